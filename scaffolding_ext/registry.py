@@ -456,6 +456,7 @@ search_expanders = Registry(
     },
     "scaffolding_ext.search_expanders",
     base="scaffolding_ext.controllers.tree.expand:Expander",
+    adapt="scaffolding_ext.controllers.tree.expand:adapted_expander",
 )
 search_scorers = Registry(
     "search scorer",
@@ -471,6 +472,7 @@ search_scorers = Registry(
     },
     "scaffolding_ext.search_scorers",
     base="scaffolding_ext.controllers.tree.score:Scorer",
+    adapt="scaffolding_ext.controllers.tree.score:adapted_scorer",
 )
 search_selectors = Registry(
     "search selector",
@@ -491,7 +493,7 @@ search_stops = Registry(
         "unchanged": "scaffolding_ext.controllers.tree.stops:Unchanged",
     },
     "scaffolding_ext.search_stops",
-    base="scaffolding_ext.controllers.tree.stops:Stop",
+    base="scaffolding_ext.controllers.tree.stops:SearchStop",
 )
 policies = Registry(
     "scheduling policy",

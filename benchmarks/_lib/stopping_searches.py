@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from benchmarks._lib.searching import Searched
 from scaffolding_ext.controllers.tree.select import Leaf
-from scaffolding_ext.controllers.tree.stops import Look, Stop, leader_of
+from scaffolding_ext.controllers.tree.stops import Look, SearchStop, leader_of
 from scaffolding_ext.controllers.vote.voting import vote
 
 NUM_LOTS = 20  # of a stop at random
@@ -32,7 +32,7 @@ class Stopped(NamedTuple):
     is_early: bool
 
 
-def stopped(search: Searched, stop: Stop | None, most_leaves: int | None = None) -> Stopped:
+def stopped(search: Searched, stop: SearchStop | None, most_leaves: int | None = None) -> Stopped:
     """The search as a stop would have ended it; None lets it run to its end.
 
     Args:

@@ -29,7 +29,7 @@ from benchmarks._lib.phrasings import CHANGES_MEANING, GATE, LEVELS, SIGNALS, TE
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks._lib.separation import auc_over_all, auc_within, resampled_groups
-from scaffolding_ext.controllers.tree.hints import hints_of
+from scaffolding_ext.controllers.tree.beginnings import hints_of
 from scaffolding_ext.evaluation.calibrate.branching_run import same_answer
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.stats.intervals import Estimate

@@ -42,9 +42,9 @@ from benchmarks._lib.stopping_searches import Stopped, cut_at_leaves, cut_at_ran
 from benchmarks._lib.tree_programs import add_programs
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree.node import Node
-from scaffolding_ext.controllers.tree.score import LogprobScorer, RandomScorer, VerdictScorer, scorer_from
+from scaffolding_ext.controllers.tree.score import LogprobScorer, RandomScorer, VerdictScorer
 from scaffolding_ext.controllers.tree.search import SearchController
-from scaffolding_ext.controllers.tree.stops import Agreement, Certaindex, Stop, Unchanged
+from scaffolding_ext.controllers.tree.stops import Agreement, Certaindex, SearchStop, Unchanged
 from scaffolding_ext.controllers.tree.strategies.adaptive_branching import AdaptiveBranching
 from scaffolding_ext.controllers.tree.strategies.base import Strategy
 from scaffolding_ext.controllers.tree.strategies.beam import Beam
@@ -55,6 +55,7 @@ from scaffolding_ext.controllers.tree.strategies.dvts import DVTS
 from scaffolding_ext.controllers.tree.strategies.mcts import MCTS
 from scaffolding_ext.controllers.tree.strategies.particle_filter import ParticleFilter
 from scaffolding_ext.controllers.tree.strategies.rebase import Rebase
+from scaffolding_ext.registry import search_scorers
 
 PARTS = ("cost", "scores", "stops", "difficulty", "programs")
 STEP_LEN = 48  # tokens
@@ -155,7 +156,7 @@ def add_scores(report: Report, lab: Lab, problems: Sequence[Any], width: int) ->
         "random": RandomScorer(),
         "log-probability of the chain": LogprobScorer(),
         "verdict on the answer": VerdictScorer(),
-        "written check": scorer_from(check),
+        "written check": search_scorers.obtain(check),
     }
     searches: dict[str, tuple[Strategy, dict[str, Any]]] = {
         "best of n": (BestOfN(2 * width), of_answers),
@@ -184,7 +185,7 @@ def add_choices(report: Report, label: str, cells: Sequence[Searched], curve: Cu
 
 def add_stops(report: Report, lab: Lab, problems: Sequence[Any], width: int) -> None:
     """Tokens that stops save, and points that they lose, against the same search to its end and against plain cuts."""
-    stops: dict[str, Stop] = {
+    stops: dict[str, SearchStop] = {
         f"certaindex, entropy {least:g}": Certaindex([{"measure": "entropy", "at_least": least}], every=3)
         for least in (0.5, 0.75, 0.9)
     }

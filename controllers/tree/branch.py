@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain
 from scaffolding_ext.controllers.prompting import encode
-from scaffolding_ext.controllers.tree.hints import in_turn
+from scaffolding_ext.controllers.tree.beginnings import Beginnings, in_turn
 from scaffolding_ext.controllers.tree.node import Node
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import GenerationTask
@@ -18,43 +18,26 @@ from scaffolding_ext.protocol.task_results import mean_token_probability
 from scaffolding_ext.request.seeds import derive_seed
 
 
-class Beginnings(NamedTuple):
-    """How the branches at depth 1 begin, in turn.
-
-    Attributes:
-        hints: Texts that they begin with; none: they begin with nothing.
-        wordings: Tasks whose prompts they read; none: all read the prompt as it stands.
-    """
-
-    hints: Sequence[str] = ()
-    wordings: Sequence[GenerationTask] = ()
-
-
 class Branch(Node):
     """A node with its text: what its ancestors wrote, its own hint, and what is written behind that.
 
     Args:
-        prompt: The task that the tree answers; a seed of it becomes one of the branch's own.
-        path: As for every node.
+        prompt: The task that the tree answers. The branch derives its own seed from the seed of the prompt.
         max_tokens: Tokens of a whole branch, from the root.
-        parent: The branch that it stands behind; None for the root.
-        to_end: As for every node.
         hint: Text that it begins with.
         phrasing: The prompt in the branch's own words; None: in those of its parent, or as it stands.
         beginnings: Of the root: how its children begin.
-        refines: Of the root: whether a node is a whole solution, and its children are others in its place.
+        refines: Of the root: whether each node is a whole solution, and its children are solutions in its place.
 
     Attributes:
-        hint: As given.
         root: The prompt as it stands.
         prompt: The branch's own copy of the prompt's task, in the words that it reads.
         chain: What is written so far.
-        logprobs: Of the tokens that were decoded from the root on; None once its worker told none.
-        score: What it is worth by its scorer; None while nobody has judged it.
-        weight: What its score counts times.
-        is_cut: Whether a gate has ended it early.
+        logprobs: Of the tokens that were decoded from the root on; None once a worker did not report them.
+        score: Its score by the scorer; None while nobody has judged it.
+        weight: The factor of its score.
+        is_cut: Whether a gate or the clock has ended it early.
         exit_layer: The layer after which its verdict was read; None where it was not, or its worker does not say.
-        answer: What its controller answered, or what it was asked for; of a text, the answer in it.
     """
 
     parent: Branch | None
@@ -136,15 +119,15 @@ class Branch(Node):
         """Log-probabilities of the tokens of its own step.
 
         Raises:
-            NoOutputError: Its worker told none.
+            NoOutputError: Its worker reported none.
         """
         num_before = len(self.parent.logprobs or ()) if self.parent is not None and not self.refines else 0
         return self.known_logprobs()[num_before:]
 
     @property
     def value(self) -> float:
-        """What it is worth against others: its score times its weight."""
-        assert self.score is not None, "branches are scored before they are held against each other"
+        """Its score times its weight."""
+        assert self.score is not None, "branches are scored before they are compared"
         return self.score * self.weight
 
     @property
@@ -154,12 +137,12 @@ class Branch(Node):
 
     @property
     def prior(self) -> float:
-        """What it is worth before it is judged, in [0, 1]: its parent's score; 1 where there is none."""
+        """Its expected score before it is judged, in [0, 1]: its parent's; 1 where the parent has none."""
         return 1.0 if self.parent is None or self.parent.score is None else min(1.0, max(0.0, self.parent.score))
 
     @property
     def answer(self) -> str | None:
-        """The answer that its controller gave; of a worker's text, the one in it."""
+        """The answer that its controller gave, or that it was asked for; else the answer in its text."""
         return self._answer if self._has_answered else extract(self.chain.text)
 
     @answer.setter
@@ -180,15 +163,14 @@ class Branch(Node):
         return [*(self.parent.prompt.input_tokens or []), *self.parent.token_ids]
 
     def advance(self, num_tokens: int) -> list[GenerationTask]:
-        """As `ChunkChain.advance`, whose tasks are plain generation."""
         return cast("list[GenerationTask]", self.chain.advance(num_tokens))
 
     def saw(self, logprobs: Sequence[float] | None, confidence: float | None) -> None:
-        """Take in how sure its worker was of the tokens that it has just decoded.
+        """Take in how sure the worker was of the tokens that it has just decoded.
 
         Args:
-            logprobs: Of each of them; None where the worker does not tell.
-            confidence: The mean probability of the likeliest token at their places.
+            logprobs: Of each token; None where the worker does not report them.
+            confidence: The mean probability of the likeliest token at these positions.
         """
         if logprobs is None or confidence is None or self.logprobs is None:
             self.logprobs = None
@@ -198,10 +180,10 @@ class Branch(Node):
 
     @property
     def confidence(self) -> float:
-        """The mean probability of the likeliest token, over all that was decoded; 0 where nothing was (RKSC, eq. 3).
+        """The mean probability of the likeliest token, over all decoded tokens; 0 without one (RKSC, eq. 3).
 
         Raises:
-            NoOutputError: Its worker told no log-probabilities.
+            NoOutputError: Its worker reported no log-probabilities.
         """
         return self._top_probabilities / max(1, len(self.known_logprobs()))
 
@@ -210,20 +192,20 @@ class Branch(Node):
         """The geometric mean of the probabilities of its tokens, in [0, 1].
 
         Raises:
-            NoOutputError: Its worker told no log-probabilities.
+            NoOutputError: Its worker reported no log-probabilities.
         """
         return mean_token_probability(self.known_logprobs())
 
     def known_logprobs(self) -> list[float]:
-        """`logprobs`, for who cannot do without.
+        """`logprobs`; an error where there are none.
 
         Raises:
-            NoOutputError: Its worker told no log-probabilities.
+            NoOutputError: Its worker reported no log-probabilities.
         """
         if self.logprobs is None:
             raise NoOutputError(
-                "a branch brought no log-probabilities, which its confidence is made of: take a worker that tells "
-                "them; or set gates.skip to false, and score branches by {type: verdict, args: {weighs_confidence: "
-                "false}} or by a reward controller"
+                "the worker reported no log-probabilities of a branch, and its confidence is made of them: take a "
+                "worker that reports them; or set gates.skip to false, and score branches by {type: verdict, args: "
+                "{weighs_confidence: false}} or by a reward controller"
             )
         return self.logprobs

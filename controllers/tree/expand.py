@@ -1,4 +1,4 @@
-"""Has branches written: by the worker, all of a parent's on one prefix, or each by a controller."""
+"""Writes branches: the worker writes all children of a parent on one prefix, or a controller writes each."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from typing import Any, ClassVar
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.capabilities import refuse_worker
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk
-from scaffolding_ext.controllers.tree.branch import Beginnings, Branch
-from scaffolding_ext.controllers.tree.hints import PACKAGED_HINTS, hints_of, in_turn
-from scaffolding_ext.controllers.tree.in_time import InTime
-from scaffolding_ext.controllers.tree.parts import part_from
-from scaffolding_ext.controllers.tree.phrasings import (
+from scaffolding_ext.controllers.tree.beginnings import (
+    PACKAGED_HINTS,
     REFINE,
+    Beginnings,
+    hints_of,
+    in_turn,
     least_similarity_of,
     phrased,
     refine_template_of,
     refined,
     templates_of,
 )
-from scaffolding_ext.controllers.tree.steps import Steps
+from scaffolding_ext.controllers.tree.branch import Branch
+from scaffolding_ext.controllers.tree.in_time import InTime
+from scaffolding_ext.controllers.tree.steps import StepEnds
 from scaffolding_ext.controllers.vote.samples import Variety, check_variety
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
@@ -50,30 +52,30 @@ from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.task_results import output_of, sampled_logprobs
 from scaffolding_ext.protocol.worker import declared
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
-from scaffolding_ext.registry import controllers, search_expanders
+from scaffolding_ext.registry import controllers
 from scaffolding_ext.request.program import record
 
 # Sampling fields that a BranchTask has no place for.
 _NO_FIELD = SAMPLING_FIELDS - {"temperature", "top_p", "top_k", "seed", "max_tokens", "stop"}
-_POSITIONS = 512  # of a piece that are looked at until others have their turn
+_POSITIONS = 512  # of a piece that are read at one go
 
 
 class Expander(BaseController):
-    """Writes branches on. It is a controller, so that a stack tells it what its workers can do.
+    """Writes branches. It is a controller, so that a stack tells it what its workers can do.
 
     Args:
-        hints: How the first branches begin, in turn: texts, or the name of a domain in `hints_file`.
+        hints: Texts that the first branches begin with, in turn, or the name of a domain in `hints_file`.
         hints_file: JSON file of domains, each a list of hints.
-        phrasings: What the first branches read for the prompt, in turn: texts with one `{question}`. None: all read the
-            prompt.
+        phrasings: Wordings of the prompt that the first branches read, in turn: texts with one `{question}`. None: all
+            branches read the prompt.
 
     Attributes:
         writes_steps: Whether it can write a part of a branch, and go on with it later.
         refines: Whether it writes whole solutions, each in the place of its parent's.
-        reads_logprobs: Whether pieces bring log-probabilities; the search says so.
-        drops_ended: Whether nobody reads on behind what is written to its end, so that its KV may go first; the search
-            says so.
-        in_time: Knows whether the search's time is over: what has no output then has not grown; the search sets it.
+        reads_logprobs: Whether pieces must bring log-probabilities; the search sets it.
+        drops_ended: Whether nobody reads behind an ended branch, so that the worker may free its KV first. The search
+            sets it.
+        in_time: Whether the search's time is over; a branch without an output has not grown then. The search sets it.
 
     Raises:
         ConfigError: An argument is outside its range.
@@ -97,51 +99,42 @@ class Expander(BaseController):
         self.phrasings = templates_of(phrasings)
 
     def beginnings(self, prompt: GenerationTask) -> Beginnings:
-        """How the first branches behind a prompt begin."""
         return Beginnings(self.hints, [phrased(prompt, template) for template in self.phrasings])
 
     def draws_alike(self, num_branches: int) -> bool:
-        """Whether some of the first branches begin alike, so that only chance makes them differ."""
+        """Whether two of the first branches begin alike, so that only chance makes them differ."""
         beginnings = {(in_turn(self.phrasings, number), in_turn(self.hints, number)) for number in range(num_branches)}
         return len(beginnings) < num_branches
 
     def check_differ(self, num_branches: int) -> None:
-        """Refuse arguments that would make branches all alike.
+        """Refuse arguments that would make all of the branches behind one parent alike."""
+
+    def write(
+        self, branches: Sequence[Branch], positions: Sequence[int], steps: StepEnds | None
+    ) -> ControllerGenerator:
+        """Work to `yield from`: each branch grows to its position, or to an earlier end of its step or solution.
 
         Args:
-            num_branches: Most of them that stand behind one parent.
-        """
-
-    def write(self, branches: Sequence[Branch], positions: Sequence[int], steps: Steps | None) -> ControllerGenerator:
-        """Work to `yield from`: each branch grows to its position, or to the end of its step or its own before it.
-
-        Args:
-            branches: None of them has ended; the children of one parent stand together.
-            positions: Of each, in tokens from the root on.
-            steps: Where a step ends; None: at the position. A branch with `to_end` goes on over ends of steps.
+            branches: Open ones; the children of one parent stand together.
+            positions: Of each branch, in tokens from the root on.
+            steps: Where a step ends; None: at the position. A branch with `to_end` goes on behind the ends of steps.
         """
         raise TypeError(f"{type(self).__name__} must implement write()")
 
     def _is_missing(self, output: object) -> bool:
-        """Whether there is no output since the search's time is over."""
+        """Whether an output is missing because the search's time is over."""
         return output is None and self.in_time is not None and self.in_time.is_late
 
 
 class WorkerExpander(Expander):
-    """The worker `generation` writes: a `BranchTask` a parent where it serves them, else a request a branch.
+    """The worker `generation` writes: one `BranchTask` a parent where it serves them, else one request a branch.
 
-    Requests over one prefix share its KV in an engine with block reuse, so that the second costs no more prefill.
+    In an engine with block reuse, requests over one prefix share its KV.
 
     Args:
-        hints: As for every expander.
-        hints_file: As for every expander.
-        phrasings: As for every expander.
-        least_similarity: From which similarity on a branch with its own phrasing stays on the prompt's KV; None: it is
-            computed on that phrasing. Reuse changes answers (docs/kv_share_branching.md). A stack whose worker cannot
+        least_similarity: The similarity from which on a branch with its own phrasing stays on the prompt's KV; None: it
+            is computed on its phrasing. Reuse changes answers (docs/kv_share_branching.md). A stack whose worker cannot
             compare hidden states is refused.
-
-    Raises:
-        ConfigError: An argument is outside its range.
     """
 
     continues_answers = True
@@ -163,7 +156,7 @@ class WorkerExpander(Expander):
         return super().draws_alike(num_branches)
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """Tell it what its worker can do; refuse a similarity gate that the worker cannot serve."""
+        """Refuse a similarity gate that the worker cannot serve."""
         super().bind(workers)
         tag = WorkerTag.GENERATION
         worker: Any = worker_for(workers, tag)
@@ -171,7 +164,9 @@ class WorkerExpander(Expander):
         if self.least_similarity is not None and not can_compare:
             refuse_worker(worker, tag, "compare hidden states (least_similarity)", SIMILARITY_GATE, type(self).__name__)
 
-    def write(self, branches: Sequence[Branch], positions: Sequence[int], steps: Steps | None) -> ControllerGenerator:
+    def write(
+        self, branches: Sequence[Branch], positions: Sequence[int], steps: StepEnds | None
+    ) -> ControllerGenerator:
         asked = [
             (branch, piece)
             for branch, position in zip(branches, positions, strict=True)
@@ -224,18 +219,12 @@ class WorkerExpander(Expander):
 
 
 class RefineExpander(WorkerExpander):
-    """Whole solutions: those behind the root answer the question, those behind a solution are better ones than it.
+    """Writes whole solutions: the children of the root answer the question, the children of a solution improve it.
 
-    A solution that must be made better stands in the prompt, without the thinking that led to it. Every node is an
-    answer, and can be refined, as adaptive branching has it.
+    The prompt holds the solution that must be improved, without its thinking.
 
     Args:
         template: Text with one `{question}` and one `{answer}`.
-        hints: As for every expander.
-        hints_file: As for every expander.
-
-    Raises:
-        ConfigError: An argument is outside its range.
 
     Reference:
         Inoue et al., arXiv 2503.04412: a child is a refinement of its parent's answer.
@@ -253,7 +242,9 @@ class RefineExpander(WorkerExpander):
         super().__init__(hints, hints_file=hints_file)
         self.template = refine_template_of(template)
 
-    def write(self, branches: Sequence[Branch], positions: Sequence[int], steps: Steps | None) -> ControllerGenerator:
+    def write(
+        self, branches: Sequence[Branch], positions: Sequence[int], steps: StepEnds | None
+    ) -> ControllerGenerator:
         for branch in branches:
             if branch.parent is not None and branch.parent.depth and not branch.chain.num_generated:
                 branch.read(refined(branch.root, self.template, branch.parent.chain.text))
@@ -261,17 +252,14 @@ class RefineExpander(WorkerExpander):
 
 
 class ControllerExpander(Expander):
-    """A controller writes each branch, in parallel: a chain that stops, a vote, anything.
+    """A controller writes each branch, in parallel: a chain that stops, a vote, a search.
 
-    A branch with `to_end` is one run of the controller. A step is one, too: the controller gets the tokens of the step
-    as its budget, and the branch goes on where the budget ended it.
+    A whole branch is one run of the controller. A step is one run whose budget is the tokens of the step; the branch
+    goes on where the budget ended it.
 
     Args:
         controller: Cloned for each branch.
-        writes_steps: Whether it writes steps; off, it writes whole branches alone.
-        hints: As for every expander.
-        hints_file: As for every expander.
-        phrasings: As for every expander.
+        writes_steps: Whether it writes steps; else it writes whole branches alone.
     """
 
     registries: ClassVar = {"controller": controllers}
@@ -297,12 +285,14 @@ class ControllerExpander(Expander):
     def check_differ(self, num_branches: int) -> None:
         check_variety(num_branches, controller=self.controller)
 
-    def write(self, branches: Sequence[Branch], positions: Sequence[int], steps: Steps | None) -> ControllerGenerator:
+    def write(
+        self, branches: Sequence[Branch], positions: Sequence[int], steps: StepEnds | None
+    ) -> ControllerGenerator:
         pieces = []
         for branch, position in zip(branches, positions, strict=True):
             piece = branch.chain.next_chunk(max(1, position - branch.chain.num_tokens))
             if branch.to_end:
-                piece.max_tokens = branch.prompt.max_tokens  # the controller knows how long a chain may be
+                piece.max_tokens = branch.prompt.max_tokens  # the controller has its own limit
             else:
                 set_notes(piece, notes_of(piece)._replace(is_chunk=True))
             pieces.append(piece)
@@ -329,21 +319,9 @@ class ControllerExpander(Expander):
                     branch.answer = fields["answer"]
 
 
-def expander_from(given: Expander | Controller | Mapping[str, Any] | str | None) -> Expander:
-    """An expander of its own for one search, from what users give.
-
-    Args:
-        given: The expander, its name, `{type, args}`, a controller that writes; None is the worker.
-
-    Raises:
-        ConfigError: It is none of these, or an argument is wrong.
-    """
-    if isinstance(given, Controller) and not isinstance(given, Expander):
-        given = ControllerExpander(given)
-    made: Expander = part_from("expander", search_expanders, Expander, WorkerExpander() if given is None else given)
-    twin = made.clone()
-    assert isinstance(twin, Expander)
-    return twin
+def adapted_expander(given: Any) -> Expander | None:
+    """An expander by which a controller writes; None for anything else."""
+    return ControllerExpander(given) if isinstance(given, Controller) else None
 
 
 def _stops_of(piece: GenerationTask) -> list[str]:
@@ -351,13 +329,13 @@ def _stops_of(piece: GenerationTask) -> list[str]:
 
 
 def ask_logprobs(pieces: Sequence[GenerationTask]) -> None:
-    """Have pieces bring at least the likeliest token's log-probability at each place."""
+    """Ask for at least the likeliest token's log-probability at each position."""
     for piece in pieces:
         piece.num_logprobs = max(piece.num_logprobs or 0, 1)
 
 
 def saw(branch: Branch, piece: GenerationTask) -> ControllerGenerator:
-    """Work to `yield from`: tell a branch how sure its worker was of a piece of it."""
+    """Work to `yield from`: the branch takes in the log-probabilities of a piece."""
     steps, ids = piece.logprobs, piece.output_tokens
     if ids == []:
         branch.saw([], 0.0)
@@ -370,7 +348,7 @@ def saw(branch: Branch, piece: GenerationTask) -> ControllerGenerator:
             told = steps[begin : begin + _POSITIONS]
             top += [math.exp(max([entry.logprob for entry in step.values()])) for step in told]
             logprobs += sampled_logprobs(ids[begin : begin + _POSITIONS], told)
-            yield []  # others have their turn
+            yield []  # the host serves others in between
         branch.saw(logprobs, generation_confidence(top))
 
 
@@ -383,7 +361,7 @@ def _branch_task(
     lens = [len(branch.prompt.input_tokens or ()) + len(first.inherited_tokens) for branch, _ in group]
     phrasings = [ids[:num_tokens] for ids, num_tokens in zip(inputs, lens, strict=True)]
     has_phrasings = any(phrasing != prefix for phrasing in phrasings)
-    begins = has_phrasings and not first.chain.num_tokens  # those that have begun have been through the gate
+    begins = has_phrasings and not first.chain.num_tokens  # the gate decides once, where branches begin
     seeds = [each.seed for _, each in group if each.seed is not None]
     task = BranchTask(
         worker_tag=WorkerTag.GENERATION,

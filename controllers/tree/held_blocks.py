@@ -16,17 +16,17 @@ Request = tuple[Sequence[int], int]  # the ids that it reads, and how many it wr
 
 
 class HeldBlocks(Watch):
-    """Watches the steps of a search, and counts the blocks of KV that each of them holds at its end.
+    """Watches the steps of a search, and counts the blocks of KV that each step holds at its end.
 
-    Requests hold a block in common where they read it whole and begin with the same tokens up to its end. What is left
-    of a prompt, and all that a request writes, is in blocks of its own. The requests of a step count as if they ended
-    together; one that runs beside the step, in a branch of its own, counts with what it has read.
+    Requests share a block where both read it whole and begin with the same tokens up to its end. The rest of a prompt,
+    and all that a request writes, is in blocks of its own. The requests of a step count as if they ended together. A
+    request of a parallel branch counts with the tokens that it has read.
 
     Args:
-        tokens_per_block: Of the worker `generation`, whose requests count.
+        tokens_per_block: Of the worker `generation`; only its requests count.
 
     Attributes:
-        most: The most blocks that a step has held; None where a request's token ids were not known.
+        most: The most blocks that a step has held; None where the token ids of a request are not known.
     """
 
     __slots__ = ("_open", "_tokens_per_block", "most")
@@ -54,8 +54,7 @@ def num_blocks(requests: Sequence[Request], tokens_per_block: int) -> int:
     """Blocks that requests hold together; one that several share counts once.
 
     Args:
-        requests: Of each the ids that it reads, and how many it writes behind them.
-        tokens_per_block: Tokens of a block.
+        requests: Of each, the ids that it reads, and the number of tokens that it writes behind them.
     """
     shared: dict[tuple[int, tuple[int, ...]], int] = {}  # a block by the number of the one before it, and its tokens
     num_own = 0

@@ -1,4 +1,4 @@
-"""Ends what a search waits for when its seconds are over."""
+"""Gives up the steps of a search that still run when its seconds are over."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from scaffolding_ext.request.program import discard
 
 
 class InTime:
-    """Passes a search's work through, and has the host give up steps that are not done in time.
+    """Passes a search's work through; the host gives up each step that is not done in time.
 
     Args:
-        seconds_left: Tells for how long a step that begins now may be waited for.
+        seconds_left: How long a step that begins now may take.
 
     Attributes:
-        is_late: Whether a step was given up, or was not begun since no time was left.
-        keeps_rest: Whether the work goes on behind a step that was given up, and does without its outputs; it can then
-            ask for nothing more. Otherwise it is ended there.
+        is_late: Whether a step was given up, or could not begin.
+        keeps_rest: Whether the work goes on after a step that was given up, without its outputs and without any further
+            step. Otherwise the work ends there.
     """
 
     def __init__(self, seconds_left: Callable[[], float]) -> None:
@@ -33,8 +33,8 @@ class InTime:
         """The work, until a step of it is late; it returns None then.
 
         Args:
-            work: A controller's generator, with all its branches.
-            is_branch: Whether it runs in a branch, which ends where it is late.
+            work: A controller's generator.
+            is_branch: Whether the work is a branch of parallel work; a branch ends at its late step in any case.
         """
         inner = iter(work)
         is_over = is_given_up = False
@@ -71,7 +71,7 @@ class InTime:
 
 
 def _discard(step: LimitedStep) -> None:
-    """Count what tasks that were given up had decoded of the tree."""
+    """Count the decoded tokens of given-up tasks as discarded."""
     for task in step:
         output = task.outputs if isinstance(task, BranchTask) else getattr(task, "output_str", "")
         counts, written_for = token_counts_of(task), purpose_of(task).written

@@ -12,9 +12,9 @@ from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibration
-from scaffolding_ext.controllers.tree.expand import Expander, expander_from
-from scaffolding_ext.controllers.tree.gates.settings import Gates
-from scaffolding_ext.controllers.tree.score import ConfidenceWeighted, Scorer, VerdictScorer, scorer_from
+from scaffolding_ext.controllers.tree.expand import Expander
+from scaffolding_ext.controllers.tree.gates.confidence import Gates
+from scaffolding_ext.controllers.tree.score import ConfidenceWeighted, Scorer, VerdictScorer
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.select import Selector
 from scaffolding_ext.controllers.tree.stops import Budget
@@ -24,38 +24,35 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.protocol.worker import model_of
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
+from scaffolding_ext.registry import search_expanders, search_scorers
 
 
 class KVShareBranchingController(SearchController):
     """Writes several branches on one prompt, judges them, and gives the answer that most of them give, or the best.
 
-    It is a `SearchController` of depth 1 with the gates of RKSC; beyond depth 1 it is a beam search. The prompt's KV is
-    there once: a worker that serves `BranchTask` shares it by itself, on others block reuse does. Judgements are the
-    second cost, and each way to do without some of them can be switched by itself: a skip gate asks for none where one
-    branch is far surer than the others, a layer exit reads verdicts before the last layer, and a decode exit ends all
-    other branches after a few tokens.
+    It is a `SearchController` of depth 1 with the gates of RKSC; beyond depth 1 it is a beam search. All branches share
+    the prompt's KV, by `BranchTask` or by the engine's block reuse. Three gates spare work, each with its own switch: a
+    skip gate spares the verdicts where one branch is far surer than the others, a layer exit reads verdicts before the
+    last layer, and a decode exit ends all other branches after a few tokens.
 
     Args:
         branching_factor: Branches that are written at once.
         max_depth: Levels of the tree.
-        expander: Who writes branches; None is the worker `generation`. `{type: worker, args: {hints, hints_file,
-            phrasings, least_similarity}}` says how they begin; without hints they differ by chance. Any controller
-            writes branches, too, at depth 1.
-        scorer: What a branch is worth: `"mean_logprob"`, the geometric mean of its tokens' probabilities, which came
-            with them, or `"verdict"`, P(yes) to a question behind it, times the square root of its confidence; or as
-            for `SearchController`.
-        selector: Which branch is the answer: `vote` (over the branches' answers, weighed by their scores), `best`, or
-            as for `SearchController`.
-        gates: `{skip, decode_exit}`: when no branch is judged (`{least, gap}`), and when the others end (`{after,
-            least, gap}`). Each is true for the paper's, false for never. A `skip` of None takes the calibration's.
-        calibration: A file of `scaffolding-ext calibrate branching`. Its skip gate and its layer exit hold for
-            verdicts, where `gates.skip` and the scorer's `layer_exit` are None.
+        expander: Writes the branches: `{type: worker, args: {hints, hints_file, phrasings, least_similarity}}`, or any
+            controller, at depth 1. None is the worker `generation` without hints: branches differ by chance.
+        scorer: `"mean_logprob"`, the geometric mean of a branch's token probabilities; `"verdict"`, P(yes) to a
+            question behind it, times the square root of its confidence; or any scorer of `SearchController`.
+        selector: Which branch is the answer: `vote` (weighed by scores), `best`, or any of `SearchController`.
+        gates: `{skip: {least, gap}, decode_exit: {after, least, gap}}`. Each is true for the paper's values, false for
+            never. A `skip` of None takes the calibration's.
+        calibration: A file of `scaffolding-ext calibrate branching`. Its skip gate and layer exit apply to verdicts,
+            where `gates.skip` and the scorer's `layer_exit` are None.
         beam_width: Branches that go on to the next level; only beyond depth 1.
-        step_tokens: Tokens of a branch at each level but the last, where it is written to its end.
+        step_tokens: Tokens of a branch at each level; the last level is written to its end.
         max_tokens: Tokens of a branch from the root to its end.
-        insist_on_answer: As for `SearchController`.
-        sampling_params: `temperature`, `top_p` and `top_k` of the branches; 0.7 where nobody says and hints and
-            phrasings do not make all of them differ.
+        insist_on_answer: Whether a branch without an answer is asked for one.
+        sampling_params: `temperature`, `top_p` and `top_k` of the branches. The temperature is 0.7 by default, where
+            hints and phrasings do not make all branches differ.
 
     Raises:
         ConfigError: An argument is outside its range, arguments do not go together, or branches would all be alike.
@@ -81,9 +78,10 @@ class KVShareBranchingController(SearchController):
         self.max_depth = depth = require.whole("max_depth", max_depth)
         require.whole("beam_width", beam_width)
         self.calibration = None if calibration is None else BranchingCalibration.load(calibration)
-        writer, judge = expander_from(expander), scorer_from(scorer)
+        writer: Expander = search_expanders.obtain("worker" if expander is None else expander, "expander")
+        judge: Scorer = search_scorers.obtain(scorer, "scorer")
         if depth > 1 and not writer.writes_steps:
-            raise ConfigError("looks into branches that the expander writes to their end at once", "max_depth")
+            raise ConfigError("needs steps, and the expander writes whole branches: leave it out", "max_depth")
         verdicts = judge.scorer if isinstance(judge, ConfidenceWeighted) else judge
         known_skip = None
         if isinstance(verdicts, VerdictScorer):
@@ -107,7 +105,7 @@ class KVShareBranchingController(SearchController):
         )
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """Tell the controller what its workers can do, and warn of a calibration of another model."""
+        """Warn of a calibration of another model."""
         super().bind(workers)
         if self.calibration is not None:
             worker: Any = worker_for(workers, WorkerTag.GENERATION)

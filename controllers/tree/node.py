@@ -14,9 +14,6 @@ class Node:
         to_end: Whether it is written to the end of the solution, not only to the end of its step.
 
     Attributes:
-        path: As given.
-        parent: As given.
-        to_end: As given.
         children: In the order in which they were grown.
     """
 

@@ -1,6 +1,6 @@
-"""What branches are worth: the probabilities that they were written with, a verdict, or another's judgement.
+"""Scores of branches: their own probabilities, a verdict, a reward controller, or a function of the user's.
 
-A scorer is a controller, so that a stack tells it what its workers can do. What it asks for counts as verification.
+A scorer is a controller, so that a stack tells it what its workers can do. Its tasks count as verification.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from scaffolding_ext.controllers.chain.chain import without_end_token
 from scaffolding_ext.controllers.prompting import encode, longest_len, prompt_family
 from scaffolding_ext.controllers.reward import ask_verdicts, first_tokens
 from scaffolding_ext.controllers.tree.branch import Branch
-from scaffolding_ext.controllers.tree.gates.settings import gate_from
-from scaffolding_ext.controllers.tree.parts import part_from
+from scaffolding_ext.controllers.tree.gates.confidence import gate_from
 from scaffolding_ext.controllers.vote.weights import top_logprobs
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, RewardTask, Worker
@@ -41,7 +40,7 @@ class Scorer(BaseController):
     """Gives branches their scores.
 
     Attributes:
-        is_free: Whether it asks nothing of any worker.
+        is_free: Whether it needs no worker.
         reads_logprobs: Whether it reads log-probabilities of branches.
     """
 
@@ -50,22 +49,22 @@ class Scorer(BaseController):
     reads_logprobs = False
 
     def prepare(self, prompt: GenerationTask) -> None:
-        """Have the branches of a prompt bring what the scores read."""
+        """Set the prompt's sampling fields, so that its branches bring what the scores need."""
 
     def reserved(self) -> int:
         """Tokens that must fit into the worker's context behind a branch."""
         return 0
 
     def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
-        """Work to `yield from`: afterwards each branch has its `score`, and a `weight` where it is not 1."""
+        """Work to `yield from`: it sets each branch's `score`, and its `weight` where that is not 1."""
         raise TypeError(f"{type(self).__name__} must implement score()")
 
 
 class LogprobScorer(Scorer):
-    """The geometric mean of the probabilities of a branch's tokens, which came with them.
+    """The geometric mean of the probabilities of a branch's tokens.
 
     Args:
-        of: `"chain"`, all tokens from the root on, or `"step"`, those of the branch's own step.
+        of: `"chain"`: all tokens from the root on. `"step"`: the tokens of the branch's own step.
     """
 
     is_free = True
@@ -83,11 +82,12 @@ class LogprobScorer(Scorer):
 
 
 class EntropyScorer(Scorer):
-    """exp(-H), H the mean entropy of the likeliest tokens at the places of a branch's step, in nats.
+    """exp(-H), H the mean entropy of the likeliest tokens at the positions of a branch's step, in nats.
 
     Args:
         of: `"step"` or `"chain"`.
-        top_k: Tokens of a place; their probabilities are scaled to a sum of 1. A worker that reports fewer is refused.
+        top_k: Tokens of a position; their probabilities are scaled to a sum of 1. A worker that reports fewer is
+            refused.
 
     Reference:
         its_hub's particle filter without a reward model (20 likeliest tokens).
@@ -115,20 +115,18 @@ class EntropyScorer(Scorer):
 
 
 class VerdictScorer(Scorer):
-    """P(yes) to a question behind each branch, asked of the worker that wrote it: it reads the question alone.
-
-    What was written is given as the very tokens that were written, so that all of their KV is reused.
+    """P(yes) to a question behind each branch. The worker that wrote the branch reuses its KV, and reads the question.
 
     Args:
-        question: Asks for the verdict; None takes that of the model's prompt family.
+        question: Asks for the verdict; None takes the question of the model's prompt family.
         yes: The affirmative verdict; its first token counts.
         no: The negative verdict; its first token counts.
         layer_exit: When a verdict may be read before the last layer: `{max_entropy, max_change, min_layer}`, false for
-            never. None takes that of the controller's calibration, where there is one. A stack whose worker cannot stop
-            at a layer is refused.
-        is_about_steps: Whether the family's question about a step is asked, in the place of that about the answer.
-        weighs_confidence: Whether a verdict counts times the square root of the branch's confidence. None: it does in a
-            `KVShareBranchingController`, and in no other search.
+            never. None takes that of the controller's calibration. A stack whose worker cannot stop at a layer is
+            refused.
+        is_about_steps: Whether the family's question is about a step, instead of about the answer.
+        weighs_confidence: Whether a verdict is multiplied by the square root of the branch's confidence. None: it is in
+            a `KVShareBranchingController`, and in no other search.
 
     Reference:
         RKSC: "Is this answer correct? YES or NO", and the softmax over the two first tokens.
@@ -157,7 +155,7 @@ class VerdictScorer(Scorer):
         self._open = layer_exit is None, weighs_confidence is None
 
     def completed(self, layer_exit: LayerExit | None, weighs_confidence: bool) -> VerdictScorer:
-        """A copy that takes these values for those of its arguments that were None."""
+        """A copy with these values in the place of arguments that were None."""
         twin = copy.copy(self)
         takes_exit, takes_weight = self._open
         if takes_exit:
@@ -167,7 +165,7 @@ class VerdictScorer(Scorer):
         return twin
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """Tell it what its worker can do; refuse a layer exit that the worker cannot serve."""
+        """Refuse a layer exit that the worker cannot serve."""
         super().bind(workers)
         tag = WorkerTag.GENERATION
         worker: Any = worker_for(workers, tag)
@@ -209,13 +207,13 @@ class VerdictScorer(Scorer):
 
 
 class ControllerScorer(Scorer):
-    """What a reward controller says of the branches' texts: a reward model, a verdict, the steps of a solution.
+    """The scores of a reward controller for the branches' texts: a reward model, a verdict, or steps of a solution.
 
     `ProcessRewardController` gives the last step's score, the product, the minimum, or (by `max_steps: 1`) one verdict
     on the whole prefix.
 
     Args:
-        controller: As for `BestOfNController`: its `process` leaves one score a task in its attribute `scores`.
+        controller: Its `process` leaves one score a task in its attribute `scores`.
     """
 
     registries: ClassVar = {"controller": controllers}
@@ -240,12 +238,12 @@ class ControllerScorer(Scorer):
 
 
 class CheckerScorer(Scorer):
-    """What a function of yours says of each branch: tests of code, an exact answer, a rule on steps.
+    """The score that a function of yours gives a branch: tests of code, an exact answer, a rule on steps.
 
-    The worker `reward` calls it, in processes that it kills when they overrun: a `CheckWorker`.
+    The worker `reward`, a `CheckWorker`, calls the function in processes, and kills those that overrun.
 
     Args:
-        overrun: Score of a branch whose check overran; None makes it an error.
+        overrun: Score of a branch whose check overran; None: an overrun is an error.
     """
 
     required_tags = (WorkerTag.REWARD,)
@@ -283,11 +281,11 @@ class CheckerScorer(Scorer):
 
 
 class BlendScorer(Scorer):
-    """Several scores in one: their weighted mean, or the product of their powers.
+    """The weighted mean of several scores, or the product of their powers.
 
     Args:
         scorers: Each a scorer, its name, or `{type, args}`.
-        weights: One a scorer, at least 0; None: all alike.
+        weights: One a scorer, at least 0; None: all equal.
         how: `"mean"`, or `"product"` (each score to the power of its share of the weights).
 
     Raises:
@@ -304,7 +302,7 @@ class BlendScorer(Scorer):
     ) -> None:
         super().__init__()
         self.scorers: list[Scorer] = [
-            part_from(f"scorers.{number}", search_scorers, Scorer, each) for number, each in enumerate(scorers)
+            search_scorers.obtain(each, f"scorers.{number}") for number, each in enumerate(scorers)
         ]
         given = [1.0] * len(self.scorers) if weights is None else list(weights)
         if not self.scorers or len(given) != len(self.scorers) or not math.fsum(given) > 0:
@@ -336,7 +334,7 @@ class BlendScorer(Scorer):
 
 
 class ConfidenceWeighted(Scorer):
-    """Another scorer's scores, times the square root of each branch's confidence.
+    """The scores of another scorer, times the square root of each branch's confidence.
 
     Args:
         scorer: The scorer, its name, or `{type, args}`.
@@ -350,7 +348,7 @@ class ConfidenceWeighted(Scorer):
 
     def __init__(self, scorer: Scorer | Mapping[str, Any] | str = "verdict") -> None:
         super().__init__()
-        self.scorer: Scorer = part_from("scorer", search_scorers, Scorer, scorer)
+        self.scorer: Scorer = search_scorers.obtain(scorer, "scorer")
         self.is_free = self.scorer.is_free
 
     def prepare(self, prompt: GenerationTask) -> None:
@@ -365,7 +363,7 @@ class ConfidenceWeighted(Scorer):
 
 
 class RandomScorer(Scorer):
-    """A score by chance: the baseline that tells what the tree is worth from what its scores are worth."""
+    """A random score in [0, 1): the baseline that separates the gain of the tree from the gain of its scores."""
 
     is_free = True
 
@@ -376,20 +374,12 @@ class RandomScorer(Scorer):
         yield from ()
 
 
-def scorer_from(given: Scorer | Controller | Mapping[str, Any] | str) -> Scorer:
-    """A scorer from what users give: the scorer, its name, `{type, args}`, or a reward controller.
-
-    Raises:
-        ConfigError: It is none of these, or an argument is wrong.
-    """
-    if isinstance(given, Controller) and not isinstance(given, Scorer):
-        return ControllerScorer(given)
-    made: Scorer = part_from("scorer", search_scorers, Scorer, given)
-    return made
+def adapted_scorer(given: Any) -> Scorer | None:
+    """A scorer of a reward controller; None for anything else."""
+    return ControllerScorer(given) if isinstance(given, Controller) else None
 
 
 def _weigh(branches: Sequence[Branch]) -> None:
-    """Have each branch's score count times the square root of the branch's confidence."""
     for branch in branches:
         branch.weight = math.sqrt(branch.confidence)
 

@@ -1,11 +1,11 @@
-"""Search over a tree of steps: a strategy says what is expanded, an expander writes it, a scorer judges it."""
+"""Search over a tree of steps: a strategy chooses what is expanded, an expander writes it, a scorer judges it."""
 
 from __future__ import annotations
 
 import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -18,15 +18,14 @@ from scaffolding_ext.controllers.chain.ending import close_with
 from scaffolding_ext.controllers.chain.probe import asking, forced_answer
 from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.controllers.tree.branch import Branch
-from scaffolding_ext.controllers.tree.expand import ControllerExpander, Expander, WorkerExpander, expander_from
-from scaffolding_ext.controllers.tree.gates.settings import Gates
+from scaffolding_ext.controllers.tree.expand import ControllerExpander, Expander, WorkerExpander
+from scaffolding_ext.controllers.tree.gates.confidence import Gates
 from scaffolding_ext.controllers.tree.held_blocks import HeldBlocks
 from scaffolding_ext.controllers.tree.in_time import InTime
-from scaffolding_ext.controllers.tree.parts import part_from
-from scaffolding_ext.controllers.tree.score import CheckerScorer, Scorer, scorer_from
+from scaffolding_ext.controllers.tree.score import CheckerScorer, Scorer
 from scaffolding_ext.controllers.tree.select import Leaf, Selector
-from scaffolding_ext.controllers.tree.steps import Steps
-from scaffolding_ext.controllers.tree.stops import Budget, Certaindex, Look, Spent, Stop, leader_of
+from scaffolding_ext.controllers.tree.steps import StepEnds
+from scaffolding_ext.controllers.tree.stops import Budget, Certaindex, Look, SearchStop, Spent, leader_of
 from scaffolding_ext.controllers.tree.strategies.base import Strategy
 from scaffolding_ext.controllers.vote.samples import Variety
 from scaffolding_ext.errors import ConfigError, NoOutputError
@@ -63,34 +62,33 @@ from scaffolding_ext.request.progress import StepCounts
 from scaffolding_ext.request.seeds import derive_seed
 
 TEMPLATE_LEN = 64  # tokens around a solution that is refined
-ANSWER_LEN = 48  # tokens of an answer that is asked for
+ANSWER_LEN = 48  # tokens of a forced answer
 SLICE_LEN = 32  # tokens between two looks at the clock, at least
-SCORE_DIGITS = 4  # that decide: the last ones of a log-probability depend on what else was in the batch
-SPARE = 0.5  # of a search's seconds, for which a verdict or a forced answer is waited for even if they are over
-MOST_CLOSED = 16  # open leaves that are asked for their answers, where no solution has ended
+SCORE_DIGITS = 4  # of a score that decide: further digits depend on the other requests in the batch
+SPARE = 0.5  # share of a search's seconds that a verdict or a forced answer may take in any case
+MOST_CLOSED = 16  # open leaves with forced answers, where no solution has ended
 
 
 class SearchController(BaseController):
     """Searches a tree of steps for a solution, and answers with the best or the most frequent one.
 
-    Every part is an object, the name of one, or `{type, args}`, in Python and in stack files alike. The search ends
-    when its strategy does, a stop says so, or a budget is used up, always with the best that it has: where no solution
-    has ended, the best leaf is closed and asked for its answer.
+    Every part is an object, its name, or `{type, args}`, in Python and in stack files alike. The search ends when its
+    strategy ends, when a stop says so, or when its budget is used up, always with the best that it has: where no
+    solution has ended, the best leaf is closed and asked for its answer.
 
     Args:
         strategy: Which nodes are expanded, and how often.
-        scorer: What a node is worth; a scorer, or any reward controller.
-        expander: Who writes steps; None is the worker `generation`. Any controller writes, too.
+        scorer: The scores of nodes: a scorer, or any reward controller.
+        expander: Writes the steps: an expander, or any controller; None is the worker `generation`.
         selector: Which leaf is the answer.
-        stop: When the search has seen enough: a stop, or a list of them, of which any ends the search.
+        stop: When the search has seen enough: a stop, or a list of stops, of which any ends the search.
         budget: `{nodes, tokens, computed_tokens, seconds}`, or a number of nodes.
         steps: Where a step ends: `{ends, max_tokens}`, or a number of tokens.
         max_tokens: Tokens of a solution from the root to its end.
         look_ahead: Steps that are decoded greedily behind a node, judged in its place, and thrown away.
-        gates: What spares work where one branch leads: `{skip, decode_exit}`, each a mapping of its arguments, true for
-            the paper's, false or None for never.
+        gates: `{skip, decode_exit}`, each a mapping of its arguments, true for the paper's values, false for never.
         insist_on_answer: Whether a leaf without an answer is asked for one.
-        sampling_params: Sampling fields of the steps; a temperature of 0.7 where nobody says.
+        sampling_params: Sampling fields of the steps; the temperature is 0.7 by default.
 
     Raises:
         ConfigError: An argument is outside its range, or parts do not go together.
@@ -111,9 +109,9 @@ class SearchController(BaseController):
         *,
         expander: Expander | Controller | Mapping[str, Any] | str | None = None,
         selector: Selector | Mapping[str, Any] | str = "best",
-        stop: Stop | Mapping[str, Any] | str | Sequence[Any] | None = None,
+        stop: SearchStop | Mapping[str, Any] | str | Sequence[Any] | None = None,
         budget: Budget | Mapping[str, Any] | int | None = None,
-        steps: Steps | Mapping[str, Any] | int | None = None,
+        steps: StepEnds | Mapping[str, Any] | int | None = None,
         max_tokens: int = 8192,
         look_ahead: int = 0,
         gates: Gates | Mapping[str, Any] | None = None,
@@ -121,14 +119,15 @@ class SearchController(BaseController):
         sampling_params: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.strategy: Strategy = part_from("strategy", search_strategies, Strategy, strategy)  # type: ignore[type-abstract]
-        self.scorer = scorer_from(scorer)
-        self.expander = expander_from(expander)
-        self.selector: Selector = part_from("selector", search_selectors, Selector, selector)  # type: ignore[type-abstract]
+        self.strategy: Strategy = search_strategies.obtain(strategy, "strategy")
+        self.scorer: Scorer = search_scorers.obtain(scorer, "scorer")
+        writer: Expander = search_expanders.obtain("worker" if expander is None else expander, "expander")
+        self.expander = cast("Expander", writer.clone())  # the search sets its attributes
+        self.selector: Selector = search_selectors.obtain(selector, "selector")
         given = stop if isinstance(stop, list | tuple) else [] if stop is None else [stop]
-        self.stops = tuple(part_from("stop", search_stops, Stop, each) for each in given)  # type: ignore[type-abstract]
+        self.stops = tuple(search_stops.obtain(each, "stop") for each in given)
         self.budget = Budget.of(budget)
-        self.steps = Steps.of(steps)
+        self.steps = StepEnds.of(steps)
         self.max_tokens = require.whole("max_tokens", max_tokens)
         self.look_ahead = require.whole("look_ahead", look_ahead, least=0)
         self.gates = Gates.of(gates)
@@ -137,7 +136,7 @@ class SearchController(BaseController):
         self.expander.reads_logprobs = (
             self.scorer.reads_logprobs or self.gates.skip is not None or self.gates.decode_exit is not None
         )
-        self.expander.num_logprobs = int(self.expander.reads_logprobs)  # a worker that tells none is refused
+        self.expander.num_logprobs = int(self.expander.reads_logprobs)  # a worker without them is refused
         self.expander.drops_ended = (
             (self.scorer.is_free or isinstance(self.scorer, CheckerScorer))
             and self.gates.decode_exit is None
@@ -154,9 +153,9 @@ class SearchController(BaseController):
             looks = {"strategy": not whole, "look_ahead": self.look_ahead, "gates.decode_exit": self.gates.decode_exit}
             key = next((key for key, looks_in in looks.items() if looks_in), None)
             if key is not None:
-                raise ConfigError("looks into branches that the expander writes to their end at once", key)
+                raise ConfigError("needs steps, and the expander writes whole branches: leave it out", key)
         if isinstance(self.expander, ControllerExpander) and self.sampling_params:
-            raise ConfigError("are the expander's controller's to say; set them there", "sampling_params")
+            raise ConfigError("belong to the controller that writes the branches; set them there", "sampling_params")
         limits = [limit for limit in (self.strategy.most_leaves, self.budget.nodes) if limit is not None]
         most = min(limits, default=None)
         for stop in self.stops:
@@ -175,7 +174,7 @@ class SearchController(BaseController):
 
     @property
     def draws_alike(self) -> bool:
-        """Whether some branches begin alike, so that only chance makes them differ."""
+        """Whether two branches begin alike, so that only chance makes them differ."""
         num_first = getattr(self.strategy, "num_samples", None) if self.strategy.max_depth == 1 else None
         if num_first == 1:
             return False
@@ -187,12 +186,7 @@ class SearchController(BaseController):
         return CHAIN_FIELDS
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
-        """Answer the task's prompt.
-
-        Args:
-            task: The task that the request began with; the output is written into it.
-            **sampling_params: Sampling fields of this request.
-        """
+        """Answer the task's prompt; the answer is written into the task."""
         set_sampling_params(task, sampling_params)
         prompt = copy.copy(task)
         prompt.streaming_output_flag = False
@@ -233,12 +227,7 @@ class SearchController(BaseController):
 
 
 class _Search:
-    """One search.
-
-    Args:
-        controller: Its parts.
-        root: Of its tree.
-    """
+    """One search of a controller, on the tree of one root."""
 
     def __init__(self, controller: SearchController, root: Branch) -> None:
         self._parts = controller
@@ -249,9 +238,9 @@ class _Search:
         self._ledger = Ledger()
         self.meter = Meter(self._ledger)
         self._began = elapsed()
-        self._nodes: list[Branch] = []  # in the order in which they were written
-        self._leaves: list[Branch] = []  # that have ended
-        self._judged: list[Branch] = []  # in the last round
+        self._nodes: list[Branch] = []  # in the order of writing
+        self._leaves: list[Branch] = []  # solutions that have ended
+        self._judged: list[Branch] = []  # of the last round
         self._leaders: list[tuple[int, float]] = []
         self._known = AnswerClasses()
         self._reason = "unfinished"
@@ -265,11 +254,11 @@ class _Search:
         self._section = type(controller).__name__
 
     def watched(self, work: ControllerGenerator) -> ControllerGenerator:
-        """Work of the search, whose blocks of KV are counted where the worker says how long one is."""
+        """Work of the search; its blocks of KV are counted where the worker reports the length of a block."""
         return work if self._blocks is None else relay(work, watch=self._blocks)
 
     def grow_in_time(self) -> ControllerGenerator:
-        """Rounds until the search ends, or until its seconds are over; what is late then is given up."""
+        """Rounds until the search ends, or until its seconds are over; late steps are given up then."""
         if self._parts.budget.seconds is None:
             yield from self._grow()
             return
@@ -281,7 +270,7 @@ class _Search:
             record("late", paths=[node.path for node in self._nodes if node.is_cut])
 
     def _seconds_left(self) -> float:
-        """How long a step that begins now may be waited for; what is written must be judged, and end in an answer."""
+        """How long a step that begins now may take; a verdict or a forced answer has a share of its own."""
         seconds = self._parts.budget.seconds or 0.0
         left = seconds - (elapsed() - self._began)
         return left if self._in_time.keeps_rest else max(left, SPARE * seconds)
@@ -317,7 +306,7 @@ class _Search:
         publish(StepCounts(type(self._parts).__name__, len(self._nodes), 0, 1.0))
 
     def answer(self) -> ControllerGenerator:
-        """The branch that is the answer; those whose answer is missing and counts are asked for it.
+        """The branch that is the answer; a missing answer that counts is forced.
 
         Raises:
             NoOutputError: Nothing was written.
@@ -357,7 +346,6 @@ class _Search:
         return self._winner
 
     def write_out(self, task: GenerationTask, winner: Branch) -> None:
-        """Write the winner into the task."""
         if winner.path in self._closings and winner.answer is not None:
             prefix, close = self._closings[winner.path]
             close_with(task, prefix, close, winner.answer, prompt_family(), self._exit_reason(winner))
@@ -368,7 +356,7 @@ class _Search:
         finish(task, winner.chain.text, winner.chain.prefix.token_ids, winner.answer, reason)
 
     def record_tree(self) -> None:
-        """Say in the trace how far the search came; of a search that is given up, too."""
+        """Record in the trace how far the search came, even where it was given up."""
         if self._program is None:
             return
         blocks = None if self._blocks is None else self._blocks.most
@@ -449,10 +437,12 @@ class _Search:
             ],
         )
 
-    def _write_in_time(self, nodes: list[Branch], positions: Sequence[int], steps: Steps | None) -> ControllerGenerator:
-        """Write in slices until the seconds are over; what is not done then is cut, unless there is nothing else.
+    def _write_in_time(
+        self, nodes: list[Branch], positions: Sequence[int], steps: StepEnds | None
+    ) -> ControllerGenerator:
+        """Write in slices until the seconds are over; unfinished nodes are cut then, unless the search has no others.
 
-        A slice takes at most half of the seconds that are left, as the one before it says, but is never shorter than
+        A slice takes at most half of the remaining seconds, at the speed of the slice before it, and has at least
         `SLICE_LEN` tokens.
         """
         expander, length = self._parts.expander, SLICE_LEN
@@ -488,7 +478,7 @@ class _Search:
         self._cut([node for node, _ in going])
 
     def _cut(self, nodes: Sequence[Branch]) -> None:
-        """Drop nodes that are late, unless there is nothing else."""
+        """Cut nodes that are late, unless the search has no others."""
         late = [node for node in nodes if not node.is_cut]
         if late and len(late) < sum(not node.is_cut for node in self._nodes):
             for node in late:
@@ -496,14 +486,14 @@ class _Search:
             discard(Purpose.CHAIN, sum(node.chain.num_generated for node in late))
 
     def _positions(self, nodes: Sequence[Branch]) -> list[int]:
-        """Where each branch's step ends at the latest: at its own length, the solution's, or what the budget leaves."""
+        """Where each branch's step ends at the latest: at its own limit, the solution's, or the budget's."""
         left = self._parts.budget.tokens_left(self._spent())
         most = self._root.chain.max_tokens if left is None else max(1, left // max(1, len(nodes)))
         step = self._parts.steps.max_tokens
         return [node.chain.num_tokens + (most if node.to_end else min(most, step)) for node in nodes]
 
     def _judge(self, nodes: list[Branch]) -> ControllerGenerator:
-        """Give the nodes their scores; nobody is asked where there is no choice, or where the gate knows it."""
+        """Score the nodes. The scorer is not asked where there is no choice, or where the skip gate passes."""
         gate = self._parts.gates.skip
         if len(nodes) == 1 and self._parts.strategy.max_depth == 1:
             nodes[0].score = 1.0
@@ -531,7 +521,7 @@ class _Search:
             node.score, node.weight = _settled(twin.score), twin.weight
 
     def _looked_ahead(self, nodes: list[Branch]) -> ControllerGenerator:
-        """The branches that are judged in the place of nodes: themselves, or greedy ones that go further."""
+        """The branches that are judged in the place of the nodes: the nodes, or greedy branches behind them."""
         if not self._parts.look_ahead:
             return nodes
         twins = [node if node.is_whole else node.look_ahead() for node in nodes]
@@ -554,7 +544,7 @@ class _Search:
         return bool(enough)
 
     def _leaves_left(self) -> int:
-        """Solutions that strategy and budget can still end, as the mean of those so far says."""
+        """Solutions that strategy and budget still allow, at the mean cost of those so far."""
         share = self._parts.budget.used(self._spent())
         num = len(self._leaves)
         by_budget = int(num * (1 - share) / share) if share else num
@@ -562,7 +552,7 @@ class _Search:
         return max(0, by_budget if most is None else min(by_budget, most - num))
 
     def _close(self, nodes: Sequence[Branch]) -> ControllerGenerator:
-        """Ask branches without an answer for it."""
+        """Force the answers of branches."""
         family, asked = prompt_family(), []
         for node in nodes:
             prefix = node.chain.prefix
@@ -628,5 +618,5 @@ def _rank(node: Branch) -> tuple[bool, float, tuple[int, ...]]:
 
 
 def _settled(score: float) -> float:
-    """A score without the digits that depend on what else was in the batch, so that they decide nothing."""
+    """A score without the digits that depend on the other requests in the batch."""
     return float(f"{score:.{SCORE_DIGITS}g}")

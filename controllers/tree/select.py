@@ -18,28 +18,34 @@ class Leaf(NamedTuple):
 
     Attributes:
         answer_class: Class of its answer, in order of first appearance; -1 where it has none.
-        value: What it is worth.
-        visits: How often the strategy came by.
+        value: Its score times its weight; 0 where nobody judged it.
+        visits: How often the strategy visited it.
+        num_tokens: Tokens from the root to its end.
     """
 
     answer_class: int
     value: float
     visits: float = 1.0
+    num_tokens: int = 0
 
 
 class Selector(ABC):
     """Chooses the answer among leaves."""
 
     reads_all = False
-    """Whether it reads the answers of all leaves, so that those without one are asked for it."""
+    """Whether it reads the answers of all leaves, so that a leaf without an answer is asked for one."""
 
     @abstractmethod
     def choose(self, leaves: Sequence[Leaf]) -> int:
-        """The leaf that is the answer, among at least one, in the order in which they ended."""
+        """The number of the leaf that is the answer.
+
+        Args:
+            leaves: At least one, in the order in which they ended.
+        """
 
 
 class Best(Selector):
-    """The leaf that is worth most; one with an answer before one without, and the earliest of equals."""
+    """The leaf with the highest value; one with an answer before one without, and the earliest of equals."""
 
     def choose(self, leaves: Sequence[Leaf]) -> int:
         return max(
@@ -48,10 +54,10 @@ class Best(Selector):
 
 
 class Vote(Selector):
-    """The answer with the largest sum of weights; of its leaves the one that is worth most.
+    """The answer with the largest sum of weights; of its leaves the one with the highest value.
 
     Args:
-        weight: What the vote of a leaf weighs: `"uniform"`, its `"score"`, or how often the search came by, `"visits"`.
+        weight: What the vote of a leaf weighs: `"uniform"`, its `"score"`, or how often it was visited, `"visits"`.
             Where a score is negative, all scores count as logits: a vote weighs exp(score). Where no vote weighs more
             than 0, all weigh the same.
     """
@@ -77,10 +83,10 @@ class Vote(Selector):
 
 
 class FirstAccepted(Selector):
-    """The first leaf that is worth enough, as where a checker accepts it; the best one where none is.
+    """The first leaf whose value is high enough, as where a checker accepts it; the best one where none is.
 
     Args:
-        at_least: Value from which a leaf is accepted.
+        at_least: Least value of an accepted leaf.
     """
 
     def __init__(self, at_least: float = 1.0) -> None:

@@ -18,12 +18,12 @@ MARKS = "marks"  # the words with which the chain itself begins a new thought
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepEnds:
     r"""A step ends behind a text, and after so many tokens at the latest.
 
     Args:
-        ends: Texts that a step ends with, `"\n\n"` or `"\nStep"` for instance; they stay in it. `"marks"`: the chain's
-            own, the words that a new thought begins with and the end of thinking. None: tokens alone end a step.
+        ends: Texts that a step ends with, such as `"\n\n"` or `"\nStep"`; they stay in it. `"marks"`: the words with
+            which the chain itself begins a new thought, and the end of thinking. None: tokens alone end a step.
         max_tokens: Most tokens of a step.
 
     Raises:
@@ -40,9 +40,9 @@ class Steps:
             raise ConfigError(f"is {self.ends!r}; give a list of texts, 'marks', or null for tokens alone", "ends")
 
     @classmethod
-    def of(cls, given: Steps | Mapping[str, Any] | int | None) -> Steps:
-        """Steps from their object, from their arguments, or from their number of tokens."""
-        if given is None or isinstance(given, Steps):
+    def of(cls, given: StepEnds | Mapping[str, Any] | int | None) -> StepEnds:
+        """The rule from its object, from its arguments, or from its number of tokens."""
+        if given is None or isinstance(given, StepEnds):
             return given or cls()
         if not isinstance(given, Mapping):
             return cls(None, require.whole("steps", given))
@@ -59,17 +59,16 @@ class Steps:
         return [self.ends] if isinstance(self.ends, str) else list(self.ends or ())
 
     def ask(self, piece: GenerationTask) -> None:
-        """Have a piece end where the step does."""
+        """Set the stop strings of a piece, so that it ends where the step does."""
         own = [piece.stop] if isinstance(piece.stop, str) else list(piece.stop or ())
         piece.stop = [*own, *(text for text in self.texts if text not in own)] or None
 
     def close(self, piece: GenerationTask, own_stops: Sequence[str]) -> None:
-        """Make of a piece that ended where its step does a whole one, which the solution goes on behind.
+        """Restore the text that ended the step in a piece, so that the solution goes on behind it.
 
-        The tokens of the text that ended it are part of the step. A worker that cut them off has them put back.
+        The worker may have cut the text off; its tokens are part of the step.
 
         Args:
-            piece: What a worker wrote.
             own_stops: Stop strings of the request: where one of them ended the piece, the solution has ended.
         """
         piece.stop = list(own_stops) or None  # the text of a step may end one, not the solution

@@ -1,4 +1,4 @@
-"""What ends a search: its budget, or a rule that looks at the solutions that have ended."""
+"""What ends a search: its budget, or a rule that reads the solutions that have ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.certaindex import Threshold, is_certain
-from scaffolding_ext.controllers.tree.parts import part_from
 from scaffolding_ext.controllers.tree.select import Leaf
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.controllers.vote.voting import vote
@@ -31,14 +30,14 @@ class Budget:
     """Limits of a search; it ends at the first that is reached, with the best that it has.
 
     Args:
-        nodes: Steps that are written.
-        tokens: Decoded tokens, those of judges and of look-aheads included. The last step is cut to what is left.
-            A step counts as one token at least.
-        computed_tokens: Decoded and read tokens.
-        seconds: Since the search began. Where the worker `generation` writes, a round is written in slices of at least
-            32 tokens; steps that are not done when the seconds are over are cancelled and dropped, unless there are no
-            others. A verdict or a forced answer is waited for half of the seconds, even if they are over by then.
-            Under TensorRT-LLM's host nothing is cancelled: the search ends with the slice that runs.
+        nodes: Steps.
+        tokens: Decoded tokens, also those of judges and of look-aheads. The last step is cut to what is left. A step
+            counts as one token at least.
+        computed_tokens: Decoded and prefilled tokens.
+        seconds: Since the search began. The worker `generation` writes a round in slices of at least 32 tokens. When
+            the seconds are over, unfinished steps are cancelled and dropped, unless the search has no other ones. A
+            verdict or a forced answer may take half of the seconds in any case. TensorRT-LLM's host cancels nothing:
+            there the search ends with the slice that runs.
 
     Raises:
         ConfigError: A limit is not above 0, or there is none.
@@ -93,8 +92,8 @@ class Look(NamedTuple):
 
     Attributes:
         leaves: Solutions that have ended, in the order in which they did; of equal rounds by path.
-        leaders: After each round so far the class that most leaves answer, and its share of the answers.
-        num_left: Solutions that the budget can still end, as the mean of those so far says.
+        leaders: After each round so far the class of most answers, and its share of the answers.
+        num_left: Solutions that the budget still allows, at the mean cost of those so far.
     """
 
     leaves: Sequence[Leaf]
@@ -102,8 +101,8 @@ class Look(NamedTuple):
     num_left: int
 
 
-class Stop(ABC):
-    """Says when a search has seen enough. Stops are frozen and hold nothing of a search."""
+class SearchStop(ABC):
+    """Says when a search has seen enough. It holds no state of a search."""
 
     @abstractmethod
     def is_enough(self, look: Look) -> bool:
@@ -118,14 +117,13 @@ _PRESETS: dict[str, tuple[tuple[tuple[str, float], ...], int]] = {
 }
 
 
-class Certaindex(Stop):
+class Certaindex(SearchStop):
     """Dynasor's certaindex over the leaves: all measures reach their thresholds.
 
     Args:
         thresholds: `{measure, at_least}` each; measures are `entropy`, `mean_reward` (MCTS) and `max_reward` (REBASE).
-            Or the name of the paper's: `mcts_gsm8k`, `mcts_asdiv`, `rebase_gsm8k`, `rebase_math`.
-        every: Leaves between two looks. None: the paper's where `thresholds` is its name, else 1. A search that ends no
-            more leaves than that is refused.
+            Or a preset of the paper: `mcts_gsm8k`, `mcts_asdiv`, `rebase_gsm8k`, `rebase_math`.
+        every: Leaves between two looks; None takes that of the preset, else 1. A search with no more leaves is refused.
 
     Raises:
         ConfigError: A threshold is wrong, or there is none.
@@ -157,17 +155,17 @@ class Certaindex(Stop):
         return is_certain(self.thresholds, [leaf.answer_class for leaf in leaves], rewards)
 
 
-class Agreement(Stop):
+class Agreement(SearchStop):
     """A vote's allocation rule over the leaves: further ones would probably not change the winner.
 
     Args:
-        rule: The rule, or the name of one; `LeaderChange`, unless another is given.
+        rule: The rule, its name, or `{type, args}`.
     """
 
     registries: ClassVar = {"rule": allocation_rules}
 
     def __init__(self, rule: AllocationRule | Mapping[str, Any] | str = "LeaderChange") -> None:
-        self.rule: AllocationRule = part_from("rule", allocation_rules, AllocationRule, rule)  # type: ignore[type-abstract]
+        self.rule: AllocationRule = allocation_rules.obtain(rule, "rule")
 
     def is_enough(self, look: Look) -> bool:
         classes = [leaf.answer_class for leaf in look.leaves]
@@ -176,12 +174,12 @@ class Agreement(Stop):
         return self.rule.num_more(Votes(classes, len(classes) + look.num_left)) == 0
 
 
-class Unchanged(Stop):
-    """The answer of most leaves has been the same for some rounds, and enough of them give it.
+class Unchanged(SearchStop):
+    """The answer of most leaves has been the same for some rounds, and enough leaves give it.
 
     Args:
-        rounds: How many.
-        share: Share of the answers that must give it.
+        rounds: Rounds with new leaves, at least 1.
+        share: Least share of the answers that agree, in (0, 1].
     """
 
     def __init__(self, rounds: int = 3, share: float = 0.5) -> None:
@@ -194,11 +192,11 @@ class Unchanged(Stop):
         return same and last[-1][1] >= self.share
 
 
-class Accepted(Stop):
-    """A leaf is worth enough, as where a checker accepts it.
+class Accepted(SearchStop):
+    """The value of a leaf is high enough, as where a checker accepts it.
 
     Args:
-        at_least: Value from which a leaf is accepted.
+        at_least: Least value of an accepted leaf.
     """
 
     def __init__(self, at_least: float = 1.0) -> None:
@@ -209,7 +207,7 @@ class Accepted(Stop):
 
 
 def leader_of(leaves: Sequence[Leaf]) -> tuple[int, float]:
-    """The class that most leaves answer, -1 without one, and its share of the answers."""
+    """The class of most answers, -1 without an answer, and its share of the answers."""
     classes = [leaf.answer_class for leaf in leaves if leaf.answer_class >= 0]
     leader = vote(classes)
     return leader, classes.count(leader) / len(classes) if classes else 0.0

@@ -1,9 +1,9 @@
 """TensorRT-LLM's own tree searches (`scaffolding.contrib.TreeInference`), run as they are under newer tasks.
 
-`MCTSController` and `TOTController` hand over their answer as `task.result`, and a reward controller's tasks as a
-`GenerationResult`. Newer `GenerationTask`s have no such field: these two controllers stand around and below them. They
-also know no chat template: the user's question stands within prompts of their own, which the model gets as they are.
-Here each of their prompts is rendered as what the user says last, where the stack has a prompting.
+`MCTSController` and `TOTController` leave their answer in `task.result`, and their reward controller reads a text from
+a `GenerationResult`. Newer `GenerationTask`s have no field `result`; the two controllers here supply it. Upstream's
+trees also know no chat template: they write the user's question into prompts of their own. Here each of these prompts
+is rendered as the user's last message, where the stack has a prompting.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TreeInferenceController(BaseController):
         inner = getattr(controller, "generation_controller", None)
         if isinstance(inner, Controller):
             self.controller = copy.copy(controller)
-            self.controller.generation_controller = _Generation(inner)  # type: ignore[attr-defined]
+            self.controller.generation_controller = _RenderedGeneration(inner)  # type: ignore[attr-defined]
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
         """Run the controller on each task alone, as it asks for.
@@ -107,7 +107,7 @@ class ResultRewardController(BaseController):
         self.scores = self.controller.scores  # type: ignore[attr-defined]
 
 
-class _Generation(BaseController):
+class _RenderedGeneration(BaseController):
     """Generates a tree's tasks by another controller, which gets their prompts rendered."""
 
     def __init__(self, controller: Controller) -> None:

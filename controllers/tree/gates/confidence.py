@@ -1,14 +1,19 @@
-"""How sure a model was of its own branches. A gate decides by it, without a verdict."""
+"""Gates by confidence: a model's sureness of its branches decides which branches end, and which need a verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from scaffolding_ext import require
+from scaffolding_ext.errors import ConfigError
+
+G = TypeVar("G")
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,97 @@ class ConfidenceGate:
         best = max(range(len(confidences)), key=confidences.__getitem__)
         passes = confidences[best] >= self.least and relative_gap(confidences) >= self.gap
         return best if passes else None
+
+
+@dataclass(frozen=True)
+class DecodeExit(ConfidenceGate):
+    """A gate on the first tokens of branches. Where one branch leads, the other branches end and it goes on.
+
+    Args:
+        after: Tokens of each branch that it looks at.
+
+    Deviation:
+        The released code also ends the leading branch, so it gives no answer.
+    """
+
+    least: float = 0.72
+    gap: float = 0.10
+    after: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require.whole("after", self.after)
+
+
+@dataclass(frozen=True)
+class Gates:
+    """The gates of a tree (RKSC). None switches a gate off.
+
+    Args:
+        skip: Where it passes, no branch of the round gets a verdict.
+        decode_exit: Where it passes, the other branches of the round end after their first tokens.
+    """
+
+    skip: ConfidenceGate | None = None
+    decode_exit: DecodeExit | None = None
+
+    @classmethod
+    def of(cls, given: Gates | Mapping[str, Any] | None, known_skip: ConfidenceGate | None = None) -> Gates:
+        """Gates, or the gates of a mapping of `skip` and `decode_exit`, each as `gate_from` takes it.
+
+        Args:
+            known_skip: The skip gate of a calibration, for a mapping that leaves `skip` open.
+
+        Raises:
+            ConfigError: It is neither, or an argument of a gate is wrong.
+        """
+        if isinstance(given, Gates):
+            return given
+        given = {} if given is None else given
+        if not isinstance(given, Mapping) or not given.keys() <= {"skip", "decode_exit"}:
+            raise ConfigError(
+                f"is {require.shown(given)}; give a mapping of skip and decode_exit (layer_exit is an argument "
+                "of the scorer verdict)",
+                "gates",
+            )
+        with require.under("gates"):
+            return cls(
+                gate_from("skip", ConfidenceGate, given.get("skip"), known_skip),
+                gate_from("decode_exit", DecodeExit, given.get("decode_exit")),
+            )
+
+
+def gate_from(key: str, kind: type[G], given: G | Mapping[str, Any] | bool | None, known: G | None = None) -> G | None:
+    """A gate from its object, from its arguments, or from whether there is one.
+
+    Args:
+        key: Name of the argument.
+        kind: Class of the gate.
+        given: True: the gate with its defaults. False: no gate. None: `known`.
+        known: The gate of a calibration.
+
+    Raises:
+        ConfigError: It is none of these, or an argument of the gate is wrong.
+    """
+    if given is None or isinstance(given, kind):
+        return known if given is None else given
+    if given is False:
+        return None
+    if given is not True and not isinstance(given, Mapping):
+        raise ConfigError(f"is {given!r}; give a mapping of arguments, or true or false", key)
+    arguments = {} if given is True else dict(given)
+    signature = inspect.signature(kind)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        names = [
+            each.name if each.default is each.empty else f"{each.name} (optional)"
+            for each in signature.parameters.values()
+        ]
+        takes = ", ".join(names)
+        raise ConfigError(f"is {given!r}; give a mapping of its arguments ({takes}), or false for none", key) from error
+    with require.under(key):
+        return kind(**arguments)
 
 
 def relative_gap(confidences: Sequence[float]) -> float:

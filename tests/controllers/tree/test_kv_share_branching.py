@@ -10,8 +10,7 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibration, BranchingFigures
-from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate
-from scaffolding_ext.controllers.tree.gates.settings import DecodeExit, Gates
+from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate, DecodeExit, Gates
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.tree.score import VerdictScorer
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
@@ -416,8 +415,12 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path):
             "scorer.args.question",
             "controller takes no such argument",
         ),
-        ({"max_depth": 2, "expander": Longest()}, "max_depth", "writes to their end at once"),
-        ({"gates": {"decode_exit": True}, "expander": Longest()}, "gates.decode_exit", "writes to their end at once"),
+        ({"max_depth": 2, "expander": Longest()}, "max_depth", "the expander writes whole branches"),
+        (
+            {"gates": {"decode_exit": True}, "expander": Longest()},
+            "gates.decode_exit",
+            "the expander writes whole branches",
+        ),
         ({"sampling_params": {"top_p": 0.9}, "expander": Longest()}, "sampling_params", "set them there"),
         ({"sampling_params": {"temperature": 0}}, "sampling_params.temperature", "are equal"),
         ({"max_depth": 2, "beam_width": 9}, "beam_width", "at most 8"),
@@ -447,7 +450,7 @@ def test_a_worker_without_log_probabilities_is_told_from_one_that_is_unsure():
             super()._serve(task)
             task.logprobs = None
 
-    with pytest.raises(NoOutputError, match="brought no log-probabilities"):
+    with pytest.raises(NoOutputError, match="reported no log-probabilities"):
         answer(Silent(TEXTS, VERDICTS))
     assert answer(Silent(TEXTS, VERDICTS), scorer=verdict(weighs_confidence=False)).outputs[0].answer == "2"
 

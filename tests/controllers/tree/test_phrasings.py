@@ -3,8 +3,8 @@
 import pytest
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.tree.beginnings import phrased, templates_of
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
-from scaffolding_ext.controllers.tree.phrasings import phrased, templates_of
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm

@@ -14,7 +14,7 @@ from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree import search as search_module
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.select import Leaf, Vote
-from scaffolding_ext.controllers.tree.steps import Steps
+from scaffolding_ext.controllers.tree.steps import StepEnds
 from scaffolding_ext.controllers.tree.stops import Certaindex, Look
 from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
@@ -221,7 +221,7 @@ def test_steps_end_after_tokens_and_at_the_chains_own_marks():
     assert "\nWait" in of_type(worker, BranchTask)[-1].stop
     for wrong in ({"ends": []}, {"ends": [""]}, {"max_tokens": 0}, {"end": "x"}, "\n\n"):
         with pytest.raises(ConfigError, match=r"steps|ends|max_tokens"):
-            Steps.of(wrong)
+            StepEnds.of(wrong)
 
 
 def test_a_stop_of_the_request_ends_the_solution_not_the_step():
@@ -324,7 +324,7 @@ def test_any_controller_writes_and_judges_and_a_search_is_a_votes_sample(events)
     result = searched(vote)
     assert len(events(result, "vote")[0]["answers"]) == 3
     assert len(events(result, "tree")) == 3
-    with pytest.raises(ConfigError, match="writes to their end at once"):
+    with pytest.raises(ConfigError, match="the expander writes whole branches"):
         SearchController("Beam", expander=DynasorCoTController())
 
 

@@ -1,21 +1,75 @@
-"""Other wordings of a question: each branch reads a wording of its own."""
+"""How the first branches of a tree begin: with hints, and with wordings of the question that are their own."""
 
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.prompting import prompt_family
+from scaffolding_ext.documents import decoded, located, parse_json
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.request.program import current_program
 
+T = TypeVar("T")
+PACKAGED_HINTS = "configs:branch_hints.json"
 QUESTION, ANSWER = "{question}", "{answer}"
 REFINE = (
     "{question}\n\nA solution was:\n\n{answer}\n\nCheck it. If it is wrong, say where, and solve the question anew. "
     "Give a whole solution with its answer."
 )
+
+
+class Beginnings(NamedTuple):
+    """What the branches at depth 1 begin with, in turn. An empty list gives all of them the same beginning.
+
+    Attributes:
+        hints: Texts that branches begin with.
+        wordings: Tasks whose prompts the branches read.
+    """
+
+    hints: Sequence[str] = ()
+    wordings: Sequence[GenerationTask] = ()
+
+
+def in_turn(given: Sequence[T], number: int) -> T | None:
+    """The item of one branch, where branches get items in turn; None where there are no items."""
+    return given[number % len(given)] if given else None
+
+
+def hints_of(hints: str | Sequence[str] | None, file: str | os.PathLike[str] = PACKAGED_HINTS) -> tuple[str, ...]:
+    """The list of hints. It is empty where branches differ by chance alone.
+
+    Args:
+        hints: The texts, or the name of a domain in the file.
+        file: A JSON object of domains, each a list of texts; `configs:NAME` is one that ships with the package.
+
+    Raises:
+        ConfigError: The file cannot be read, has no such domain, or a hint is no text.
+    """
+    if hints is None:
+        return ()
+    if isinstance(hints, str):
+        domains = _read(file)
+        found = domains[require.one_of("hints", hints, domains, instead="a list of texts")]
+    else:
+        found = list(hints)
+    if not isinstance(found, list) or not all(isinstance(hint, str) for hint in found):
+        raise ConfigError(f"is {found!r}; give a list of texts, or the name of a domain", "hints")
+    return tuple(found)
+
+
+def _read(file: str | os.PathLike[str]) -> dict[str, list[str]]:
+    try:
+        domains = parse_json(decoded(located(file).read_bytes()))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{os.fspath(file)} {error}", "hints_file") from error
+    if not isinstance(domains, dict):
+        raise ConfigError(f"{os.fspath(file)} holds no object of domains, each a list of texts", "hints_file")
+    return domains
 
 
 def templates_of(phrasings: Sequence[str] | None) -> tuple[str, ...]:
@@ -46,19 +100,6 @@ def refine_template_of(template: str) -> str:
     return template
 
 
-def refined(prompt: GenerationTask, template: str, solution: str) -> GenerationTask:
-    """The prompt that asks for a better solution than a given one. The thinking of that solution is left out.
-
-    Raises:
-        ConfigError: As for `phrased`.
-    """
-    close = prompt_family().think_close
-    answer = solution.rpartition(close)[2] if close else solution
-    before, _, behind = template.partition(ANSWER)
-    # `phrased` fills every place of a question; one that a solution writes is none.
-    return phrased(prompt, f"{before}{answer.strip().replace(QUESTION, 'question')}{behind}")
-
-
 def least_similarity_of(least: float | None, templates: Sequence[str], hints: Sequence[str]) -> float | None:
     """The threshold of a similarity gate; None where there is no gate.
 
@@ -76,15 +117,11 @@ def least_similarity_of(least: float | None, templates: Sequence[str], hints: Se
 
 
 def phrased(prompt: GenerationTask, template: str) -> GenerationTask:
-    """A request's prompt with its question in other words, rendered as the prompt was.
-
-    Args:
-        prompt: The running request's prompt; it stays as it is.
-        template: Other words around the question.
+    """A copy of a request's prompt with its question in other words, rendered as the prompt was.
 
     Raises:
-        ConfigError: The task is not the request's prompt (another controller may have written behind it), or the prompt
-            went to the model as it is: then nobody knows where the question stands.
+        ConfigError: Another controller has written behind the prompt, or the prompt is raw: then nobody knows where the
+            question stands.
     """
     program = current_program()
     wording = copy.copy(prompt)
@@ -98,3 +135,16 @@ def phrased(prompt: GenerationTask, template: str) -> GenerationTask:
         raise ConfigError(f"put the question in other words, and {why}: leave phrasings out", "phrasings")
     question.put(wording, template.replace(QUESTION, question.prompt))
     return wording
+
+
+def refined(prompt: GenerationTask, template: str, solution: str) -> GenerationTask:
+    """The prompt that asks for a better solution than a given one. The thinking of that solution is left out.
+
+    Raises:
+        ConfigError: The prompt is raw, or not the request's alone.
+    """
+    close = prompt_family().think_close
+    answer = solution.rpartition(close)[2] if close else solution
+    before, _, behind = template.partition(ANSWER)
+    # `phrased` puts the question into every place for one; a place that the solution writes must not count.
+    return phrased(prompt, f"{before}{answer.strip().replace(QUESTION, 'question')}{behind}")
