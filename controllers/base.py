@@ -26,7 +26,7 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.protocol.relay import relay
-from scaffolding_ext.protocol.worker import ServerBudget, declared
+from scaffolding_ext.protocol.worker import declared
 from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_name, tag_names, worker_for, worker_key
 from scaffolding_ext.registry import Registry
 from scaffolding_ext.request.program import Program, Question, current_program, in_program, record
@@ -41,8 +41,8 @@ ONE_GENERATION = frozenset({"n", "best_of", "num_logprobs", "stop", "seed", "ech
 CHAIN_FIELDS = frozenset({"temperature", "top_p", "top_k", "max_tokens"})
 
 
-class Told:
-    """The warnings that the requests of one stack have logged, so that each warning is logged once."""
+class LoggedWarnings:
+    """The warnings that the requests of one stack have logged: each is logged once."""
 
     def __init__(self) -> None:
         self._warnings: set[str] = set()
@@ -89,6 +89,9 @@ class BaseController(Controller):
     prompting: Prompting | None = None
     loops: Loops | None = None
 
+    def prepare(self, task: GenerationTask) -> None:
+        """Of a reward controller: have the samples of a task bring what it reads; texts come in any case."""
+
     def honours(self) -> frozenset[str]:
         """The keywords of `process` that this controller obeys: sampling fields, and `thinking_budget`."""
         return frozenset()
@@ -97,7 +100,7 @@ class BaseController(Controller):
         super().__init__()
         self._capabilities: dict[str, Capabilities] = {}
         self._foreign_keys: dict[str, Any] = {}
-        self.told = Told()  # one for all clones
+        self.logged_warnings = LoggedWarnings()  # one for all clones
 
     def clone(self) -> BaseController:
         """A copy for one request: attributes are shared, sub-controllers cloned, task collections copied."""
@@ -172,29 +175,20 @@ class BaseController(Controller):
         )
         self._foreign_keys = {tag_name(key): key for key in workers if tag_name(key) not in workers}
         for sub in sub_controllers(self):
-            bind = getattr(sub, "bind", None)
-            if bind is not None:
-                bind(workers)
+            if isinstance(sub, BaseController):
+                sub.bind(workers)
 
     def can_serve(self, tag: WorkerTag, task_type: type[Task]) -> bool:
         """Whether the worker of that tag serves the task type natively; unbound, plain generation alone is assumed."""
-        return task_type in self._capabilities.get(tag.value, UNBOUND).tasks
+        return task_type in self.capabilities(tag).tasks
 
     def can_stream_output(self, tag: WorkerTag, task_type: type[Task]) -> bool:
         """Whether the worker of that tag can stream the output of a task of that type to the caller."""
-        return task_type in self._capabilities.get(tag.value, UNBOUND).streamed_tasks
+        return task_type in self.capabilities(tag).streamed_tasks
 
-    def server_budget(self, tag: WorkerTag) -> ServerBudget | None:
-        """What is known of the thinking budget of the worker's server; None where the server cannot keep a budget."""
-        return self._capabilities.get(tag.value, UNBOUND).server_budget
-
-    def context_len(self, tag: WorkerTag) -> int | None:
-        """Prompt and generated tokens that one task of the worker of that tag may have; None where it does not say."""
-        return self._capabilities.get(tag.value, UNBOUND).context_len
-
-    def tokens_per_block(self, tag: WorkerTag) -> int | None:
-        """Tokens of a block of KV that requests of the worker of that tag share; None where it says of none."""
-        return self._capabilities.get(tag.value, UNBOUND).tokens_per_block
+    def capabilities(self, tag: WorkerTag) -> Capabilities:
+        """What is known of the worker of that tag; unbound, plain generation alone is assumed."""
+        return self._capabilities.get(tag.value, UNBOUND)
 
     def bind_as(self, other: BaseController) -> None:
         """Give the controller the capabilities that another controller was bound with."""
@@ -212,7 +206,7 @@ class BaseController(Controller):
         Raises:
             ConfigError: The prompt leaves no room at all.
         """
-        context_len = self.context_len(tag)
+        context_len = self.capabilities(tag).context_len
         if context_len is None or task.input_tokens is None:
             return budget
         room = context_len - len(task.input_tokens) - reserved
@@ -344,6 +338,11 @@ def show(task: GenerationTask, text: str, token_ids: list[int] | None) -> None:
     program = current_program()
     if task.streaming_output_flag and program is not None and program.caller.show is not None:
         program.caller.show(ScaffoldingOutput(text, token_ids))
+
+
+def sampling_params_of(controller: Controller) -> Mapping[str, Any]:
+    """The sampling fields that a controller sets itself; upstream's controllers and ours keep them under one name."""
+    return getattr(controller, "sampling_params", None) or {}
 
 
 def honoured_by(controller: Controller) -> frozenset[str]:

@@ -27,10 +27,9 @@ from scaffolding_ext.request.program import record
 
 
 def prepare(controller: Controller | None, task: GenerationTask) -> None:
-    """Have the samples of a task bring what a reward controller reads; without a `prepare` it reads texts alone."""
-    bring = getattr(controller, "prepare", None)
-    if bring is not None:
-        bring(task)
+    """Have the samples of a task bring what a reward controller reads; a foreign one reads texts alone."""
+    if isinstance(controller, BaseController):
+        controller.prepare(task)
 
 
 def score(controller: Controller, tasks: list[GenerationTask]) -> ControllerGenerator:
@@ -105,9 +104,6 @@ class RewardController(BaseController):
         self.checks = checks
         self.max_check_tokens = require.whole("max_check_tokens", max_check_tokens)
         self.scores: list[float] | None = None
-
-    def prepare(self, task: GenerationTask) -> None:
-        """Have the samples of a task bring what the scores read: here their texts, which they bring in any case."""
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
         """Score finished tasks, all in one batch."""

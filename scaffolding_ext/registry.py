@@ -382,6 +382,7 @@ stopping_rules = Registry(
     },
     "scaffolding_ext.stopping_rules",
     base="scaffolding_ext.controllers.chain.stopping:StoppingRule",
+    adapt="scaffolding_ext.controllers.chain.stopping.base:rule_of_function",
 )
 probe_schedules = Registry(
     "probe schedule",
@@ -406,7 +407,7 @@ take_over_rules = Registry(
         "coin": "scaffolding_ext.controllers.draft_target.baselines:Coin",
         "ranking": "scaffolding_ext.controllers.draft_target.baselines:Ranking",
         "reflection_words": "scaffolding_ext.controllers.draft_target.baselines:ReflectionWords",
-        "verdict": "scaffolding_ext.controllers.draft_target.baselines:Verdict",
+        "verdict": "scaffolding_ext.controllers.draft_target.baselines:SpecReasonMarks",
     },
     "scaffolding_ext.take_over_rules",
     base="scaffolding_ext.controllers.draft_target.take_over:TakeOverRule",
@@ -430,6 +431,27 @@ allocation_rules = Registry(
     },
     "scaffolding_ext.allocation_rules",
     base="scaffolding_ext.controllers.vote.allocation.base:AllocationRule",
+)
+vote_weights = Registry(
+    "vote weight",
+    {
+        "uniform": "scaffolding_ext.controllers.vote.weights:UniformWeight",
+        "mean_logprob": "scaffolding_ext.controllers.vote.weights:MeanLogprobWeight",
+        "confidence": "scaffolding_ext.controllers.vote.weights:ConfidenceWeight",
+        "reward": "scaffolding_ext.controllers.vote.weights:RewardWeight",
+    },
+    "scaffolding_ext.vote_weights",
+    base="scaffolding_ext.controllers.vote.weights:Weight",
+    adapt="scaffolding_ext.controllers.vote.weights:weight_of_function",
+)
+chain_weights = Registry(
+    "weight of a chain",
+    {
+        "uniform": "scaffolding_ext.controllers.draft_target.conformal_draft_target:EqualChains",
+        "target_likelihood": "scaffolding_ext.controllers.draft_target.conformal_draft_target:TargetLikelihood",
+    },
+    "scaffolding_ext.chain_weights",
+    base="collections.abc:Callable",
 )
 search_strategies = Registry(
     "search strategy",

@@ -34,7 +34,7 @@ from benchmarks._lib.draft_target import (
 from benchmarks._lib.lab import AT_ONCE, MODELS, Lab
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import GREEDY
-from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, ReflectionWords, Verdict
+from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, ReflectionWords, SpecReasonMarks
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingRule
 from scaffolding_ext.controllers.draft_target.p_values import p_values
 from scaffolding_ext.controllers.draft_target.validity import realised_rate
@@ -236,7 +236,7 @@ class Study:
         """SpecReason's marks."""
         encode = self.blocks[0].lab.prompting.encode
         yes, no = (encode(word)[0] for word in (grammar.YES, grammar.NO))
-        made = controller(self.setting, rule=Verdict(LEAST_MARK, grammar.CLOSE, grammar.VERDICT, yes, no))
+        made = controller(self.setting, rule=SpecReasonMarks(LEAST_MARK, grammar.CLOSE, grammar.VERDICT, yes, no))
         self.show(f"marks below {LEAST_MARK}", None, lambda block: block.answered("verdict", made))
 
     def words(self) -> None:

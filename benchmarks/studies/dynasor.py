@@ -31,7 +31,7 @@ from benchmarks._lib.runs import CUT, DYNASOR, GREEDY, PLAIN, STACKS, Tally, add
 from benchmarks._lib.store import kept
 from scaffolding_ext import load_config
 from scaffolding_ext.controllers.chain import ProbeSchedule
-from scaffolding_ext.controllers.chain.stopping import AllOf, AnswerConfidence, Consecutive, Rule, Window
+from scaffolding_ext.controllers.chain.stopping import AllOf, AnswerConfidence, Consecutive, StoppingRule, Window
 from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import NEVER, Outcome, cut_at, fixed_cuts, play
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
@@ -49,7 +49,7 @@ NON_INFERIORITY = -0.02  # points of accuracy that a saving may cost, for the sa
 class Variant(NamedTuple):
     """A rule and where it looks; hedges that it does not heed are taken out of the looks."""
 
-    rule: Rule
+    rule: StoppingRule
     schedule: ProbeSchedule
     heeds_hedges: bool = True
 

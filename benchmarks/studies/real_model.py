@@ -38,7 +38,7 @@ from scaffolding_ext.controllers.chain.stopping import (
     AnswerConfidence,
     Consecutive,
     EntropyAfterThinking,
-    Rule,
+    StoppingRule,
 )
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
@@ -103,7 +103,7 @@ class Way(NamedTuple):
 WAYS = {"greedy": Way(0.0, 1.0, 1), "recommended": Way(0.2, 0.9, 2)}
 POOLED = "all chains"
 DEFAULT, DYNASOR, PLAIN_TWO = "all of 2 equal and confidence 0.9", "consecutive 3", "consecutive 2"
-RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, StoppingRule] = {
     PLAIN_TWO: Consecutive(2),
     DYNASOR: Consecutive(3),
     "confidence 0.9": AnswerConfidence(0.9),
@@ -211,7 +211,7 @@ def cuts_of(chains: Sequence[RecordedChain]) -> list[Outcome]:
     return [cut for cut in cuts if cut.costs["decoded"].mean() < whole.costs["decoded"].mean()] + [whole]
 
 
-def judge(chains: Sequence[RecordedChain], rule: Rule, gap: int, rng: np.random.Generator) -> Judged:
+def judge(chains: Sequence[RecordedChain], rule: StoppingRule, gap: int, rng: np.random.Generator) -> Judged:
     """Play a rule on chains of one task; the cut is this task's own."""
     outcome, cuts = play(chains, rule, ProbeSchedule(gap)), cuts_of(chains)
     level = cut_of_as_many(outcome, cuts)
@@ -235,7 +235,7 @@ class Pool(NamedTuple):
         """The question of each chain."""
         return [chain.question for chains in self.by_task for chain in chains]
 
-    def judged(self, rule: Rule, gap: int, rng: np.random.Generator) -> Judged:
+    def judged(self, rule: StoppingRule, gap: int, rng: np.random.Generator) -> Judged:
         """A rule on all of them, each task held against cuts of its own."""
         parts = [judge(chains, rule, gap, rng) for chains in self.by_task]
         return Judged(

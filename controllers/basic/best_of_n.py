@@ -6,16 +6,17 @@ Reference: Cobbe et al., "Training Verifiers to Solve Math Word Problems", secti
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import ONE_GENERATION, BaseController, finish, honoured_by
 from scaffolding_ext.controllers.reward import prepare, score
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler, check_variety
-from scaffolding_ext.controllers.vote.weights import Weight, weight_from
+from scaffolding_ext.controllers.vote.weights import Weight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.registry import vote_weights
 from scaffolding_ext.request.figures import Answers
 from scaffolding_ext.request.program import publish, publish_figures, record
 from scaffolding_ext.request.progress import StepCounts
@@ -40,6 +41,7 @@ class BestOfNController(BaseController):
     """
 
     required_tags: tuple[WorkerTag, ...] = ()
+    registries: ClassVar = {"reward": vote_weights}
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class BestOfNController(BaseController):
             require.one_of("reward", reward, _REWARDS, instead="a function")
         self.generation_controller = generation_controller
         self.reward_controller = reward_controller
-        self.reward = None if reward is None else weight_from(reward)
+        self.reward: Weight | None = None if reward is None else vote_weights.obtain(reward, "reward")
         self.default_sample_num = require.whole("default_sample_num", default_sample_num)
         check_variety(self.default_sample_num, generation_controller=generation_controller)
 

@@ -118,7 +118,7 @@ class NativeGenerationController(BaseController):
 
     def _room(self, task: GenerationTask) -> int | None:
         """Tokens that fit behind the task's prompt; None where nobody knows."""
-        context_len = self.context_len(WorkerTag.GENERATION)
+        context_len = self.capabilities(WorkerTag.GENERATION).context_len
         return None if context_len is None or task.input_tokens is None else context_len - len(task.input_tokens)
 
     def _all_watched(self, tasks: list[GenerationTask]) -> ControllerGenerator:

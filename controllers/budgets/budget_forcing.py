@@ -109,7 +109,9 @@ class BudgetForcingController(BaseController):
         chain = self._chain(task, budget + self.max_answer_tokens)
         cause = "budget"
         if self.kept_by == "server":
-            overran = yield from grow_within(chain, budget, family, self.server_budget(WorkerTag.GENERATION))
+            overran = yield from grow_within(
+                chain, budget, family, self.capabilities(WorkerTag.GENERATION).server_budget
+            )
             cause = "budget_ignored" if overran else cause
         elif self.exact:
             assert isinstance(chain, ChunkChain)
@@ -147,5 +149,5 @@ class BudgetForcingController(BaseController):
 
     def _asks_server(self) -> bool:
         """Whether the worker's server keeps the budget, for all that is known."""
-        server = self.server_budget(WorkerTag.GENERATION)
+        server = self.capabilities(WorkerTag.GENERATION).server_budget
         return self.kept_by == "server" and server is not None and server.reason is None

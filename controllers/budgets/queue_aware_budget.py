@@ -14,7 +14,7 @@ from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queueing.arrivals import ArrivalWindow, DriftBounds
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Worker
-from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.registry import import_target
 from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import current_program, publish_figures, record
@@ -71,8 +71,7 @@ class QueueAwareBudgetController(BaseController):
     def bind(self, workers: Mapping[Any, Worker]) -> None:
         """As every controller's; warns where the plan was measured on another model."""
         super().bind(workers)
-        model = getattr(worker_for(workers, WorkerTag.GENERATION), "model", None)
-        self.live.plan.check_model(model)
+        self.live.plan.check_model(self.capabilities(WorkerTag.GENERATION).model)
 
     def run(
         self, task: GenerationTask, task_type: str | None = None, thinking_budget: int | None = None, **kwargs: Any
@@ -104,7 +103,7 @@ class QueueAwareBudgetController(BaseController):
     def _say_unknown(self, task_type: str | None, plan: PlannedBudgets) -> None:
         reason = f"no type of the plan: {task_type!r}; it has: {', '.join(plan.budgets)}"
         record("warning", what="task_type", reason=reason)
-        if self.told.is_new("task_type"):
+        if self.logged_warnings.is_new("task_type"):
             _log.warning(
                 "%s: a request is of %s; such requests get %d tokens", type(self).__name__, reason, plan.mixture_budget
             )

@@ -18,7 +18,7 @@ and `probes_of` makes looks of that JSON. `conclude` ends the request with the c
 from scaffolding_ext.controllers.chain.chain import Chain, Prefix, continuation
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain, ControlledChain
 from scaffolding_ext.controllers.chain.ending import close_with, conclude
-from scaffolding_ext.controllers.chain.looking import Asked, Looker, Needs, ProbeSchedule, ThoughtChanges
+from scaffolding_ext.controllers.chain.looking import Looker, LookTasks, Needs, ProbeSchedule, ThoughtChanges
 from scaffolding_ext.controllers.chain.probe import (
     AnswerProbe,
     Probe,
@@ -33,10 +33,10 @@ from scaffolding_ext.controllers.repetition import Loop, Loops
 
 __all__ = [
     "AnswerProbe",
-    "Asked",
     "Chain",
     "ChunkChain",
     "ControlledChain",
+    "LookTasks",
     "Looker",
     "Loop",
     "Loops",

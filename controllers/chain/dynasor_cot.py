@@ -8,6 +8,7 @@ answer is forced; every probe token and everything that an exit discards is coun
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from typing import Any, ClassVar, Literal
@@ -18,24 +19,16 @@ from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, show
 from scaffolding_ext.controllers.chain import (
     AnswerProbe,
-    Asked,
     Chain,
     Looker,
+    LookTasks,
     Probe,
     ProbeSchedule,
     close_with,
     conclude,
     start_chain,
 )
-from scaffolding_ext.controllers.chain.stopping import (
-    Rule,
-    Stop,
-    StoppingRule,
-    certaindex_of,
-    decide,
-    make_rule,
-    needs_of,
-)
+from scaffolding_ext.controllers.chain.stopping import Rule, Stop, StoppingRule
 from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named
@@ -59,18 +52,17 @@ class DynasorCoTController(BaseController):
 
     Args:
         max_tokens: Budget of the chain in tokens; at its end an answer is forced.
-        certainty_threshold: How many probes in a row must agree, where `rule` is a name; without a `rule` it takes
-            Dynasor's, `"consecutive"`. None takes the rule's default.
-        chunk_size: Tokens between probes, where no `schedule` is given; None takes the schedule's default.
-        effort: Preset for the two above, instead of them: mild, low, mid, high or crazy.
+        certainty_threshold: How many probes in a row must agree, where `rule` is a name; None takes the rule's
+            default: 3 for `"consecutive"`.
+        chunk_size: Tokens between probes, where no `schedule` is given; None takes the schedule's default of 64.
+        effort: Preset for the two above, instead of them: mild, low, mid (the defaults), high or crazy.
         hedge_match: How hedge words match, where no `probe` is given: `"word"` or `"substring"`.
         schedule: Where the chain is probed; None has it probed every `chunk_size` tokens.
-        probe: How the chain is probed; None takes an `AnswerProbe`, a greedy one where the rule is the default.
-        rule: When thinking ends: a rule of `controllers.chain.stopping` by its name, such as `"consecutive"`
-            (Dynasor's: the last answers are equal, none empty, none hedged), a rule itself, or a function of the
-            probes. None takes `"all"` with its defaults: two equal answers in a row, the newest with a confidence of
-            0.9, which needs a worker that brings log-probabilities. The chain is only asked what the rule needs to
-            see.
+        probe: How the chain is probed; None takes an `AnswerProbe`.
+        rule: When thinking ends: a rule of `controllers.chain.stopping` or its name, or a function whose first argument
+            is called `probes`. None takes `"consecutive"`, Dynasor's own: the last answers are equal, none empty, none
+            hedged. It runs on any worker; a rule that reads log-probabilities needs a worker that brings them. The
+            chain is only asked what the rule needs to see.
         mode: `"stream"` or `"chunk"`.
         overlap: In chunk mode, whether the next chunk runs while a probe does.
         sampling_params: Sampling fields of the chain.
@@ -113,20 +105,17 @@ class DynasorCoTController(BaseController):
             require.whole("certainty_threshold", certainty_threshold)
         require.alone("probe", probe, hedge_match=hedge_match)
         self.max_tokens = require.whole("max_tokens", max_tokens)
-        is_default = rule is None and certainty_threshold is None
-        greedy = {"temperature": 0.0} if is_default else None
-        self.probe = probe or AnswerProbe(sampling_params=greedy, hedge_match=hedge_match or "word")
+        self.probe = probe or AnswerProbe(hedge_match=hedge_match or "word")
         self.forcing = {**self.probe.sampling_params, "temperature": 0.0}  # nobody votes on an answer that is forced
         self.longest_request = self.max_tokens + self.probe.max_tokens
-        with require.under("rule"):
-            self.rule = make_rule(rule or ("all" if is_default else "consecutive"), certainty_threshold)
-        own = getattr(self.rule, "schedule", None)
+        chosen = "consecutive" if rule is None else rule
+        self.rule: StoppingRule = stopping_rules.obtain(_with_threshold(chosen, certainty_threshold), "rule")
+        own = self.rule.schedule
         require.alone("rule", own, schedule=schedule, chunk_size=chunk_size)
         require.alone("schedule", schedule, chunk_size=chunk_size)
         self.schedule = own or schedule or (ProbeSchedule() if chunk_size is None else ProbeSchedule(chunk_size))
-        needs = needs_of(self.rule)
-        self.num_logprobs = needs.num_logprobs
-        self.looker = Looker(self.probe, needs)
+        self.num_logprobs = self.rule.needs.num_logprobs
+        self.looker = Looker(self.probe, self.rule.needs)
         self.mode = require.one_of("mode", mode, ("stream", "chunk"))
         self.overlap = overlap
         self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))
@@ -199,7 +188,7 @@ class DynasorCoTController(BaseController):
             if chain.ended and chain.finish_reason != "length":
                 break  # its own answer is there, and paid for
             self._publish(chain, prefix.num_tokens, gap, probes)
-            stop = decide(self.rule, probes)
+            stop = self.rule.stop(probes)
             if stop is not None:
                 yield from self._stop(task, chain, probes, stop, family)
                 return
@@ -222,22 +211,22 @@ class DynasorCoTController(BaseController):
 
     def _observe(self, num_tokens: int) -> None:
         """Tell the rule where the chain was left or ended, and the trace what it says of that."""
-        drift = self.rule.observe(num_tokens) if isinstance(self.rule, StoppingRule) else None
+        drift = self.rule.observe(num_tokens)
         if drift is not None:
             record("drift", **drift)
 
     def _chain_params(self) -> dict[str, Any]:
         """Sampling fields of the chain, with the log-probabilities that the rule reads."""
         params = self.sampling_params
-        wanted = int(needs_of(self.rule).chain_logprobs)
+        wanted = int(self.rule.needs.chain_logprobs)
         return {**params, "num_logprobs": wanted} if wanted > (params.get("num_logprobs") or 0) else params
 
     def _publish(self, chain: Chain, position: int, gap: int, probes: list[Probe]) -> None:
         """Publish how far the chain is: its knob counts the looks that its budget leaves."""
         num_left = math.ceil((chain.max_tokens - position) / max(1, gap))
-        publish(StepCounts(type(self).__name__, len(probes), num_left, certaindex_of(self.rule, probes)))
+        publish(StepCounts(type(self).__name__, len(probes), num_left, self.rule.certaindex(probes)))
 
-    def _sorted(self, probes: list[Probe], asked: Asked, known: AnswerClasses) -> ControllerGenerator:
+    def _sorted(self, probes: list[Probe], asked: LookTasks, known: AnswerClasses) -> ControllerGenerator:
         """The probes, with the class of the newest answer; a shorter form of an answer may renumber the others."""
         if not asked.tasks:
             return probes
@@ -264,6 +253,18 @@ class DynasorCoTController(BaseController):
             finish(task, prefix.text, prefix.token_ids, None, stop.reason)
         else:
             close_with(task, prefix, family.close, answer, family, stop.reason)
+
+
+def _with_threshold(rule: str | Rule, threshold: int | None) -> Any:
+    """A rule by its name, with a threshold of the controller's."""
+    if threshold is None:
+        return rule
+    is_known = isinstance(rule, str) and ":" not in rule
+    if not is_known or "threshold" not in inspect.signature(stopping_rules.resolve(str(rule))).parameters:
+        raise ConfigError(
+            f"is {rule!r}, which takes no certainty_threshold; leave that out, or give it to the rule", "rule"
+        )
+    return {"type": rule, "args": {"threshold": threshold}}
 
 
 class DynasorGenerationController(DynasorCoTController):

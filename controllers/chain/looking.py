@@ -125,7 +125,7 @@ class Needs(NamedTuple):
         )
 
 
-class Asked(NamedTuple):
+class LookTasks(NamedTuple):
     """What a chain is asked at one look; nothing, where no rule needs it.
 
     Attributes:
@@ -163,9 +163,9 @@ class Looker:
         self._probe = probe
         self._needs = needs
 
-    def asking(self, prompt: GenerationTask, prefix: Prefix, family: PromptFamily) -> Asked:
+    def asking(self, prompt: GenerationTask, prefix: Prefix, family: PromptFamily) -> LookTasks:
         """The tasks that ask the chain on a prompt after a prefix."""
-        needs, asked = self._needs, Asked()
+        needs, asked = self._needs, LookTasks()
         if needs.answer:
             answer = self._probe.asking(prompt, prefix, family)
             answer.num_logprobs = answer.num_logprobs or (1 if needs.answer_logprobs else None)
@@ -176,7 +176,7 @@ class Looker:
             asked = asked._replace(entropy=asking(prompt, prefix, close, one))
         return asked
 
-    def read(self, prefix: Prefix, asked: Asked, family: PromptFamily) -> Probe:
+    def read(self, prefix: Prefix, asked: LookTasks, family: PromptFamily) -> Probe:
         """The look after a prefix, with what the tasks brought; its answer has no class yet.
 
         Raises:

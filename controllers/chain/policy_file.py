@@ -11,7 +11,7 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.calibration_file import CalibrationFile, CalibrationWarning, RecentRequests
 from scaffolding_ext.controllers.chain.looking import Needs, ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import Probe
-from scaffolding_ext.controllers.chain.stopping.base import Rule, Stop, StoppingRule, certaindex_of, decide, needs_of
+from scaffolding_ext.controllers.chain.stopping.base import Stop, StoppingRule
 from scaffolding_ext.registry import probe_schedules, stopping_rules
 from scaffolding_ext.stats.drift import Drift, drift_between
 
@@ -100,25 +100,25 @@ class Calibrated(StoppingRule):
         self._recent = RecentRequests(self.policy.positions, window)
         if model is not None:
             self.policy.check_model(model)
-        self._rule: Rule | None = None
+        self._rule: StoppingRule | None = None
         self.schedule = ProbeSchedule()
         self.needs = Needs(answer=False)
         if self.policy.policy is not None:
             with require.under(path):
                 self._rule = stopping_rules.obtain(self.policy.policy["rule"])
                 self.schedule = probe_schedules.obtain(self.policy.policy["schedule"])
-            self.needs = needs_of(self._rule)
+            self.needs = self._rule.needs
 
     def __call__(self, probes: Sequence[Probe]) -> bool:
         return self.stop(probes) is not None
 
     def stop(self, probes: Sequence[Probe]) -> Stop | None:
         """As its rule."""
-        return None if self._rule is None else decide(self._rule, probes)
+        return None if self._rule is None else self._rule.stop(probes)
 
     def certaindex(self, probes: Sequence[Probe]) -> float:
         """As its rule."""
-        return 0.0 if self._rule is None else certaindex_of(self._rule, probes)
+        return 0.0 if self._rule is None else self._rule.certaindex(probes)
 
     def observe(self, num_tokens: int) -> Mapping[str, float] | None:
         """The drift of the last chains: distance, p-value and whether to calibrate again; None while too few ended."""

@@ -83,7 +83,7 @@ class ReflectionWords(TakeOverRule):
         return [Decision(bool(words), {"words": [word.lower() for word in words]}) for words in found]
 
 
-class Verdict(TakeOverRule):
+class SpecReasonMarks(TakeOverRule):
     """Takes over where the target marks the chunk below a threshold on a scale from 0 to 9.
 
     Args:

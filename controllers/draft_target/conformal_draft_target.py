@@ -20,7 +20,7 @@ import numpy as np
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.answer_classes import classify
-from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, sampling_params_of
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.capabilities import Requests
@@ -29,7 +29,7 @@ from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule, Coverage
 from scaffolding_ext.controllers.draft_target.on_worker import OnWorker
 from scaffolding_ext.controllers.draft_target.scores import SCORES
-from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule, take_over_rule
+from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
 from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.controllers.vote.samples import Variety, check_variety
 from scaffolding_ext.controllers.vote.voting import elect
@@ -40,7 +40,7 @@ from scaffolding_ext.protocol.task_results import mean_token_probability
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import declared, model_of
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
-from scaffolding_ext.registry import take_over_rules
+from scaffolding_ext.registry import chain_weights, take_over_rules
 from scaffolding_ext.request.figures import Answers, Ratio
 from scaffolding_ext.request.program import elapsed, next_seed, publish_figures, record
 from scaffolding_ext.request.seeds import derive_seed
@@ -90,7 +90,7 @@ class ConformalDraftTargetController(BaseController):
 
     required_tags: tuple[WorkerTag, ...] = (WorkerTag.DRAFT, WorkerTag.TARGET)
     continues_answers = True
-    registries: ClassVar = {"rule": take_over_rules}
+    registries: ClassVar = {"rule": take_over_rules, "aggregator": chain_weights}
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class ConformalDraftTargetController(BaseController):
             self.rule = rule.changed(**given)
         else:
             require.alone("rule", rule, **conformal)
-            self.rule = take_over_rule(rule)
+            self.rule = take_over_rules.obtain(rule, "rule")
         if aggregator == "target_likelihood" and (score != "mean_nll" or not self.rule.scores_chunks):
             raise ConfigError("is 'target_likelihood', which needs chunks to be scored by mean_nll", "aggregator")
         self.num_chains = require.whole("num_chains", num_chains)
@@ -144,7 +144,7 @@ class ConformalDraftTargetController(BaseController):
         self.rule.check(self.setting)
         self.calibration_cost = self.rule.calibration_cost
         self.shares_prompt = shares_prompt
-        self.aggregator = aggregator_from(aggregator)
+        self.aggregator: Aggregator = chain_weights.obtain(aggregator, "aggregator")
         self._shares_tokens = False
         self.answer_sampling_params = {"max_tokens": 20, "temperature": 0.0} | checked_sampling_params(
             answer_sampling_params, "answer_sampling_params"
@@ -191,7 +191,7 @@ class ConformalDraftTargetController(BaseController):
         chains = self.open_chains(task, scores=rule.scores_chunks)
         seed = next_seed() if task.seed is None else task.seed
         if seed is None:  # without a program and its seed, that of the drafts decides ties, too
-            seed = (getattr(self.draft.controller, "sampling_params", None) or {}).get("seed")
+            seed = sampling_params_of(self.draft.controller).get("seed")
         rngs = [np.random.default_rng(None if seed is None else derive_seed(seed, c.index)) for c in chains]
         decisions: dict[int, Decision] = {}
         turn = 0
@@ -299,29 +299,19 @@ def side_by_side(branches: Sequence[ControllerGenerator]) -> ParallelProcess:
     return process
 
 
-def uniform(chain: DraftTargetChain) -> float:
-    """Every vote weighs the same."""
-    return 1.0
+class EqualChains:
+    """The vote of each chain weighs the same."""
+
+    def __call__(self, chain: DraftTargetChain) -> float:
+        return 1.0
 
 
-def target_likelihood(chain: DraftTargetChain) -> float:
-    """The geometric mean, over its drafted chunks, of what the target gives their tokens; 1 without such a chunk.
+class TargetLikelihood:
+    """A chain weighs the geometric mean, over its drafted chunks, of what the target gives their tokens.
 
-    Chunks count alike, whatever their length; those that were taken over do not count.
+    Chunks count alike, whatever their length; chunks that were taken over do not count. A chain without one weighs 1.
     """
-    scores = chain.accepted_scores
-    return mean_token_probability([-score for score in scores]) if scores else 1.0
 
-
-_NAMED: dict[str, Aggregator] = {"uniform": uniform, "target_likelihood": target_likelihood}
-
-
-def aggregator_from(aggregator: str | Aggregator) -> Aggregator:
-    """A weight from its name, or the function that it is.
-
-    Raises:
-        ConfigError: No weight has that name, or it cannot be called.
-    """
-    if callable(aggregator):
-        return aggregator
-    return _NAMED[require.one_of("aggregator", aggregator, _NAMED, instead="a function")]
+    def __call__(self, chain: DraftTargetChain) -> float:
+        scores = chain.accepted_scores
+        return mean_token_probability([-score for score in scores]) if scores else 1.0

@@ -10,10 +10,8 @@ import numpy as np
 
 from scaffolding_ext.controllers.draft_target.calibration_file import DraftTargetSetting
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
-from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator
 from scaffolding_ext.protocol.notes import TokenCounts
-from scaffolding_ext.registry import take_over_rules
 
 
 class Decision(NamedTuple):
@@ -87,17 +85,3 @@ class TakeOverRule(ABC):
     def figures(self) -> dict[str, Any]:
         """Figures of all decisions so far, for the trace."""
         return {}
-
-
-def take_over_rule(rule: str | TakeOverRule) -> TakeOverRule:
-    """The rule of a name, with its defaults, or the rule itself.
-
-    Raises:
-        ConfigError: It is neither.
-    """
-    if isinstance(rule, TakeOverRule):
-        return rule
-    if isinstance(rule, str):
-        built: TakeOverRule = take_over_rules.obtain(rule)
-        return built
-    raise ConfigError(f"is {rule!r}; give a TakeOverRule, or the name of one", "rule")

@@ -245,7 +245,7 @@ class _Search:
         self._known = AnswerClasses()
         self._reason = "unfinished"
         self._most_held = 0
-        tokens_per_block = controller.tokens_per_block(WorkerTag.GENERATION)
+        tokens_per_block = controller.capabilities(WorkerTag.GENERATION).tokens_per_block
         self._blocks = None if tokens_per_block is None else HeldBlocks(tokens_per_block)
         self._in_time = controller.expander.in_time = InTime(self._seconds_left)
         self._closings: dict[tuple[int, ...], tuple[Prefix, str]] = {}

@@ -19,12 +19,12 @@ from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.reward import prepare, score
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler, check_variety, end_vote
-from scaffolding_ext.controllers.vote.weights import UniformWeight, Weight, weight_from
+from scaffolding_ext.controllers.vote.weights import UniformWeight, Weight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.tool_calls import classes_of
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag
-from scaffolding_ext.registry import allocation_rules
+from scaffolding_ext.registry import allocation_rules, vote_weights
 from scaffolding_ext.request.program import publish, record
 from scaffolding_ext.request.progress import StepCounts
 
@@ -52,7 +52,7 @@ class MajorityVoteController(BaseController):
     """
 
     required_tags: tuple[WorkerTag, ...] = ()
-    registries: ClassVar = {"allocation": allocation_rules}
+    registries: ClassVar = {"allocation": allocation_rules, "weight": vote_weights}
 
     def __init__(
         self,
@@ -74,15 +74,11 @@ class MajorityVoteController(BaseController):
         self.generation_controller = generation_controller
         self.default_sample_num = require.whole("default_sample_num", default_sample_num)
         check_variety(self.default_sample_num, generation_controller=generation_controller)
-        if isinstance(allocation, str):
-            with require.under("allocation"):
-                allocation = allocation_rules.obtain(allocation)
-        if allocation is not None and not isinstance(allocation, AllocationRule):
-            raise ConfigError(f"is {allocation!r}; give a rule, the name of one, or None for all samples", "allocation")
-        if allocation is not None and allocation.reads_rewards and reward_controller is None:
+        rule = None if allocation is None else allocation_rules.obtain(allocation, "allocation")
+        self.allocation: AllocationRule | None = rule
+        if self.allocation is not None and self.allocation.reads_rewards and reward_controller is None:
             raise ConfigError("reads rewards, which needs a reward_controller", "allocation")
-        self.allocation: AllocationRule | None = allocation
-        self.weight = weight_from(weight)
+        self.weight: Weight = vote_weights.obtain(weight, "weight")
         self.reward_controller = reward_controller
         if self.allocation is not None and not isinstance(self.weight, UniformWeight):
             reason = self.allocation.refuses_weights(self.weight.most)

@@ -8,7 +8,7 @@ from types import GeneratorType
 from typing import Any
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.base import BaseController, attributes_of, finish
+from scaffolding_ext.controllers.base import BaseController, attributes_of, finish, sampling_params_of
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.prompts.sampling_params import SAMPLE_TEMPERATURE, refuse_greedy, vary
 from scaffolding_ext.protocol import (
@@ -74,9 +74,9 @@ def check_variety(num_samples: int, **controllers: Controller) -> None:
 def _sampling(controllers: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The sampling parameters of the controllers and of their sub-controllers that draw."""
     for key, controller in controllers.items():
-        yield f"{key}.sampling_params", getattr(controller, "sampling_params", None) or {}
-        inner = {name: getattr(controller, name, None) for name in _DRAWERS}
-        yield from _sampling({f"{key}.{name}": value for name, value in inner.items() if value is not None})
+        yield f"{key}.sampling_params", sampling_params_of(controller)
+        inner = {name: value for name, value in vars(controller).items() if name in _DRAWERS and value is not None}
+        yield from _sampling({f"{key}.{name}": value for name, value in inner.items()})
 
 
 _DRAWERS = ("generation_controller", "draft_controller", "target_controller")
@@ -185,7 +185,7 @@ class Sampler:
         self._variety = Variety(controller) if max_samples > 1 else None
         self._seed = next_seed() if task.seed is None else task.seed
         if self._seed is None and not isinstance(controller, BaseController):  # upstream's sets its own on all alike
-            self._seed = (getattr(controller, "sampling_params", None) or {}).get("seed")
+            self._seed = sampling_params_of(controller).get("seed")
 
     def start(self, num_samples: int, first: int | None = None) -> ParallelProcess:
         """Work to yield: so many more runs in parallel branches.
@@ -221,7 +221,7 @@ class Sampler:
         if len(texts) > 1 and len(set(texts)) == 1:
             reason = "all samples are the same text: set a temperature, and let each have a seed of its own"
             record("warning", what="samples", reason=reason)
-            if controller.told.is_new(reason):
+            if controller.logged_warnings.is_new(reason):
                 _log.warning("%s: %d samples, %s", type(self.controller).__name__, len(texts), reason)
 
     def discard(self, samples: Iterable[Sample]) -> int:

@@ -137,25 +137,9 @@ class RewardWeight(Weight):
         return sample.reward
 
 
-_NAMED: dict[str, type[Weight]] = {
-    "uniform": UniformWeight,
-    "mean_logprob": MeanLogprobWeight,
-    "confidence": ConfidenceWeight,
-    "reward": RewardWeight,
-}
-
-
-def weight_from(weight: str | Weight | Callable[[Sample], float]) -> Weight:
-    """The weight that a name, a function of the finished sample or a weight stands for.
-
-    Raises:
-        ConfigError: No weight has that name, or it cannot be called.
-    """
-    if isinstance(weight, Weight):
-        return weight
-    if callable(weight):
-        return FunctionWeight(weight)
-    return _NAMED[require.one_of("weight", weight, _NAMED, instead="a function")]()
+def weight_of_function(part: Any) -> Weight | None:
+    """The weight of a function of the finished sample; None where the part cannot be called."""
+    return FunctionWeight(part) if callable(part) else None
 
 
 def top_logprobs(task: GenerationTask, top_k: int) -> list[list[float]]:

@@ -197,7 +197,7 @@ def test_a_calibrated_vote_runs_from_a_stack_file(tmp_path: Path) -> None:
 def test_what_is_unknown_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="allocation: unknown allocation rule 'Luck'"):
         MajorityVoteController(NativeGenerationController(), allocation="Luck")
-    with pytest.raises(ConfigError, match="allocation: is 3; give a rule"):
+    with pytest.raises(ConfigError, match="allocation: is 3; give an allocation rule"):
         MajorityVoteController(NativeGenerationController(), allocation=3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="Curtailment takes no such argument; it accepts: leap"):
         check_stack(load_config(stack_file(tmp_path, {"type": "Curtailment", "args": {"luck": 1}})))

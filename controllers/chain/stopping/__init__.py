@@ -2,21 +2,13 @@
 
 Rules over the answers that a chain gives (`agreement`), over one token behind closed thinking (`entropy`), over how
 sure the model is (`confidence`), over its text (`pattern`), one for chains that will not converge (`giving_up`),
-one for chains that repeat themselves (`loop`), several as one (`several`), and that of a calibration's file
-(`calibrated`); `make_rule` makes one of what a controller is given.
+one for chains that repeat themselves (`loop`), several as one (`several`), and a plain function as one
+(`FunctionRule`). The rule `calibrated` reads a calibration's file (`chain.policy_file`).
 """
 
 from scaffolding_ext.controllers.chain.looking import Needs
 from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive, TotalVariation, Window
-from scaffolding_ext.controllers.chain.stopping.base import (
-    Rule,
-    Stop,
-    StoppingRule,
-    certaindex_of,
-    decide,
-    make_rule,
-    needs_of,
-)
+from scaffolding_ext.controllers.chain.stopping.base import FunctionRule, Rule, Stop, StoppingRule
 from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence, ChainCertainty
 from scaffolding_ext.controllers.chain.stopping.entropy import EntropyAfterThinking
 from scaffolding_ext.controllers.chain.stopping.giving_up import GiveUp
@@ -31,6 +23,7 @@ __all__ = [
     "ChainCertainty",
     "Consecutive",
     "EntropyAfterThinking",
+    "FunctionRule",
     "GiveUp",
     "LoopStop",
     "Needs",
@@ -40,8 +33,4 @@ __all__ = [
     "StoppingRule",
     "TotalVariation",
     "Window",
-    "certaindex_of",
-    "decide",
-    "make_rule",
-    "needs_of",
 ]

@@ -15,13 +15,10 @@ from scaffolding_ext.controllers.chain.stopping.base import (
     Rule,
     Stop,
     StoppingRule,
-    certaindex_of,
-    decide,
-    make_rule,
-    needs_of,
 )
 from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.registry import stopping_rules
 
 
 class SeveralRules(StoppingRule):
@@ -37,12 +34,11 @@ class SeveralRules(StoppingRule):
     def __init__(self, rules: Sequence[str | Rule]) -> None:
         if isinstance(rules, str) or not isinstance(rules, Sequence) or not rules:
             raise ConfigError(f"is {rules!r}; give a list of rules, such as ['consecutive', 'entropy']", "rules")
-        self.rules: list[Rule] = []
-        for number, rule in enumerate(rules):
-            with require.under(f"rules.{number}"):
-                self.rules.append(make_rule(rule))
+        self.rules: list[StoppingRule] = [
+            stopping_rules.obtain(rule, f"rules.{number}") for number, rule in enumerate(rules)
+        ]
         with require.under("rules"):
-            self.needs = functools.reduce(Needs.joined, map(needs_of, self.rules))
+            self.needs = functools.reduce(Needs.joined, [rule.needs for rule in self.rules])
 
     def __call__(self, probes: Sequence[Probe]) -> bool:
         return self.stop(probes) is not None
@@ -67,10 +63,10 @@ class AnyOf(SeveralRules):
         return [{"rules": [first, second]} for first in agreeing for second in hopeless]
 
     def stop(self, probes: Sequence[Probe]) -> Stop | None:
-        return next((stop for rule in self.rules if (stop := decide(rule, probes)) is not None), None)
+        return next((stop for rule in self.rules if (stop := rule.stop(probes)) is not None), None)
 
     def certaindex(self, probes: Sequence[Probe]) -> float:
-        return max(certaindex_of(rule, probes) for rule in self.rules)
+        return max(rule.certaindex(probes) for rule in self.rules)
 
 
 class AllOf(SeveralRules):
@@ -80,7 +76,7 @@ class AllOf(SeveralRules):
 
     Args:
         rules: Rules, or names of rules, at least one; None takes two equal answers in a row, the newest with a
-            confidence of 0.9: DynasorCoT's default, by `benchmarks/results/stopping.md`.
+            confidence of 0.9, which is best on the embedded models: `benchmarks/results/stopping.md`.
     """
 
     def __init__(self, rules: Sequence[str | Rule] | None = None) -> None:
@@ -93,7 +89,7 @@ class AllOf(SeveralRules):
         return [{"rules": [first, second]} for first in agreeing for second in sure]
 
     def stop(self, probes: Sequence[Probe]) -> Stop | None:
-        stops = [stop for rule in self.rules if (stop := decide(rule, probes)) is not None]
+        stops = [stop for rule in self.rules if (stop := rule.stop(probes)) is not None]
         if len(stops) < len(self.rules):
             return None
         reason = "+".join(dict.fromkeys(stop.reason for stop in stops))
@@ -101,4 +97,4 @@ class AllOf(SeveralRules):
         return stops[0]._replace(reason=reason, figures=figures)
 
     def certaindex(self, probes: Sequence[Probe]) -> float:
-        return min(certaindex_of(rule, probes) for rule in self.rules)
+        return min(rule.certaindex(probes) for rule in self.rules)

@@ -8,7 +8,7 @@ import pytest
 
 from scaffolding_ext.controllers.chain import Prefix, Probe, probes_of, row_of
 from scaffolding_ext.controllers.chain.probe import Entropy
-from scaffolding_ext.controllers.chain.stopping import Consecutive, PatternStop, decide
+from scaffolding_ext.controllers.chain.stopping import Consecutive, FunctionRule, PatternStop
 from scaffolding_ext.protocol.task_results import TokenLogprob
 
 TEXT = "so the total is 9."
@@ -47,10 +47,10 @@ def test_a_row_holds_what_is_new():
 
 
 @pytest.mark.parametrize(
-    "rule", [Consecutive(2), Consecutive(9), PatternStop(r"total is \d"), lambda probes: len(probes) > 1]
+    "rule", [Consecutive(2), Consecutive(9), PatternStop(r"total is \d"), FunctionRule(lambda probes: len(probes) > 1)]
 )
 def test_a_rule_decides_on_what_was_recorded_as_on_what_it_saw(rule):
     seen = looks()
     again = probes_of([row_of(seen[: number + 1]) for number in range(len(seen))])
-    decided = [decide(rule, seen[:end]) for end in range(1, 5)]
-    assert [decide(rule, again[:end]) for end in range(1, 5)] == decided
+    decided = [rule.stop(seen[:end]) for end in range(1, 5)]
+    assert [rule.stop(again[:end]) for end in range(1, 5)] == decided

@@ -594,7 +594,7 @@ def test_a_calibration_file_is_read_as_it_was_written(tmp_path) -> None:
         ({"alpha": 4}, "alpha: is 4; it must be at least 0 and at most 1"),
         ({"num_chains": 0}, "num_chains: is 0; it must be at least 1"),
         ({"coverage": "total"}, "coverage: is 'total'; choose one of marginal, conditional"),
-        ({"aggregator": "most"}, "aggregator: is 'most'; choose one of uniform, target_likelihood, or give a function"),
+        ({"aggregator": "most"}, "aggregator: unknown weight of a chain 'most'; known: target_likelihood"),
         ({"aggregator": "target_likelihood", "score": "max_nll"}, "aggregator: is 'target_likelihood', which needs"),
         ({"calibration": None}, "calibration: is None, but marginal coverage"),
     ],

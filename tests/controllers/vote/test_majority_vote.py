@@ -229,7 +229,7 @@ def test_the_requests_sampling_fields_reach_every_sample():
     ("arguments", "message"),
     [
         ({"default_sample_num": 0}, "default_sample_num: is 0"),
-        ({"weight": "luck"}, "weight: is 'luck'; choose one of uniform"),
+        ({"weight": "luck"}, "weight: unknown vote weight 'luck'; known: confidence"),
         ({"weight": 3}, "weight: is 3"),
         ({"allocation": "Coin"}, "allocation: unknown allocation rule 'Coin'; known: AgreementDoubling"),
         ({"weight": "reward"}, "needs a reward_controller"),

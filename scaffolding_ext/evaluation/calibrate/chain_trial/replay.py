@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaffolding_ext.controllers.chain import Probe, ProbeSchedule
-from scaffolding_ext.controllers.chain.stopping import Needs, Rule, decide, needs_of
+from scaffolding_ext.controllers.chain.stopping import Needs, StoppingRule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
 
@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
     costs: Mapping[str, Floats]
 
 
-def play(chains: Sequence[RecordedChain], rule: Rule, schedule: ProbeSchedule) -> Outcome:
+def play(chains: Sequence[RecordedChain], rule: StoppingRule, schedule: ProbeSchedule) -> Outcome:
     """What the chains would have become under a rule that looks at them on a schedule.
 
     What a chain writes on beside a look that ends it is not counted: how much that is depends on its engine.
@@ -63,7 +63,7 @@ def play(chains: Sequence[RecordedChain], rule: Rule, schedule: ProbeSchedule) -
     Raises:
         ConfigError: The schedule looks where nothing was recorded, or the rule needs what was not.
     """
-    needs = needs_of(rule)
+    needs = rule.needs
     missing = lacking(chains, needs)
     if missing is not None:
         raise ConfigError(
@@ -83,7 +83,7 @@ def play(chains: Sequence[RecordedChain], rule: Rule, schedule: ProbeSchedule) -
             if needs.entropy:
                 asks.append(Ask(before, chain.num_close_suffix, 1))
             seen.append(look if needs.answer else look._replace(**_UNASKED))
-            stop = decide(rule, seen)
+            stop = rule.stop(seen)
             if stop is None:
                 continue
             left_with = stop.left_with(seen)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain import ProbeSchedule
-from scaffolding_ext.controllers.chain.stopping import Rule, StoppingRule, needs_of
+from scaffolding_ext.controllers.chain.stopping import StoppingRule
 from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import COSTS, Outcome, cut_at, fixed_cuts, lacking, play
 from scaffolding_ext.registry import probe_schedules, stopping_rules
@@ -34,7 +34,7 @@ class Setting(NamedTuple):
         """A dict that JSON and YAML can hold."""
         return {"rule": dict(self.rule), "schedule": dict(self.schedule)}
 
-    def build(self) -> tuple[Rule, ProbeSchedule]:
+    def build(self) -> tuple[StoppingRule, ProbeSchedule]:
         """Both as objects."""
         return stopping_rules.obtain(self.rule), probe_schedules.obtain(self.schedule)
 
@@ -105,7 +105,7 @@ def settings_to_try(chains: Sequence[RecordedChain], spacing: int) -> Iterator[S
             continue
         for args in kind.settings_to_try():
             rule = {"type": name, "args": dict(args)}
-            needs = needs_of(stopping_rules.obtain(rule))
+            needs = stopping_rules.obtain(rule).needs
             if lacking(chains, needs) is not None:
                 continue
             schedules = schedules_to_try(spacing)

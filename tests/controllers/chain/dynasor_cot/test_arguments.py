@@ -4,7 +4,7 @@ import pytest
 
 from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
 from scaffolding_ext.controllers.chain.dynasor_cot import EFFORTS, DynasorCoTController, DynasorGenerationController
-from scaffolding_ext.controllers.chain.stopping import AllOf, Window
+from scaffolding_ext.controllers.chain.stopping import Consecutive, Window
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.stack.build import load_stack
@@ -21,18 +21,12 @@ def test_presets(effort):
     assert chosen.schedule.first_probe == chosen.schedule.chunk_size
 
 
-def test_the_default_wants_two_equal_answers_and_confidence():
-    chosen = DynasorCoTController()
-    agreeing, sure = chosen.rule.rules
-    assert (type(chosen.rule), agreeing.threshold, sure.threshold) == (AllOf, 2, 0.9)
-    assert (chosen.num_logprobs, chosen.schedule.chunk_size) == (1, 64)
-    assert chosen.probe.sampling_params == {"temperature": 0.0, "top_p": 0.95, "max_tokens": 20}
-
-
-@pytest.mark.parametrize("arguments", [{"certainty_threshold": 3}, {"effort": "mid"}, {"rule": "consecutive"}])
-def test_a_threshold_alone_is_dynasors_own(arguments):
+@pytest.mark.parametrize("arguments", [{}, {"certainty_threshold": 3}, {"effort": "mid"}, {"rule": "consecutive"}])
+def test_the_default_is_dynasors_own_rule_and_reads_no_log_probabilities(arguments):
     chosen = DynasorCoTController(**arguments)
+    assert type(chosen.rule) is Consecutive
     assert (chosen.rule.threshold, chosen.schedule.chunk_size) == EFFORTS["mid"]
+    assert chosen.num_logprobs == 0
     assert chosen.probe.sampling_params == {"temperature": 0.6, "top_p": 0.95, "max_tokens": 20}
 
 

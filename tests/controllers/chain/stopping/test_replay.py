@@ -16,7 +16,6 @@ from scaffolding_ext.controllers.chain.stopping import (
     GiveUp,
     StoppingRule,
     TotalVariation,
-    decide,
 )
 
 
@@ -52,7 +51,7 @@ def test_a_rule_decides_on_the_record_as_it_did_on_the_chain(ask, mode, rule):
     sure = itertools.chain([0.3, 0.6, 0.9, 0.5, 0.7], itertools.repeat(0.95))
     result, _ = ask(watched, ["3}", "4}", "4}", "5}", "4}"], lambda task: {0: (p := next(sure)), 1: 1.0 - p}, **mode)
     looks = probes_of(map(json.loads, watched.lines))
-    decisions = [decide(rule, looks[: end + 1]) for end in range(len(looks))]
+    decisions = [rule.stop(looks[: end + 1]) for end in range(len(looks))]
     assert decisions[:-1] == [None] * (len(looks) - 1)
     if decisions[-1] is None:
         assert result.exit_reason == "end"

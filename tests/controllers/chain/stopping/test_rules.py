@@ -13,12 +13,12 @@ from scaffolding_ext.controllers.chain.stopping import (
     StoppingRule,
     TotalVariation,
     Window,
-    make_rule,
 )
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import family_named
 from scaffolding_ext.protocol.notes import PROBE, Purpose, purpose_of
+from scaffolding_ext.registry import stopping_rules
 from scaffolding_ext.stack.build import load_stack
 from scaffolding_ext.testing import ScriptedWorker
 
@@ -120,16 +120,16 @@ def test_a_rule_decides_on_what_was_seen(rule, given, stops):
 
 
 def test_rules_by_name():
-    assert make_rule("consecutive").threshold == 3
-    assert make_rule("consecutive", 4).threshold == 4
-    window = make_rule("window", 5)
+    assert stopping_rules.obtain("consecutive").threshold == 3
+    assert DynasorCoTController(rule="consecutive", certainty_threshold=4).rule.threshold == 4
+    window = DynasorCoTController(rule="window", certainty_threshold=5).rule
     assert (window.threshold, window.share) == (5, 1.0)
-    assert isinstance(make_rule("total_variation"), TotalVariation)
-    assert make_rule(most_agree) is most_agree
-    assert make_rule(f"{__name__}:most_agree").__name__ == "most_agree"
-    assert isinstance(make_rule(f"{__name__}:LongEnough"), LongEnough)
-    assert make_rule(f"{__name__}:TWO_AGREE") is TWO_AGREE
-    assert make_rule(f"{__name__}:agree_in").__name__ == "agree_in"
+    assert isinstance(stopping_rules.obtain("total_variation"), TotalVariation)
+    assert stopping_rules.obtain(most_agree).function is most_agree
+    assert stopping_rules.obtain(f"{__name__}:most_agree").function.__name__ == "most_agree"
+    assert isinstance(stopping_rules.obtain(f"{__name__}:LongEnough"), LongEnough)
+    assert stopping_rules.obtain(f"{__name__}:TWO_AGREE") is TWO_AGREE
+    assert stopping_rules.obtain(f"{__name__}:agree_in").function.__name__ == "agree_in"
 
 
 @pytest.mark.parametrize("rule", ["total_variation", "pattern", most_agree, f"{__name__}:most_agree", Window(4, 0.5)])
@@ -149,12 +149,12 @@ def test_a_rule_without_a_threshold_of_the_controllers_is_given_none(rule):
         ("windows", "did you mean 'window'"),
         ("pattern", r"needs 'pattern'; it accepts: .*; give \{type: pattern, args: \{...\}\}"),
         ("nowhere:rule", "cannot import 'nowhere:rule'"),
-        ("os:getcwd", "'os:getcwd' is no stopping rule; name a StoppingRule, or a function .* called 'probes'"),
-        ("os:removedirs", "is no stopping rule"),
-        (f"{__name__}:of_other_arguments", "is no stopping rule"),
-        ("os:PathLike", "is no stopping rule"),
-        (5, "give a name, or a function"),
-        (LongEnough, "give a name, or a function"),
+        ("os:getcwd", "so no stopping rule; name such a class"),
+        ("os:removedirs", "so no stopping rule"),
+        (f"{__name__}:of_other_arguments", "so no stopping rule"),
+        ("os:PathLike", "so no stopping rule"),
+        (5, r"give a stopping rule, the name of one"),
+        (LongEnough, r"give a stopping rule, the name of one"),
     ],
 )
 def test_what_is_no_rule_is_refused(rule, message):

@@ -14,12 +14,10 @@ from scaffolding_ext.controllers.chain.stopping import (
     PatternStop,
     StoppingRule,
     Window,
-    certaindex_of,
-    decide,
-    needs_of,
 )
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol.notes import PROBE, purpose_of
+from scaffolding_ext.registry import stopping_rules
 from scaffolding_ext.stack.build import load_stack
 from scaffolding_ext.testing import ScriptedWorker
 
@@ -59,21 +57,21 @@ def test_several_rules_stop_as_one(ask, mode, events, rule, reason, position):
 
 def test_all_of_them_tell_what_they_decided_on_and_the_first_which_answer(looks):
     seen = looks(answers=[("4", 0.9), ("5", 0.9), ("4", 0.9)])
-    stop = decide(AllOf([at(1, "first", "best"), at(2, "second")]), seen)
+    stop = AllOf([at(1, "first", "best"), at(2, "second")]).stop(seen)
     assert (stop.answer, stop.figures) == ("best", {"first": 3.0, "second": 3.0})
-    assert decide(AnyOf([at(9, "first"), at(2, "second", "none")]), seen).answer == "none"
-    assert decide(AllOf([at(1, "first"), at(9, "second")]), seen) is None
+    assert AnyOf([at(9, "first"), at(2, "second", "none")]).stop(seen).answer == "none"
+    assert AllOf([at(1, "first"), at(9, "second")]).stop(seen) is None
     assert AnyOf([at(2, "x")])(seen)
     assert not AllOf([at(9, "x")])(seen)
 
 
 def test_rules_need_together_what_each_needs():
-    assert needs_of(AnyOf([PatternStop("x"), ChainCertainty()])) == Needs(answer=False, chain_logprobs=True)
-    assert needs_of(AllOf(["consecutive", EntropyAfterThinking(top_k=7)])) == Needs(entropy=7)
-    assert needs_of(AnyOf([EntropyAfterThinking(suffix="a"), AnswerConfidence()])) == Needs(
+    assert AnyOf([PatternStop("x"), ChainCertainty()]).needs == Needs(answer=False, chain_logprobs=True)
+    assert AllOf(["consecutive", EntropyAfterThinking(top_k=7)]).needs == Needs(entropy=7)
+    assert AnyOf([EntropyAfterThinking(suffix="a"), AnswerConfidence()]).needs == Needs(
         answer_logprobs=True, entropy=20, suffix="a"
     )
-    assert needs_of(lambda probes: True) == Needs()
+    assert stopping_rules.obtain(lambda probes: True).needs == Needs()
     assert Needs(answer=False).num_logprobs == 0
     assert Needs(entropy=20, chain_logprobs=True).num_logprobs == 20
 
@@ -225,5 +223,9 @@ def test_a_worker_that_gives_enough_is_taken(worker, rule):
 def test_of_several_rules_the_nearest_or_the_farthest_says_how_near_the_end_is():
     probes = [Probe(Prefix(number, "", None), "5", 0) for number in range(2)]
     near, far = Consecutive(2), Window(8)
-    assert [certaindex_of(rule, probes) for rule in (near, far, lambda probes: True)] == [1.0, 2 / 8, 0.0]
+    assert [rule.certaindex(probes) for rule in (near, far, stopping_rules.obtain(lambda probes: True))] == [
+        1.0,
+        2 / 8,
+        0.0,
+    ]
     assert (AnyOf([near, far]).certaindex(probes), AllOf([near, far]).certaindex(probes)) == (1.0, 2 / 8)
