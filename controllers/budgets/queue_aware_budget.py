@@ -14,7 +14,8 @@ from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queueing.arrivals import ArrivalWindow, DriftBounds
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Worker
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import model_of
+from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 from scaffolding_ext.registry import import_target
 from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import current_program, publish_figures, record
@@ -71,7 +72,7 @@ class QueueAwareBudgetController(BaseController):
     def bind(self, workers: Mapping[Any, Worker]) -> None:
         """As every controller's; warns where the plan was measured on another model."""
         super().bind(workers)
-        self.live.plan.check_model(self.capabilities(WorkerTag.GENERATION).model)
+        self.live.plan.check_model(model_of(worker_for(workers, WorkerTag.GENERATION)))
 
     def run(
         self, task: GenerationTask, task_type: str | None = None, thinking_budget: int | None = None, **kwargs: Any

@@ -123,7 +123,7 @@ def solve_command(
 @measured_option
 @batch_option
 @slowdown_option
-@click.option("--output_path", type=OutputPath(), required=True, help="JSON file for QueueAwareBudgetController.")
+@click.option("--output_path", type=OutputPath(), required=True, help="YAML file for QueueAwareBudgetController.")
 @plot_option
 @json_option
 def plan_command(

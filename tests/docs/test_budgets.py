@@ -32,8 +32,8 @@ def test_the_example_in_python_makes_a_plan() -> None:
 def test_the_commands_take_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
-    (types,) = blocks("json")
-    Path("types.json").write_text(types, encoding="utf-8")
+    types, stack = blocks("yaml")
+    Path("types.yaml").write_text(types, encoding="utf-8")
     table_1, commands, sweep = blocks("bash")
     lines = (table_1 + commands).splitlines()
     assert [shlex.split(line)[:2] for line in lines] == [["scaffolding-ext", "budget"]] * 5
@@ -42,7 +42,6 @@ def test_the_commands_take_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         result = CliRunner().invoke(main, [*shlex.split(line)[1:], *extra])
         assert result.exit_code == 0, result.output
     assert Path("plan.png").stat().st_size > 0
-    (stack,) = blocks("yaml")
     Path("stack.yaml").write_text(stack, encoding="utf-8")
     controller = check_stack(load_config("stack.yaml"))
     assert set(controller.live.plan.budgets) == {"sums", "proofs"}
