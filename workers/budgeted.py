@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import StreamGenerationTask, TaskStatus, Worker
+from scaffolding_ext.protocol.tasks import KeepKVTask
 from scaffolding_ext.protocol.worker import WrappingWorker
 from scaffolding_ext.registry import policies
 from scaffolding_ext.request.program import current_program, priority_of, record
@@ -79,6 +80,8 @@ class BudgetedWorker(WrappingWorker):
         return len(self._line)
 
     async def _hand_on(self, task: Any) -> TaskStatus | None:
+        if isinstance(task, KeepKVTask):  # it holds nothing
+            return await super()._hand_on(task)
         num_tokens = tokens_held(task)
         asked = self._clock()
         program = current_program()

@@ -34,6 +34,19 @@ class ScoreTask(Task):
 
 
 @dataclass
+class KeepKVTask(Task):
+    """Tells a worker which KV its request can still use. The latest such task of a request holds, until it ends.
+
+    The worker evicts the KV of these sequences last, and frees other cached KV that no other request has used.
+
+    Attributes:
+        sequences: Token ids of each sequence with which a later task of the request may begin.
+    """
+
+    sequences: list[list[int]] = field(default_factory=list)
+
+
+@dataclass
 class CompareTask(Task):
     """Which of these answers are equal.
 

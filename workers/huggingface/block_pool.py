@@ -6,7 +6,7 @@ that holds a block also holds all blocks before it. Blocks that nobody holds are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
 from sortedcontainers import SortedList
@@ -19,11 +19,6 @@ GRAIN = 16  # tokens; the lengths at which blocks are looked up are multiples of
 
 BlockPriority = Callable[[int], float]
 """The priority of a sequence's block in the cache, by the number of the block in the sequence."""
-
-
-def least_recently_used(number: int) -> float:
-    """All blocks have one priority, so the least recently used are evicted first."""
-    return 0.0
 
 
 def prefix_key(before: Sequence[int], token_ids: list[int]) -> int:
@@ -45,6 +40,7 @@ class Block:
         num_behind: Number of blocks that directly follow it.
         stays: Whether one of its holders wanted it to stay as cache.
         priority: In the cache; blocks of the lowest priority are evicted first.
+        owner: The request that alone has held it; None where several have, or nobody says.
         last_use: When it was last freed. Of blocks of equal priority, the least recently used one is evicted first.
         prefix_keys: A number for each 16 of its tokens, as far as look-ups find the block by them.
     """
@@ -57,6 +53,7 @@ class Block:
         "last_use",
         "num_behind",
         "num_holders",
+        "owner",
         "prefix_keys",
         "priority",
         "stays",
@@ -67,6 +64,7 @@ class Block:
         self.index = index
         self.token_ids: list[int] = []
         self.prefix_keys: list[int] = []
+        self.owner: str | None = None
         self.num_holders = self.num_behind = 0
         self.priority, self.last_use, self.stays = 0.0, 0, False
         self._parent: Block | None = None
@@ -133,6 +131,7 @@ class BlockPool:
         self.num_held = self.num_cached_tokens = self.num_evicted = 0
         self.max_cached = max_cached
         self._num_cached = self._num_made = self._now = 0
+        self._owned: dict[str, set[Block]] = {}
         self._evicted: dict[int, None] = {}  # the prefixes that left, the oldest first
         self._free: list[Block] = []  # the latest last: blocks that already have memory are used first
         self._ends: SortedList = SortedList(key=lambda block: (block.priority, block.last_use))  # cached, none behind
@@ -163,7 +162,7 @@ class BlockPool:
         """Blocks that can be allocated."""
         return self.num_blocks - self.num_held
 
-    def allocate(self) -> Block:
+    def allocate(self, owner: str | None = None) -> Block:
         """An empty block for one holder; if none is free, the cache evicts one. One must be available."""
         if not self._free and self._num_made == self.num_blocks:
             self._evict()
@@ -174,25 +173,31 @@ class BlockPool:
             self._num_made += 1
         block.num_holders = 1
         self.num_held += 1
+        if owner is not None:
+            block.owner = owner
+            self._owned.setdefault(owner, set()).add(block)
         return block
 
-    def hold(self, block: Block) -> None:
-        """Let one more sequence hold a block."""
+    def hold(self, block: Block, owner: str | None = None) -> None:
+        """Let one more sequence hold a block; if it is of another request, the block is nobody's own any more."""
         if not block.num_holders:
             self._take_from_cache(block)
             self.num_held += 1
+        if block.owner != owner:
+            self._disown(block)
         block.num_holders += 1
 
-    def free(self, block: Block, keep: bool, priority: float = 0.0) -> bool:
+    def free(self, block: Block, keep: bool, priority: float | None = None) -> bool:
         """End a sequence's hold on a block; returns whether its content is gone. Sequences are freed from their end.
 
         Args:
             block: The block.
             keep: Whether the block stays as cache. It always stays if an earlier holder wanted this.
-            priority: Of the block in the cache.
+            priority: Of the block in the cache; None leaves it as it is.
         """
         if keep:
-            block.priority, block.stays = priority, True
+            block.stays = True
+            block.priority = block.priority if priority is None else priority
         block.num_holders -= 1
         if block.num_holders:
             return False
@@ -210,6 +215,25 @@ class BlockPool:
             self._evict()
         return False
 
+    def keep(self, owner: str, blocks: Collection[Block]) -> None:
+        """Evict some of a request's own blocks last, and free its other ones that nobody holds."""
+        others = self._owned.get(owner, set()).difference(blocks)
+        for block in self._owned.get(owner, ()):
+            self._set_priority(block, float(block not in others))
+        ends = [block for block in others if not (block.num_holders or block.num_behind)]
+        while ends:
+            block = ends.pop()
+            parent = block.parent
+            self._drop(block)
+            if parent in others and not (parent.num_holders or parent.num_behind):
+                ends.append(parent)
+
+    def end(self, owner: str) -> None:
+        """A request has ended: its blocks stay as cache like all others."""
+        for block in self._owned.pop(owner, ()):
+            self._set_priority(block, 0.0)
+            block.owner = None
+
     def come_back(self, keys: list[int]) -> int:
         """Note that prefixes are computed, and count how many of them had been evicted."""
         before = len(self._evicted)
@@ -225,9 +249,20 @@ class BlockPool:
 
     def _evict(self) -> None:
         """Evict the block of the lowest priority among those at the ends of branches."""
-        block: Block = self._ends[0]
-        self._take_from_cache(block)
         self.num_evicted += 1
+        self._drop(self._ends[0])
+
+    def _set_priority(self, block: Block, priority: float) -> None:
+        is_end = not (block.num_holders or block.num_behind)
+        if is_end:
+            self._ends.remove(block)
+        block.priority = priority
+        if is_end:
+            self._ends.add(block)
+
+    def _drop(self, block: Block) -> None:
+        """Free a block at the end of a branch that nobody holds, and remember its prefix."""
+        self._take_from_cache(block)
         self._evicted |= dict.fromkeys(block.prefix_keys)
         while len(self._evicted) > _NUM_REMEMBERED:
             del self._evicted[next(iter(self._evicted))]
@@ -235,11 +270,21 @@ class BlockPool:
 
     def _free_block(self, block: Block) -> None:
         parent = block.parent
+        self._disown(block)
         block.leave()
-        block.token_ids, block.priority, block.stays = [], 0.0, False
+        block.token_ids, block.stays = [], False
         self._free.append(block)
         if parent is not None and parent.index != _ROOT and not (parent.num_behind or parent.num_holders):
             self._ends.add(parent)
+
+    def _disown(self, block: Block) -> None:
+        block.priority = 0.0
+        if block.owner is not None:
+            owned = self._owned[block.owner]
+            owned.discard(block)
+            if not owned:
+                del self._owned[block.owner]
+            block.owner = None
 
 
 def num_common(some: list[int], others: list[int]) -> int:

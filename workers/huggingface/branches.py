@@ -86,6 +86,7 @@ async def write_branches(
     tokens_per_block: int,
     generate: Callable[..., Coroutine[Any, Any, Any]],
     probe: SharingProbe | None = None,
+    by_score: bool = False,
 ) -> None:
     """Run one request for each branch. They share the blocks of the prefix and copy the shared part of the next block.
 
@@ -96,6 +97,7 @@ async def write_branches(
         tokens_per_block: Of the engine.
         generate: Serves a generation task, with further arguments of its request.
         probe: Decides whether branches on one prefix share it; None: they always share it.
+        by_score: Whether blocks are evicted by the score and the depth of their branch (RKSC, algorithm 4).
 
     Raises:
         InvalidTaskError: The task is unusable.
@@ -113,9 +115,13 @@ async def write_branches(
         finally:
             count(Purpose.OVERHEAD, reads.counts)
     lowered = lower_branch(task, on_prefix)
+    prefixes = prefixes_of(task, on_prefix)
+    priorities = [
+        _block_priority(len(prefix) // tokens_per_block, own) if by_score else None
+        for prefix, own in zip(prefixes, scores, strict=True)
+    ]
     runs = [
-        generate(piece, reuses=shares, priority=_block_priority(len(prefix) // tokens_per_block, own))
-        for piece, prefix, own in zip(lowered, prefixes_of(task, on_prefix), scores, strict=True)
+        generate(piece, reuses=shares, priority=priority) for piece, priority in zip(lowered, priorities, strict=True)
     ]
     await run_pieces(task, lowered, runs, before=probed)
     write_back_branch(task, lowered)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -171,6 +171,14 @@ class ContinuousBatch:
             self._end(request, "cancelled")
         else:
             self._release(request, "cancelled")
+
+    def keep_kv(self, owner: str, salt: str | None, sequences: Sequence[list[int]]) -> None:
+        """See `PrefixIndex.keep`."""
+        self._index.keep(owner, salt, sequences)
+
+    def end_owner(self, owner: str) -> None:
+        """See `BlockPool.end`."""
+        self._pool.end(owner)
 
     def clear(self) -> None:
         """Drop every request without telling it."""

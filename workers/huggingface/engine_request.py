@@ -13,7 +13,7 @@ from scaffolding_ext.protocol.branching import LayerExit
 from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.protocol.task_results import TokenLogprob
-from scaffolding_ext.workers.huggingface.block_pool import BlockPriority, least_recently_used
+from scaffolding_ext.workers.huggingface.block_pool import BlockPriority
 from scaffolding_ext.workers.huggingface.prefix_index import TokenSequence
 from scaffolding_ext.workers.huggingface.sampling import Sampled, SamplingParams
 from scaffolding_ext.workers.shared.streaming import NEVER
@@ -64,15 +64,17 @@ class Kv(NamedTuple):
 
     Attributes:
         keep: Whether the KV stays as cache when the request ends.
-        priority: Of its blocks in the cache.
+        priority: Of its blocks in the cache; None: the least recently used are evicted first.
         reuses: Whether the request takes the KV of a prefix that others have computed.
         salt: Requests with different salts share no KV.
+        owner: The request of the host that it serves.
     """
 
     keep: bool = True
-    priority: BlockPriority = least_recently_used
+    priority: BlockPriority | None = None
     reuses: bool = True
     salt: str | None = None
+    owner: str | None = None
 
 
 def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int, TokenLogprob] | None:
@@ -132,7 +134,7 @@ class EngineRequest:
         priority: float = 0.0,
         notify: Callable[[EngineRequest], None],
     ) -> None:
-        self.sequence = TokenSequence(list(prompt), kv.salt)
+        self.sequence = TokenSequence(list(prompt), kv.salt, kv.owner)
         self.prompt_len = len(prompt)
         self.ends, self.sampling, self.wants, self.kv = ends, sampling, wants, kv
         self.urgent, self.priority = urgent, priority

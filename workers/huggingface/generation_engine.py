@@ -6,6 +6,8 @@ import atexit
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,6 +68,7 @@ class GenerationEngine:
         self._threads = threads
         self._inbox: deque[EngineRequest] = deque()
         self._cancelled: deque[EngineRequest] = deque()
+        self._calls: deque[Callable[[], None]] = deque()  # further work for the engine's thread
         self._wake = threading.Condition()
         self._closed = False
         self._cause: BaseException | None = None  # the error that closed the engine, if it was not shut down
@@ -107,6 +110,19 @@ class GenerationEngine:
                 self._cancelled.append(request)
                 self._wake.notify()
 
+    def keep_kv(self, owner: str, salt: str | None, sequences: Sequence[list[int]]) -> None:
+        """Evict the KV of these token ids last, and free other cached KV that `owner` alone has used; any thread."""
+        self._call(partial(self._batch.keep_kv, owner, salt, sequences))
+
+    def end_owner(self, owner: str) -> None:
+        """A request of the host has ended: its cached KV has no priority over other KV; from any thread."""
+        self._call(partial(self._batch.end_owner, owner))
+
+    def _call(self, work: Callable[[], None]) -> None:
+        with self._wake:
+            self._calls.append(work)
+            self._wake.notify()
+
     def close(self) -> None:
         """Have the thread stop after its step, and end every request with an EngineError; does not wait for it."""
         with self._wake:
@@ -142,18 +158,20 @@ class GenerationEngine:
         """Step until the engine is shut down."""
         while True:
             with self._wake:
-                while self._batch.idle and not (self._inbox or self._cancelled or self._closed):
+                while self._batch.idle and not (self._inbox or self._cancelled or self._calls or self._closed):
                     self._wake.wait()
                 if self._closed:
                     return
-                arrived, cancelled = list(self._inbox), list(self._cancelled)
-                self._inbox.clear()
-                self._cancelled.clear()
+                arrived, cancelled, calls = list(self._inbox), list(self._cancelled), list(self._calls)
+                for queue in (self._inbox, self._cancelled, self._calls):
+                    queue.clear()
             for request in arrived:
                 self._batch.add(request)
             for request in cancelled:
                 if request in self._unfinished:
                     self._batch.drop(request)
+            for work in calls:
+                work()
             if not self._batch.idle:
                 self._batch.step()
 

@@ -53,6 +53,8 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     block_len = given.get("tokens_per_block") or 1
     if block_len & (block_len - 1):
         raise ConfigError(f"is {block_len}; it must be a power of two, such as 32", "tokens_per_block")
+    if "eviction_policy" in given:
+        require.one_of("eviction_policy", given["eviction_policy"], ("lru", "branch_score"))
     if "dtype" in given:
         require.one_of("dtype", given["dtype"], _DTYPES)
     if given.get("probes_sharing") and not given.get("enable_block_reuse", True):

@@ -11,7 +11,6 @@ from scaffolding_ext.workers.huggingface.block_pool import (
     Block,
     BlockPool,
     BlockPriority,
-    least_recently_used,
     num_common,
     prefix_key,
     salt_keys,
@@ -27,15 +26,17 @@ class TokenSequence:
     Attributes:
         token_ids: The tokens so far.
         salt: Sequences with different salts share no blocks.
+        owner: The request that they serve; see `BlockPool.keep`.
         num_kv: How many of its first tokens have computed KV.
         blocks: The blocks that it holds, in order.
         table: The places of these blocks in the buffers.
     """
 
-    __slots__ = ("_prefix_keys", "blocks", "num_blocks", "num_kv", "salt", "table", "token_ids")
+    __slots__ = ("_prefix_keys", "blocks", "num_blocks", "num_kv", "owner", "salt", "table", "token_ids")
 
-    def __init__(self, token_ids: list[int], salt: str | None = None) -> None:
+    def __init__(self, token_ids: list[int], salt: str | None = None, owner: str | None = None) -> None:
         self.salt = salt
+        self.owner = owner
         self.token_ids = token_ids
         self.num_kv = 0
         self.blocks: list[Block] = []
@@ -155,17 +156,17 @@ class PrefixIndex:
         """
         pool, rest = self._pool, match.rest
         for block in match.blocks:
-            pool.hold(block)
+            pool.hold(block, sequence.owner)
             sequence.add(block)
         if rest is not None:
             if may_adopt and not (rest.num_holders or rest.num_behind) and len(rest.token_ids) == match.num_rest:
-                pool.hold(rest)
+                pool.hold(rest, sequence.owner)
                 sequence.add(rest)
             else:
                 self._copy(sequence, rest, match.num_rest)
         sequence.num_kv = match.num_tokens
         while len(sequence.blocks) * self._block_len < len(sequence.token_ids):
-            sequence.add(pool.allocate())
+            sequence.add(pool.allocate(sequence.owner))
 
     def lacking(self, sequences: Sequence[TokenSequence]) -> list[int]:
         """Which of some sequences have no room for their next token."""
@@ -176,7 +177,7 @@ class PrefixIndex:
 
     def grow(self, sequence: TokenSequence) -> None:
         """Give a sequence one more block; there must be one available."""
-        sequence.add(self._pool.allocate())
+        sequence.add(self._pool.allocate(sequence.owner))
 
     def extend(self, sequence: TokenSequence, num_tokens: int) -> None:
         """Note that the KV of `num_tokens` more tokens of a sequence is computed, so that others find it."""
@@ -210,14 +211,23 @@ class PrefixIndex:
             if enabled:
                 sequence.blocks[start // block_len].token_ids += sequence.token_ids[start : start + 1]
 
-    def free(self, sequence: TokenSequence, keep: bool, priority: BlockPriority = least_recently_used) -> None:
+    def free(self, sequence: TokenSequence, keep: bool, priority: BlockPriority | None = None) -> None:
         """Free a sequence's blocks, and take back its promises. `keep`: blocks that nobody else holds stay as cache."""
         for number in reversed(range(len(sequence.blocks))):
-            self._pool.free(sequence.blocks[number], keep and self.enabled, priority(number))
+            own = None if priority is None else priority(number)
+            self._pool.free(sequence.blocks[number], keep and self.enabled, own)
         sequence.clear()
         if self._promised:
             for key in sequence.prefix_keys(len(sequence.token_ids)):
                 self._take_back(key, sequence)
+
+    def keep(self, owner: str, salt: str | None, sequences: Sequence[list[int]]) -> None:
+        """Evict the blocks of these token ids last, and free other cached blocks that a request alone has held."""
+        kept: set[Block] = set()
+        for token_ids in sequences:
+            match = self.find(TokenSequence(token_ids, salt), len(token_ids))
+            kept |= {*match.blocks, *([] if match.rest is None else [match.rest])}
+        self._pool.keep(owner, kept)
 
     def discard(self, sequence: TokenSequence) -> None:
         """Free a sequence's blocks and clear those that nobody else holds: their content is wrong."""
@@ -231,7 +241,7 @@ class PrefixIndex:
 
     def _copy(self, sequence: TokenSequence, source: Block, num_tokens: int) -> None:
         token_ids, parent = source.token_ids[:num_tokens], source.parent
-        block = self._pool.allocate()
+        block = self._pool.allocate(sequence.owner)
         if block is not source:  # otherwise the cache has just evicted this block, and its content is still there
             self._kv.copy(source.index, block.index, num_tokens)
         block.token_ids = token_ids
@@ -246,7 +256,7 @@ class PrefixIndex:
         if twin is None or twin is block or len(twin.token_ids) < self._block_len or twin.token_ids != block.token_ids:
             block.stand_behind(parent)
             return
-        self._pool.hold(twin)
+        self._pool.hold(twin, sequence.owner)
         block.stays = False
         self._pool.free(block, keep=False)
         sequence.blocks[number] = twin

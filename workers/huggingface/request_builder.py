@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.protocol import GenerationTask, Task
+from scaffolding_ext.protocol import GenerationTask, Task, current_scope
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.notes import Purpose, is_urgent, purpose_of, set_token_counts
 from scaffolding_ext.protocol.stop_strings import stop_strings
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import cache_salt_of, priority_of
-from scaffolding_ext.workers.huggingface.block_pool import BlockPriority, least_recently_used
+from scaffolding_ext.workers.huggingface.block_pool import BlockPriority
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Kv, Wants
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch, SamplingDefaults
@@ -57,7 +57,7 @@ class RequestBuilder:
         task: GenerationTask,
         notify: Callable[[EngineRequest], None],
         reuses: bool = True,
-        priority: BlockPriority = least_recently_used,
+        priority: BlockPriority | None = None,
     ) -> EngineRequest:
         """The request of a generation task.
 
@@ -80,7 +80,7 @@ class RequestBuilder:
         )
         wants = Wants(integer("num_logprobs", task.num_logprobs, 0, 0), logits=bool(task.return_context_logits))
         keep = purpose_of(task).written is not Purpose.PROBE  # nothing continues a probe
-        kv = Kv(keep, priority, reuses, cache_salt_of(task))
+        kv = _kv(task, Kv(keep, priority, reuses))
         sampling = self._sampling(task)
         return _request(prompt, ends, sampling, wants=wants, kv=kv, task=task, notify=notify)
 
@@ -91,7 +91,7 @@ class RequestBuilder:
             InvalidTaskError: A field is unusable.
         """
         token_ids, start = self._reader.scored(task)
-        wants, kv = Wants(score_from=start), Kv(salt=cache_salt_of(task))
+        wants, kv = Wants(score_from=start), _kv(task)
         return _request(token_ids, Ends(), GREEDY, wants=wants, kv=kv, task=task, notify=notify)
 
     def verify(self, task: VerifyTask, notify: list[Callable[[EngineRequest], None]]) -> list[EngineRequest]:
@@ -102,7 +102,7 @@ class RequestBuilder:
         """
         branches = self._reader.verified(task)
         wants = Wants(choices=(int(task.yes_token), int(task.no_token)), layer_exit=task.layer_exit)
-        kv = Kv(keep=False, salt=cache_salt_of(task))
+        kv = _kv(task, Kv(keep=False))
         return [
             _request(prompt, Ends(), GREEDY, wants=wants, kv=kv, task=task, notify=word)
             for prompt, word in zip(branches, notify, strict=True)
@@ -125,7 +125,7 @@ class RequestBuilder:
         read = [self._reader.ids(prompt, None, "input") for prompt in prompts]
         for ids in read:
             self._reader.check_len(len(ids), "prefix and suffix have")
-        kv = kv._replace(salt=cache_salt_of(task))
+        kv = _kv(task, kv)
         return [
             _request(ids, ends, GREEDY, wants=wants, kv=kv, task=task, notify=word)
             for ids, word in zip(read, notify, strict=True)
@@ -140,6 +140,11 @@ class RequestBuilder:
         self._watch.see(task, temperature)
         seed = int(self._rng.integers(1 << 63)) if task.seed is None else integer("seed", task.seed, None, 0)
         return SamplingParams(temperature, min(top_k, self._reader.vocab_size), top_p, seed)
+
+
+def _kv(task: Task, kv: Kv = Kv()) -> Kv:  # noqa: B008  (it cannot change)
+    scope = current_scope.get()
+    return kv._replace(salt=cache_salt_of(task), owner=None if scope is None else scope.request_id)
 
 
 def _request(*args: Any, task: Task, **options: Any) -> EngineRequest:

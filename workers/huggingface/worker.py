@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
-from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, TaskStatus
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, TaskStatus, current_scope
 from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE, BranchTask, VerifyTask
 from scaffolding_ext.protocol.notes import set_token_counts
-from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.request.program import record
+from scaffolding_ext.protocol.tasks import KeepKVTask, ScoreTask
+from scaffolding_ext.request.program import cache_salt_of, record
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.huggingface.branches import verify_branches, write_branches
 from scaffolding_ext.workers.huggingface.engine_request import Waiter
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from scaffolding_ext.workers.huggingface.continuous_batch import EngineMetrics
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
     from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
+
+
+EvictionPolicy = Literal["lru", "branch_score"]
 
 
 class _Stream(NamedTuple):
@@ -78,6 +81,9 @@ class HuggingFaceWorker(ChatWorker):
             gives the memory only then. If no block is left, the youngest request is preempted and computed anew. None
             is 4 GiB, or on a CUDA device 80 % of the memory that is free once the model is loaded.
         tokens_per_block: Tokens of a block, a power of two. Requests share only whole blocks.
+        eviction_policy: Which cached blocks are evicted first. `"lru"`: the least recently used. `"branch_score"`:
+            those of the lowest score / (depth + 1) of a branch, until its request ends (RKSC, algorithm 4); it computes
+            more tokens anew, see `docs/engine_memory.md`. In both, a search may say which blocks it can still use.
         seed: Seeds tasks without a seed of their own; None draws fresh entropy.
         attn_implementation: The kind of attention by its name in transformers (`"eager"`, `"sdpa"`). None takes this
             package's own attention, which is faster, if the model allows it.
@@ -114,6 +120,7 @@ class HuggingFaceWorker(ChatWorker):
         probes_sharing: bool = False,
         kv_cache_bytes: int | None = None,
         tokens_per_block: int = 32,
+        eviction_policy: EvictionPolicy = "lru",
         seed: int | None = None,
         attn_implementation: str | None = None,
         trust_remote_code: bool = False,
@@ -135,6 +142,7 @@ class HuggingFaceWorker(ChatWorker):
             trust_remote_code=trust_remote_code,
             enable_block_reuse=enable_block_reuse,
             probes_sharing=probes_sharing,
+            eviction_policy=eviction_policy,
         )
         self.trust_remote_code = trust_remote_code
         network, tokenizer, chat_template, end_ids, attends_to_blocks = load_model(
@@ -202,6 +210,8 @@ class HuggingFaceWorker(ChatWorker):
             threads=threads,
             kv_dtype=kv_dtype,
         )
+        self._by_score = eviction_policy == "branch_score"
+        self._prioritized: set[str] = set()  # requests whose blocks may have a priority
         self._probe = SharingProbe() if probes_sharing else None
         weakref.finalize(self, self._engine.close).atexit = False  # when the interpreter exits, the engine ends itself
 
@@ -230,8 +240,11 @@ class HuggingFaceWorker(ChatWorker):
         self._engine.shutdown()
 
     async def on_scope_end(self, scope_id: str) -> None:
-        """Cancel the open streams of a request or branch."""
+        """Cancel the open streams of a request or branch; the priorities of an ended request's blocks end, too."""
         await self._streams.end(scope_id)
+        if scope_id in self._prioritized:
+            self._prioritized.remove(scope_id)
+            self._engine.end_owner(scope_id)
 
     async def _cancel(self, request: EngineRequest) -> None:
         self._engine.cancel(request)
@@ -297,9 +310,18 @@ class HuggingFaceWorker(ChatWorker):
     async def _branch(self, task: BranchTask) -> TaskStatus:
         if task.least_similarity is not None and SIMILARITY_GATE in self.refused:
             raise InvalidTaskError(f"least_similarity is {task.least_similarity}, but {self.refused[SIMILARITY_GATE]}")
+        if self._by_score and (scope := current_scope.get()) is not None:
+            self._prioritized.add(scope.request_id)
         await write_branches(
-            task, self._engine, self._builder, self._tokens_per_block, self._generate_with, self._probe
+            task, self._engine, self._builder, self._tokens_per_block, self._generate_with, self._probe, self._by_score
         )
+        return TaskStatus.SUCCESS
+
+    async def _keep_kv(self, task: KeepKVTask) -> TaskStatus:
+        scope = current_scope.get()
+        if scope is not None:  # otherwise nobody would say when the request has ended
+            self._prioritized.add(scope.request_id)
+            self._engine.keep_kv(scope.request_id, cache_salt_of(task), task.sequences)
         return TaskStatus.SUCCESS
 
     async def _score(self, task: ScoreTask) -> TaskStatus:
@@ -321,6 +343,7 @@ class HuggingFaceWorker(ChatWorker):
         GenerationTask: _generate,
         StreamGenerationTask: _stream,
         BranchTask: _branch,
+        KeepKVTask: _keep_kv,
         ScoreTask: _score,
         VerifyTask: _verify,
     }

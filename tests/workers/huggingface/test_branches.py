@@ -1,17 +1,21 @@
 """HuggingFaceWorker serves BranchTask: one prefix, held once; blocks are evicted by their priority."""
 
 import asyncio
+import contextvars
 import random
 
 import pytest
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.protocol import GenerationTask, TaskStatus
+from scaffolding_ext.protocol import GenerationTask, TaskStatus, current_scope
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.notes import TokenCounts, token_counts_of
+from scaffolding_ext.protocol.standins import ExecutionScope
+from scaffolding_ext.protocol.tasks import KeepKVTask
 from scaffolding_ext.request.program import Program, enter_program, leave_program
 from scaffolding_ext.testing import float32_tolerance
+from scaffolding_ext.workers.budgeted import BudgetedWorker
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODEL = "tinylm/draft"
@@ -127,7 +131,9 @@ def test_blocks_leave_in_the_order_of_their_scores_and_branches_that_come_back_a
     """Eight branches in a cache for the prefix and four of them."""
     prefix = PREFIX[:64]
     cached = 2 + 4
-    with HuggingFaceWorker(MODEL, max_seq_len=128, prefix_cache_bytes=cached * BLOCK_BYTES) as worker:
+    with HuggingFaceWorker(
+        MODEL, max_seq_len=128, prefix_cache_bytes=cached * BLOCK_BYTES, eviction_policy="branch_score"
+    ) as worker:
         task = branches(
             prefix_tokens=prefix, suffixes=[[9 + number] for number in range(8)], max_tokens=30, branch_scores=scores
         )
@@ -151,6 +157,82 @@ def test_blocks_leave_in_the_order_of_their_scores_and_branches_that_come_back_a
     assert task.output_tokens == again.output_tokens
 
 
+def test_branches_leave_the_cache_to_who_comes_after_them():
+    """By default the least recently used blocks are evicted, whatever a branch has scored."""
+    prompt = [3 + 29 * place % 400 for place in range(65)]
+    with HuggingFaceWorker(MODEL, max_seq_len=256, prefix_cache_bytes=8 * BLOCK_BYTES) as worker:
+        run(worker, branches(prefix_tokens=PREFIX[:64], suffixes=[[9 + n] for n in range(8)], max_tokens=30))
+        prefilled = []
+        for _ in range(3):
+            plain = GenerationTask(input_tokens=prompt, max_tokens=2, temperature=0.0)
+            run(worker, plain)
+            prefilled.append(token_counts_of(plain).prefilled)
+    assert prefilled == [65, 1, 1]
+
+
+def written(worker):
+    """Two branches of one block each, whole, and the task that goes on with each of them."""
+    task = branches(prefix_tokens=PREFIX[:64], suffixes=[[9], [11]], max_tokens=32, temperature=0.0)
+    run(worker, task)
+    whole = [[*PREFIX[:64], suffix[0], *ids] for suffix, ids in zip(task.suffixes, task.output_tokens, strict=True)]
+    return whole, [BranchTask(prefix_tokens=ids, suffixes=[[]], max_tokens=1, temperature=0.0) for ids in whole]
+
+
+def in_scope(name, work):
+    def scoped():
+        current_scope.set(ExecutionScope(name))
+        return work()
+
+    return contextvars.copy_context().run(scoped)
+
+
+@pytest.mark.parametrize("wrap", [lambda worker: worker, BudgetedWorker])
+def test_a_request_frees_the_kv_that_it_cannot_use_any_more(wrap):
+    with HuggingFaceWorker(MODEL, max_seq_len=256) as engine:
+        worker = wrap(engine)
+
+        def search():
+            (kept, _), tasks = written(worker)
+            cached = engine.metrics.num_cached_blocks
+            run(worker, KeepKVTask(sequences=[kept]))
+            run(worker, *tasks)
+            return cached, [token_counts_of(task).reused for task in tasks]
+
+        cached, reused = in_scope("one", search)
+        assert cached == 2 + 2
+        assert reused == [96, 64]  # of the other branch nothing is left but the prefix
+
+
+def test_kv_that_another_request_has_used_is_never_freed_for_it():
+    with HuggingFaceWorker(MODEL, max_seq_len=256) as worker:
+        _, tasks = in_scope("one", lambda: written(worker))
+        in_scope("two", lambda: run(worker, *tasks))
+        in_scope("one", lambda: run(worker, KeepKVTask(sequences=[])))
+        _, tasks = in_scope("three", lambda: written(worker))
+        run(worker, *tasks)
+    assert [token_counts_of(task).reused for task in tasks] == [96, 96]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_kept_kv_is_evicted_last_until_its_request_ends(ended):
+    prompts = [[3 + n + 29 * place % 300 for place in range(65)] for n in range(4)]
+    with HuggingFaceWorker(MODEL, max_seq_len=256, prefix_cache_bytes=6 * BLOCK_BYTES) as worker:
+
+        def search():
+            whole, tasks = written(worker)
+            run(worker, KeepKVTask(sequences=whole))
+            return tasks
+
+        tasks = in_scope("one", search)
+        if ended:
+            asyncio.run(worker.on_scope_end("one"))
+        for prompt in prompts:
+            run(worker, GenerationTask(input_tokens=prompt, max_tokens=2, temperature=0.0))
+        in_scope("one", lambda: run(worker, *tasks))
+        reused = [token_counts_of(task).reused for task in tasks]
+        assert reused == ([0, 64] if ended else [96, 96])  # the second finds the prefix that the first computes
+
+
 def test_live_blocks_of_other_requests_are_never_given_away():
     room = 14 * BLOCK_BYTES
     with HuggingFaceWorker(MODEL, max_seq_len=256, kv_cache_bytes=room) as worker:
@@ -170,9 +252,9 @@ def test_sixty_four_branches_on_a_long_prefix_hold_little_more_than_their_tokens
         pool, most = worker._engine._batch._pool, 0
         allocate = pool.allocate
 
-        def noting():
+        def noting(owner):
             nonlocal most
-            block = allocate()
+            block = allocate(owner)
             most = max(most, pool.num_held)
             return block
 

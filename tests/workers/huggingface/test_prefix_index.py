@@ -20,9 +20,9 @@ class Memory:
         self.kv, self.pool = KVBlocks(num_blocks, BLOCK_LEN), BlockPool(num_blocks, max_cached)
         self.index = PrefixIndex(self.kv, self.pool, enabled, partial)
 
-    def allocate(self, token_ids, may_adopt=True):
+    def allocate(self, token_ids, may_adopt=True, owner=None):
         """A sequence with what is found of it, or None where there is no room."""
-        sequence = TokenSequence(list(token_ids))
+        sequence = TokenSequence(list(token_ids), owner=owner)
         match = self.index.find(sequence, len(sequence.token_ids) - 1)
         if self.index.num_needed(sequence, match) > self.pool.num_available:
             return None
@@ -85,6 +85,8 @@ _STEPS = st.lists(
         st.tuples(st.just("decode"), st.integers(0, 9), st.integers(1, 3)),
         st.tuples(st.just("free"), st.integers(0, 9), st.booleans()),
         st.tuples(st.just("discard"), st.integers(0, 9), st.none()),
+        st.tuples(st.just("keep"), st.sampled_from(["one", "two"]), st.lists(_TOKENS, max_size=3)),
+        st.tuples(st.just("end"), st.sampled_from(["one", "two"]), st.none()),
     ),
     max_size=40,
 )
@@ -96,9 +98,13 @@ def test_sequences_hold_their_own_kv_whatever_they_share(steps, num_blocks, max_
     memory, running = Memory(num_blocks, max_cached, partial=partial), []
     for action, what, how in steps:
         if action == "allocate":
-            sequence = memory.allocate(what, how)
+            sequence = memory.allocate(what, how, ("one", "two", None)[len(what) % 3])
             if sequence is not None:
                 running.append(sequence)
+        elif action == "keep":
+            memory.index.keep(what, None, how)
+        elif action == "end":
+            memory.pool.end(what)
         elif running:
             sequence = running[what % len(running)]
             if action == "compute":
@@ -124,6 +130,7 @@ def test_sequences_hold_their_own_kv_whatever_they_share(steps, num_blocks, max_
     for _ in range(num_blocks):
         memory.pool.allocate()
     assert memory.pool.num_cached == 0
+    assert not memory.pool._owned
     assert not memory.pool.root.num_behind
 
 
