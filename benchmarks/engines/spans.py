@@ -2,10 +2,10 @@
 
     python -m benchmarks.engines.spans --quick
 
-The host's loop is one thread, and the spans are made on another one. So there are two figures: CPU time of the host's
-thread, which bounds how many requests a host can run, and CPU time of the whole process, in which making and exporting
-the spans is the larger part. An instant worker is the worst case: with a model behind it, a task takes a thousand times
-as long. The exporter is one that keeps nothing.
+The spans are live: the host's thread makes them, and the provider's thread exports them. So there are two figures. CPU
+time of the host's thread bounds how many requests a host can run; CPU time of the whole process is what a machine
+spends. An instant worker is the worst case: with a model behind it, a task takes a thousand times as long. The exporter
+keeps nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from scaffolding_ext.host.telemetry import Telemetry
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
 
 WIDTH = 16
-LARGEST_SHARE = 1.05
 SYSTEMS = ("none", "spans", "one request of ten")
 
 
@@ -57,7 +56,7 @@ def telemetry_of(system: str) -> Telemetry | None:
         return None
     provider = TracerProvider(sampler=None if system == "spans" else TraceIdRatioBased(0.1))
     provider.add_span_processor(BatchSpanProcessor(Nowhere()))
-    return Telemetry(provider, max_waiting=1_000_000)
+    return Telemetry(provider)
 
 
 def microseconds_a_task(system: str, num_requests: int) -> tuple[float, float]:
@@ -104,8 +103,6 @@ def main(report: Report, num_requests: int, repetitions: int) -> None:
         for system in SYSTEMS[1:]:
             ratios = [pair[which] / one for pair, one in zip(found[system], plain, strict=True)]
             report.figure(f"{name}, {system} over none", statistics.median(ratios), min(ratios), max(ratios))
-            if which == 0:
-                report.bar(f"{name}, {system} over none", statistics.median(ratios), "<=", LARGEST_SHARE)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from scaffolding_ext.errors import InvalidYieldError, TaskError, UnknownWorkerTagError
@@ -90,17 +90,17 @@ class Dispatcher:
                 except StopIteration as stop:
                     generator = None
                     return stop.value
-                if work.__class__ is list or isinstance(work, (list, tuple)):
+                if isinstance(work, (list, tuple)):
                     for task in work:
                         self._prepare(task, result)
-                    if work.__class__ is not list and isinstance(work, LimitedStep):
+                    if isinstance(work, LimitedStep):
                         await self._run_in_time(work)
                     elif len(work) == 1:
                         await self._run_task(work[0])
                     elif not work:  # a controller that works for long lets others have their turn
                         await asyncio.sleep(0)
                     else:
-                        await _Group().all_or_none(self._run_task, [(task,) for task in work])
+                        await _all_or_none(map(self._run_task, work))
                 elif isinstance(work, ParallelProcess):
                     await self._run_branches(work, result, scope)
                 else:
@@ -120,9 +120,8 @@ class Dispatcher:
             if paths is None
             else [ExecutionScope(scope.request_id, tuple(path)) for path in paths]  # not every release has a method
         )
-        await _Group().all_or_none(
-            self.drive, [(branch, result, child) for branch, child in zip(process.sub_gens, scopes, strict=True)]
-        )
+        branches = zip(process.sub_gens, scopes, strict=True)
+        await _all_or_none([self.drive(branch, result, child) for branch, child in branches])
 
     async def _run_in_time(self, step: LimitedStep) -> None:
         """Run a step's tasks until its time is over; then cancel those that still run.
@@ -132,7 +131,7 @@ class Dispatcher:
         if step.seconds <= 0:
             step.is_given_up = bool(step)
             return
-        running = asyncio.ensure_future(_Group().all_or_none(self._run_task, [(task,) for task in step]))
+        running = asyncio.create_task(_all_or_none(map(self._run_task, step)))
         try:
             await asyncio.wait((running,), timeout=step.seconds)
             if not running.done():
@@ -151,19 +150,18 @@ class Dispatcher:
             running.add_done_callback(_forget)
 
     def _prepare(self, task: Any, result: ScaffoldingResult) -> None:
-        kind = task.__class__
-        if kind is not GenerationTask and not isinstance(task, Task):
+        if not isinstance(task, Task):
             raise InvalidYieldError(
                 f"a controller yielded a list with a {type(task).__name__} in it; yield a list of Task"
             )
-        if kind is ChatTask:
+        if type(task) is ChatTask:
             task.enable_token_counting = True  # the ledger counts by it what upstream's workers serve
         if task.streaming_output_flag and not isinstance(task.streaming_output_list, _ToCaller):
             to_caller: Any = _ToCaller(result)
             to_caller.extend(task.streaming_output_list)  # a controller may have put some there itself
             task.streaming_output_list = to_caller
         program = result.program
-        if program.seeds.seed is not None and (kind is GenerationTask or isinstance(task, GenerationTask)):
+        if program.seeds.seed is not None and isinstance(task, GenerationTask):
             notes = notes_of(task)
             if task.seed is None or task.seed == notes.host_seed:  # no controller has set it
                 _seed(task, program, notes)
@@ -229,53 +227,16 @@ def _seed(task: GenerationTask, program: Program, notes: TaskNotes) -> None:
     set_notes(task, notes._replace(host_seed=task.seed))
 
 
-class _Group:
-    """Runs one coroutine function on several arguments side by side: all of them, or none.
-
-    Each member counts itself off when it ends. `asyncio.gather` instead has the loop call back for each of them.
-    """
-
-    def __init__(self) -> None:
-        self._num_left = 0
-        self._error: BaseException | None = None
-        self._is_over: asyncio.Future[None] | None = None
-
-    async def all_or_none(self, function: Callable[..., Awaitable[Any]], arguments: list[tuple[Any, ...]]) -> None:
-        """Wait for all; where one fails or the wait is cancelled, cancel the others, wait for them, and raise."""
-        if not arguments:
-            return
-        loop = asyncio.get_running_loop()
-        self._num_left = len(arguments)
-        self._is_over = loop.create_future()
-        tasks = [loop.create_task(self._member(function, each)) for each in arguments]
-        try:
-            await self._is_over
-            if self._error is not None:
-                raise self._error
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
-        finally:
-            self._error = None  # else the error, its frames and the group would keep each other alive
-
-    async def _member(self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> None:
-        # A member that is cancelled before its first step never gets here. Only a group that is ending cancels one.
-        try:
-            await function(*arguments)
-        except BaseException as error:
-            if self._error is None:
-                self._error = error
-            self._end()
-            raise
-        self._num_left -= 1
-        if not self._num_left:
-            self._end()
-
-    def _end(self) -> None:
-        if self._is_over is not None and not self._is_over.done():
-            self._is_over.set_result(None)
+async def _all_or_none(work: Iterable[Coroutine[Any, Any, Any]]) -> None:
+    """Run coroutines side by side. If one fails or the wait is cancelled: cancel the others, wait for them, raise."""
+    running = [asyncio.create_task(each) for each in work]
+    try:
+        await asyncio.gather(*running)
+    except BaseException:
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        raise
 
 
 def _raise_task_error(task: Task, worker: Worker, reason: str, cause: Exception | None = None) -> NoReturn:

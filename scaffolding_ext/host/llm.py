@@ -77,7 +77,6 @@ class ScaffoldingLlm:
         self.deadline = arguments.checked_seconds("deadline", deadline)
         self.record_execution = record_execution
         self.telemetry = telemetry
-        self._models = {} if telemetry is None else telemetry.join(self.workers)
         self._dispatcher = Dispatcher(self.workers)
         self._seeds = RequestSeeds(arguments.checked_seed(seed))
         self._worker_shutdown = WorkerShutdown(self.workers)
@@ -155,7 +154,7 @@ class ScaffoldingLlm:
         request.execution = ExecutionRecorder() if self.record_execution else None
         if self.telemetry is not None:
             controller = kwargs.get("controller", self.prototype_controller)  # `serve` names one a request
-            self.telemetry.begin(request, type(controller).__name__, self._models, trace_parent)
+            self.telemetry.begin(request, type(controller).__name__, self.workers, trace_parent)
         with self._close_lock:
             if self._closed:
                 raise ShutdownError("the host is shut down; make a new ScaffoldingLlm")
@@ -211,7 +210,7 @@ class ScaffoldingLlm:
         self._thread.join()
         telemetry, self.telemetry = self.telemetry, None
         if telemetry is not None:
-            telemetry.leave()
+            telemetry.flush()
         self._worker_shutdown.finish(with_workers)
 
     def enable_output_task_collection(self) -> None:

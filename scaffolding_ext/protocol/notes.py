@@ -132,11 +132,8 @@ def set_notes(task: Task, notes: TaskNotes) -> None:
 
 def noted_draws(task: Task, indices: Iterable[int]) -> list[dict[str, Any]]:
     """The input parameters of copies of a task that are draws of it, and have cost nothing yet."""
-    params = task.custom_input_params or {}
-    (purpose, turn_start, priority, is_chunk, _, fields, seed, may_run_to, draw, *rest) = notes_of(task)
-    before = (purpose, turn_start, priority, is_chunk, None, fields, seed, may_run_to)
-    new = tuple.__new__  # `_replace` takes three times as long
-    return [{**params, _NOTES: new(TaskNotes, (*before, (*draw, index), *rest))} for index in indices]
+    params, notes = task.custom_input_params or {}, notes_of(task)._replace(counts=None)
+    return [{**params, _NOTES: notes._replace(draw=(*notes.draw, index))} for index in indices]
 
 
 def set_purpose(task: Task, purpose: PurposeOf) -> None:
@@ -195,7 +192,7 @@ def token_counts_of(task: Task) -> TokenCounts | None:
 
 def estimated_counts_of(task: Task) -> TokenCounts | None:
     """What `token_counts_of` gives where the worker has recorded nothing."""
-    if task.__class__ is not GenerationTask and not isinstance(task, GenerationTask):
+    if not isinstance(task, GenerationTask):
         return None
     num_decoded = num_decoded_of(task)
     if num_decoded is None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from scaffolding_ext.protocol import (
     ControllerGenerator,
-    GenerationTask,
     ParallelProcess,
     StreamGenerationTask,
     close_generator,
@@ -61,8 +60,7 @@ def relay(work: Iterable[Any], before: Visit | None = None, watch: Watch | None 
             except StopIteration as end:
                 is_over = True
                 return end.value
-            kind = step.__class__
-            if kind is not list and isinstance(step, ParallelProcess):
+            if isinstance(step, ParallelProcess):
                 step.sub_gens = [relay(branch, before, watch) for branch in step.sub_gens]
                 yield step
                 continue
@@ -71,8 +69,8 @@ def relay(work: Iterable[Any], before: Visit | None = None, watch: Watch | None 
             if watch is None:
                 yield step
                 continue
-            for task in step if kind is list or isinstance(step, (list, tuple)) else ():
-                if task.__class__ is not GenerationTask and isinstance(task, StreamGenerationTask):
+            for task in step if isinstance(step, (list, tuple)) else ():
+                if isinstance(task, StreamGenerationTask):
                     streams[id(task)] = task
             began = watch.ask(step)
             try:

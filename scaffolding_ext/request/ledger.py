@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
-from scaffolding_ext.protocol import ChatTask, ControllerGenerator, GenerationTask, Task, current_scope
+from scaffolding_ext.protocol import ChatTask, ControllerGenerator, StreamGenerationTask, Task
 from scaffolding_ext.protocol.notes import (
-    CHAIN_START,
     Purpose,
     TokenCounts,
     default_purpose_of,
@@ -110,10 +109,6 @@ class Ledger:
         }
 
 
-# What was asked for, flat and in order: a tuple a task (when the step was asked for, the branch that asked, the task's
-# class, what tells streams apart (0 for what is none), its worker's tag, its purpose, and its decoded, prefilled and
-# reused tokens: of a stream the new ones, None where its worker told nothing), and behind a step's tasks its end.
-Asked = list[Any]
 # The parts of a request to which a context belongs: their ledgers, and what sees their steps on the way to the host.
 Parts = tuple[tuple[Ledger, ...], tuple[Visit, ...]]
 _parts: contextvars.ContextVar[Parts] = contextvars.ContextVar("parts", default=((), ()))
@@ -131,6 +126,16 @@ def enter_part(ledger: Ledger, look: Visit | None = None) -> None:
     _parts.set(((*ledgers, ledger), looks if look is None else (look, *looks)))
 
 
+class TaskObserver:
+    """Sees the tasks of a request as the meter does."""
+
+    def asked(self, task: Task) -> None:
+        """The task goes to its worker; a stream goes there several times."""
+
+    def counted(self, task: Task, purpose: Purpose, counts: TokenCounts | None) -> None:
+        """The task has come back: what it was for, and its tokens since it was asked; None where nobody knows them."""
+
+
 class Meter(Watch):
     """Counts in ledgers what the tasks that pass through it cost.
 
@@ -141,10 +146,10 @@ class Meter(Watch):
         parts: Gives the parts of the request to which the calling context belongs.
 
     Attributes:
-        steps: What was asked for, for whoever put a list there; None keeps nothing.
+        observer: Sees the tasks, too; None where nobody looks on.
     """
 
-    __slots__ = ("_began", "_counted", "_first_token", "_ledger", "_parts", "_waited", "steps")
+    __slots__ = ("_began", "_counted", "_first_token", "_ledger", "_parts", "_waited", "observer")
 
     def __init__(
         self,
@@ -159,8 +164,8 @@ class Meter(Watch):
         self._parts = parts
         self._waited: dict[Purpose, float] = {}
         self._first_token: float | None = None
-        self._counted: dict[int, tuple[Task, tuple[int, int, int, int]]] = {}
-        self.steps: Asked | None = None
+        self._counted: dict[int, tuple[Task, TokenCounts, int]] = {}
+        self.observer: TaskObserver | None = None
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -191,25 +196,19 @@ class Meter(Watch):
         """Have the parts look at a step that goes to the host; returns the time."""
         for look in self._parts()[1]:
             look(work)
+        if self.observer is not None:
+            for task in _tasks_of(work):
+                self.observer.asked(task)
         return 0.0 if self.clock is None else self.clock()
 
     def count(self, work: Any, began: float = 0.0) -> None:
         """Count what a step's tasks have cost; of a stream, what is new since it was counted last."""
-        if work.__class__ is not list and not isinstance(work, (list, tuple)):
-            return
         waited: dict[Purpose, None] = {}  # as a set
         told: list[float] = []  # seconds to the first token
         ledgers = (self._ledger, *self._parts()[0])
-        steps = self.steps
-        scope = None if steps is None else current_scope.get()
-        for task in work:
-            kind = task.__class__
-            if kind is not GenerationTask and not isinstance(task, Task):
-                continue
+        for task in _tasks_of(work):
             notes = notes_of(task)
-            read_for, written_for = notes.purpose or (
-                CHAIN_START if kind is GenerationTask else default_purpose_of(task)
-            )
+            read_for, written_for = notes.purpose or default_purpose_of(task)
             waited[written_for] = None
             seconds = getattr(task, "ttft_s", None) if self._first_token is None else None  # younger than 1.2
             if seconds is not None:
@@ -218,39 +217,41 @@ class Meter(Watch):
             if counts is None:
                 for ledger in ledgers:
                     ledger.num_unmetered_tasks += _should_cost_tokens(task)
-                if steps is not None:
-                    steps.append((began, scope, kind, 0, task.worker_tag, written_for, None, None, None))
-                continue
-            decoded, prefilled, reused = counts
-            stream = 0
-            copied = num_reused_of_output(task, counts) if reused else 0
-            reused -= copied
-            if kind is not GenerationTask and kind is not ChatTask and hasattr(task, "end_flag"):
-                # A stream comes back with cumulative counts: count what is new.
-                stream = id(task)
-                _, before = self._counted.get(stream, (task, (0, 0, 0, 0)))
-                self._counted[stream] = task, (decoded, prefilled, reused, copied)
-                decoded, prefilled, reused, copied = (
-                    decoded - before[0], prefilled - before[1], reused - before[2], copied - before[3]
-                )  # fmt: skip
-            num_suffix_tokens = notes.num_suffix_tokens
-            for ledger in ledgers:
-                ledger.num_suffix_tokens += num_suffix_tokens
-                if prefilled or reused:
-                    ledger.add(read_for, 0, prefilled, reused)
-                ledger.add(written_for, decoded, 0, copied)
-            if steps is not None:
-                steps.append((began, scope, kind, stream, task.worker_tag, written_for, decoded, prefilled, reused))
-        if self.clock is None:
-            return
-        now = self.clock()
-        if steps is not None:
-            steps.append(now)
-        took = now - began
-        for purpose in waited:
-            self._waited[purpose] = self._waited.get(purpose, 0.0) + took
+            else:
+                counts, copied = self._new_counts(task, counts)
+                for ledger in ledgers:
+                    ledger.num_suffix_tokens += notes.num_suffix_tokens
+                    if counts.prefilled or counts.reused:
+                        ledger.add(read_for, 0, counts.prefilled, counts.reused)
+                    ledger.add(written_for, counts.decoded, 0, copied)
+            if self.observer is not None:
+                self.observer.counted(task, written_for, counts)
+        if self.clock is not None:
+            took = self.clock() - began
+            for purpose in waited:
+                self._waited[purpose] = self._waited.get(purpose, 0.0) + took
         if told:
             self._first_token = began - self._began + min(told)
+
+    def _new_counts(self, task: Task, counts: TokenCounts) -> tuple[TokenCounts, int]:
+        """What is new of a task's counts, and how many output tokens were copied from a store."""
+        copied = num_reused_of_output(task, counts) if counts.reused else 0
+        if copied:
+            counts = TokenCounts(counts.decoded, counts.prefilled, counts.reused - copied)
+        if not is_stream(task):
+            return counts, copied
+        _, before, copied_before = self._counted.get(id(task), (task, _NOTHING, 0))  # a stream's counts are cumulative
+        self._counted[id(task)] = task, counts, copied
+        return counts.minus(before), copied - copied_before
+
+
+def is_stream(task: Task) -> TypeGuard[StreamGenerationTask]:
+    """Whether a task comes back step by step, with cumulative counts. A chat comes back whole."""
+    return isinstance(task, StreamGenerationTask) and not isinstance(task, ChatTask)
+
+
+def _tasks_of(work: Any) -> Iterable[Task]:
+    return (task for task in work if isinstance(task, Task)) if isinstance(work, (list, tuple)) else ()
 
 
 def _should_cost_tokens(task: Task) -> bool:

@@ -195,16 +195,23 @@ class Trace(list[dict[str, Any]]):
 
     Args:
         lifetime: Tells the seconds since the request began.
+
+    Attributes:
+        observer: Called with each decision; None where nobody looks on.
     """
 
-    __slots__ = ("_lifetime",)
+    __slots__ = ("_lifetime", "observer")
 
     def __init__(self, lifetime: Lifetime) -> None:
         self._lifetime = lifetime
+        self.observer: Callable[[Mapping[str, Any]], object] | None = None
 
     def record(self, event: str, **figures: Any) -> None:
         """Append a decision with the figures on which it was taken (JSON-serialisable values)."""
-        self.append({"event": event, "branch": list(branch_path()), "seconds": self._lifetime.elapsed(), **figures})
+        decision = {"event": event, "branch": list(branch_path()), "seconds": self._lifetime.elapsed(), **figures}
+        self.append(decision)
+        if self.observer is not None:
+            self.observer(decision)
 
     def __reduce__(self) -> tuple[type[list[Any]], tuple[list[dict[str, Any]]]]:
         return list, (list(self),)

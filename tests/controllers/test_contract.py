@@ -25,7 +25,11 @@ from scaffolding_ext.controllers.tree.tree_inference import ResultRewardControll
 from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
 from scaffolding_ext.controllers.vote.deepconf import DeepConfController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.testing.controller_contract import CONTROLLER_CHECKS
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.host.telemetry import Telemetry
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.testing.controller_contract import CONTROLLER_CHECKS, contract_reply
+from scaffolding_ext.testing.doubles import ScriptedWorker
 
 SCORING = {
     RewardController,
@@ -128,3 +132,40 @@ def test_no_controller_is_left_out():
     assert {
         factory for factory in known if factory.__module__.startswith("scaffolding_ext.")
     } <= checked | SCORING | NEEDS_LOGPROBS
+
+
+MARKER = "xylophone"
+WITH_LOGPROBS = {
+    "deepconf": lambda: DeepConfController(3, warm_up_sample_num=2, group_size=16, max_tokens=80),
+    "record_chain": lambda: RecordChainController(DynasorCoTController(rule="consecutive", chunk_size=24)),
+}
+
+
+def marked_reply(task):
+    """Every word that it writes is the marker."""
+    if isinstance(task, ScoreTask):
+        return contract_reply(task)
+    return f"{MARKER}}}" if task.input_str.endswith("{") else f"{MARKER} is {MARKER}.\n" * 9 + f"\\boxed{{{MARKER}}}"
+
+
+@pytest.mark.filterwarnings("ignore:the take-over rule. coverage 'conditional'")
+@pytest.mark.parametrize("name", CONTROLLERS | WITH_LOGPROBS)
+def test_no_span_holds_what_was_asked_or_answered(name):
+    sdk = pytest.importorskip("opentelemetry.sdk.trace")
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    exporter = export.in_memory_span_exporter.InMemorySpanExporter()
+    provider = sdk.TracerProvider()
+    provider.add_span_processor(export.SimpleSpanProcessor(exporter))
+    workers = {
+        tag: ScriptedWorker(marked_reply, logprobs=lambda task, index: dict.fromkeys(range(128), -5.0))
+        for tag in ("generation", "draft", "target", "reward")
+    }
+    controller = (CONTROLLERS | WITH_LOGPROBS)[name]()
+    with ScaffoldingLlm(controller, workers, seed=0, telemetry=Telemetry(provider)) as llm:
+        result = llm.generate(f"Which {MARKER}?")
+    assert MARKER in result.outputs[0].text
+    spans = exporter.get_finished_spans()
+    assert len(spans) > 1
+    assert MARKER not in "".join(
+        f"{span.name} {dict(span.attributes)} {span.events} {span.status.description}" for span in spans
+    )

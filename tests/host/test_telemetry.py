@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,10 +20,11 @@ import pytest
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.errors import ConfigError, MissingDependencyError, TaskError
+from scaffolding_ext.errors import MissingDependencyError, RequestTimeoutError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.host.telemetry import Telemetry
-from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, TaskStatus, Worker
+from scaffolding_ext.request.program import record
 from scaffolding_ext.serving.app import Front
 from scaffolding_ext.serving.served_stack import ServedStack
 from scaffolding_ext.serving.server import FrontThread
@@ -122,7 +125,11 @@ def test_no_span_holds_what_was_asked_or_answered(telemetry: Telemetry, exporter
         telemetry=telemetry,
     ) as llm:
         llm.generate("A private question?")
-    text = json.dumps([span.to_json() for span in exporter.get_finished_spans()])
+    spans = [json.loads(span.to_json()) for span in exporter.get_finished_spans()]
+    for span in spans:  # ids and times are digits by chance
+        del span["context"], span["parent_id"], span["start_time"], span["end_time"]
+        span["attributes"].pop("gen_ai.request.seed", None)
+    text = json.dumps(spans)
     assert "vote" in text
     assert "private" not in text
     assert "secret" not in text
@@ -178,30 +185,6 @@ def test_what_a_sampler_leaves_out_has_no_spans(exporter: InMemorySpanExporter) 
     assert exporter.get_finished_spans() == ()
 
 
-def test_requests_whose_spans_find_no_room_are_counted_and_go_on(exporter: InMemorySpanExporter) -> None:
-    """The thread that makes spans is held in its first one, so that the others pile up."""
-    held, going_on = threading.Event(), threading.Event()
-
-    class Held(SimpleSpanProcessor):
-        def on_end(self, span: Any) -> None:
-            held.set()
-            going_on.wait(60)
-            super().on_end(span)
-
-    provider = TracerProvider()
-    provider.add_span_processor(Held(exporter))
-    telemetry = Telemetry(provider, max_waiting=2)
-    with ScaffoldingLlm(NativeGenerationController(), {"generation": InstantWorker()}, 1, telemetry=telemetry) as llm:
-        llm.generate("first")
-        assert held.wait(60)
-        llm.generate(["a", "b", "c", "d", "e"])
-        llm.generate("last")  # those before it have been taken in by now, or dropped
-        going_on.set()
-    roots = [span for span in exporter.get_finished_spans() if span.name.startswith("invoke_agent")]
-    assert telemetry.num_dropped == 7 - len(roots)
-    assert 1 + 2 <= len(roots) <= 4
-
-
 def test_hosts_may_share_one_and_end_one_after_the_other(telemetry: Telemetry, exporter: InMemorySpanExporter) -> None:
     def host() -> ScaffoldingLlm:
         return ScaffoldingLlm(NativeGenerationController(), {"generation": InstantWorker()}, telemetry=telemetry)
@@ -226,16 +209,59 @@ def calls_a_task(count: Any, telemetry: Telemetry | None) -> float:
     return float(count.num) / (NUM_REQUESTS * WIDTH)
 
 
-def test_spans_cost_the_host_less_than_a_twentieth(call_count: Any, telemetry: Telemetry) -> None:
-    plain = calls_a_task(call_count, None)
-    with_spans = calls_a_task(call_count, telemetry)
-    assert plain < with_spans < 1.05 * plain, f"{with_spans:.1f} calls a task with spans, {plain:.1f} without"
+def test_spans_of_a_task_cost_a_bounded_number_of_calls(
+    call_count: Any, telemetry: Telemetry, within_ceiling: Callable[[str, float], None]
+) -> None:
+    spans = calls_a_task(call_count, telemetry) - calls_a_task(call_count, None)
+    within_ceiling("spans, calls a task of a vote of 16", spans)
 
 
-@pytest.mark.parametrize("number", [0, True])
-def test_a_wrong_bound_is_named(number: Any) -> None:
-    with pytest.raises(ConfigError, match="max_waiting: is"):
-        Telemetry(TracerProvider(), max_waiting=number)
+def test_flushing_works_after_the_host_was_shut_down(telemetry: Telemetry, exporter: InMemorySpanExporter) -> None:
+    with ScaffoldingLlm(NativeGenerationController(), {"generation": InstantWorker()}, telemetry=telemetry) as llm:
+        llm.generate("question")
+    assert telemetry.flush()
+    assert len(exporter.get_finished_spans()) == 2
+
+
+class Recorder(NativeGenerationController):
+    """Records decisions that hold texts of others."""
+
+    def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
+        record("checks", checks=["a private text"], scores=[0.5, None], num_checks=1)
+        record("stream_lost", error="private", num_tokens=3)
+        record("stop", reason="certain", answer="private", figures={"private": 1})
+        record("lowered", task="BranchTask", to="GenerationTask", reason="the server says: a private text")
+        yield from super().process(tasks, **kwargs)
+
+
+def test_decisions_show_numbers_and_own_words_alone(telemetry: Telemetry, exporter: InMemorySpanExporter) -> None:
+    with ScaffoldingLlm(Recorder(), {"generation": InstantWorker()}, telemetry=telemetry) as llm:
+        llm.generate("question")
+    _, children = spans_of(exporter)
+    shown = {span.name: dict(span.attributes) for span in children if "scaffolding.event" in span.attributes}
+    assert shown == {
+        "checks": {"scaffolding.event": "checks", "scaffolding.scores": "[0.5, null]", "scaffolding.num_checks": 1},
+        "stream_lost": {"scaffolding.event": "stream_lost", "scaffolding.num_tokens": 3},
+        "stop": {"scaffolding.event": "stop", "scaffolding.reason": "certain"},
+        "lowered": {
+            "scaffolding.event": "lowered",
+            "scaffolding.task": "BranchTask",
+            "scaffolding.to": "GenerationTask",
+        },
+    }
+
+
+def test_a_task_that_never_ends_has_a_span(telemetry: Telemetry, exporter: InMemorySpanExporter) -> None:
+    async def hold(task: Any) -> None:
+        await asyncio.Event().wait()
+
+    worker = ScriptedWorker("7", before=hold)
+    with ScaffoldingLlm(NativeGenerationController(), {"generation": worker}, telemetry=telemetry) as llm:
+        result = llm.generate_async("question", timeout=0.01)
+        assert isinstance(result.exception(), RequestTimeoutError)
+    root, (task,) = spans_of(exporter)
+    assert root.attributes["error.type"] == "RequestTimeoutError"
+    assert task.attributes["scaffolding.task"] == "GenerationTask"
 
 
 def test_nothing_is_imported_without_the_extra_and_the_error_says_how(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -382,7 +382,7 @@ class OpenAIWorker(ChatWorker):
         try:
             await self._connection.run(self._kv_control.drop, task)
         except WorkerError as error:  # a failed hint must not fail a request
-            record("ignored", task=type(task).__name__, reason=str(error))
+            record("ignored", task=type(task).__name__, error=str(error))
         return TaskStatus.SUCCESS
 
     async def _forget_stream(self, stream: TaskStream) -> None:
