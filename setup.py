@@ -136,7 +136,8 @@ setup(
         "numpy>=1.26,<3",
         "scipy>=1.12",
         "math-verify>=0.9,<0.10",
-        "antlr4-python3-runtime==4.13.2",  # as its extra antlr4_13_2 asks, which pip below 23.3 does not find
+        # math-verify reads with each of these three, and omegaconf (TensorRT-LLM, Hydra) with 4.9 alone.
+        "antlr4-python3-runtime>=4.9.3,<=4.13.2,!=4.10.*,!=4.12.*,!=4.13.0,!=4.13.1",
         "pydantic>=2.9,<3",
         "ruamel.yaml>=0.18",
         "click>=8.1",

@@ -23,23 +23,32 @@ prompts = [
     "Start with 10. Apply c-8,d+8. Find the total.",
 ]
 
-# llm_worker = TRTLLMWorker.init_with_new_llm(model_dir, backend="pytorch", max_batch_size=32, max_num_tokens=4096)
-llm_worker = TRTLLMWorker(sys.argv[1]) if len(sys.argv) == 2 else HuggingFaceWorker("tinylm/target")
 
-# unchanged, but that an unknown sampling field is an error
-prototype_generation_controller = NativeGenerationController(sampling_params={"max_tokens": 1200, "temperature": 0.9})
+def main() -> None:
+    # `LLM` starts processes that import this file again, so nothing runs outside of main().
+    # llm_worker = TRTLLMWorker.init_with_new_llm(model_dir, backend="pytorch", max_batch_size=32, max_num_tokens=4096)
+    llm_worker = TRTLLMWorker(sys.argv[1]) if len(sys.argv) == 2 else HuggingFaceWorker("tinylm/target")
 
-# unchanged, but that it stops once the winner is settled; allocation=None draws all samples, as upstream does
-prototype_majority_vote_controller = MajorityVoteController(
-    generation_controller=prototype_generation_controller, default_sample_num=3
-)
+    # unchanged, but that an unknown sampling field is an error
+    prototype_generation_controller = NativeGenerationController(
+        sampling_params={"max_tokens": 1200, "temperature": 0.9}
+    )
 
-# unchanged: its tag is the same member, by value; seed=0 is new
-llm = ScaffoldingLlm(
-    prototype_majority_vote_controller, {NativeGenerationController.WorkerTag.GENERATION: llm_worker}, seed=0
-)
-results = llm.generate(prompts)
-for prompt, result in zip(prompts, results, strict=True):
-    # print(result.outputs[0].text)
-    print(f"{prompt} -> {result.answer} ({result.program.ledger.total.decoded} tokens decoded)")
-llm.shutdown(shutdown_workers=True)
+    # unchanged, but that it stops once the winner is settled; allocation=None draws all samples, as upstream does
+    prototype_majority_vote_controller = MajorityVoteController(
+        generation_controller=prototype_generation_controller, default_sample_num=3
+    )
+
+    # unchanged: its tag is the same member, by value; seed=0 is new
+    llm = ScaffoldingLlm(
+        prototype_majority_vote_controller, {NativeGenerationController.WorkerTag.GENERATION: llm_worker}, seed=0
+    )
+    results = llm.generate(prompts)
+    for prompt, result in zip(prompts, results, strict=True):
+        # print(result.outputs[0].text)
+        print(f"{prompt} -> {result.answer} ({result.program.ledger.total.decoded} tokens decoded)")
+    llm.shutdown(shutdown_workers=True)
+
+
+if __name__ == "__main__":
+    main()

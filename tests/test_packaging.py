@@ -17,6 +17,8 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 import scaffolding_ext
 from scaffolding_ext.stack.build import check_stack
@@ -251,6 +253,15 @@ def test_a_stack_file_is_found_through_importlib_resources() -> None:
     text = (importlib.resources.files("scaffolding_ext.configs") / "native.yaml").read_text(encoding="utf-8")
     assert "NativeGenerationController" in text
     assert load_config("configs:native").controller.type == "NativeGenerationController"
+
+
+def test_omegaconf_and_math_verify_can_both_have_the_runtime_that_they_read_with() -> None:
+    """TensorRT-LLM needs omegaconf, which reads with ANTLR 4.9 alone; with 4.13 its import raises."""
+    (asked,) = re.findall(r'"(antlr4-python3-runtime.*)"', (ROOT / "setup.py").read_text(encoding="utf-8"))
+    ours = Requirement(asked)
+    taken = ["4.9.2", "4.9.3", "4.10", "4.11.0", "4.11.1", "4.12.0", "4.13.0", "4.13.1", "4.13.2", "4.14.0"]
+    assert list(ours.specifier.filter(taken)) == ["4.9.3", "4.11.0", "4.11.1", "4.13.2"]
+    assert list((ours.specifier & SpecifierSet("==4.9.*")).filter(taken)) == ["4.9.3"]
 
 
 # ---- the packaged stacks

@@ -65,6 +65,7 @@ if TYPE_CHECKING or _upstream is None:
         RoleMessage,
         SystemMessage,
         TokenizeTask,
+        ToolMessage,
         UserMessage,
     )
     from scaffolding_ext.protocol.standins import (
@@ -102,6 +103,7 @@ else:
     RoleMessage = getattr(_tasks, "RoleMessage", chat_standins.RoleMessage)
     SystemMessage = getattr(_tasks, "SystemMessage", chat_standins.SystemMessage)
     TokenizeTask = getattr(_tasks, "TokenizeTask", chat_standins.TokenizeTask)
+    ToolMessage = getattr(_tasks, "ToolMessage", chat_standins.ToolMessage)
     UserMessage = getattr(_tasks, "UserMessage", chat_standins.UserMessage)
     ExecutionScope = getattr(_upstream, "ExecutionScope", standins.ExecutionScope)
     current_scope = getattr(_upstream, "current_scope", standins.current_scope)
@@ -134,6 +136,7 @@ __all__ = [
     "TaskCollection",
     "TaskStatus",
     "TokenizeTask",
+    "ToolMessage",
     "UserMessage",
     "Worker",
     "close_generator",

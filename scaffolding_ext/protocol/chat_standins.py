@@ -59,6 +59,18 @@ class AssistantMessage(RoleMessage):
         self.tool_calls, self.finish_reason = tool_calls, finish_reason
 
 
+class ToolMessage(RoleMessage):
+    """What a tool returned."""
+
+    def __init__(self, content: str, tool_call_id: str, name: str) -> None:
+        super().__init__("tool", content)
+        self.tool_call_id, self.name = tool_call_id, name
+
+    def to_dict(self) -> dict[str, Any]:
+        """As servers take it."""
+        return {**super().to_dict(), "tool_call_id": self.tool_call_id, "name": self.name}
+
+
 @dataclass
 class ChatTask(StreamGenerationTask):
     """The next message of a chat; it is appended to `messages`, so that the chat goes on with the same task."""
@@ -82,6 +94,20 @@ class ChatTask(StreamGenerationTask):
     def add_messages(self, messages: list[Any]) -> None:
         """Go on with several."""
         self.messages.extend(messages)
+
+    def last_assistant_content(self) -> str | None:
+        """What the model said last; None where it has said nothing yet."""
+        return next((each.content for each in reversed(self.messages) if each.role == "assistant"), None)
+
+    @staticmethod
+    def create_from_prompt(
+        user_prompt: str | None, system_prompts: list[Any] | None = None, tools: Any = None
+    ) -> ChatTask:
+        """A task for the first answer of a chat."""
+        task = ChatTask(messages=list(system_prompts or ()), tools=tools)
+        if user_prompt is not None:
+            task.add_message(UserMessage(user_prompt))
+        return task
 
     @staticmethod
     def create_from_messages(messages: list[Any], tools: Any = None) -> ChatTask:

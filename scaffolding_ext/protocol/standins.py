@@ -23,6 +23,7 @@ class ScaffoldingOutput:
     text: str | None
     token_ids: list[int] | None
     data: Any = None
+    metadata: Any = None
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,10 @@ def test_the_harness_scores_a_stack(tmp_path: Path, warm_torch: Path) -> None:
 def test_upstreams_example_runs_here(tmp_path: Path, warm_torch: Path) -> None:
     out = run([warm_torch / "python", EXAMPLES / "migrate_from_tensorrt_llm.py"], tmp_path, warm_torch)
     assert len(re.findall(r"-> -?\d+ \(\d+ tokens decoded\)$", out, re.MULTILINE)) == 2
+    again = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__mp_main__')"  # as a process of `LLM` does
+    assert not run(
+        [warm_torch / "python", "-c", again, EXAMPLES / "migrate_from_tensorrt_llm.py"], tmp_path, warm_torch
+    )
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

@@ -189,3 +189,24 @@ def test_the_embedded_models_run(scripts: Path, tmp_path: Path) -> None:
         options = ("--config", f"configs:{name}", "--limit", "4", "--output_path", f"runs/{name}")
         run(command, "eval", *options, folder=tmp_path)
     assert "correct %" in run(command, "compare", "runs/native", "runs/dynasor_cot", folder=tmp_path)
+
+
+@pytest.mark.parametrize(("beside", "runtime"), [((), "4.13.2"), (("omegaconf==2.3.0",), "4.9.3")])
+def test_it_installs_beside_omegaconf_and_both_import(
+    wheel: Path, tmp_path: Path, beside: tuple[str, ...], runtime: str
+) -> None:
+    """TensorRT-LLM and Hydra stand on omegaconf, which reads with ANTLR 4.9 alone."""
+    run(sys.executable, "-m", "venv", tmp_path / "venv", folder=tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", wheel, *beside, folder=tmp_path)
+    code = """
+import importlib.metadata, importlib.util
+if importlib.util.find_spec("omegaconf"):
+    from omegaconf import OmegaConf
+    assert OmegaConf.create({"a": "${b}", "b": 1}).a == 1
+from math_verify import parse, verify
+from scaffolding_ext import load_config
+assert verify(parse(r"$\\frac{1}{2}$"), parse("0.5"))
+print(importlib.metadata.version("antlr4-python3-runtime"))
+"""
+    assert run(python, "-c", code, folder=tmp_path).strip() == runtime

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext.protocol import standins
+from scaffolding_ext.protocol import chat_standins, standins
 
 FAKE = Path(__file__).parents[1] / "fake_upstream"
 SCRIPT = FAKE / "scripts" / "scenarios.py"
@@ -242,7 +242,8 @@ def test_upstreams_task_collections_see_our_tasks_and_the_ledger_still_counts(sc
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_silent_failure_raises_under_upstreams_host(scenario: Scenario, case: str, release: str) -> None:
     failed = scenario("failing", "upstream", release=release)[case]
-    assert {name: value for name, value in failed["output"].items() if name != "data"} == {"text": "", "token_ids": []}
+    assert set(failed["output"]) - {"data", "metadata"} == {"text", "token_ids"}
+    assert (failed["output"]["text"], failed["output"]["token_ids"]) == ("", [])
     assert failed["told"] == "NoOutputError"
     assert failed["error"] == "NoOutputError"
     assert "left no output" in failed["message"]
@@ -390,7 +391,7 @@ STREAMING = GENERATION | {"cancel_flag": False, "streaming_step": 1, "request_ha
         (standins.GenerationTask, GENERATION),
         (standins.StreamGenerationTask, STREAMING),
         (standins.RewardTask, TASK | {"input_tokens": None, "input_str": None}),
-        (standins.ScaffoldingOutput, {"text": NO_DEFAULT, "token_ids": NO_DEFAULT, "data": None}),
+        (standins.ScaffoldingOutput, {"text": NO_DEFAULT, "token_ids": NO_DEFAULT, "data": None, "metadata": None}),
     ],
 )
 def test_the_stand_ins_have_upstreams_fields_and_defaults(task_type: type[Any], fields: dict[str, Any]) -> None:
@@ -414,6 +415,19 @@ def test_the_fake_has_the_fields_of_its_release(python: Python, release: str, mi
     ).stdout.split()
     assert set(STREAMING) - set(names) == missing | {"reasoning_effort"}
     assert set(names) <= set(STREAMING)
+
+
+def test_chats_are_made_as_upstream_makes_them() -> None:
+    chat = chat_standins.ChatTask.create_from_prompt("How?", [chat_standins.SystemMessage("Be short.")], tools=["t"])
+    assert (type(chat), chat.tools, chat.input_str) == (chat_standins.ChatTask, ["t"], None)
+    assert [(each.role, each.content) for each in chat.messages] == [("system", "Be short."), ("user", "How?")]
+    assert chat.last_assistant_content() is None
+    chat.add_messages([chat_standins.AssistantMessage("So."), chat_standins.ToolMessage("7", "call-1", "add")])
+    assert chat.last_assistant_content() == "So."
+    assert chat.messages_to_dict_content(3) == [
+        {"role": "tool", "content": "7", "tool_call_id": "call-1", "name": "add"}
+    ]
+    assert chat_standins.ChatTask.create_from_prompt(None).messages == []
 
 
 def test_task_statuses_keep_upstreams_spelling() -> None:

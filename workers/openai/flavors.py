@@ -228,7 +228,7 @@ _KNOWN = (
         "trtllm",
         "tensorrt_llm",
         ("top_k", "min_tokens", "ignore_eos", "best_of"),
-        {"top_p": 1},
+        {"top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1},
         priority=_up_to_one,
         has_kv_control=True,
         thinking=_top_level,

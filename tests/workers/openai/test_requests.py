@@ -92,6 +92,19 @@ def test_without_a_temperature_the_server_decides(flavor):
     assert own <= bodies(flavor).generation(task(temperature=0.0), stream=False).keys()
 
 
+@pytest.mark.parametrize("chat", [False, True])
+def test_trtllm_serve_fills_nothing_from_the_models_own_file(chat):
+    """With `generation_config: auto` it takes from there what a request leaves out."""
+    body = bodies("trtllm", chat).generation(task(input_str="x", temperature=0.7), stream=False)
+    assert {name: body[name] for name in ("top_p", "top_k", "min_p", "repetition_penalty")} == {
+        "top_p": 1,
+        "top_k": 0,
+        "min_p": 0,
+        "repetition_penalty": 1,
+    }
+    assert bodies("trtllm", chat).generation(task(input_str="x", temperature=0.7, top_p=0.9), False)["top_p"] == 0.9
+
+
 def test_prompts_are_sent_as_ids_where_there_are_any():
     assert bodies("vllm").generation(task(input_str="Hello"), stream=False)["prompt"] == [5, 6]
     assert bodies("vllm").generation(GenerationTask(input_str="Hello", max_tokens=1), False)["prompt"] == "Hello"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.errors import ConfigError, InvalidTaskError
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
 from scaffolding_ext.protocol.tasks import ScoreTask
 
 pytest.importorskip("torch")
@@ -200,3 +200,27 @@ def test_chains_that_nothing_can_read_are_refused_at_load(tensorrt_llm: Any) -> 
         assert TRTLLMWorker(llm).max_seq_len == 64
     finally:
         llm.shutdown()
+
+
+@pytest.mark.parametrize(("version", "crashes"), [("1.1.0", True), ("1.2.0rc7", True), ("1.2.1", False)])
+def test_streams_with_log_probabilities_are_refused_where_a_cancel_crashes_the_engine(
+    engine_dir: str, tensorrt_llm: Any, version: str, crashes: bool
+) -> None:
+    tensorrt_llm.__version__ = version
+
+    def stream(**fields: Any) -> StreamGenerationTask:
+        return StreamGenerationTask(input_tokens=[5, 6], max_tokens=2, temperature=0.0, streaming_step=2, **fields)
+
+    async def scenario(worker: TRTLLMWorker) -> None:
+        await worker.run_task(stream())
+        await worker.run_task(GenerationTask(input_tokens=[5], max_tokens=1, temperature=0.0, num_logprobs=1))
+        if crashes:
+            with pytest.raises(InvalidTaskError, match=r"num_logprobs is set, but .* crashes .*#10810"):
+                await worker.run_task(stream(num_logprobs=1))
+        else:
+            await worker.run_task(stream(num_logprobs=1))
+
+    with TRTLLMWorker.from_engine(engine_dir, MODEL, self_test=False) as worker:
+        asyncio.run(scenario(worker))
+    with TRTLLMWorker(MODEL, self_test=False) as worker:  # a checkpoint does not crash
+        asyncio.run(worker.run_task(stream(num_logprobs=1)))

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from tensorrt_llm import HAS_SCOPES
+from tensorrt_llm import HAS_NEWEST_FIELDS, HAS_SCOPES
 
 
 @dataclass
@@ -15,6 +15,8 @@ class ScaffoldingOutput:
     token_ids: list[int]
     if HAS_SCOPES:
         data: Any = None
+    if HAS_NEWEST_FIELDS:
+        metadata: Any = None
 
 
 class ScaffoldingResult:
