@@ -76,7 +76,7 @@ class MajorityVoteController(BaseController):
         check_variety(self.default_sample_num, generation_controller=generation_controller)
         rule = None if allocation is None else allocation_rules.obtain(allocation, "allocation")
         self.allocation: AllocationRule | None = rule
-        if self.allocation is not None and self.allocation.reads_rewards and reward_controller is None:
+        if self.allocation is not None and "rewards" in self.allocation.looks_at and reward_controller is None:
             raise ConfigError("reads rewards, which needs a reward_controller", "allocation")
         self.weight: Weight = vote_weights.obtain(weight, "weight")
         self.reward_controller = reward_controller
@@ -158,7 +158,7 @@ class MajorityVoteController(BaseController):
             type(self).__name__,
             num_rounds=num_rounds,
             min_answers=None if self.allocation is None else self.allocation.min_answers,
-            drift=None if self.allocation is None else self.allocation.observe(classes, max_samples),
+            drift=None if self.allocation is None else self.allocation.observe(Votes(classes, max_samples)),
         )
 
     def _steps(self, classes: Sequence[int], max_samples: int) -> StepCounts:

@@ -80,19 +80,18 @@ class CalibratedRule(AllocationRule):
         self._recent = RecentRequests(self.calibration.certaindex, window)
 
     @property
-    def reads_rewards(self) -> bool:
-        """Whether its policy needs the samples' rewards."""
-        return self.rule.reads_rewards
+    def looks_at(self) -> frozenset[str]:
+        return self.rule.looks_at
 
     def refuses_weights(self, most_weight: float) -> str | None:
         """As its policy does."""
         return self.rule.refuses_weights(most_weight)
 
-    def observe(self, classes: Sequence[int], max_samples: int) -> Mapping[str, float] | None:
+    def observe(self, ended: Votes) -> Mapping[str, float] | None:
         """The drift of the last votes: distance, p-value and whether to calibrate again; None while too few ended."""
-        if len(classes) < self.calibration.knob:
+        if len(ended.classes) < self.calibration.knob:
             return None
-        return self._recent.observe(entropy_certaindex(classes[: self.calibration.knob]))
+        return self._recent.observe(entropy_certaindex(ended.classes[: self.calibration.knob]))
 
     def _num_more(self, votes: Votes) -> int:
         return self.rule.num_more(votes)

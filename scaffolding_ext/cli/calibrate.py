@@ -111,7 +111,7 @@ def certaindex(
         click.echo(json.dumps({"policy": calibration.policy, "figures": figures, "output_path": str(output_path)}))
         return
     click.echo(f"policy    {rule}")
-    if rule.reads_rewards:
+    if "rewards" in rule.looks_at:
         click.echo("          it reads rewards: give the vote the reward_controller that scored these samples")
     click.echo(f"accuracy  {figures['accuracy']:.1%} against {figures['full_accuracy']:.1%} of the full vote")
     click.echo(f"tokens    {figures['tokens']:,.0f} against {figures['full_tokens']:,.0f} a question")

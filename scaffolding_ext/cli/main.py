@@ -25,6 +25,7 @@ from scaffolding_ext.cli.evaluate import evaluate
 from scaffolding_ext.cli.options import Group
 from scaffolding_ext.cli.run import run
 from scaffolding_ext.cli.serve import serve
+from scaffolding_ext.cli.tune import replay, tune
 from scaffolding_ext.errors import ScaffoldingExtError
 
 
@@ -76,5 +77,5 @@ def main() -> None:
     """Reasoning with a budget: run and evaluate inference-time-compute controllers."""
 
 
-for command in (run, check, evaluate, compare, budget, calibrate, engine, serve, env):
+for command in (run, check, evaluate, compare, budget, calibrate, tune, replay, engine, serve, env):
     main.add_command(command)

@@ -177,6 +177,31 @@ class EvaluationConfig(_Section):
         return self
 
 
+class TunedConfig(_Section):
+    """Where a tuned stack comes from, and what was found of it; `scaffolding-ext tune` writes it."""
+
+    setting: str = Field(description="What was chosen, in words.")
+    model: str | None = Field(default=None, description="Whose samples it was chosen on; null for several models.")
+    sampling: dict[str, Any] | None = Field(default=None, description="How they were sampled, where that is known.")
+    data: str = Field(description="SHA-256 of the log.")
+    tasks: list[str] = Field(default_factory=list, description="Benchmarks in the log.")
+    dataset: str | None = Field(default=None, description="The dataset, where a stack drew the samples.")
+    num_questions: int = Field(description="Questions in the log.")
+    num_samples: int = Field(description="Samples of each question.")
+    measure: Literal["accuracy", "agreement"] = Field(
+        description="Whether answers were held against gold answers, or against the vote of all samples."
+    )
+    cost: str = Field(description="The cost that was to be small.")
+    cost_share: float = Field(description="The cost, as a share of that of all samples.")
+    points: list[float] = Field(
+        description="Percentage points above the vote of all samples, and their 95 % interval, on questions that did "
+        "not choose."
+    )
+    promise: str | None = Field(default=None, description="What is promised of further questions; null: nothing.")
+    date: str = Field(description="Day of the choice, ISO 8601.")
+    version: str = Field(description="Version of this package that chose.")
+
+
 class StackConfig(_Section):
     """A stack file."""
 
@@ -217,6 +242,11 @@ class StackConfig(_Section):
         default_factory=dict,
         description="Defaults for the `sampling_params` of every innermost controller that takes them; its own values "
         "win.",
+    )
+    tuned: TunedConfig | None = Field(
+        default=None,
+        description="Where `scaffolding-ext tune` got this stack from. A warning says where the stack now runs another "
+        "model, or samples in another way.",
     )
 
     @model_validator(mode="after")

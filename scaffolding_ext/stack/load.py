@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ from scaffolding_ext.documents import PACKAGED, packaged_recipes, packaged_stack
 from scaffolding_ext.errors import ConfigError, UnknownNameError
 from scaffolding_ext.registry import unknown_name
 from scaffolding_ext.stack.config import StackConfig, validated
+
+
+class TunedStackWarning(UserWarning):
+    """A tuned stack runs with another model, dataset or sampling than it was tuned on."""
+
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 
@@ -33,7 +39,31 @@ def load_config(source: Source, overrides: Sequence[str] = ()) -> StackConfig:
         raise ConfigError("the mapping holds itself, or is nested too deeply") from error
     for override in overrides:
         _override(stack, override)
-    return validated(StackConfig, stack)
+    config = validated(StackConfig, stack)
+    for difference in _differences(config):
+        warnings.warn(difference, TunedStackWarning, stacklevel=2)
+    return config
+
+
+def _differences(config: StackConfig) -> list[str]:
+    """In what a tuned stack now runs otherwise than the samples that it was tuned on."""
+    tuned, worker = config.tuned, config.workers.get("generation")
+    if tuned is None:
+        return []
+    again = "tune it on samples of its own: scaffolding-ext tune"
+    model = None if worker is None else worker.args.get("model")
+    found = []
+    if None not in (tuned.model, model) and tuned.model != model:
+        found.append(f"the stack was tuned on samples of {tuned.model!r} and runs {model!r}; {again}")
+    for name, value in (tuned.sampling or {}).items():
+        if name in config.sampling and config.sampling[name] != value:
+            found.append(
+                f"the stack was tuned on samples with {name} {value!r} and samples with {config.sampling[name]!r}; "
+                f"{again}"
+            )
+    if tuned.dataset is not None and config.dataset is not None and tuned.dataset != config.dataset.source:
+        found.append(f"the stack was tuned on {tuned.dataset!r} and its dataset is {config.dataset.source!r}; {again}")
+    return found
 
 
 def _read(source: str | os.PathLike[str]) -> dict[str, Any]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.special import betainc, gammainc, gammaincinv
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, SequentialRule, Standing
+from scaffolding_ext.controllers.vote.allocation.base import SequentialRule, Standing
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 
-CONFIDENCES = (0.98, 0.95, 0.9, 0.85, 0.8, 0.7)  # that a calibration tries
+CONFIDENCES = (0.95, 0.9, 0.85, 0.8, 0.7)  # that a trial tries
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
 
 
@@ -62,12 +63,11 @@ class BetaConsistency(SequentialRule):
         require.whole("min_samples", self.min_samples)
 
     @classmethod
-    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        leaps = {"leap": 1.0, "give_up": True}
         return {
-            "adaptive, beta": [cls(confidence=value) for value in CONFIDENCES],
-            "adaptive, beta, in leaps, gives up": [
-                cls(confidence=value, leap=1, give_up=True) for value in CONFIDENCES
-            ],
+            "Adaptive-Consistency": [{"confidence": value} for value in CONFIDENCES],
+            "Adaptive-Consistency in leaps": [{"confidence": value, **leaps} for value in CONFIDENCES],
         }
 
     def is_certain(self, standing: Standing) -> bool:
@@ -97,8 +97,8 @@ class DirichletConsistency(SequentialRule):
         require.number("confidence", self.confidence, above=0.5, below=1)
 
     @classmethod
-    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
-        return {"adaptive, dirichlet": [cls(confidence=value) for value in CONFIDENCES]}
+    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"Adaptive-Consistency, Dirichlet": [{"confidence": value} for value in CONFIDENCES]}
 
     def is_certain(self, standing: Standing) -> bool:
         """Whether the leader is the likeliest class with the wanted confidence."""

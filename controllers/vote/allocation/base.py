@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext import require
+from scaffolding_ext.controllers.rule import DecisionRule
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.voting import vote
 
@@ -26,6 +27,7 @@ class Votes:
         lengths: Tokens of each sample, where they are known.
         weights: What each sample's vote weighs, at least 0; None where all weigh 1.
         most_weight: The most that a vote can weigh.
+        probabilities: Probability of the asked answer of each sample, where it was asked.
     """
 
     classes: Sequence[int]
@@ -34,6 +36,7 @@ class Votes:
     lengths: Sequence[int] | None = None
     weights: Sequence[float] | None = None
     most_weight: float = 1.0
+    probabilities: Sequence[float] | None = None
 
     @property
     def num_remaining(self) -> int:
@@ -41,7 +44,7 @@ class Votes:
         return self.max_samples - len(self.classes)
 
 
-class AllocationRule(ABC):
+class AllocationRule(DecisionRule[Votes]):
     """Decides when a vote has seen enough. Rules are frozen dataclasses: equal settings, equal decisions.
 
     A subclass implements `_num_more`. Callers ask `num_more`, draw as many samples, append them, and ask again. A
@@ -50,29 +53,21 @@ class AllocationRule(ABC):
     Attributes:
         min_answers: Answers that a vote must have before the rule may stop it, for the trace; None where the rule
             counts samples without an answer in another way.
-        is_fitted: Whether `families` fits each setting to the labelled votes. A calibration then fits on some questions
-            and plays on the others, so `families` must give equally many settings for any votes.
+        is_fitted: Whether `settings_to_try` fits each setting to the recorded votes. A trial then fits on some
+            questions and plays on the others, so the lists must be equally long for any votes.
     """
 
     min_answers: int | None = None
     is_fitted: ClassVar[bool] = False
 
-    @classmethod
-    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
-        """The settings that a calibration tries, by family; none by default.
-
-        Args:
-            votes: The labelled votes; their sizes and lengths bound the settings.
-
-        Returns:
-            Each family's rules, the most careful first where an order is known.
-        """
-        return {}
-
     @property
-    def reads_rewards(self) -> bool:
-        """Whether the rule needs the samples' rewards."""
-        return False
+    def looks_at(self) -> frozenset[str]:
+        """`"size"`, `"counts"` (of each class), `"answers"` (the order counts, too), or columns of `Votes`."""
+        return frozenset({"counts"})
+
+    @classmethod
+    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {}
 
     def refuses_weights(self, most_weight: float) -> str | None:
         """Why the rule cannot decide on votes that do not all weigh 1; None where it can.
@@ -92,15 +87,6 @@ class AllocationRule(ABC):
         if votes.num_remaining <= 0:
             return 0
         return max(0, min(votes.num_remaining, self._num_more(votes)))
-
-    def observe(self, classes: Sequence[int], max_samples: int) -> Mapping[str, float] | None:
-        """Take in a vote that has ended, for rules that watch many votes; returns figures for the trace.
-
-        Args:
-            classes: Class of each sample's answer that voted.
-            max_samples: Most samples that the vote could have drawn.
-        """
-        return None
 
     @abstractmethod
     def _num_more(self, votes: Votes) -> int:

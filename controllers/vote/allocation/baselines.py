@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote, knobs_of, most_samples
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote, most_samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +27,15 @@ class Even(AllocationRule):
         ValueError: The number is out of range.
     """
 
+    plainness = 0
     num_samples: int = 8
 
     def __post_init__(self) -> None:
         require.whole("num_samples", self.num_samples)
 
-    @classmethod
-    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
-        return {"even": [cls(num_samples=number) for number in range(most_samples(votes), 0, -1)]}
+    @property
+    def looks_at(self) -> frozenset[str]:
+        return frozenset({"size"})
 
     def _num_more(self, votes: Votes) -> int:
         return self.num_samples - len(votes.classes)
@@ -61,11 +63,18 @@ class LengthThreshold(AllocationRule):
         require.number("max_mean_length", self.max_mean_length, above=0)
         require.whole("knob", self.knob)
 
+    @property
+    def looks_at(self) -> frozenset[str]:
+        return frozenset({"lengths"})
+
     @classmethod
-    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
-        lengths = np.concatenate([np.asarray(each.lengths, dtype=float) for each in votes])
-        cuts = sorted({float(cut) for cut in np.quantile(lengths, (0.1, 0.25, 0.5, 0.75, 0.9)) if cut > 0})
-        return {"length": [cls(max_mean_length=cut, knob=knob) for knob in knobs_of(votes) for cut in cuts]}
+    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        if not recorded:
+            return {}
+        lengths = np.concatenate([np.asarray(each.lengths, dtype=float) for each in recorded])
+        cuts = sorted({float(cut) for cut in np.quantile(lengths, (0.25, 0.5, 0.75)) if cut > 0})
+        knobs = (knob for knob in (1, 2, 4) if knob < most_samples(recorded))
+        return {f"length, knob {n}": [{"max_mean_length": cut, "knob": n} for cut in cuts] for n in knobs}
 
     def _num_more(self, votes: Votes) -> int:
         if votes.lengths is None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import Any
 
-from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Rival, SequentialRule, Standing
+from scaffolding_ext.controllers.vote.allocation.base import Rival, SequentialRule, Standing
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 
 
@@ -20,9 +21,11 @@ class Curtailment(SequentialRule):
         Curtailed sampling, as in acceptance sampling: Wald, "Sequential Analysis", 1947.
     """
 
+    plainness = 1
+
     @classmethod
-    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
-        return {"curtailment": [cls(leap=1)]}
+    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"curtailment": [{"leap": 1.0}]}
 
     def is_certain(self, standing: Standing) -> bool:
         """Whether the winner of the full vote is known."""

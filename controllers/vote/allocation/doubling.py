@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.certaindex import MIN_ANSWERS, has_answers
@@ -27,6 +28,7 @@ class AgreementDoubling(AllocationRule):
         `AdaptiveSelfConsistency` of its_hub (Red Hat AI Innovation Team), whose defaults `agreement` and `first` are.
     """
 
+    plainness = 1
     agreement: float = 0.75
     first: int = 2
     min_answers: int = MIN_ANSWERS
@@ -37,8 +39,8 @@ class AgreementDoubling(AllocationRule):
         require.whole("min_answers", self.min_answers)
 
     @classmethod
-    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
-        return {"its_hub doubling": [cls(agreement=share) for share in (1.0, 0.9, 0.8, 0.75, 0.6, 0.51)]}
+    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"doubling": [{"agreement": share} for share in (1.0, 0.9, 0.8, 0.75, 0.6, 0.51)]}
 
     def _num_more(self, votes: Votes) -> int:
         num_drawn = len(votes.classes)

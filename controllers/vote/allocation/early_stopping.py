@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
@@ -25,14 +26,19 @@ class EarlyStoppingWindow(AllocationRule):
         arXiv 2401.10480.
     """
 
+    plainness = 2
     window: int = 5
 
     def __post_init__(self) -> None:
         require.whole("window", self.window, least=2)  # with 1, the first sample would stop the vote
 
+    @property
+    def looks_at(self) -> frozenset[str]:
+        return frozenset({"answers"})
+
     @classmethod
-    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
-        return {"early stopping": [cls(window=window) for window in range(min(8, most_samples(votes)), 1, -1)]}
+    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"early stopping": [{"window": size} for size in (8, 5, 4, 3, 2) if size <= most_samples(recorded)]}
 
     def _num_more(self, votes: Votes) -> int:
         num_over = len(votes.classes) % self.window

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,20 +55,20 @@ class LabelledVote:
             The paper counts the steps up to the first right answer. A vote that is right once and then wrong has not
             arrived there, so here it must stay right.
         """
-        needed = None
-        for num_samples in range(len(self.classes), 0, -1):
-            if not self.is_right(num_samples):
-                break
-            needed = num_samples
+        counts: Counter[int] = Counter()
+        order: dict[int, int] = {}  # the first sample of each class
+        leader, needed = -1, None
+        for index, number in enumerate(self.classes):
+            if number != -1:
+                order.setdefault(number, index)
+                counts[number] += 1
+                if leader == -1 or (counts[number], -order[number]) > (counts[leader], -order[leader]):
+                    leader = number
+            is_right = leader != -1 and bool(self.correct[order[leader]])
+            needed = (needed or index + 1) if is_right else None
         return needed
 
 
 def most_samples(votes: Sequence[LabelledVote]) -> int:
-    """Samples of the largest vote."""
-    return max(len(each.classes) for each in votes)
-
-
-def knobs_of(votes: Sequence[LabelledVote]) -> list[int]:
-    """Numbers of samples after which a rule may look at these votes."""
-    most = most_samples(votes)
-    return [knob for knob in (2, 3, 4, 5, 6, 8) if knob < most]
+    """Samples of the largest vote; 0 without one."""
+    return max((len(each.classes) for each in votes), default=0)

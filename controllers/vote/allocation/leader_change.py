@@ -9,8 +9,9 @@ is 0 where curtailment stops.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +19,10 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gammaln
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Rival, SequentialRule, Standing
+from scaffolding_ext.controllers.vote.allocation.base import Rival, SequentialRule, Standing
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 
-CONCENTRATIONS = (2.0, 1.0, 0.5)  # that a calibration tries, beside the one that fits its votes
-MISSES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25)
+MISSES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)  # that a trial tries
 
 
 @lru_cache(maxsize=65_536)
@@ -120,6 +120,7 @@ class LeaderChange(SequentialRule):
         Ours. The urn is Blackwell and MacQueen's, "Ferguson distributions via Polya urn schemes", 1973.
     """
 
+    plainness = 1
     leap: float = 2.0
     miss: float = 0.1
     concentration: float = 1.0
@@ -130,10 +131,14 @@ class LeaderChange(SequentialRule):
         require.number("concentration", self.concentration, above=0)
 
     @classmethod
-    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
-        weights = sorted({*CONCENTRATIONS, round(fit_concentration([each.classes for each in votes]), 2)}, reverse=True)
-        plain = [cls(miss=miss, concentration=weight) for weight in weights for miss in MISSES]
-        return {"leader change": plain, "leader change, gives up": [replace(rule, give_up=True) for rule in plain]}
+    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        lists = {
+            "LeaderChange": {"concentration": 1.0},
+            "LeaderChange, many answers unseen": {"concentration": 2.0, "leap": 1.0},
+        }
+        if any(-1 in vote.classes for vote in recorded):
+            lists["LeaderChange, gives up"] = {"concentration": 1.0, "give_up": True}
+        return {name: [{"miss": miss, **args} for miss in MISSES] for name, args in lists.items()}
 
     def is_certain(self, standing: Standing) -> bool:
         """Whether the winner is known well enough."""

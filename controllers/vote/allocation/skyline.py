@@ -8,6 +8,7 @@ Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex", arXiv
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 from scaffolding_ext import require
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote, knobs_of, most_samples
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote, most_samples
 from scaffolding_ext.errors import ConfigError
 
 
@@ -88,8 +89,8 @@ def fit_curve(votes: Sequence[LabelledVote], knob: int, quantile: float) -> Curv
     return Curve(tuple(values), tuple(int(number) for number in np.maximum.accumulate(wanted)))
 
 
-QUANTILES = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5)  # that a calibration tries
-STEPS = (2, 4)  # between the looks of the dynamic rule that a calibration tries
+KNOBS = (2, 4)  # that a trial tries
+QUANTILES = (0.95, 0.9, 0.8, 0.65)  # that a trial tries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +106,17 @@ class InitialStepSkyline(AllocationRule):
     knob: int
     curve: Curve
 
+    @property
+    def looks_at(self) -> frozenset[str]:
+        return frozenset({"answers"})
+
     @classmethod
-    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
-        knobs = knobs_of(votes) if _can_be_fitted(votes) else []
-        fitted = [cls(knob=knob, curve=fit_curve(votes, knob, share)) for knob in knobs for share in QUANTILES]
-        return {"curve at one knob": fitted} if fitted else {}
+    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        knobs = [knob for knob in KNOBS if _can_be_fitted(recorded) and knob < most_samples(recorded)]
+        return {
+            f"curve at {knob}": [{"knob": knob, "curve": fit_curve(recorded, knob, share)} for share in QUANTILES]
+            for knob in knobs
+        }
 
     def __post_init__(self) -> None:
         require.whole("knob", self.knob)
@@ -137,16 +144,18 @@ class DynamicSkyline(AllocationRule):
     knobs: tuple[int, ...]
     curves: tuple[Curve, ...]
 
+    @property
+    def looks_at(self) -> frozenset[str]:
+        return frozenset({"answers"})
+
     @classmethod
-    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
-        looks = [tuple(range(step, most_samples(votes), step)) for step in STEPS] if _can_be_fitted(votes) else []
-        fitted = [
-            cls(knobs=knobs, curves=tuple(fit_curve(votes, knob, share) for knob in knobs))
-            for knobs in looks
-            if knobs
-            for share in QUANTILES
-        ]
-        return {"curves at every knob": fitted} if fitted else {}
+    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        sizes = itertools.takewhile(
+            lambda size: size < most_samples(recorded), (2**power for power in itertools.count(1))
+        )
+        knobs = tuple(sizes) if _can_be_fitted(recorded) else ()
+        curves = {share: tuple(fit_curve(recorded, knob, share) for knob in knobs) for share in QUANTILES}
+        return {"curves at every knob": [{"knobs": knobs, "curves": each} for each in curves.values()]} if knobs else {}
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "knobs", tuple(self.knobs))

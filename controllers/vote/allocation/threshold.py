@@ -11,10 +11,11 @@ import numpy as np
 from scaffolding_ext import require
 from scaffolding_ext.controllers.certaindex import MIN_ANSWERS, Measure, Threshold, is_certain, measure_value
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote, knobs_of
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote, most_samples
 
-THRESHOLDS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)  # that a calibration tries
-BESIDE_REWARDS = (0.9, 0.7, 0.5, 0.0)  # of the entropy, that it tries beside a threshold of the rewards
+KNOBS = (2, 4, 5)  # samples before a look, or between looks, that a trial tries
+THRESHOLDS = (1.0, 0.8, 0.7, 0.5)  # that a trial tries
+BESIDE_REWARDS = (0.9, 0.5, 0.0)  # of the entropy, that it tries beside a threshold of the rewards
 REWARD_MEASURES: tuple[Measure, ...] = ("mean_reward", "max_reward")
 REWARD_QUANTILES = (0.25, 0.5, 0.75)  # of the questions reach the threshold that it tries
 
@@ -32,6 +33,7 @@ class CertaindexRule(AllocationRule):
         ValueError: A setting is out of range.
     """
 
+    plainness = 2
     threshold: float = 0.7
     reward_thresholds: tuple[Threshold, ...] = ()
     min_answers: int = MIN_ANSWERS
@@ -42,9 +44,8 @@ class CertaindexRule(AllocationRule):
         object.__setattr__(self, "reward_thresholds", tuple(map(Threshold.of, self.reward_thresholds)))
 
     @property
-    def reads_rewards(self) -> bool:
-        """Whether there are reward thresholds."""
-        return bool(self.reward_thresholds)
+    def looks_at(self) -> frozenset[str]:
+        return frozenset({"counts", "rewards"} if self.reward_thresholds else {"counts"})
 
     def is_certain(self, votes: Votes, num_samples: int) -> bool:
         """Whether every measure of the first samples reaches its threshold."""
@@ -74,10 +75,8 @@ class StaticThreshold(CertaindexRule):
         require.whole("knob", self.knob)
 
     @classmethod
-    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
-        plain = [cls(threshold=least, knob=n) for n in knobs_of(votes) for least in THRESHOLDS]
-        rewarded = [cls(knob=n, **both) for n in knobs_of(votes) for both in _conjunctions(votes, n)]
-        return {"certaindex, one knob": plain, "certaindex and rewards, one knob": rewarded}
+    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return _lists("knob", recorded)
 
     def _num_more(self, votes: Votes) -> int:
         if len(votes.classes) < self.knob:
@@ -106,13 +105,23 @@ class ThresholdEvery(CertaindexRule):
         require.whole("step", self.step)
 
     @classmethod
-    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
-        plain = [cls(threshold=least, step=n) for n in knobs_of(votes) for least in THRESHOLDS]
-        rewarded = [cls(step=n, **both) for n in knobs_of(votes) for both in _conjunctions(votes, n)]
-        return {"certaindex, every step": plain, "certaindex and rewards, every step": rewarded}
+    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return _lists("step", recorded)
 
     def _num_more(self, votes: Votes) -> int:
         return 0 if votes.classes and self.is_certain(votes, len(votes.classes)) else self.step
+
+
+def _lists(name: str, votes: Sequence[LabelledVote]) -> dict[str, list[dict[str, Any]]]:
+    """The thresholds to try at each `knob` or `step`, alone and beside the rewards where there are some."""
+    lists: dict[str, list[dict[str, Any]]] = {}
+    for number in (number for number in KNOBS if number < most_samples(votes)):
+        where = f"certaindex, {name} {number}"
+        lists[where] = [{"threshold": least, name: number} for least in THRESHOLDS]
+        rewarded = [{name: number, **both} for both in _conjunctions(votes, number)]
+        if rewarded:
+            lists[f"{where}, rewards"] = rewarded
+    return lists
 
 
 def _conjunctions(votes: Sequence[LabelledVote], knob: int) -> list[dict[str, Any]]:

@@ -94,15 +94,19 @@ def try_rules(
     folds = np.array_split(rng.permutation(len(votes)), min(NUM_FOLDS, len(votes)))
     found: dict[str, Mapping[AllocationRule, Outcome]] = {}
     for kind in rules_to_try():
-        for name, rules in kind.families(votes).items():
+        for name, rules in _families(kind, votes).items():
             if kind.is_fitted:
                 outcomes = _cross_fitted(kind, name, votes, orders, folds)
             else:
-                tried = (rule for rule in rules if reads_rewards or not rule.reads_rewards)
+                tried = (rule for rule in rules if reads_rewards or "rewards" not in rule.looks_at)
                 outcomes = {rule: play(rule, orders) for rule in tried}
             if outcomes:
                 found[name] = outcomes
     return Trial(full, found)
+
+
+def _families(kind: type[AllocationRule], votes: Sequence[LabelledVote]) -> dict[str, list[AllocationRule]]:
+    return {name: [kind(**args) for args in own] for name, own in kind.settings_to_try(votes).items()}
 
 
 def _cross_fitted(
@@ -119,14 +123,14 @@ def _cross_fitted(
     parts = []
     for fold in folds:
         others = [votes[index] for index in sorted(set(range(len(votes))) - set(fold.tolist()))]
-        rules = kind.families(others).get(name)
+        rules = _families(kind, others).get(name)
         if rules is None:
             return {}
         parts.append([play(rule, [orders[index] for index in fold]) for rule in rules])
     places = np.argsort(np.concatenate(folds))
     names = [field.name for field in dataclasses.fields(Outcome)]
     found: dict[AllocationRule, Outcome] = {}
-    for rule, own in zip(kind.families(votes)[name], zip(*parts, strict=True), strict=True):
+    for rule, own in zip(_families(kind, votes)[name], zip(*parts, strict=True), strict=True):
         columns = {each: np.concatenate([getattr(part, each) for part in own])[places] for each in names}
         found.setdefault(rule, Outcome(**columns))
     return found

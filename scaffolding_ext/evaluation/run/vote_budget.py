@@ -148,7 +148,7 @@ def _checked(controller: Controller) -> MajorityVoteController:
         raise ConfigError(
             "must be uniform with evaluation.total_tokens, which compares only answers", "controller.args.weight"
         )
-    if controller.allocation is not None and controller.allocation.reads_rewards:
+    if controller.allocation is not None and "rewards" in controller.allocation.looks_at:
         raise ConfigError(
             "reads rewards, and evaluation.total_tokens has none: give a rule that reads none",
             "controller.args.allocation",

@@ -41,7 +41,7 @@ def questions(num_solved: int) -> list[LabelledVote]:
 def test_a_curve_is_played_on_questions_that_it_was_not_fitted_to() -> None:
     """Nine questions teach that no sample is needed behind the knob; the tenth alone needs more, if it is seen."""
     trial = try_rules(questions(9), 4, np.random.default_rng(0))
-    played = trial.families["curve at one knob"]
+    played = trial.families["curve at 2"]
     rules = [rule for rule in played if isinstance(rule, InitialStepSkyline)]
     assert any(rule.curve.num_samples[-1] > rule.knob for rule in rules)
     assert all(played[rule].num_samples.tolist() == [rule.knob] * 10 for rule in rules)
@@ -50,15 +50,18 @@ def test_a_curve_is_played_on_questions_that_it_was_not_fitted_to() -> None:
 def test_a_curve_that_some_questions_cannot_teach_is_left_out() -> None:
     wrong = dataclasses.replace(EASY, correct=[False] * 6)
     trial = try_rules([EASY, wrong], 1, np.random.default_rng(0))
-    assert InitialStepSkyline.families([EASY, wrong])
-    assert "curve at one knob" not in trial.families
+    assert InitialStepSkyline.settings_to_try([EASY, wrong])
+    assert "curve at 2" not in trial.families
     assert "curtailment" in trial.families
 
 
 def test_rewards_are_read_where_there_are_some_and_they_may_be() -> None:
     scored = [dataclasses.replace(vote, rewards=[0.9, 0.8, 0.7, 0.9, 0.8, 0.7]) for vote in questions(5)]
     reading = [
-        any(rule.reads_rewards for rule in try_rules(votes, 1, np.random.default_rng(0), reads_rewards=may).outcomes)
+        any(
+            "rewards" in rule.looks_at
+            for rule in try_rules(votes, 1, np.random.default_rng(0), reads_rewards=may).outcomes
+        )
         for votes, may in ((scored, True), (scored, False), (questions(5), True))
     ]
     assert reading == [True, False, False]

@@ -87,17 +87,21 @@ def test_where_none_is_within_the_loss_the_one_that_loses_least_is_taken() -> No
         cheapest({}, np.array([1.0]), 0.0)
 
 
-def test_every_setting_of_every_family_plays() -> None:
+def test_every_setting_of_every_list_plays() -> None:
     scored = dataclasses.replace(VOTE, rewards=[0.1, 0.9, 0.4, 0.3, 0.8, 0.2])
     plain, made = (
-        {name: rules for kind in rules_to_try() for name, rules in kind.families([vote]).items()}
+        {
+            name: [kind(**args) for args in own]
+            for kind in rules_to_try()
+            for name, own in kind.settings_to_try([vote]).items()
+        }
         for vote in (VOTE, scored)
     )
     orders = shuffled([scored], 2, np.random.default_rng(0))
-    assert {"curtailment", "leader change", "certaindex, every step", "curve at one knob"} <= plain.keys()
-    rewarded = "certaindex and rewards, one knob", "certaindex and rewards, every step"
-    assert [len(plain[name]) for name in rewarded] == [0, 0]
-    assert all(rule.reads_rewards for name in rewarded for rule in made[name])
+    assert {"curtailment", "LeaderChange", "certaindex, step 2", "curve at 2"} <= plain.keys()
+    rewarded = made.keys() - plain.keys()
+    assert {"certaindex, knob 2, rewards", "certaindex, step 2, rewards"} <= rewarded
+    assert all("rewards" in rule.looks_at for name in rewarded for rule in made[name])
     for rules in made.values():
         assert rules
         assert rules[0].is_fitted or len(set(rules)) == len(rules)

@@ -1,0 +1,283 @@
+"""`scaffolding-ext tune`: from recorded samples to the setting that saves the most and loses the least."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option
+
+if TYPE_CHECKING:
+    from scaffolding_ext.evaluation.trial.choice import Goal
+    from scaffolding_ext.evaluation.trial.ended import Price
+    from scaffolding_ext.evaluation.trial.trial import Trial
+
+_COSTS = ("decoded", "computed", "dollars", "seconds", "critical")
+_CACHES = ("kept", "blocks", "nothing")
+_log_arguments = click.argument(
+    "logs", nargs=-1, required=True, metavar="LOG...", type=click.Path(exists=True, path_type=Path)
+)
+_task_option = click.option("--task", metavar="NAME", help="Only questions of tasks whose name contains NAME.")
+_num_samples_option = click.option(
+    "--num_samples",
+    type=click.IntRange(min=2),
+    help="Samples of each question; questions with fewer are left out.  [default: as many as most questions have]",
+)
+_cost_option = click.option(
+    "--cost",
+    type=click.Choice(_COSTS),
+    default="decoded",
+    show_default=True,
+    help="What is to be small: decoded tokens, computed tokens (those that are read, too), dollars (with --price), "
+    "seconds, or tokens on the critical path.",
+)
+_cache_option = click.option(
+    "--cache",
+    type=click.Choice(_CACHES),
+    default="blocks",
+    show_default=True,
+    help="For --cost computed: the KV of a chain is kept, prefixes are cached in blocks, or nothing is kept.",
+)
+
+
+def _price(ctx: click.Context, param: click.Parameter, text: str | None) -> Price | None:
+    """The prices of `0.5,0.05,2`."""
+    from scaffolding_ext.evaluation.trial.ended import Price
+
+    if text is None:
+        return None
+    try:
+        read, cached, decoded = map(float, text.split(","))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is no list of three numbers: give the dollars of a million tokens that are read, read from a "
+            "cache, and decoded, such as 0.5,0.05,2"
+        ) from None
+    return Price(read, cached, decoded)
+
+
+_price_option = click.option(
+    "--price",
+    callback=_price,
+    metavar="IN,CACHED,OUT",
+    help="Dollars of a million tokens that are read, read from a cache, and decoded; for --cost dollars.",
+)
+_seed_option = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all that is random."
+)
+
+
+def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    """Tokens, or a share of those of all samples: `25%` is given back as -0.25."""
+    if text is None:
+        return None
+    number, percent, rest = text.partition("%")
+    try:
+        value = float(number)
+    except ValueError:
+        value = -1.0
+    if value <= 0 or rest or (percent and value > 100):
+        raise click.BadParameter(
+            f"{text!r} is no budget: give the tokens of all recorded questions together, such as 2000000, or a share "
+            "of what all samples take, such as 25%"
+        )
+    return -value / 100 if percent else value
+
+
+@click.command(cls=Command, short_help="What would have been saved on my model? Read logs, choose, write a stack.")
+@_log_arguments
+@_task_option
+@_num_samples_option
+@_cost_option
+@_cache_option
+@_price_option
+@click.option(
+    "--max_loss",
+    type=Finite(0, 100),
+    default=0.3,
+    show_default=True,
+    help="Points of accuracy that may be lost against the vote of all samples.",
+)
+@click.option(
+    "--confidence",
+    type=Finite(0.5, 1, max_open=True),
+    help="Promise that further questions lose no more than --max_loss, with this confidence, such as 0.9. The exit "
+    "code is 1 where nothing can be promised.  [default: nothing is promised]",
+)
+@click.option(
+    "--budget",
+    callback=_budget,
+    metavar="TOKENS",
+    help="Choose the most accurate setting that takes no more: tokens of all questions together, or a share such as "
+    "25%. --max_loss is not used then.",
+)
+@click.option("--config", "source", metavar="FILE", help="Stack whose workers and prompt the written stack keeps.")
+@click.option("--output_path", type=OutputPath(), help="Write the chosen stack.")
+@click.option("--report_path", type=OutputPath(), help="Write one self-contained HTML page.")
+@click.option("--plot_path", type=OutputPath(), help="Write a picture of the frontier.")
+@_seed_option
+@json_option
+@click.pass_context
+def tune(
+    ctx: click.Context,
+    logs: tuple[Path, ...],
+    task: str | None,
+    num_samples: int | None,
+    cost: str,
+    cache: str,
+    price: Price | None,
+    max_loss: float,
+    confidence: float | None,
+    budget: float | None,
+    source: str | None,
+    output_path: Path | None,
+    report_path: Path | None,
+    plot_path: Path | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Play every rule on recorded samples, and choose the setting that saves the most and loses the least.
+
+    A LOG is a log of inspect_ai, the samples of lm-evaluation-harness, details of lighteval, a folder of `eval`, or a
+    JSONL file with a question and its samples a line. Nothing runs a model.
+
+    \b
+    Example:
+      scaffolding-ext tune logs/gpqa.eval --output_path stack.yaml --report_path tuned.html
+      scaffolding-ext replay logs/other.eval --config stack.yaml
+    """
+    from scaffolding_ext.evaluation.trial.choice import Cheapest, MostAccurate
+    from scaffolding_ext.evaluation.trial.promise import promised
+    from scaffolding_ext.evaluation.trial.stack_file import stack_of
+    from scaffolding_ext.evaluation.trial.text import notes_of, sentence_of, table_of
+    from scaffolding_ext.stack.load import load_config
+
+    if confidence is not None and (budget is not None or not 0 < max_loss < 100):
+        raise click.UsageError("--confidence needs a --max_loss above 0, and no --budget", ctx)
+    base = None if source is None else load_config(source)
+    trial = _trial(logs, task, num_samples, cost, cache, price, seed)
+    trial.try_all()
+    goal: Goal = Cheapest(max_loss / 100)
+    if budget is not None:
+        goal = MostAccurate(-budget if budget < 0 else budget / float(trial.full.costs[trial.cost].sum()))
+    promise = None if confidence is None else promised(trial, max_loss / 100, confidence)
+    if promise is None:
+        setting = trial.chosen(goal) or trial.all_samples
+        judged = trial.judged(goal)
+    else:
+        setting = promise.setting or trial.all_samples
+        judged = trial.played[setting]
+    named = {**trial.baselines(goal), "chosen": judged}
+    rows = trial.rows(named)
+    chosen = rows[-1]
+    if output_path is not None and (promise is None or promise.setting is not None):
+        text = None if promise is None else str(promise)
+        output_path.write_text(stack_of(setting, chosen, trial, promise=text, base=base).to_yaml())
+    if as_json:
+        from scaffolding_ext.evaluation.trial.document import document_of
+
+        stack = stack_of(setting, chosen, trial, promise=None if promise is None else str(promise), base=base)
+        click.echo(json.dumps(document_of(trial, goal, rows, stack, promise)))
+    else:
+        click.echo(table_of(rows, trial.recording, trial.cost))
+        click.echo()
+        click.echo(_wrapped(sentence_of(str(setting), chosen, trial.recording, trial.cost)))
+        for note in notes_of(trial):
+            click.echo(_wrapped(note))
+        if promise is not None and promise.setting is not None:
+            click.echo(_wrapped(f"Promised: {promise}."))
+        for path in (output_path, report_path, plot_path):
+            if path is not None and path.exists():
+                click.echo(f"written: {path}")
+    if promise is not None and promise.setting is None:
+        click.echo(f"Error: {promise}.", err=True)
+        ctx.exit(1)
+
+
+def _trial(
+    logs: Sequence[Path],
+    task: str | None,
+    num_samples: int | None,
+    cost: str,
+    cache: str,
+    price: Price | None,
+    seed: int,
+) -> Trial:
+    """The logs, ready to be played on."""
+    from scaffolding_ext.evaluation.recordings.read import read_recording
+    from scaffolding_ext.evaluation.trial.trial import Trial
+
+    recording = read_recording(logs, task=task, num_samples=num_samples)
+    named: Any = cache if cost == "computed" else cost
+    return Trial(recording, named, price, seed)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 80, break_on_hyphens=False)
+
+
+@click.command(cls=Command, short_help="What would this stack have done on these logs?")
+@_log_arguments
+@click.option("--config", "source", required=True, metavar="FILE", help="The stack.")
+@_task_option
+@_num_samples_option
+@_cost_option
+@_cache_option
+@_price_option
+@_seed_option
+@json_option
+@click.pass_context
+def replay(
+    ctx: click.Context,
+    logs: tuple[Path, ...],
+    source: str,
+    task: str | None,
+    num_samples: int | None,
+    cost: str,
+    cache: str,
+    price: Price | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Play a stack on recorded samples: what it would have answered, and what it would have cost.
+
+    \b
+    Example:
+      scaffolding-ext replay logs/other.eval --config stack.yaml
+    """
+    from scaffolding_ext.evaluation.trial.choice import Cheapest
+    from scaffolding_ext.evaluation.trial.stack_file import setting_of
+    from scaffolding_ext.evaluation.trial.text import notes_of, table_of
+    from scaffolding_ext.stack.load import load_config
+
+    setting = setting_of(load_config(source))
+    trial = _trial(logs, task, num_samples, cost, cache, price, seed)
+    trial.try_numbers()
+    rows = trial.rows({**trial.baselines(Cheapest(0.003)), "this stack": trial.play(setting)})
+    row = rows[-1]
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "cost_share": row.cost_share.value,
+                    "points": row.points.value,
+                    "interval": row.points[1:],
+                    "rounds": row.rounds,
+                    "accuracy": row.accuracy,
+                    "full_accuracy": float(trial.full.right.mean()),
+                    "num_questions": len(trial.recording.questions),
+                    "measure": trial.recording.measure,
+                }
+            )
+        )
+        return
+    click.echo(table_of(rows, trial.recording, trial.cost))
+    click.echo()
+    click.echo(_wrapped(f"This stack: {setting}."))
+    for note in notes_of(trial):
+        click.echo(_wrapped(note))

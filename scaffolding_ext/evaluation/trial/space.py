@@ -1,0 +1,122 @@
+"""What a trial tries: how a chain ends, how many samples, what a vote weighs, and when the vote ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.evaluation.recordings.recording import Recording
+from scaffolding_ext.registry import allocation_rules
+
+_MOST_NUMBERS = 8  # of samples that are tried
+
+
+class Whole(NamedTuple):
+    """Every chain ends by itself."""
+
+    plainness: int = 0
+
+    def __str__(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """One point of the joint space.
+
+    Attributes:
+        ending: How a chain ends.
+        num_samples: The most samples of a question.
+        rule: When the vote ends; None draws all samples at once.
+        weight: What a vote weighs; None weighs all the same.
+        num_first: Samples that vote where all start at once and the first to finish count; None: all of them.
+        plainness: 0 for the plainest; of settings that are alike the plainer one is chosen.
+    """
+
+    ending: Any
+    num_samples: int
+    rule: AllocationRule | None = None
+    weight: str | None = None
+    num_first: int | None = None
+    plainness: int = 0
+
+    def __str__(self) -> str:
+        parts = [str(self.ending)] if str(self.ending) else []
+        if self.num_first is not None:
+            parts.append(f"first {self.num_first} of {self.num_samples}")
+        elif self.rule is not None:
+            parts.append(f"{_shown(self.rule)}, at most {self.num_samples}")
+        else:
+            parts.append("one sample" if self.num_samples == 1 else f"vote of {self.num_samples}")
+        if self.weight is not None:
+            parts.append(f"by {self.weight}")
+        return ", ".join(parts)
+
+    def rule_config(self) -> dict[str, Any] | None:
+        """The rule as a stack file names it."""
+        if self.rule is None:
+            return None
+        return {"type": allocation_rules.name_of(type(self.rule)), "args": self.rule.settings()}
+
+
+def numbers_to_try(num_samples: int) -> list[int]:
+    """Numbers of samples from all of them down to one: a short list."""
+    if num_samples <= _MOST_NUMBERS:
+        return list(range(num_samples, 0, -1))
+    ratio = num_samples ** (1 / (_MOST_NUMBERS - 1))
+    return sorted({round(num_samples / ratio**power) for power in range(_MOST_NUMBERS)}, reverse=True)
+
+
+def rules_to_try(recording: Recording, votes: Sequence[LabelledVote]) -> dict[str, list[AllocationRule]]:
+    """The settings of every named rule that looks at nothing that was not recorded, by list; other packages' too."""
+    lists: dict[str, list[AllocationRule]] = {}
+    lacking = {"rewards": "rewards", "lengths": "tokens", "probabilities": "looks"}
+    for name in allocation_rules.names():
+        kind = allocation_rules.resolve(name)
+        if not (isinstance(kind, type) and issubclass(kind, AllocationRule)):
+            continue
+        for title, settings in kind.settings_to_try(votes).items():
+            rules = [kind(**args) for args in settings]
+            needed = set().union(*(rule.looks_at for rule in rules))
+            if not any(lacking.get(each) in recording.missing for each in needed):
+                lists[title] = rules
+    return lists
+
+
+def plainness_of(rule: AllocationRule) -> int:
+    """The plainness of the rule's kind, and of equal kinds the number of arguments that differ from their defaults."""
+    return 10 * rule.plainness + len(_given(rule))
+
+
+def labelled_votes(recording: Recording) -> list[LabelledVote]:
+    """The questions as rules take them that fit a setting to labelled votes."""
+    return [
+        LabelledVote(
+            each.id,
+            each.classes.tolist(),
+            each.correct.tolist(),
+            each.tokens.tolist(),
+            None if each.rewards is None else each.rewards.tolist(),
+        )
+        for each in recording.questions
+    ]
+
+
+def _shown(rule: AllocationRule) -> str:
+    """A rule as a call, without the arguments that are its defaults."""
+    given = (f"{name}={_value(value)}" for name, value in _given(rule).items())
+    return f"{type(rule).__name__}({', '.join(given)})"
+
+
+def _given(rule: AllocationRule) -> dict[str, Any]:
+    """The arguments that differ from their defaults."""
+    defaults = {field.name: field.default for field in dataclasses.fields(rule)}  # type: ignore[arg-type]
+    return {name: value for name, value in rule.settings().items() if value != defaults[name]}
+
+
+def _value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else "..." if isinstance(value, dict | list | tuple) else str(value)

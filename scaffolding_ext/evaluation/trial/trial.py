@@ -1,0 +1,304 @@
+"""A trial: settings by questions, to right answers and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
+from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
+from scaffolding_ext.controllers.vote.allocation.doubling import AgreementDoubling
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.recordings.recording import Recording
+from scaffolding_ext.evaluation.trial.choice import NUM_FOLDS, Candidates, Goal, cross_fitted
+from scaffolding_ext.evaluation.trial.ended import PATHS, Cost, Floats, Ints, Price, whole_samples
+from scaffolding_ext.evaluation.trial.limits import CountPolicy, samples_until_settled
+from scaffolding_ext.evaluation.trial.orders import OrderedVotes, draw_orders
+from scaffolding_ext.evaluation.trial.space import (
+    Setting,
+    Whole,
+    labelled_votes,
+    numbers_to_try,
+    plainness_of,
+    rules_to_try,
+)
+from scaffolding_ext.evaluation.trial.vote_replay import Played, first_to_finish, outcome, play
+from scaffolding_ext.stats.intervals import Estimate, bootstrap_quotients
+
+LEAST_RUNS = 5  # fewer say nothing of another run: then questions are resampled
+PLAIN_VOTES = "plain votes"
+_LIMIT_PRICES = (
+    0.5,
+    0.2,
+    0.1,
+    0.05,
+    0.02,
+    0.01,
+    0.005,
+    0.002,
+)  # right answers that the tokens of a full vote are worth
+_NUM_RESAMPLES = 2000
+
+
+class TableRow(NamedTuple):
+    """A line of the table.
+
+    Attributes:
+        name: What was played.
+        cost_share: The cost over that of all samples, whole.
+        points: Percentage points of right answers above the full vote.
+        rounds: Mean rounds of a question.
+        accuracy: Share of right answers.
+    """
+
+    name: str
+    cost_share: Estimate
+    points: Estimate
+    rounds: float
+    accuracy: float
+
+
+class Trial:
+    """Settings that are played on a recording, each once.
+
+    Args:
+        recording: The samples.
+        cost: The cost that is to be small.
+        price: What tokens cost, for the cost `"dollars"`.
+        seed: Of the orders, the folds and the resamples.
+
+    Attributes:
+        lists: The settings, in short lists from the most careful to the boldest.
+        played: What each setting came to.
+        full: The full vote.
+        groups: The group of each question, which is resampled as a whole, shape [num_questions].
+        by_run: Whether a group is a run; else it is a question.
+
+    Raises:
+        ConfigError: The cost cannot be told of this recording.
+    """
+
+    def __init__(self, recording: Recording, cost: Cost = "decoded", price: Price | None = None, seed: int = 0) -> None:
+        self.recording = recording
+        self.cost = cost
+        self.seed = seed
+        self.by_run = len(set(recording.runs)) >= LEAST_RUNS
+        names = recording.runs if self.by_run else [f"{each.task}: {each.id}" for each in recording.questions]
+        _, self.groups = np.unique(np.array(names), return_inverse=True)
+        samples = whole_samples(recording, price)
+        if cost not in samples.costs:
+            lacking = "a price: give --price" if cost == "dollars" else f"{cost}: record it, or take another cost"
+            raise ConfigError(f"is {cost!r}, and the recording has no {lacking}", "cost")
+        orders = draw_orders(len(recording.questions), recording.num_samples, self._rng(0))
+        self.votes = OrderedVotes(samples, orders)
+        self.full_right = self.votes.right[:, -1].astype(float)
+        self.all_samples = Setting(Whole(), recording.num_samples)
+        self.full = play(self.votes, None, recording.num_samples, self.full_right)
+        self.lists: dict[str, list[Setting]] = {}
+        self.played: dict[Setting, Played] = {self.all_samples: self.full}
+
+    def try_numbers(self) -> None:
+        """Play plain votes of fewer samples."""
+        for number in numbers_to_try(self.recording.num_samples):
+            self._add(PLAIN_VOTES, Setting(Whole(), number))
+
+    def try_all(self, on_list: Callable[[str], object] = lambda name: None) -> None:
+        """Play the whole space.
+
+        Args:
+            on_list: Called with the name of each list that has been played.
+        """
+        self.try_numbers()
+        for weight in self.votes.samples.weights:
+            for number in numbers_to_try(self.recording.num_samples)[:-1]:
+                self._add(f"votes by {weight}", Setting(Whole(), number, weight=weight, plainness=9))
+            on_list(weight)
+        votes = labelled_votes(self.recording)
+        for name, rules in rules_to_try(self.recording, votes).items():
+            fitted = self._fitted(name, rules, votes) if rules[0].is_fitted else [None] * len(rules)
+            for rule, played in zip(rules, fitted, strict=True):
+                setting = Setting(Whole(), self.recording.num_samples, rule, plainness=plainness_of(rule))
+                self._add(name, setting, played)
+            on_list(name)
+
+    def _add(self, name: str, setting: Setting, played: Played | None = None) -> None:
+        self.lists.setdefault(name, []).append(setting)
+        self.played[setting] = self.play(setting) if played is None else played
+
+    def play(self, setting: Setting) -> Played:
+        """What a setting comes to.
+
+        Raises:
+            ConfigError: It needs what was not recorded.
+        """
+        samples = self.votes.samples
+        if setting.weight is not None and setting.weight not in samples.weights:
+            raise ConfigError(
+                f"is {setting.weight!r}, which was not recorded; the log allows {', '.join(samples.weights) or 'none'}",
+                "weight",
+            )
+        votes = self.votes if setting.weight is None else OrderedVotes(samples, self.votes.orders, setting.weight)
+        if setting.num_first is not None:
+            return first_to_finish(votes, setting.num_first, setting.num_samples, self.full_right)
+        number = min(setting.num_samples, self.recording.num_samples)
+        return play(votes, setting.rule, number, self.full_right)
+
+    def _fitted(self, name: str, rules: Sequence[AllocationRule], votes: Sequence[LabelledVote]) -> list[Played]:
+        """Settings that are fitted to votes, each as it comes out on questions that it was not fitted to."""
+        folds = self.groups % NUM_FOLDS
+        parts = []
+        for fold in range(NUM_FOLDS):
+            others = [each for each, own in zip(votes, folds.tolist(), strict=True) if own != fold]
+            own = rules_to_try(self.recording, others).get(name, rules)
+            parts.append([play(self.votes, rule, self.recording.num_samples, self.full_right) for rule in own])
+        return [_assembled([part[index] for part in parts], folds) for index in range(len(rules))]
+
+    def candidates(self, lists: Mapping[str, Sequence[Setting]]) -> tuple[list[Setting], Candidates]:
+        """The settings of some lists, with their sums by group."""
+        settings = [setting for own in lists.values() for setting in own]
+        places = iter(range(len(settings)))
+        played = [self.played[setting] for setting in settings]
+        return settings, Candidates(
+            [[next(places) for _ in own] for own in lists.values()],
+            [max(setting.plainness for setting in own) for own in lists.values()],
+            np.stack([self._by_group(self.full.right - each.right) for each in played]),
+            np.stack([self._by_group(each.costs[self.cost]) for each in played]),
+            self._by_group(self.full.costs[self.cost]),
+            self._by_group(np.ones_like(self.full.right)),
+        )
+
+    def chosen(self, goal: Goal) -> Setting | None:
+        """The choice on all questions; None where no setting is allowed."""
+        settings, found = self.candidates(self.lists)
+        index = goal.chosen(found, np.ones(len(found.sizes)), self._rng(1))
+        return None if index is None else settings[index]
+
+    def judged(self, goal: Goal, lists: Mapping[str, Sequence[Setting]] | None = None) -> Played:
+        """What the choice comes to on questions that did not choose: by cross-fitting over groups.
+
+        Args:
+            goal: What it is to be good at.
+            lists: What it is chosen from; None takes all lists.
+        """
+        settings, found = self.candidates(self.lists if lists is None else lists)
+        splits = []
+        for own, choices in zip(*cross_fitted(found, goal, self._rng(2)), strict=True):
+            parts = [self.full if index < 0 else self.played[settings[index]] for index in choices.tolist()]
+            splits.append(_assembled(parts, own[self.groups]))
+        return _mean(splits)
+
+    def limit(self, goal: Goal) -> Played:
+        """The best policy on counts alone, fitted to the questions that it is played on: no rule on counts beats it."""
+        policy = CountPolicy(self.votes, self.full_right)
+        every = np.arange(len(self.recording.questions))
+        settings = [Setting(Whole(), self.recording.num_samples) for _ in _LIMIT_PRICES]
+        fitted = {
+            setting: self._of_sizes(policy.drawn(every, price))
+            for setting, price in zip(settings, _LIMIT_PRICES, strict=True)
+        }
+        self.played |= fitted
+        _, found = self.candidates(
+            {str(price): [setting] for price, setting in zip(_LIMIT_PRICES, settings, strict=True)}
+        )
+        index = goal.chosen(found, np.ones(len(found.sizes)), self._rng(4))
+        for setting in settings:
+            del self.played[setting]
+        return self.full if index is None else fitted[settings[index]]
+
+    def oracle(self) -> Played:
+        """The fewest samples from which on the vote stands."""
+        return self._of_sizes(samples_until_settled(self.votes))
+
+    def _of_sizes(self, drawn: Ints) -> Played:
+        """Votes of so many samples each, one after the other."""
+        lasted = {name: self.votes.spent(name, drawn) for name in PATHS if name in self.full.costs}
+        return outcome(self.votes, drawn, drawn.astype(float), lasted, self.full_right)
+
+    def baselines(self, goal: Goal) -> dict[str, Played]:
+        """What a choice is held against: single samples, plain votes, rules at their sources' settings, and limits."""
+        num_samples = self.recording.num_samples
+        fixed = {
+            "Adaptive-Consistency .90": BetaConsistency(confidence=0.9),
+            "doubling until .75 agree": AgreementDoubling(),
+            "curtailment": Curtailment(leap=1.0),
+        }
+        plain = {PLAIN_VOTES: self.lists[PLAIN_VOTES]}
+        return {
+            f"all {num_samples} samples": self.full,
+            "one sample": self.play(Setting(Whole(), 1)),
+            **self._greedy(),
+            "fewer samples, all drawn": self.judged(goal, plain),
+            **{name: self.play(Setting(Whole(), num_samples, rule)) for name, rule in fixed.items()},
+            "best on counts (limit)": self.limit(goal),
+            "oracle (limit)": self.oracle(),
+        }
+
+    def _greedy(self) -> dict[str, Played]:
+        """One greedy chain, where the log has one of every question."""
+        greedy = [each.greedy for each in self.recording.questions if each.greedy is not None]
+        if len(greedy) < len(self.recording.questions) or self.cost not in ("decoded", "critical"):
+            return {}
+        right = np.array([each.correct for each in greedy], dtype=float)
+        tokens = np.array([each.tokens for each in greedy], dtype=float)
+        ones = np.ones_like(right)
+        lost = self.full.right * (1 - right)
+        return {"one greedy chain": Played(right, lost, {self.cost: tokens}, ones, ones)}
+
+    def rows(self, named: Mapping[str, Played]) -> list[TableRow]:
+        """Lines of a table, with 95 % intervals: whole groups are resampled."""
+        played = list(named.values())
+        costs = [self._by_group(each.costs[self.cost]) for each in played]
+        points = [self._by_group(100 * (each.right - self.full.right)) for each in played]
+        above = np.column_stack([*costs, *points])
+        full, sizes = self._by_group(self.full.costs[self.cost]), self._by_group(np.ones_like(self.full.right))
+        below = np.column_stack([full] * len(played) + [sizes] * len(played))
+        if len(above) > 1:
+            found = bootstrap_quotients(above, below, rng=self._rng(3), num_resamples=_NUM_RESAMPLES)
+        else:
+            found = [Estimate(value, value, value) for value in (above.sum(axis=0) / below.sum(axis=0)).tolist()]
+        return [
+            TableRow(name, cost, points_above, float(each.rounds.mean()), float(each.right.mean()))
+            for name, each, cost, points_above in zip(
+                named, played, found[: len(played)], found[len(played) :], strict=True
+            )
+        ]
+
+    def _rng(self, purpose: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, purpose])
+
+    def _by_group(self, values: Floats) -> Floats:
+        return np.bincount(self.groups, weights=values).astype(np.float64)
+
+
+def _assembled(parts: Sequence[Played], folds: Ints) -> Played:
+    """Each question under the part of its fold."""
+
+    def picked(columns: Sequence[Floats]) -> Floats:
+        column: Floats = np.stack(columns)[folds, np.arange(len(folds))]
+        return column
+
+    return Played(
+        picked([each.right for each in parts]),
+        picked([each.lost for each in parts]),
+        {name: picked([each.costs[name] for each in parts]) for name in parts[0].costs},
+        picked([each.rounds for each in parts]),
+        picked([each.samples for each in parts]),
+    )
+
+
+def _mean(played: Sequence[Played]) -> Played:
+    def mean(columns: Sequence[Floats]) -> Floats:
+        found: Floats = np.mean(columns, axis=0)
+        return found
+
+    return Played(
+        mean([each.right for each in played]),
+        mean([each.lost for each in played]),
+        {name: mean([each.costs[name] for each in played]) for name in played[0].costs},
+        mean([each.rounds for each in played]),
+        mean([each.samples for each in played]),
+    )

@@ -1,0 +1,181 @@
+"""What the votes of a recording would have become under an allocation rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
+from scaffolding_ext.evaluation.trial.ended import PATHS, Cost, Floats, Ints
+from scaffolding_ext.evaluation.trial.orders import OrderedVotes, States
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """What a setting came to: means over the orders of each question, shape [num_questions].
+
+    Attributes:
+        right: Share of right answers.
+        lost: Share of the orders in which the full vote is right and the answer is not.
+        costs: What it cost, by the names of `COSTS`; what was not recorded is not there.
+        rounds: Times that it drew; samples of one round run at once.
+        samples: Samples that it drew.
+    """
+
+    right: Floats
+    lost: Floats
+    costs: Mapping[Cost, Floats]
+    rounds: Floats
+    samples: Floats
+
+
+def play(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int, full_right: Floats) -> Played:
+    """Play a rule on every order of every question.
+
+    Args:
+        votes: The samples.
+        rule: The rule; None draws all samples at once.
+        num_samples: The most samples of a vote.
+        full_right: Whether the full vote of each order is right, shape [num_rows].
+    """
+    num_rows = len(votes.classes)
+    drawn, rounds = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows)
+    paths = {name: votes.ordered(votes.samples.costs[name]) for name in PATHS if name in votes.samples.costs}
+    lasted = {name: np.zeros(num_rows) for name in paths}
+    decisions = _Decisions(votes, rule, num_samples)
+    active = np.arange(num_rows)
+    while active.size:
+        more = decisions.num_more(active, drawn[active])
+        active, more = active[more > 0], more[more > 0]
+        for name, column in paths.items():
+            lasted[name][active] += _longest(column, active, drawn[active], more)
+        drawn[active] += more
+        rounds[active] += 1
+    return outcome(votes, drawn, rounds, lasted, full_right)
+
+
+def outcome(
+    votes: OrderedVotes, drawn: Ints, rounds: Floats, lasted: Mapping[Cost, Floats], full_right: Floats
+) -> Played:
+    """What the votes of the first samples of each row came to.
+
+    Args:
+        votes: The samples.
+        drawn: Samples of each row, shape [num_rows].
+        rounds: Rounds of each row.
+        lasted: How long each row took, by the names of `PATHS`.
+        full_right: Whether the full vote of each row is right.
+    """
+    right = votes.right[np.arange(len(drawn)), drawn]
+    costs: dict[Cost, Floats] = {name: votes.mean(values) for name, values in lasted.items()}
+    for name in votes.samples.costs.keys() - costs.keys():
+        costs[name] = votes.mean(votes.spent(name, drawn)) + votes.samples.once.get(name, 0.0)
+    lost = full_right * (1.0 - right)
+    return Played(votes.mean(right), votes.mean(lost), costs, votes.mean(rounds), votes.mean(drawn))
+
+
+def first_to_finish(votes: OrderedVotes, num_first: int, num_samples: int, full_right: Floats) -> Played:
+    """Start all samples at once, and vote with those that end first; the others are stopped then ("short-m@k").
+
+    Args:
+        votes: The samples.
+        num_first: Samples that vote.
+        num_samples: Samples that start.
+        full_right: As `play` takes it.
+
+    Reference:
+        Hassid et al., "Don't Overthink it: Preferring Shorter Thinking Chains", arXiv 2505.17813.
+    """
+    samples = votes.samples
+    tokens = votes.ordered(samples.tokens)[:, :num_samples]
+    ends = np.argsort(tokens, axis=1, kind="stable")
+    last = np.take_along_axis(tokens, ends, axis=1)[:, num_first - 1 : num_first]
+    written = np.minimum(tokens, last) / np.maximum(tokens, 1)
+    lasted: dict[Cost, Floats] = {"critical": last[:, 0].astype(float)}
+    if "seconds" in samples.costs:
+        seconds = votes.ordered(samples.costs["seconds"])[:, :num_samples]
+        lasted["seconds"] = np.take_along_axis(seconds, ends, axis=1)[:, num_first - 1]
+    by_end = OrderedVotes(samples, _reordered(votes.orders, ends), votes.weight)
+    drawn = np.full(len(tokens), num_first)
+    played = outcome(by_end, drawn, np.ones(len(tokens)), lasted, full_right)
+    costs = dict(played.costs)
+    for name in samples.costs.keys() - lasted.keys():
+        own = votes.ordered(samples.costs[name])[:, :num_samples] * written
+        costs[name] = votes.mean(own.sum(axis=1)) + samples.once.get(name, 0.0)
+    return Played(played.right, played.lost, costs, played.rounds, np.full_like(played.samples, num_samples))
+
+
+def _reordered(orders: Ints, ends: Ints) -> Ints:
+    """The orders with the first samples of each row put into another order."""
+    shape = orders.shape
+    rows = orders.reshape(-1, shape[2]).copy()
+    num = ends.shape[1]
+    rows[:, :num] = np.take_along_axis(rows[:, :num], ends, axis=1)
+    reordered: Ints = rows.reshape(shape)
+    return reordered
+
+
+def _longest(column: Floats, rows: Ints, start: Ints, more: Ints) -> Floats:
+    """The largest of `more` entries of each row from `start` on."""
+    longest = np.zeros(len(rows))
+    for offset in range(int(more.max(initial=0))):
+        taken = more > offset
+        longest[taken] = np.maximum(longest[taken], column[rows[taken], start[taken] + offset])
+    return longest
+
+
+class _Decisions:
+    """What a rule decides on the votes so far; it is asked once for each state that it can tell apart."""
+
+    def __init__(self, votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) -> None:
+        self._votes = votes
+        self._rule = rule
+        self._num_samples = num_samples
+        self._states = None if rule is None else states_for(votes, rule)
+        if self._states is not None:
+            self._known = np.full(len(self._states.rows), -1, dtype=np.int64)
+
+    def num_more(self, rows: Ints, drawn: Ints) -> Ints:
+        if self._rule is None:
+            return self._num_samples - drawn
+        if self._states is None:
+            return np.array([self._decide(row, num) for row, num in zip(rows.tolist(), drawn.tolist(), strict=True)])
+        states = self._states.numbers[rows, drawn]
+        for state in np.unique(states[self._known[states] < 0]).tolist():
+            self._known[state] = self._decide(int(self._states.rows[state]), int(self._states.sizes[state]))
+        decided: Ints = self._known[states]
+        return decided
+
+    def _decide(self, row: int, num_drawn: int) -> int:
+        rule, votes, samples = self._rule, self._votes, self._votes.samples
+        assert rule is not None
+        order = votes.orders.reshape(-1, votes.num_samples)[row, :num_drawn]
+        question = row % votes.num_questions
+
+        def seen(name: str, column: Floats | Ints | None) -> list[Any] | None:
+            return column[question, order].tolist() if column is not None and name in rule.looks_at else None
+
+        weighed = None if votes.weight is None else samples.weights[votes.weight][question, order].tolist()
+        return rule.num_more(
+            Votes(
+                votes.classes[row, :num_drawn].tolist(),
+                self._num_samples,
+                seen("rewards", samples.rewards),
+                seen("lengths", samples.tokens),
+                weighed,
+                probabilities=seen("probabilities", samples.probabilities),
+            )
+        )
+
+
+def states_for(votes: OrderedVotes, rule: AllocationRule) -> States | None:
+    """The states that a rule can tell apart; None where it looks at more than answers."""
+    looks_at = rule.looks_at
+    if looks_at <= {"size"}:
+        return votes.by_size
+    if votes.weight is not None or not looks_at <= {"size", "counts", "answers"}:
+        return None
+    return votes.by_answers if "answers" in looks_at else votes.by_counts

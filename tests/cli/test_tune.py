@@ -1,0 +1,148 @@
+"""`scaffolding-ext tune` and `replay`, on logs that were written before."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from scaffolding_ext import load_config
+from scaffolding_ext.cli.main import main
+from scaffolding_ext.stack.load import TunedStackWarning
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(main, list(map(str, arguments)))
+
+
+def write_log(path: Path, num_questions: int = 80, num_samples: int = 8, seed: int = 0, **fields: Any) -> Path:
+    """Questions whose answers are mostly right; `fields` go into every sample, None takes a field out."""
+    rng = np.random.default_rng(seed)
+    lines = []
+    for number in range(num_questions):
+        ability = np.clip(rng.normal(0.85, 0.2), 0.1, 1.0)
+        samples = []
+        for _ in range(num_samples):
+            answer = "7" if rng.random() < ability else str(rng.integers(10, 13))
+            sample = {"answer": answer, "output_tokens": int(rng.integers(50, 150)), **fields}
+            samples.append({key: value for key, value in sample.items() if value is not None})
+        lines.append(json.dumps({"question": f"q{number}", "target": "7", "samples": samples}))
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_log(tmp_path_factory.mktemp("logs") / "log.jsonl")
+
+
+def test_a_table_of_twelve_lines_and_a_sentence(log: Path) -> None:
+    result = run("tune", log)
+    assert result.exit_code == 0, result.output
+    table, _, rest = result.stdout.partition("\n\n")
+    assert len(table.splitlines()) <= 12
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+    assert [line.split("  ")[0] for line in table.splitlines()[1:]][:2] == ["all 8 samples", "one sample"]
+    assert " ".join(rest.split()).startswith("Use ")
+    assert "it saves " in " ".join(rest.split())
+    assert "80 questions, 8 samples each" in rest
+
+
+def test_what_is_written_loads_and_replays_to_what_was_found(log: Path, tmp_path: Path) -> None:
+    stack = tmp_path / "stack.yaml"
+    result = run("tune", log, "--json", "--output_path", stack, "--max_loss", 2)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told.keys() >= {"chosen", "baselines", "frontier", "num_questions", "measure"}
+    figures = {"cost_share", "points", "interval", "rounds"}
+    assert all(row.keys() >= {"name", *figures} for row in [*told["baselines"], *told["frontier"]])
+    assert told["chosen"].keys() >= {"stack", *figures}
+    assert (told["num_questions"], told["measure"]) == (80, "accuracy")
+    config = load_config(stack)
+    assert config.resolved() == told["chosen"]["stack"]
+    assert config.tuned is not None
+    assert config.tuned.data.startswith("sha256:")
+    replayed = json.loads(run("replay", log, "--config", stack, "--json").stdout)
+    fields = {"cost_share", "points", "interval", "rounds", "accuracy", "full_accuracy", "num_questions"}
+    assert replayed.keys() >= fields
+    assert replayed["cost_share"] == pytest.approx(told["chosen"]["cost_share"], abs=0.1)
+    assert replayed["accuracy"] - replayed["full_accuracy"] == pytest.approx(replayed["points"] / 100)
+
+
+def test_a_stack_says_where_it_runs_otherwise_than_it_was_tuned(log: Path, tmp_path: Path) -> None:
+    stack = tmp_path / "stack.yaml"
+    run("tune", log, "--config", "configs:majority_vote", "--output_path", stack)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        config = load_config(stack)
+    assert config.workers["generation"].args["model"] == "tinylm/target"
+    with pytest.warns(TunedStackWarning, match="was tuned on samples of 'tinylm/target' and runs 'another'"):
+        load_config(stack, ["workers.generation.args.model=another"])
+    warm = ["tuned.sampling={temperature: 0.7}", "sampling={temperature: 0.7}"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_config(stack, warm)
+    with pytest.warns(TunedStackWarning, match=r"with temperature 0.7 and samples with 1.0"):
+        load_config(stack, [*warm, "sampling.temperature=1.0"])
+
+
+def test_no_promise_by_silence(log: Path, tmp_path: Path) -> None:
+    stack = tmp_path / "stack.yaml"
+    result = run("tune", log, "--confidence", 0.9, "--max_loss", 2, "--output_path", stack)
+    assert result.exit_code == 1
+    told = " ".join(result.stderr.split())
+    assert "nothing promises at most 2 points lost" in told
+    assert "the test needs at least 163 questions" in told
+    assert not stack.exists()
+
+
+def test_a_promise_stands_in_the_stack(tmp_path: Path) -> None:
+    log, stack = write_log(tmp_path / "log.jsonl", 300), tmp_path / "stack.yaml"
+    result = run("tune", log, "--confidence", 0.9, "--max_loss", 5, "--output_path", stack)
+    assert result.exit_code == 0, result.output
+    tuned = load_config(stack).tuned
+    assert tuned is not None
+    assert tuned.promise is not None
+    assert "at most 5 points lost, with a confidence of 0.9" in tuned.promise
+
+
+def test_samples_are_counted_where_there_are_no_tokens(tmp_path: Path) -> None:
+    result = run("tune", write_log(tmp_path / "log.jsonl", 20, output_tokens=None))
+    assert result.exit_code == 0, result.output
+    assert "samples %" in result.stdout
+    assert "No tokens: samples are counted in their place." in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--budget", "much"], "'much' is no budget"),
+        (["--budget", "25%", "--confidence", "0.9"], "--confidence needs"),
+        (["--cost", "seconds"], "the recording has no seconds"),
+        (["--cost", "dollars"], "give --price"),
+        (["--price", "1,2"], "is no list of three numbers"),
+    ],
+)
+def test_wrong_options_say_what_is_allowed(log: Path, options: list[str], told: str) -> None:
+    result = run("tune", log, *options)
+    assert result.exit_code == 2
+    assert told in " ".join(result.output.split())
+
+
+def test_a_budget_and_prices_and_seconds(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.jsonl", 40, seconds=2.5)
+    for options in (["--budget", "25%"], ["--cost", "dollars", "--price", "1,0.1,5"], ["--cost", "seconds"]):
+        result = run("tune", log, *options, "--json")
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["chosen"]["cost_share"] <= 1
+
+
+def test_a_stack_that_cannot_be_replayed_is_refused(log: Path) -> None:
+    result = run("replay", log, "--config", "configs:search")
+    assert result.exit_code == 2
+    assert "replay takes a MajorityVoteController" in " ".join(result.output.split())

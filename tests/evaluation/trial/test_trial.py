@@ -1,0 +1,152 @@
+"""A trial on a small recording: baselines, groups, the choice, and what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.recordings.recording import RecordedQuestion, Recording
+from scaffolding_ext.evaluation.trial.choice import Cheapest, MostAccurate
+from scaffolding_ext.evaluation.trial.promise import promised
+from scaffolding_ext.evaluation.trial.space import Setting, Whole, numbers_to_try
+from scaffolding_ext.evaluation.trial.trial import Trial
+
+
+def recording(
+    num_questions: int = 60, num_samples: int = 8, *, num_runs: int = 1, seed: int = 0, ability: float = 0.8
+) -> Recording:
+    """Questions that a model mostly knows; wrong answers scatter over three others."""
+    rng = np.random.default_rng(seed)
+    questions = []
+    for number in range(num_questions):
+        right = rng.random(num_samples) < np.clip(rng.normal(ability, 0.2), 0.1, 1.0)
+        classes = np.where(right, 0, rng.integers(1, 4, num_samples))
+        tokens = rng.integers(50, 150, num_samples)
+        questions.append(
+            RecordedQuestion(
+                id=f"question {number // num_runs}",
+                run=f"run {number % num_runs}",
+                task="arithmetic",
+                classes=classes,
+                correct=classes == 0,
+                target=0,
+                answers=["1", "2", "3", "4"],
+                tokens=tokens,
+                missing=frozenset({"seconds", "logprobs", "rewards", "looks", "texts"}),
+            )
+        )
+    return Recording(questions, ["here"], "sha256:0")
+
+
+@pytest.fixture(scope="module")
+def trial() -> Trial:
+    found = Trial(recording())
+    found.try_all()
+    return found
+
+
+def share(trial: Trial, cost: np.ndarray) -> float:
+    return float(cost.sum() / trial.full.costs["decoded"].sum())
+
+
+def test_the_space_is_short_lists_from_careful_to_bold(trial: Trial) -> None:
+    assert {"plain votes", "LeaderChange", "doubling", "votes by shortness"} <= trial.lists.keys()
+    assert all(len(own) <= 12 for own in trial.lists.values())
+    costs = [trial.played[setting].costs["decoded"].sum() for setting in trial.lists["plain votes"]]
+    assert costs == sorted(costs, reverse=True)
+    assert numbers_to_try(8) == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert numbers_to_try(40)[0] == 40
+    assert numbers_to_try(40)[-1] == 1
+    assert len(numbers_to_try(40)) == 8
+
+
+def test_the_limits_bound_what_was_chosen(trial: Trial) -> None:
+    goal = Cheapest(0.01)
+    rows = {row.name: row for row in trial.rows({**trial.baselines(goal), "chosen": trial.judged(goal)})}
+    assert rows["all 8 samples"].cost_share.value == pytest.approx(1)
+    assert rows["one sample"].cost_share.value == pytest.approx(1 / 8, abs=0.02)
+    assert rows["oracle (limit)"].points.value == 0
+    assert rows["curtailment"].points.value == 0
+    assert rows["oracle (limit)"].cost_share.value <= rows["curtailment"].cost_share.value
+    assert rows["best on counts (limit)"].points.value >= -1.0 - 1e-9
+    assert rows["chosen"].cost_share.value < 0.9
+
+
+def test_a_choice_keeps_its_loss_where_it_was_made(trial: Trial) -> None:
+    setting = trial.chosen(Cheapest(0.01))
+    assert setting is not None
+    played = trial.played[setting]
+    assert float((trial.full.right - played.right).mean()) <= 0.01 + 1e-9
+    assert share(trial, played.costs["decoded"]) < 0.9
+
+
+def test_a_budget_is_kept_where_the_choice_was_made(trial: Trial) -> None:
+    setting = trial.chosen(MostAccurate(0.3))
+    assert setting is not None
+    assert share(trial, trial.played[setting].costs["decoded"]) <= 0.3 + 1e-9
+
+
+def test_runs_are_resampled_where_there_are_five() -> None:
+    by_question, by_run = Trial(recording(num_runs=4)), Trial(recording(num_runs=5))
+    assert (by_question.by_run, by_run.by_run) == (False, True)
+    assert (by_question.groups.max(), by_run.groups.max()) == (14, 4)  # runs of a question are one group
+
+
+def test_a_cost_that_was_not_recorded_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is 'seconds', and the recording has no seconds"):
+        Trial(recording(), "seconds")
+    with pytest.raises(ConfigError, match="give --price"):
+        Trial(recording(), "dollars")
+
+
+def test_a_weight_that_was_not_recorded_is_refused(trial: Trial) -> None:
+    with pytest.raises(ConfigError, match="is 'reward', which was not recorded; the log allows shortness"):
+        trial.play(Setting(Whole(), 8, weight="reward"))
+
+
+def test_a_stack_of_more_samples_takes_those_that_there_are(trial: Trial) -> None:
+    more, all_of_them = (trial.play(Setting(Whole(), number, LeaderChange())) for number in (64, 8))
+    np.testing.assert_array_equal(more.samples, all_of_them.samples)
+
+
+def test_a_small_recording_promises_nothing_and_says_what_would_do(trial: Trial) -> None:
+    promise = promised(trial, 0.02, 0.9)
+    assert promise.setting is None
+    assert promise.num_questions == 60
+    assert promise.num_needed > 100
+    assert "the test needs at least" in str(promise)
+
+
+@pytest.mark.slow
+def test_what_is_promised_is_kept() -> None:
+    """Of 200 promises of at most 5 points with .9, no more than 14 % are broken: 10 %, and the chance of 200 draws."""
+    truth = Trial(recording(4000, seed=999))
+    truth.try_all()
+    broken = given = 0
+    for seed in range(200):
+        own = Trial(recording(160, seed=seed), seed=seed)
+        own.try_all()
+        promise = promised(own, 0.05, 0.9)
+        if promise.setting is not None:
+            given += 1
+            broken += float(truth.play(promise.setting).lost.mean()) > 0.05
+    assert given >= 100
+    assert broken <= 0.14 * 200
+
+
+def test_a_promise_of_many_questions_names_a_setting() -> None:
+    found = Trial(recording(400, ability=0.95))
+    found.try_all()
+    promise = promised(found, 0.05, 0.9)
+    assert promise.setting is not None
+    assert float(found.played[promise.setting].lost.mean()) < 0.05
+
+
+@pytest.mark.parametrize("name", ["rewards", "logprobs"])
+def test_what_was_not_recorded_is_not_tried(name: str, trial: Trial) -> None:
+    tried: Callable[[str], bool] = lambda word: any(word in own for own in trial.lists)  # noqa: E731
+    assert not tried({"rewards": "reward", "logprobs": "logprob"}[name])
