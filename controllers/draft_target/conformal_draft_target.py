@@ -62,7 +62,7 @@ class ConformalDraftTargetController(BaseController):
         draft_controller: Drafts a chunk on the worker `draft`; None generates plainly at temperature 0.7. Several
             chains get this temperature, too, where a controller sets none.
         target_controller: Writes the target's chunks on the worker `target`; None as for the draft.
-        alpha: Ratio of the chunks that the target takes over; of the conformal rule, like the next two.
+        alpha: Share of the chunks that the target takes over; of the conformal rule, like the next two.
         coverage: `"marginal"`, its default, or `"conditional"`.
         calibration: A calibration, or its file; needed for marginal coverage.
         rule: Decides on the chunks: the name of a rule (`"coin"`, `"growing"`, `"ranking"`, `"reflection_words"`), or

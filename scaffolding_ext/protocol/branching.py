@@ -18,16 +18,9 @@ SIMILARITY_GATE = "similarity gate"  # see `BranchTask.least_similarity`
 
 
 def entropy(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Entropy in nats of the distributions that logits give, shape (...) of logits of shape (..., vocabulary).
+    """Entropy in nats, shape (...), of a layer's logits, shape (..., vocabulary), after the model's final norm.
 
-    Args:
-        logits: Of a layer: the unembedding of its hidden state, to which the model's final norm was applied.
-
-    Reference:
-        RKSC, equation 5.
-
-    Deviation:
-        The released code leaves the final norm out, so that its entropies are those of another scale (logit lens).
+    Reference: RKSC, equation 5. Deviation: the released code leaves the final norm out, so its scale differs.
     """
     values = np.asarray(logits, dtype=float)
     shifted = values - values.max(axis=-1, keepdims=True)
@@ -48,11 +41,8 @@ class LayerExit:
     Raises:
         ValueError: One is outside its range.
 
-    Reference:
-        RKSC, equation 5 and the exit rule.
-
-    Deviation:
-        Without the calibration of `fit_layer_exit` the paper's 8.0 and 3.0 fire at the third layer or the fourth.
+    Reference: RKSC, equation 5 and the exit rule. The paper's 8.0 and 3.0 fire at the third layer or the fourth;
+        `fit_layer_exit` calibrates both.
     """
 
     max_entropy: float
@@ -65,24 +55,14 @@ class LayerExit:
         require.whole("min_layer", self.min_layer, least=2)
 
     def settled(self, layer: int, entropies: npt.ArrayLike, entropies_before: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Which branches may leave after a layer.
-
-        Args:
-            layer: Counted from 1.
-            entropies: Of each branch after it, in nats.
-            entropies_before: Of each branch after the layer before.
-        """
+        """Which branches may leave after a layer (counted from 1), by their entropies there and one layer before."""
         now, before = np.asarray(entropies, dtype=float), np.asarray(entropies_before, dtype=float)
         return np.asarray(
             (layer >= self.min_layer) & (now < self.max_entropy) & (np.abs(now - before) < self.max_change)
         )
 
     def layers(self, entropies: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """The layer after which each branch leaves, counted from 1; the last where it never settles.
-
-        Args:
-            entropies: After each layer, in nats, shape (branches, layers).
-        """
+        """The layer after which each branch leaves, counted from 1, by its entropies, shape (branches, layers)."""
         curves = np.asarray(entropies, dtype=float)
         num_branches, num_layers = curves.shape
         left = np.full(num_branches, num_layers)
@@ -95,10 +75,8 @@ class LayerExit:
 class BranchTask(Task):
     """Many suffixes generated on one prefix, whose KV they share.
 
-    Another task goes on with a branch: its suffix holds what the branch has written, whose KV is reused.
-
-    A branch may have a phrasing of its own, which it reads in the place of the prefix; with `least_similarity` it reads
-    the prefix after all where that seems to make no difference, and its answer is then that to the prefix's wording.
+    A later task continues a branch: its suffix begins with the branch's tokens, whose KV is reused. A branch may read a
+    phrasing of its own in place of the prefix; `least_similarity` may have it read the prefix after all.
 
     Attributes:
         suffixes: Token ids of each branch's suffix; the branch reads `prefix_tokens` and then its suffix.
@@ -169,47 +147,33 @@ class VerifyTask(Task):
 
 
 def generation_confidence(top_probabilities: Sequence[float]) -> float:
-    """The mean over the steps of a branch of the probability of the likeliest token; 0 where nothing was decoded.
+    """The mean probability of the likeliest token over the decoded steps of a branch; 0 if nothing was decoded.
 
-    Args:
-        top_probabilities: One a step, in [0, 1]; only of steps that the branch really decoded.
-
-    Reference:
-        RKSC, equation 3.
-
-    Deviation:
-        The released code goes on counting behind the end of a branch.
+    Reference: RKSC, equation 3. Deviation: the released code counts beyond the end of a branch.
     """
     return math.fsum(top_probabilities) / len(top_probabilities) if top_probabilities else 0.0
 
 
 def block_score(score: float, depth: int) -> float:
-    """Omega: how much a block is worth keeping, in [0, 1].
+    """Omega, the priority of a KV block, in [0, 1], by the score of its branch in [0, 1] and its depth in the tree.
 
-    Args:
-        score: Of the branch that it belongs to, in [0, 1]; a prefix that all share has 1.
-        depth: Of that branch in the tree; 0 for the prefix.
+    A prefix that all branches share has score 1 and depth 0. Reference: RKSC, algorithm 4.
 
     Raises:
         ValueError: One is outside its range.
-
-    Reference:
-        RKSC, algorithm 4.
     """
     return require.number("score", score, least=0, most=1) / (require.whole("depth", depth, least=0) + 1)
 
 
 def break_even_branches(whole: float, prefix: float, suffix: float) -> float:
-    """B*: from how many branches on sharing pays; infinite where a suffix behind the prefix costs as much as the whole.
+    """B*, the number of branches from which sharing pays: B T_whole = T_prefix + B T_suffix; infinite if it never does.
 
     Args:
         whole: Seconds of one branch that reads prefix and suffix.
         prefix: Seconds of the prefix, once.
-        suffix: Seconds of one branch's suffix behind it.
+        suffix: Seconds of one branch's suffix behind the prefix.
 
-    Reference:
-        RKSC, table 9, which prints B* without its formula. Here it is where B T_whole = T_prefix + B T_suffix; the
-        printed figures are not reproduced.
+    Reference: RKSC, table 9, which prints B* without its formula; its figures are not reproduced.
     """
     saved = whole - suffix
     return prefix / saved if saved > 0 else math.inf

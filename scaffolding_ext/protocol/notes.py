@@ -18,9 +18,8 @@ _NOTES = "scaffolding_ext"  # key of custom_input_params
 class Purpose(str, Enum):
     """What tokens were computed for.
 
-    `rejected` is what a rule turned down, as a draft that the target wrote anew: its price is known beforehand.
-    `discarded` was decoded in vain, beyond where a decision ended it. `overhead` is what an engine computed to find out
-    how to serve the request.
+    `rejected` was turned down by a rule, such as a draft that the target wrote anew. `discarded` was decoded beyond the
+    point where a decision ended it. `overhead` was computed by an engine to find out how to serve the request.
     """
 
     PROMPT = "prompt"
@@ -71,9 +70,8 @@ class ThinkingBudget(NamedTuple):
     """A thinking budget that a server is asked to keep in a generation.
 
     Attributes:
-        max_tokens: Tokens of thinking, after which it is to be closed.
-        open: What opens thinking.
-        close: What closes it.
+        max_tokens: Tokens of thinking until the server closes it.
+        open: The text that opens thinking; `close` is the text that closes it.
         is_open: Whether the prompt ends in `open`, and white space perhaps.
     """
 
@@ -87,17 +85,14 @@ class TaskNotes(NamedTuple):
     """The notes of this package on a task.
 
     Attributes:
-        purpose: What its tokens are for; None where nobody has said.
-        turn_start: Where in `input_str` the unfinished answer begins that it goes on with; None where it begins one.
-        priority: Its place among the tasks that wait for one worker: the lowest is served first.
-        is_chunk: Whether somebody goes on with the chain where its budget cuts it off.
-        counts: What it has cost so far; None where its worker has recorded nothing.
+        turn_start: Index in `input_str` of an unfinished answer that the task continues; None if it begins an answer.
+        priority: Among the tasks that wait for one worker, the lowest is served first.
+        is_chunk: Whether a later task continues the chain if `max_tokens` cuts it off.
+        counts: Tokens so far; None if its worker has recorded none.
         sampling_fields: Names of the sampling fields that were set, whatever their values.
-        host_seed: The seed that the host gave it.
-        may_run_to: Tokens that a stream may have before more is asked of it; None where nothing bounds it.
-        draw: Which draw of its request it is: samples, chains and pieces, from the outermost in. A seed that is one for
-            all of them becomes one of its own for each.
-        thinking: The budget of thinking that its worker's server is asked to keep.
+        may_run_to: Tokens at which a stream pauses; None if nothing bounds it.
+        draw: Which draw of its request it is: samples, chains and pieces, from the outermost in. Each draw derives a
+            seed of its own from a seed that is given for all.
         num_suffix_tokens: Tokens of its input that ask an unfinished chain for something.
     """
 
@@ -167,10 +162,9 @@ def is_urgent(task: Task) -> bool:
 
 
 def let_run_to(task: Task, num_tokens: int | None) -> None:
-    """Let a stream decode so many tokens, then wait until its controller asks for more.
+    """Let a stream decode so many tokens, and then pause until its controller asks for more; None does not bound it.
 
-    The caller's own wish takes precedence. A worker that cannot pause a stream may end it there, with `PAUSED` as its
-    finish reason. None lets the stream run to its end.
+    A worker that cannot pause a stream may end it there, with `PAUSED` as its finish reason.
     """
     set_notes(task, notes_of(task)._replace(may_run_to=num_tokens))
 
@@ -181,10 +175,9 @@ def set_token_counts(task: Task, counts: TokenCounts) -> None:
 
 
 def token_counts_of(task: Task) -> TokenCounts | None:
-    """What the task has cost so far: as the worker recorded it, else estimated from its token ids; None if unknown.
+    """The task's tokens so far: as the worker recorded them, else by upstream's usage, else by its token ids.
 
-    The estimate, for workers that record nothing, counts every input token as prefilled and every output token as
-    decoded. The usage that a worker of upstream's reports takes precedence over the ids.
+    Token ids count as prefilled in the input and as decoded in the output. None if nothing is known.
     """
     counts = notes_of(task).counts
     return estimated_counts_of(task) if counts is None else counts

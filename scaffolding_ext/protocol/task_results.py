@@ -15,7 +15,7 @@ def output_of(task: GenerationTask) -> str:
     """The text that a worker wrote into the task.
 
     Raises:
-        NoOutputError: There is none. (Some hosts complete a request whose worker failed with None.)
+        NoOutputError: There is none.
     """
     if task.output_str is None:
         raise NoOutputError(
@@ -26,10 +26,10 @@ def output_of(task: GenerationTask) -> str:
 
 
 def finish_reason_of(task: GenerationTask) -> str | None:
-    """Why the task's generation ended: `"length"` at its budget, else what the worker says, `"stop"` if it is silent.
+    """Why the task's generation ended, as the worker says.
 
-    A worker that says nothing (upstream's) is judged by its tokens: all of `max_tokens` is `"length"`, fewer `"stop"`.
-    None where that cannot be known either, or where a stream goes on.
+    Of upstream's workers, which say nothing: `"length"` if all of `max_tokens` were decoded, else `"stop"`. None if
+    that is unknown, or a stream goes on.
     """
     reason: str | None = getattr(task, "finish_reason", None)  # older and some newer releases lack the field
     if reason is not None or task.max_tokens is None:

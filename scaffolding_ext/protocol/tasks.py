@@ -51,7 +51,7 @@ class CompareTask(Task):
     """Which of these answers are equal.
 
     Attributes:
-        answers: The answers; None stands for "no answer" and equals nothing.
+        answers: None stands for "no answer" and equals nothing.
         pairs: Indices of the answers that are to be compared with each other; None groups all answers.
         verdicts: Result, where there are pairs: one for each. A worker may leave `classes` instead.
         classes: Result: a class number for each answer in order of first appearance, -1 for None.
@@ -72,17 +72,9 @@ class MeaningTask(CompareTask):
 class LimitedStep(list[Task]):
     """Tasks that the controller waits for no longer than some seconds.
 
-    When they are over, the host cancels the tasks that still run, and the controller goes on. A task that was given up
-    has no output; what its worker says that it has cost until then is counted. TensorRT-LLM's host takes the step for a
-    plain list, and waits for all.
-
-    Args:
-        tasks: Run beside each other.
-        seconds: For which the controller waits, from when it yields the step; at 0 or below nothing is run.
-
-    Attributes:
-        seconds: As given.
-        is_given_up: Whether the seconds were over before all tasks were done; the host says so.
+    After them the host cancels the tasks that still run, and sets `is_given_up`. Such a task has no output; the tokens
+    that its worker reports are counted. With 0 seconds or less nothing is run. TensorRT-LLM's host takes the step for a
+    plain list, and waits for all tasks.
     """
 
     def __init__(self, tasks: Iterable[Task], seconds: float) -> None:

@@ -20,11 +20,7 @@ W = TypeVar("W", bound="BaseWorker")
 
 
 class ServerBudget:
-    """What is known of the thinking budget of a worker's server; whoever sees it ignored says so here.
-
-    Attributes:
-        reason: Why it is not relied on; None while it is.
-    """
+    """Whether a worker's server keeps thinking budgets: `reason` says why not, None while it does."""
 
     def __init__(self, reason: str | None = None) -> None:
         self.reason = reason

@@ -73,14 +73,7 @@ class _Chat(NamedTuple):
 
 
 class ExecutionRecorder:
-    """Records what a controller yields, as events.
-
-    Args:
-        clock: Seconds from any origin, monotonic.
-
-    Attributes:
-        events: Branch by branch, within one in the order in which its calls ended.
-    """
+    """Records what a controller yields as `events`: branch by branch, in a branch in the order of the calls' ends."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.events: list[TraceEvent] = []
@@ -90,11 +83,7 @@ class ExecutionRecorder:
         self._num_conversations = 0
 
     def watch(self, work: Iterable[Any]) -> ControllerGenerator:
-        """Pass a controller's work through, branches included, and record its calls.
-
-        Returns:
-            A generator with the same yields and the same return value.
-        """
+        """Pass a controller's work through, branches included, and record its calls."""
         try:
             return (yield from self._watch(work, (), self.events))
         finally:  # the request has ended; what it left open will not end any more
@@ -127,12 +116,7 @@ class ExecutionRecorder:
             close_generator(inner)
 
     def to_json(self, trace_id: str, *, full: bool = False) -> dict[str, Any]:
-        """The trace as upstream's `ExecutionTrace.load` reads it.
-
-        Args:
-            trace_id: Names it.
-            full: Whether texts, arguments and times of calls are in it, too.
-        """
+        """The trace as upstream's `ExecutionTrace.load` reads it; `full` adds texts, arguments and times of calls."""
         left_out = () if full else _FULL_ONLY
         events = [
             {

@@ -13,24 +13,17 @@ from scaffolding_ext import require
 
 
 class Ratio(NamedTuple):
-    """A part of something: take-overs of all decisions, or any other ratio of two sums.
-
-    Attributes:
-        num: The part.
-        of: The whole; 0 where there was none.
-    """
+    """A ratio of two sums, such as take-overs to all decisions; a whole of 0 is allowed."""
 
     num: float
     of: float
 
 
 class Answers(NamedTuple):
-    """The answers of a vote's own samples. An evaluation marks them and shows best@n, maj@n and mean@n.
+    """The answers of a vote's samples; an evaluation shows their best@n, maj@n and mean@n.
 
     Attributes:
-        answers: One a sample; None where a sample has none.
-        classes: Which of them are equal: a class number a sample, -1 without an answer; None leaves it to the
-            evaluation.
+        classes: A class number a sample, equal for equal answers, -1 without one; None leaves it to the evaluation.
     """
 
     answers: Sequence[str | None]
@@ -53,16 +46,11 @@ class PublishedFigures(dict[str, dict[str, Any]]):
 
 
 def added(before: Any, new: Any, name: str = "a figure") -> Any:
-    """Two values of one figure as one: sums; of answers the newer ones, since the outermost vote ends last.
-
-    Args:
-        before: The sum so far; None where there is none.
-        new: A number, a `Ratio`, counts by name, or `Answers`.
-        name: Of the figure, for errors.
+    """Two values of one figure as one: their sum; of `Answers` the newer ones, since the outermost vote ends last.
 
     Raises:
         TypeError: It is of another kind than the sum so far.
-        ArgumentTypeError: It is nothing of these.
+        ArgumentTypeError: It is no number, `Ratio`, counts by name, or `Answers`.
         ConfigError: A number is not finite.
     """
     kind = new.__class__  # most figures are published once and are sound: each case costs as few calls as can be

@@ -27,12 +27,10 @@ class Ledger:
     """Every token of a program, by purpose and by how it was had.
 
     Attributes:
-        num_suffix_tokens: Tokens of the suffixes with which chains were asked, where they can be counted; `by_purpose`
-            holds them, too.
-        num_unmetered_tasks: Tasks whose worker told nothing from which tokens could be counted.
-        queue_seconds: How long the program's requests waited in engines that tell, all together.
-        most_blocks_held: Most blocks of KV that one of the program's searches held at once; None where it ran none, or
-            the worker does not say how long a block is.
+        num_suffix_tokens: Tokens of the suffixes with which chains were asked; `by_purpose` holds them, too.
+        num_unmetered_tasks: Tasks whose worker gave nothing from which tokens could be counted.
+        queue_seconds: How long the program's tasks waited in engines that tell it, all together.
+        most_blocks_held: Most KV blocks that one search of the program held at once; None if it is unknown.
     """
 
     # Counts are kept as plain tuples: unlike named ones, the garbage collector need not look at them.
@@ -119,8 +117,8 @@ def enter_part(ledger: Ledger, look: Visit | None = None) -> None:
     """Begin a part of the request: the calling branch of a `ParallelProcess`, with all branches within it.
 
     Args:
-        ledger: The part's ledger. The program's meter counts the part's tokens in it, too.
-        look: Called with each step of the part on its way to the host; inner parts are called before outer ones.
+        ledger: The program's meter counts the part's tokens in it, too.
+        look: Called with each step of the part on its way to the host; inner parts before outer ones.
     """
     ledgers, looks = _parts.get()
     _parts.set(((*ledgers, ledger), looks if look is None else (look, *looks)))
@@ -140,13 +138,9 @@ class Meter(Watch):
     """Counts in ledgers what the tasks that pass through it cost.
 
     Args:
-        ledger: Where tokens are counted.
         clock: Seconds from any origin, monotonic; None measures no times.
         began: When the request began, by that clock.
         parts: Gives the parts of the request to which the calling context belongs.
-
-    Attributes:
-        observer: Sees the tasks, too; None where nobody looks on.
     """
 
     __slots__ = ("_began", "_counted", "_first_token", "_ledger", "_parts", "_waited", "observer")
@@ -169,26 +163,19 @@ class Meter(Watch):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """How long the request waited for the tasks of each purpose, what ran side by side added up.
+        """Seconds that the request waited for the tasks of each purpose, with parallel tasks added up.
 
-        `first_token` is when the first token was there, in seconds since the request began, where a worker tells.
+        `first_token` is the time of the first token since the request began, if a worker tells it.
         """
         waited = {str(purpose): round(seconds, 6) for purpose, seconds in self._waited.items()}
         return waited if self._first_token is None else {**waited, "first_token": round(self._first_token, 6)}
 
     def watch(self, generator: Iterable[Any]) -> ControllerGenerator:
-        """Pass a controller's work through, counting what its tasks cost, branches included.
-
-        Returns:
-            A generator with the same yields and the same return value.
-        """
+        """Pass a controller's work through, branches included, and count what its tasks cost."""
         return relay(generator, watch=self)
 
     def close(self) -> None:
-        """Forget the streams that were counted part by part, and end what is still watched at its next step.
-
-        Upstream's host fails a request with one of its branches, and goes on with the others for nobody.
-        """
+        """End what is still watched at its next step: upstream's host goes on with the branches of a failed request."""
         self._counted.clear()
         self.is_closed = True
 

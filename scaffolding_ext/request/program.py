@@ -33,15 +33,11 @@ _program: contextvars.ContextVar[Program | None] = contextvars.ContextVar("progr
 class Identity:
     """Tells one request from all others.
 
-    Args:
-        sample_id: Names the sample within the run; None where nobody named it.
-        epoch: Repetition of the sample.
-
     Attributes:
         number: Unique within the process: the lower, the older the request.
         id: The number as a name, for logs and for workers.
-        sample_id: As given.
-        epoch: As given.
+        sample_id: Names the sample within the run; None where nobody named it.
+        epoch: Repetition of the sample.
     """
 
     __slots__ = ("epoch", "id", "number", "sample_id")
@@ -73,14 +69,10 @@ class Caller:
 class Lifetime:
     """The time from a request's submission to its end.
 
-    Args:
-        clock: Seconds from any origin, monotonic.
-
     Attributes:
-        clock: As given.
+        clock: Seconds from any origin, monotonic.
         began: When the request was submitted, by the clock; under a foreign host, when its controller began.
-        deadline: When its caller wants the answer, by the clock; None where the caller did not say. A request that
-            takes longer goes on.
+        deadline: When its caller wants the answer, by the clock; None if nobody said. A late request goes on.
     """
 
     __slots__ = ("_at_end", "began", "clock", "deadline")
@@ -96,11 +88,11 @@ class Lifetime:
         return round(self.clock() - self.began, 6)
 
     def at_end(self, call: Callable[[], object]) -> None:
-        """Have a function called when the request has ended, well or not; under hosts without scopes, too."""
+        """Have a function called when the request has ended, well or not."""
         self._at_end += (call,)
 
     def end(self) -> None:
-        """For hosts: the request has ended. The functions are called in the order in which they came, once."""
+        """For hosts: the request has ended. Each function is called once, in order."""
         calls, self._at_end = self._at_end, ()
         for call in calls:
             call()
@@ -114,9 +106,8 @@ class Question(NamedTuple):
         history: The turns before them, each with its `role` and its `content`.
         raw: Whether the prompt goes to the model as it is, without template and suffix.
         tools: Tools that the model is told of.
-        last_turn: The fields of the last turn beside its content, where it is not the user's.
-        prompting: Renders the question for the model; None where the stack has no prompting. Then the other fields are
-            not set, either.
+        last_turn: The fields of the last turn beside its content, if it is not the user's.
+        prompting: Renders the question for the model; None if the stack has no prompting. Then no field is set.
     """
 
     prompt: str = ""
@@ -127,11 +118,7 @@ class Question(NamedTuple):
     prompting: Prompting | None = None
 
     def put(self, task: GenerationTask, words: str | None = None) -> None:
-        """Write the question into a task, as the prompting renders it.
-
-        Args:
-            task: The task; the rendered prompt is written into it, as text and as token ids.
-            words: Replace the user's last words; None keeps them.
+        """Write the rendered question into a task, as text and as token ids; `words` replace the user's last words.
 
         Raises:
             ConfigError: The prompting cannot render the question.
@@ -150,14 +137,8 @@ NO_QUESTION = Question()
 class QueuePlace:
     """A request's place in the waiting line.
 
-    Args:
-        number: Of the request.
-        lifetime: When it came, and when its answer is wanted.
-        ledger: The tokens that it has decoded so far.
-
     Attributes:
-        order: The policy: a number by the request's progress. The lower it is, the sooner the request is served. None
-            where no policy orders requests.
+        order: The policy: the lower its number, the sooner the request is served. None if no policy orders requests.
     """
 
     __slots__ = ("_ledger", "_lifetime", "_number", "_said_by", "_steps", "order")
@@ -191,13 +172,7 @@ class QueuePlace:
 class Trace(list[dict[str, Any]]):
     """A request's decisions in order, each a JSON-serialisable dict with `event`, `branch`, `seconds` and its figures.
 
-    A copy is a plain list.
-
-    Args:
-        lifetime: Tells the seconds since the request began.
-
-    Attributes:
-        observer: Called with each decision; None where nobody looks on.
+    A copy is a plain list. `observer`, if there is one, is called with each decision.
     """
 
     __slots__ = ("_lifetime", "observer")
@@ -207,7 +182,7 @@ class Trace(list[dict[str, Any]]):
         self.observer: Callable[[Mapping[str, Any]], object] | None = None
 
     def record(self, event: str, **figures: Any) -> None:
-        """Append a decision with the figures on which it was taken (JSON-serialisable values)."""
+        """Append a decision with its figures (JSON-serialisable values)."""
         decision = {"event": event, "branch": list(branch_path()), "seconds": self._lifetime.elapsed(), **figures}
         self.append(decision)
         if self.observer is not None:
@@ -227,16 +202,8 @@ class Program:
         clock: Seconds from any origin, monotonic.
 
     Attributes:
-        identity: Which request it is.
-        question: What the user asked, and the prompting that puts it to the model.
-        caller: Who asked: the salt of the KV, and where text is shown.
-        lifetime: When the request began, when its answer is wanted, and what happens at its end.
-        seeds: The seeds that its branches draw.
-        loops: Ends chains that repeat themselves; None where nobody watches for them.
-        place: Its place among the requests that wait, and how far it is.
-        ledger: Its tokens, by purpose.
+        loops: Ends chains that repeat themselves; None if nobody watches for them.
         meter: Counts in the ledger what its tasks cost, and how long they took.
-        trace: Its decisions.
         figures: What its controllers published for evaluations.
     """
 
@@ -304,20 +271,14 @@ def record(event: str, **figures: Any) -> None:
 
 
 def publish_figures(section: str, **figures: Figure) -> None:
-    """Publish what a controller did in this request: its section in `eval`, in reports and in `summary.json`.
+    """Publish what a controller did: its section in `eval`, in reports and in `summary.json`; see `figures.added`.
 
-    Published several times in a request (by the samples of a vote, say), figures add up. Outside any program they are
-    dropped.
+    Figures that are published several times in a request add up. Outside any program they are dropped.
 
     Args:
-        section: Whose figures they are; the name of the controller's class, as a rule.
+        section: The name of the controller's class, as a rule.
         **figures: A number (shown as its mean over requests), a `Ratio` (the quotient of both sums), counts by name (a
             line each), or the `Answers` of a vote's own samples (shown as best@n, maj@n and mean@n).
-
-    Raises:
-        TypeError: A figure changes its kind.
-        ArgumentTypeError: A figure is nothing of these.
-        ConfigError: A number is not finite.
     """
     program = _program.get()
     if program is not None:
@@ -365,12 +326,7 @@ def count(purpose: Purpose, counts: TokenCounts) -> None:
 
 
 def discard(purpose: Purpose, num_tokens: int, to: Purpose = Purpose.DISCARDED) -> None:
-    """Move tokens generated for `purpose` to `discarded`, in the current program's ledger and those of its parts.
-
-    Args:
-        purpose: What they were counted under.
-        num_tokens: How many.
-        to: `rejected`, where a rule turned them down.
+    """Move decoded tokens of `purpose` to `discarded` or `rejected`, in the program's ledger and those of its parts.
 
     Raises:
         ValueError: Fewer tokens were counted for that purpose.
@@ -383,13 +339,10 @@ def discard(purpose: Purpose, num_tokens: int, to: Purpose = Purpose.DISCARDED) 
 
 
 def in_program(process: Callable[[Program], ControllerGenerator]) -> ControllerGenerator:
-    """Run one request in the current program. Under a host that opens no program, open one here and meter it.
+    """Run one request in the current program; a host of TensorRT-LLM opens none, so one is opened and metered here.
 
     Args:
-        process: Makes the request's generator for its program.
-
-    Returns:
-        A generator with the same yields and the same return value.
+        process: Makes the request's generator, whose yields and return value are passed on.
     """
     program = current_program()
     opened = _opened.get()
@@ -408,9 +361,9 @@ def in_program(process: Callable[[Program], ControllerGenerator]) -> ControllerG
 
 
 class _Opened:
-    """A program that `in_program` opened because the host opens none.
+    """A program that `in_program` opened.
 
-    Such a host may start a request in the context of the one that made room for it, where the old program is still set.
+    The host may start a request in the context of an earlier one, where the old program is still set.
     """
 
     def __init__(self) -> None:
@@ -421,7 +374,7 @@ class _Opened:
         self._task = None if task is None else weakref.ref(task)
 
     def close_at_end(self) -> None:
-        """Close the program when its request's task is done, for hosts that tell nobody when a scope ends."""
+        """Close the program when its request's task is done; a host without scopes says it to nobody."""
         task = None if self._task is None else self._task()
         if self._scope is None and task is not None:
             task.add_done_callback(lambda _: self.program.close())

@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 
 class StepCounts(NamedTuple):
-    """The steps of a program, as its controller tells them: the samples of a vote, the probes of a chain.
+    """The steps of a program, such as the samples of a vote or the probes of a chain.
 
     Attributes:
         kind: Programs of one kind have like steps, so their costs can be averaged.
-        num_done: StepCounts that have ended.
-        num_left: StepCounts that may still come, running ones included (the paper's remaining knob).
+        num_left: Steps that may still come, running ones included (the paper's remaining knob).
         certaindex: How settled the answer is, in [0, 1]; a program that is certain stops.
     """
 
@@ -25,11 +24,9 @@ class Progress(NamedTuple):
     """A program at one moment.
 
     Attributes:
-        number: Its place among the programs: the lower, the older.
-        arrived: When it came, in seconds of a monotonic clock.
-        deadline: When its caller wants it to have ended, on that clock; None where nobody said.
+        number: The lower, the older the program.
+        arrived: In seconds of a monotonic clock, as `deadline`.
         num_tokens: Tokens that it has decoded.
-        steps: What its controller says; one that says nothing has a single step.
     """
 
     number: int

@@ -27,12 +27,11 @@ class Completion(ScaffoldingOutput):
 
     Attributes:
         text: The completion, never the prompt.
-        token_ids: Its token ids, where the worker gave them.
+        token_ids: Its token ids, if the worker gave them.
         answer: The extracted answer, or None.
         exit_reason: Why the controller stopped, e.g. `"end"`, `"length"`, `"certain"`; None if it does not say.
-        program: The request's program, with its ledger and trace, under any host; None where a caller made this object.
-        logprobs: For each token a dict of the likeliest ids at its place, where the request asked for them and
-            the output is one generation.
+        program: The request's program, with its ledger and trace; None if a caller made this object.
+        logprobs: A dict of the likeliest ids for each token, if they were asked for and the output is one generation.
     """
 
     answer: str | None = None
@@ -59,11 +58,7 @@ class Completion(ScaffoldingOutput):
 def completion_of(result: Any) -> Completion:
     """Wait for a request of either host and return its completion.
 
-    Upstream's host raises nothing for a failed request: it leaves an output with an empty text. A `Completion`, which
-    this package's controllers end with, is the sign that a request ended well.
-
-    Args:
-        result: What `generate` or `generate_async` of either host gave, for one prompt.
+    Upstream's host leaves an empty text of a failed request. A `Completion` says that the request ended well.
 
     Raises:
         RequestError: The request failed; under upstream's host NoOutputError, whatever the reason.
@@ -95,14 +90,13 @@ class _Waker(NamedTuple):
 class ScaffoldingResult:
     """One request in flight or ended.
 
-    Wait with `result()`, with `await`, or stream with `async for`: each step yields this object with `outputs` brought
-    up to date; another `async for` goes on where the last one was left. A failed request raises its error in all three.
-    One whose error nobody has asked for is logged as a warning when the result is forgotten.
+    Wait with `result()`, with `await`, or stream with `async for`: each step yields this object with new `outputs`, and
+    another `async for` goes on from there. All three raise the error of a failed request. An error that nobody has seen
+    is logged as a warning when the result is forgotten.
 
     Attributes:
         program: Ledger and trace, growing while the request runs.
-        task_collections: The controller's task collections, once the request has ended.
-        execution: Its calls in the shape of upstream's traces; None where the host does not record them.
+        execution: Its calls in the shape of upstream's traces; None if the host does not record them.
     """
 
     __slots__ = (
@@ -140,7 +134,7 @@ class ScaffoldingResult:
 
     @property
     def outputs(self) -> list[ScaffoldingOutput]:
-        """The output in a list of one, as upstream has it; while streaming the part so far, if any."""
+        """The output in a list of one; while streaming the part so far, if any."""
         output = self._partial
         if self._current_reader() is None:
             output = self._output or (self._unread[-1] if self._unread else self._partial)
@@ -158,11 +152,11 @@ class ScaffoldingResult:
 
     @property
     def failure(self) -> BaseException | None:
-        """The error with which it has ended, if any, for who only looks on: it does not count as asked for."""
+        """The error with which it has ended, if any; reading it here does not count as seen."""
         return self._error
 
     def cancel(self) -> None:
-        """Stop the request; whoever waits for it gets a RequestCancelledError. Does nothing once it has ended."""
+        """Stop the request: a wait for it raises RequestCancelledError. Does nothing once it has ended."""
         raise TypeError("only a host's results can be cancelled")
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -179,10 +173,7 @@ class ScaffoldingResult:
         return self._error
 
     def result(self, timeout: float | None = None) -> ScaffoldingResult:
-        """Wait for the end.
-
-        Args:
-            timeout: Seconds to wait; the request itself goes on when they have passed.
+        """Wait for the end, at most `timeout` seconds; the request itself goes on.
 
         Raises:
             TimeoutError: The request has not ended in that time.
@@ -199,14 +190,11 @@ class ScaffoldingResult:
         return self.result()
 
     async def ended(self) -> None:
-        """Wait for the end, well or not; the error is asked for with `exception()`."""
+        """Wait for the end, well or not."""
         await self._changed()
 
     async def newest(self, seen: ScaffoldingOutput | None = None) -> ScaffoldingOutput | None:
-        """Wait for a part of the output newer than `seen` and return it; None once the request has ended.
-
-        Parts in between are passed over, so that a slow reader holds no more than one. Not beside an `async for`.
-        """
+        """Wait for the newest part of the output after `seen`; None at the request's end. Not beside `async for`."""
         while not self.finished:
             part = self._partial
             if part is not None and part is not seen:
@@ -249,12 +237,7 @@ class ScaffoldingResult:
                 self._call_no_more(wake)
 
     def _call_when_changed(self, wake: Callable[[], object], is_due: Callable[[], bool] | None = None) -> bool:
-        """Have a function called once, at the end or at the next part; False if the result has ended already.
-
-        Args:
-            wake: Called from any thread.
-            is_due: Whether that part has come already; None waits for the end alone.
-        """
+        """Have a function called once, at the end or (with `is_due`) at the next part; False if that was before."""
         with _lock:
             if self.finished or (is_due is not None and is_due()):
                 return False

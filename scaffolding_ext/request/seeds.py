@@ -25,11 +25,8 @@ def derive_seed(*parts: object) -> int:
 class BranchSeeds:
     """The seeds of one request: each branch draws its own, whatever other branches draw and in any order.
 
-    Args:
-        seed: The request's seed; None draws no seeds, and each worker uses its own randomness.
-
     Attributes:
-        seed: As given.
+        seed: The request's seed; None draws no seeds, and each worker uses its own randomness.
     """
 
     __slots__ = ("_num_draws", "seed")
@@ -39,10 +36,7 @@ class BranchSeeds:
         self._num_draws: dict[tuple[int, ...], int] = {}
 
     def next(self) -> int | None:
-        """The next seed for the branch that asks, or None where the request has no seed.
-
-        It depends on the request's seed, on the branch path, and on how many seeds this branch drew before.
-        """
+        """The branch's next seed: it depends on the request's seed, the branch path, and the branch's earlier draws."""
         if self.seed is None:
             return None
         path = branch_path()
@@ -51,7 +45,7 @@ class BranchSeeds:
         return derive_seed(self.seed, path, draw)
 
     def generator(self) -> np.random.Generator:
-        """A numpy generator from the branch's next seed (from fresh entropy where the request has no seed)."""
+        """A numpy generator from the branch's next seed; without a seed, from fresh entropy."""
         return np.random.default_rng(self.next())
 
     def clear(self) -> None:
@@ -60,14 +54,10 @@ class BranchSeeds:
 
 
 class RequestSeeds:
-    """Gives requests their seeds, so that a run repeats whatever the order in which its requests arrive.
+    """Gives requests their seeds, so that a run repeats in whatever order its requests arrive.
 
-    A request that the caller names (by `sample_id`) has the run's seed, and its program makes a seed of its own from
-    name and epoch. One without a name gets its seed from its prompt and from how often that prompt was given before:
-    asking the same again samples again, as a vote made by hand needs it, and in the next run everything repeats.
-
-    Args:
-        seed: Seed of the run; None gives no seeds.
+    A request with a `sample_id` has the run's seed; its program derives a seed from name and epoch. The seed of another
+    request derives from its prompt and from how often the prompt came before: a second request samples anew.
     """
 
     def __init__(self, seed: int | None) -> None:
@@ -76,14 +66,7 @@ class RequestSeeds:
         self._lock = threading.Lock()
 
     def of_request(self, prompt: str, sample_id: str | None, epoch: int, own_seed: int | None) -> int | None:
-        """The seed for a request's `Program`.
-
-        Args:
-            prompt: The user's prompt.
-            sample_id: As the caller gave it.
-            epoch: As the caller gave it; each epoch counts its prompts for itself.
-            own_seed: Replaces the run's seed. Then nothing is counted, and the same request has the same seed.
-        """
+        """The seed for a request's `Program`; with `own_seed` instead of the run's, equal requests have equal seeds."""
         seed = self.seed if own_seed is None else own_seed
         if seed is None or sample_id is not None:
             return seed

@@ -38,10 +38,8 @@ class Policy(ABC):
 class AgeingPolicy(Policy):
     """A policy that goes by a number of tokens, and under which nobody starves.
 
-    Each `phi` seconds in the system weigh as much as one token less. So a later program passes an earlier one only if
-    it arrives within `phi` seconds for each token that it has less. This bounds which programs may pass, and so nobody
-    starves. It does not bound the wait: the wait depends on how many programs arrive in that time, and how long they
-    take.
+    `phi` seconds in the system weigh as much as one token less. So a later program passes an earlier one only if it
+    arrives within `phi` seconds for each token that it has less.
 
     Args:
         phi: Seconds for a token, above 0; the smaller, the sooner a long program is served.
@@ -49,13 +47,8 @@ class AgeingPolicy(Policy):
     Raises:
         ConfigError: It is not above 0.
 
-    Reference:
-        Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), on fairness: phi is a program's time
-        in the system divided by its output tokens, and a program whose phi is too large is raised.
-
-    Deviation:
-        The paper raises a program that has waited too long above all others. Here its place rises all the while, so
-        that the order of two programs never depends on the time of asking, and an engine can keep it.
+    Reference: Fu et al., Dynasor, on fairness: phi is a program's seconds in the system by output token. Deviation: the
+        paper raises a program at a bound; here its place rises steadily, so an engine can keep the number.
     """
 
     def __init__(self, phi: float = 0.05) -> None:
@@ -84,8 +77,7 @@ class Gang(Policy):
 
     A program ends with its last request: programs that are served by turns all end late. Nobody starves.
 
-    Reference:
-        Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), on gang scheduling.
+    Reference: Fu et al., Dynasor, on gang scheduling.
     """
 
     def priority(self, progress: Progress) -> float:
@@ -95,9 +87,7 @@ class Gang(Policy):
 class LeastAttained(AgeingPolicy):
     """Serves the program with the fewest decoded tokens first: short programs end soon, and nothing is estimated.
 
-    Reference:
-        Nuyens and Wierman, "The Foreground-Background Queue: a Survey"; here between requests, since a running request
-        is not interrupted.
+    Reference: Nuyens and Wierman, "The Foreground-Background Queue: a Survey"; here a running request is not preempted.
     """
 
     def num_tokens(self, progress: Progress) -> float:
@@ -107,18 +97,11 @@ class LeastAttained(AgeingPolicy):
 class ShortestRemaining(AgeingPolicy):
     """Serves the program with the fewest expected further tokens first; nearly certain programs lead.
 
-    The estimate of a program's remaining tokens has three factors: the steps that may still come, the share of them
-    that its certaindex does not save (1 - certaindex), and the mean tokens of its steps. The mean is that of the
-    program's own steps, shrunk to the mean of its kind: the kind's mean, over programs that have ended, counts as one
-    step more.
+    The estimate is num_left (1 - certaindex) times the mean tokens of a step. The mean of the program's own steps is
+    shrunk to that of its kind, which counts as one step more.
 
-    Reference:
-        Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor): the remaining knob times the mean
-        tokens of the program's own iterations.
-
-    Deviation:
-        In the paper the certaindex chooses the knob; here it shrinks what is left of the knob that the controller has.
-        The paper does not say what stands for the mean before the first iteration has ended; here it is the kind's.
+    Reference: Fu et al., Dynasor: the remaining knob times the mean tokens of the program's iterations. Deviation: the
+        paper's certaindex chooses the knob, here it shrinks what is left; the first mean is the kind's.
     """
 
     def __init__(self, phi: float = 0.05) -> None:
