@@ -1,0 +1,92 @@
+"""Watches a promised loss while requests come in: a bound that holds at every moment, however long one looks.
+
+Reference: Robbins, "Statistical methods related to the law of the iterated logarithm" (1970): a mixture of likelihood
+ratios is a martingale, and by Ville's inequality it ever reaches 1 / alpha with probability alpha at most. The
+mixture here is of Beta(1, 1 / (2 p)) cut to losses above p, for the Bernoulli case (Howard et al., arXiv 1810.08240,
+section 4.2).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq
+from scipy.special import betaln
+from scipy.stats import beta
+
+from scaffolding_ext import require
+
+_TINY = 1e-9
+
+
+class LossWatch:
+    """Counts audited requests, and says once the promised loss is broken.
+
+    Args:
+        promised: The share of requests that may lose, in (0, 1).
+        alpha: Probability that a promise that is kept is ever called broken, in (0, 1).
+
+    Attributes:
+        num_audited: Requests that were audited.
+        num_lost: Those of them that lost.
+
+    Raises:
+        ConfigError: An argument is out of range.
+    """
+
+    def __init__(self, promised: float, alpha: float = 0.05) -> None:
+        self.promised = require.number("promised", promised, above=0, below=1)
+        self.alpha = require.number("alpha", alpha, above=0, below=1)
+        self.num_audited = 0
+        self.num_lost = 0
+        self._most_evidence = 0.0
+
+    def add(self, lost: bool) -> bool:
+        """Count one audited request; True where it is the one by which the promise is broken."""
+        was_broken = self.is_broken
+        self.num_audited += 1
+        self.num_lost += lost
+        evidence = float(log_evidence(self.num_lost, self.num_audited, self.promised))
+        self._most_evidence = max(self._most_evidence, evidence)
+        return self.is_broken and not was_broken
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the evidence against the promise has ever reached 1 / alpha."""
+        return self._most_evidence >= -math.log(self.alpha)
+
+    def lower_bound(self) -> float:
+        """Lower end of the anytime-valid interval of the loss, at level 1 - alpha."""
+        return lower_bound(self.num_lost, self.num_audited, self.alpha)
+
+
+def log_evidence(num_lost: npt.ArrayLike, num_audited: npt.ArrayLike, promised: float) -> npt.NDArray[np.float64]:
+    """Logarithm of the mixture likelihood ratio against "the loss is at most `promised`"; 0 without any request.
+
+    Args:
+        num_lost: Requests that lost, any shape.
+        num_audited: Requests in all, of the same shape.
+        promised: The loss, in (0, 1).
+
+    Returns:
+        The evidence at each of them, of that shape.
+    """
+    lost, kept = np.asarray(num_lost), np.asarray(num_audited) - np.asarray(num_lost)
+    first, second = 1.0, 1 / (2 * promised)
+    mixture = betaln(first + lost, second + kept) - betaln(first, second)
+    cut = beta.logsf(promised, first + lost, second + kept) - beta.logsf(promised, first, second)
+    return np.asarray(mixture + cut - lost * math.log(promised) - kept * math.log(1 - promised))
+
+
+def lower_bound(num_lost: int, num_audited: int, alpha: float) -> float:
+    """The smallest loss that the evidence does not refute at this moment; 0 without a lost request."""
+    if not num_lost:
+        return 0.0
+
+    def excess(promised: float) -> float:
+        return float(log_evidence(num_lost, num_audited, promised)) + math.log(alpha)
+
+    highest = min(num_lost / num_audited, 1 - _TINY)
+    return float(brentq(excess, _TINY, highest)) if excess(highest) < 0 < excess(_TINY) else 0.0
