@@ -22,19 +22,26 @@ from scaffolding_ext.controllers.chain import (
     Chain,
     Looker,
     LookTasks,
+    Prefix,
     Probe,
     ProbeSchedule,
     close_with,
     conclude,
+    continuation,
     start_chain,
 )
 from scaffolding_ext.controllers.chain.stopping import Rule, Stop, StoppingRule
 from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named
-from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
+from scaffolding_ext.prompts.sampling_params import (
+    checked_sampling_params,
+    inherit_sampling_params,
+    set_sampling_params,
+)
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.registry import answer_probes, probe_schedules, stopping_rules
+from scaffolding_ext.request.audit import Finding, Work, begin_audit, checked_share, is_audited, note_whole
 from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import publish, publish_figures, record
 from scaffolding_ext.request.progress import StepCounts
@@ -70,6 +77,8 @@ class DynasorCoTController(BaseController):
         streaming: Whether the chain is streamed to the caller (stream mode only).
         max_lead: Tokens that a stream may run ahead of a probe that has not been answered; None takes one spacing.
         insist_on_answer: Whether a chain that ended by itself without an answer is asked for one.
+        audit: Share of the requests, in [0, 1], whose chain is written to its end behind the answer, so that somebody
+            knows what stopping changes (see `request.audit`). The rest of a chain is drawn anew from where it stopped.
 
     Raises:
         ConfigError: An argument is outside its range, or both an object and one of its own arguments are given.
@@ -96,8 +105,10 @@ class DynasorCoTController(BaseController):
         streaming: bool = False,
         max_lead: int | None = None,
         insist_on_answer: bool = True,
+        audit: float = 0.0,
     ) -> None:
         super().__init__()
+        self.audit = checked_share(audit)
         if effort is not None:
             require.alone("effort", effort, certainty_threshold=certainty_threshold, chunk_size=chunk_size)
             certainty_threshold, chunk_size = EFFORTS[require.one_of("effort", effort, EFFORTS)]
@@ -140,6 +151,7 @@ class DynasorCoTController(BaseController):
             **sampling_params: Sampling fields of this request.
         """
         set_sampling_params(task, sampling_params)
+        audited = is_audited(self.audit)
         family = self.family or prompt_family()
         if self.family is None and not family.thinks:
             warnings.warn(
@@ -191,12 +203,35 @@ class DynasorCoTController(BaseController):
             stop = self.rule.stop(probes)
             if stop is not None:
                 yield from self._stop(task, chain, probes, stop, family)
+                if audited:
+                    begin_audit(self._whole_chain(task, prefix, chain.max_tokens - prefix.num_tokens, family))
                 return
             show(task, prefix.text, None)  # whatever the next probes say, the chain goes on behind this one
             yield from chain.grow(next_position)
         self._observe(chain.num_tokens)
         self._sum_up(chain, chain.num_tokens, probes, None)
         yield from conclude(task, chain, family, self.forcing, insist_on_answer=self.insist_on_answer)
+        if audited:
+            note_whole(task.customized_result_fields["answer"])
+
+    def _whole_chain(self, task: GenerationTask, prefix: Prefix, num_left: int, family: PromptFamily) -> Work:
+        """Write the rest of a chain that was stopped, and compare its answer with the one that was given."""
+        rest = continuation(task, prefix, num_left)
+        inherit_sampling_params(rest, task, "audit")
+        chain = start_chain(
+            self,
+            rest,
+            family,
+            max_tokens=num_left,
+            sampling_params=self.sampling_params,
+            answer_tokens=self.probe.max_tokens,
+            mode=self.mode,
+        )
+        yield from chain.grow(num_left)
+        yield from conclude(rest, chain, family, self.forcing, insist_on_answer=self.insist_on_answer)
+        early, whole = task.customized_result_fields["answer"], rest.customized_result_fields["answer"]
+        first, second = yield from classify(self, [early, whole])
+        return Finding(early, whole, first != second)
 
     def _sum_up(self, chain: Chain, num_tokens: int, probes: list[Probe], stop: Stop | None) -> None:
         """Publish the figures of a chain that was left or ended."""

@@ -19,12 +19,14 @@ from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.reward import prepare, score
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler, check_variety, end_vote
+from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.controllers.vote.weights import UniformWeight, Weight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.tool_calls import classes_of
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.registry import allocation_rules, vote_weights
+from scaffolding_ext.request.audit import Finding, Work, begin_audit, checked_share, is_audited, note_whole
 from scaffolding_ext.request.program import publish, record
 from scaffolding_ext.request.progress import StepCounts
 
@@ -46,6 +48,8 @@ class MajorityVoteController(BaseController):
             score), or a function of the finished sample. The rule sees the weights; a rule that
             cannot read them is refused beside any weight but `"uniform"`.
         reward_controller: Scores the samples; needed by `weight="reward"` and by rules that read rewards.
+        audit: Share of the requests, in [0, 1], that draw the rest of their samples behind the answer, so that
+            somebody knows what stopping changes (see `request.audit`).
 
     Raises:
         ConfigError: An argument is outside its range, arguments do not go together, or samples would all be alike.
@@ -62,8 +66,10 @@ class MajorityVoteController(BaseController):
         allocation: AllocationRule | str | None = "LeaderChange",
         weight: str | Weight | Callable[[Sample], float] = "uniform",
         reward_controller: Controller | None = None,
+        audit: float = 0.0,
     ) -> None:
         super().__init__()
+        self.audit = checked_share(audit)
         if not isinstance(generation_controller, Controller):
             raise ConfigError(
                 f"is a {type(generation_controller).__name__}; give the controller that draws one sample",
@@ -125,25 +131,16 @@ class MajorityVoteController(BaseController):
             finish(task, drawn.task.output_str or "", drawn.task.output_tokens, drawn.answer, reason)
             return
         answers: list[str | None] = []
-        known = AnswerClasses()
+        known = None if sampling_params.get("tools") else AnswerClasses()
         classes: list[int] = []
         weights: list[float] = []
         num_rounds = 0
+        audited = is_audited(self.audit)
         num_more = max(1, self._num_more([], classes, weights, max_samples))
         while num_more:
             publish(self._steps(classes, max_samples))
-            yield sampler.start(num_more)
-            new, num_rounds = sampler.samples[len(weights) :], num_rounds + 1
-            if self.reward_controller is not None:
-                scores = yield from score(self.reward_controller, [sample.task for sample in new])
-                for sample, value in zip(new, scores, strict=True):
-                    sample.reward = value
-            weights += yield from self.weight.weigh(new)
-            answers += [sample.answer for sample in new]
-            if sampling_params.get("tools"):
-                classes = classes_of(answers)
-            else:
-                classes = yield from classify(self, answers, known)
+            num_rounds += 1
+            classes = yield from self._draw(num_more, sampler, answers, weights, known)
             num_more = self._num_more(sampler.samples, classes, weights, max_samples)
             record("allocate", num_samples=len(classes), classes=classes, num_more=num_more)
         publish(StepCounts(type(self).__name__, len(classes), 0, 1.0))
@@ -160,6 +157,52 @@ class MajorityVoteController(BaseController):
             min_answers=None if self.allocation is None else self.allocation.min_answers,
             drift=None if self.allocation is None else self.allocation.observe(Votes(classes, max_samples)),
         )
+        if audited and len(classes) < max_samples:
+            first = elect(classes, weights).first
+            begin_audit(self._whole_vote(max_samples, sampler, [*answers], [*weights], known, first))
+        elif audited:
+            note_whole(task.customized_result_fields["answer"])
+
+    def _draw(
+        self,
+        num_samples: int,
+        sampler: Sampler,
+        answers: list[str | None],
+        weights: list[float],
+        known: AnswerClasses | None,
+    ) -> ControllerGenerator:
+        """Draw further samples, append their answers and weights, and return the class of each answer so far.
+
+        Args:
+            num_samples: How many more.
+            sampler: Draws them.
+            answers: Answers so far.
+            weights: Weights so far.
+            known: What is known of earlier answers; None where the answers are calls of tools.
+        """
+        yield sampler.start(num_samples)
+        new = sampler.samples[len(weights) :]
+        if self.reward_controller is not None:
+            scores = yield from score(self.reward_controller, [sample.task for sample in new])
+            for sample, value in zip(new, scores, strict=True):
+                sample.reward = value
+        weights += yield from self.weight.weigh(new)
+        answers += [sample.answer for sample in new]
+        return classes_of(answers) if known is None else (yield from classify(self, answers, known))
+
+    def _whole_vote(
+        self,
+        max_samples: int,
+        sampler: Sampler,
+        answers: list[str | None],
+        weights: list[float],
+        known: AnswerClasses | None,
+        elected: int,
+    ) -> Work:
+        """Draw the samples that an early end left out, and see whether the elected sample still stands for the vote."""
+        classes = yield from self._draw(max_samples - len(answers), sampler, answers, weights, known)
+        winner, first = elect(classes, weights)
+        return Finding(answers[elected], answers[first] if winner >= 0 else None, classes[elected] != winner)
 
     def _steps(self, classes: Sequence[int], max_samples: int) -> StepCounts:
         """How far the vote is: the samples that it may still draw, and how settled it is where a rule may stop it."""

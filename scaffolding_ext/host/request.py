@@ -8,19 +8,24 @@ the caller is told.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from scaffolding_ext.errors import CloneError, NoOutputError, RequestTimeoutError
+from scaffolding_ext.errors import CloneError, NoOutputError, RequestTimeoutError, ShutdownError
 from scaffolding_ext.host import dispatch
 from scaffolding_ext.protocol import Controller, ExecutionScope, ScaffoldingOutput
+from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.request.audit import Audit, Finding, Work
 from scaffolding_ext.request.program import enter_program
 from scaffolding_ext.request.results import ScaffoldingResult
 
 if TYPE_CHECKING:
     from scaffolding_ext.errors import RequestError
     from scaffolding_ext.request.program import Program
+
+_log = logging.getLogger(__name__)
 
 
 class Request(ScaffoldingResult):
@@ -74,6 +79,7 @@ class Request(ScaffoldingResult):
         """Run a clone of the controller to its end, and keep its output or the error of any kind that ended it."""
         enter_program(self.program)
         self.program.caller.show = self.push
+        audit = self.program.audit = Audit()
         try:
             controller = clone_of(prototype)
             work = controller.generate(self.prompt, **self.kwargs)
@@ -87,6 +93,8 @@ class Request(ScaffoldingResult):
                     f"{name}.generate returned {type(output).__name__}; it must return a ScaffoldingOutput"
                 )
             self.finish(output)
+            if audit.work is not None:
+                await self._go_on(audit, audit.work, dispatcher)
         except Exception as error:
             self.fail(error)
         except asyncio.CancelledError:
@@ -94,6 +102,25 @@ class Request(ScaffoldingResult):
         except BaseException as error:  # a KeyboardInterrupt stops the loop, and the host's callback with it
             self.fail(error)
             raise
+
+    async def _go_on(self, audit: Audit, work: Work, dispatcher: dispatch.Dispatcher) -> None:
+        """Run an audit to its end, behind the answer; its failure is told in the trace and in the log."""
+        program, behind = self.program, self.program.behind_the_answer()
+        program.caller.show = None  # the caller has the answer
+        enter_program(behind)
+        finding: Finding | None = None
+        failure: str | None = "the host was shut down"
+        try:
+            finding = await dispatcher.drive(behind.meter.watch(work), self, ExecutionScope(self.id))
+            failure = None
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+            _log.warning("the audit of request %s failed: %s", self.id, failure)
+        finally:
+            program.ledger.add(Purpose.AUDIT, *behind.ledger.total)
+            told = {"failed": failure} if finding is None else finding._asdict()
+            program.trace.record("audit", **told)
+            audit.end(finding)
 
 
 def clone_of(prototype: Controller) -> Controller:
@@ -118,6 +145,8 @@ def start_timeout(request: Request) -> None:
 def abort(request: Request, error: RequestError) -> None:
     """End a request with an error: at once while it waits, else when its workers have reacted or the grace is over."""
     if request.finished or request.abort_error is not None:
+        if request.finished and request.runner is not None and isinstance(error, ShutdownError):
+            request.runner.cancel()  # its audit
         return
     request.abort_error = error
     if request.runner is None:

@@ -20,6 +20,7 @@ class Purpose(str, Enum):
 
     `rejected` was turned down by a rule, such as a draft that the target wrote anew. `discarded` was decoded beyond the
     point where a decision ended it. `overhead` was computed by an engine to find out how to serve the request.
+    `audit` was computed behind the answer, to find out what an early stop has changed.
     """
 
     PROMPT = "prompt"
@@ -30,6 +31,7 @@ class Purpose(str, Enum):
     REJECTED = "rejected"
     DISCARDED = "discarded"
     OVERHEAD = "overhead"
+    AUDIT = "audit"
 
     def __str__(self) -> str:
         return self.value

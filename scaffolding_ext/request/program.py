@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import itertools
 import time
 import weakref
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from scaffolding_ext.controllers.repetition import Loops
     from scaffolding_ext.prompts.prompting import Prompting
     from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput
+    from scaffolding_ext.request.audit import Audit
 
 _numbers = itertools.count()
 _NOTHING_SAID = StepCounts()
@@ -205,9 +207,11 @@ class Program:
         loops: Ends chains that repeat themselves; None if nobody watches for them.
         meter: Counts in the ledger what its tasks cost, and how long they took.
         figures: What its controllers published for evaluations.
+        audit: What goes on behind its answer; None under a host that ends with the answer.
     """
 
     __slots__ = (
+        "audit",
         "caller",
         "figures",
         "identity",
@@ -239,6 +243,18 @@ class Program:
         self.meter = Meter(self.ledger, clock, self.lifetime.began, current_parts)
         self.trace = Trace(self.lifetime)
         self.figures = PublishedFigures()
+        self.audit: Audit | None = None
+
+    def behind_the_answer(self) -> Program:
+        """For hosts: the same request for its audit. What it costs and decides is not part of the answer's record."""
+        other = copy.copy(self)
+        other.ledger = Ledger()
+        other.place = QueuePlace(self.identity.number, self.lifetime, other.ledger)
+        other.place.order = self.place.order
+        other.meter = Meter(other.ledger, self.lifetime.clock, self.lifetime.began, current_parts)
+        other.trace = Trace(self.lifetime)
+        other.figures = PublishedFigures()
+        return other
 
     def close(self) -> None:
         """For hosts: the request has ended; what only a running one needs is freed."""
