@@ -43,7 +43,7 @@ LAYERS = (
 # The rooms of a folder, from the ground up, where it has some: an algorithm a folder, and what the algorithms share.
 INNER_LAYERS = {
     "controllers": (
-        ("capabilities", "certaindex", "prompting", "calibration_file", "repetition", "rule"),
+        ("capabilities", "certaindex", "prompting", "calibration_file", "repetition", "rule", "auditing"),
         ("base",),
         ("answer_classes", "reward"),
         ("chain",),

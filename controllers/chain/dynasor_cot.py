@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 from scaffolding_ext import require
 from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.answer_classes import classify
+from scaffolding_ext.controllers.auditing import begin_audit, checked_share, is_audited, note_whole
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, show
 from scaffolding_ext.controllers.chain import (
     AnswerProbe,
@@ -41,7 +42,7 @@ from scaffolding_ext.prompts.sampling_params import (
 )
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.registry import answer_probes, probe_schedules, stopping_rules
-from scaffolding_ext.request.audit import Finding, Work, begin_audit, checked_share, is_audited, note_whole
+from scaffolding_ext.request.audit import AuditFinding, Work
 from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import publish, publish_figures, record
 from scaffolding_ext.request.progress import StepCounts
@@ -78,7 +79,7 @@ class DynasorCoTController(BaseController):
         max_lead: Tokens that a stream may run ahead of a probe that has not been answered; None takes one spacing.
         insist_on_answer: Whether a chain that ended by itself without an answer is asked for one.
         audit: Share of the requests, in [0, 1], whose chain is written to its end behind the answer, so that somebody
-            knows what stopping changes (see `request.audit`). The rest of a chain is drawn anew from where it stopped.
+            knows what stopping changes (see `controllers.auditing`). It is drawn anew from where the chain stopped.
 
     Raises:
         ConfigError: An argument is outside its range, or both an object and one of its own arguments are given.
@@ -231,7 +232,7 @@ class DynasorCoTController(BaseController):
         yield from conclude(rest, chain, family, self.forcing, insist_on_answer=self.insist_on_answer)
         early, whole = task.customized_result_fields["answer"], rest.customized_result_fields["answer"]
         first, second = yield from classify(self, [early, whole])
-        return Finding(early, whole, first != second)
+        return AuditFinding(early, whole, first != second)
 
     def _sum_up(self, chain: Chain, num_tokens: int, probes: list[Probe], stop: Stop | None) -> None:
         """Publish the figures of a chain that was left or ended."""

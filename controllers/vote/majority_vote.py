@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from scaffolding_ext import require
 from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.answer_classes import classify
+from scaffolding_ext.controllers.auditing import begin_audit, checked_share, is_audited, note_whole
 from scaffolding_ext.controllers.base import ONE_GENERATION, BaseController, finish, honoured_by
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.reward import prepare, score
@@ -26,7 +27,7 @@ from scaffolding_ext.prompts.tool_calls import classes_of
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.registry import allocation_rules, vote_weights
-from scaffolding_ext.request.audit import Finding, Work, begin_audit, checked_share, is_audited, note_whole
+from scaffolding_ext.request.audit import AuditFinding, Work
 from scaffolding_ext.request.program import publish, record
 from scaffolding_ext.request.progress import StepCounts
 
@@ -49,7 +50,7 @@ class MajorityVoteController(BaseController):
             cannot read them is refused beside any weight but `"uniform"`.
         reward_controller: Scores the samples; needed by `weight="reward"` and by rules that read rewards.
         audit: Share of the requests, in [0, 1], that draw the rest of their samples behind the answer, so that
-            somebody knows what stopping changes (see `request.audit`).
+            somebody knows what stopping changes (see `controllers.auditing`).
 
     Raises:
         ConfigError: An argument is outside its range, arguments do not go together, or samples would all be alike.
@@ -202,7 +203,7 @@ class MajorityVoteController(BaseController):
         """Draw the samples that an early end left out, and see whether the elected sample still stands for the vote."""
         classes = yield from self._draw(max_samples - len(answers), sampler, answers, weights, known)
         winner, first = elect(classes, weights)
-        return Finding(answers[elected], answers[first] if winner >= 0 else None, classes[elected] != winner)
+        return AuditFinding(answers[elected], answers[first] if winner >= 0 else None, classes[elected] != winner)
 
     def _steps(self, classes: Sequence[int], max_samples: int) -> StepCounts:
         """How far the vote is: the samples that it may still draw, and how settled it is where a rule may stop it."""

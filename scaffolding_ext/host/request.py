@@ -17,7 +17,7 @@ from scaffolding_ext.errors import CloneError, NoOutputError, RequestTimeoutErro
 from scaffolding_ext.host import dispatch
 from scaffolding_ext.protocol import Controller, ExecutionScope, ScaffoldingOutput
 from scaffolding_ext.protocol.notes import Purpose
-from scaffolding_ext.request.audit import Audit, Finding, Work
+from scaffolding_ext.request.audit import Audit, AuditFinding, Work
 from scaffolding_ext.request.program import enter_program
 from scaffolding_ext.request.results import ScaffoldingResult
 
@@ -108,7 +108,7 @@ class Request(ScaffoldingResult):
         program, behind = self.program, self.program.behind_the_answer()
         program.caller.show = None  # the caller has the answer
         enter_program(behind)
-        finding: Finding | None = None
+        finding: AuditFinding | None = None
         failure: str | None = "the host was shut down"
         try:
             finding = await dispatcher.drive(behind.meter.watch(work), self, ExecutionScope(self.id))

@@ -15,7 +15,7 @@ from scaffolding_ext.errors import NoOutputError, RequestCancelledError
 from scaffolding_ext.protocol import ScaffoldingOutput
 
 if TYPE_CHECKING:
-    from scaffolding_ext.request.audit import Finding
+    from scaffolding_ext.request.audit import AuditFinding
     from scaffolding_ext.request.execution_trace import ExecutionRecorder
     from scaffolding_ext.request.program import Program
 
@@ -203,7 +203,7 @@ class ScaffoldingResult:
             await self._changed(lambda: self._partial is not seen)
         return None
 
-    async def audited(self) -> Finding | None:
+    async def audited(self) -> AuditFinding | None:
         """Wait for the end, and for the audit behind it; None where the request is not audited, or its audit failed."""
         await self.ended()
         return None if self.program.audit is None else await self.program.audit.ended()
