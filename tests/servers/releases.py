@@ -58,10 +58,20 @@ class AgentHints(_Strict):
     speculative_prefill: bool | None = None
 
 
+class AgentContext(_Strict):
+    """Dynamo's `AgentContext`; its scheduler of programs reads the trajectory."""
+
+    session_type_id: str
+    session_id: str
+    trajectory_id: str
+    parent_trajectory_id: str | None = None
+
+
 class Extensions(_Strict):
     """Of Dynamo's `NvExt` what is sent here."""
 
     agent_hints: AgentHints | None = None
+    agent_context: AgentContext | None = None
 
 
 KV_PATHS: Mapping[str, type[_Strict]] = {

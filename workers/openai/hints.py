@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from scaffolding_ext.protocol import Task
@@ -9,6 +10,7 @@ from scaffolding_ext.protocol.notes import is_urgent, notes_of
 from scaffolding_ext.request.program import cache_salt_of, current_program, record
 from scaffolding_ext.workers.openai.flavors import Flavor
 
+_PROCESS = uuid.uuid4().hex  # the numbers of requests begin anew in each process
 _PER_UNIT = 1000  # a policy's 1.0 is so much for a server, which takes whole numbers
 
 
@@ -42,7 +44,8 @@ def hints(task: Task, flavor: Flavor, chat: bool, prioritize: bool, max_tokens: 
         fields |= {} if priority is None else {"priority": priority}
     if flavor.takes_agent_hints:
         told = _agent_hints(task, fields.pop("priority", None), max_tokens)
-        fields |= {"nvext": {"agent_hints": told}} if told else {}
+        extensions = ({"agent_hints": told} if told else {}) | _agent_context()
+        fields |= {"nvext": extensions} if extensions else {}
     return fields
 
 
@@ -66,10 +69,27 @@ def _agent_hints(task: Task, priority: float | None, max_tokens: int | None) -> 
     return told
 
 
-def session_headers(process: str) -> dict[str, str]:
-    """Headers that tell Dynamo which requests serve one request of this package, of this process and no other."""
+def session_headers() -> dict[str, str]:
+    """Headers that tell Dynamo which requests serve one request of this package."""
+    session = _session()
+    return {} if session is None else {"X-Dynamo-Session-ID": session}
+
+
+def _agent_context() -> dict[str, Any]:
+    """Dynamo's `AgentContext`: its scheduler of programs keeps the requests of one trajectory together.
+
+    Reference: ai-dynamo/dynamo #9448 and #12196.
+    """
+    session = _session()
+    if session is None:
+        return {}
+    ids = {"session_type_id": "scaffolding_ext", "session_id": session, "trajectory_id": session}
+    return {"agent_context": ids}
+
+
+def _session() -> str | None:
     program = current_program()
-    return {} if program is None else {"X-Dynamo-Session-ID": f"{process}-{program.identity.number}"}
+    return None if program is None else f"{_PROCESS}-{program.identity.number}"
 
 
 def unordered(flavor: Flavor, prioritize: bool) -> str | None:

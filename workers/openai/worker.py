@@ -7,7 +7,6 @@ import logging
 import os
 import time
 import urllib.parse
-import uuid
 import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -220,7 +219,7 @@ class OpenAIWorker(ChatWorker):
             deadline_seconds=deadline_seconds,
             max_concurrency=max_concurrency,
             circuit=Circuit(failure_threshold, failure_pause_seconds, time.monotonic),
-            headers=functools.partial(session_headers, uuid.uuid4().hex) if takes_session else None,
+            headers=session_headers if takes_session else None,
         )
         weakref.finalize(self, self._connection.close)
         try:

@@ -83,11 +83,12 @@ def test_chains_go_by_the_age_of_their_request_and_say_that_they_go_on() -> None
         request = hinted(chunk(), prioritize=True)
     finally:
         leave_program()
+    session = request.headers["x-dynamo-session-id"]
     assert request.body["nvext"] == {
-        "agent_hints": {"priority": -program.identity.number, "osl": 64, "speculative_prefill": True}
+        "agent_hints": {"priority": -program.identity.number, "osl": 64, "speculative_prefill": True},
+        "agent_context": {"session_type_id": "scaffolding_ext", "session_id": session, "trajectory_id": session},
     }
     assert "priority" not in request.body
-    session = request.headers["x-dynamo-session-id"]
     assert session.endswith(f"-{program.identity.number}")
     assert len(session.partition("-")[0]) == 32  # of the process: numbers begin anew in each
 
@@ -125,6 +126,7 @@ def test_a_server_of_dynamo_runs_a_probed_chain_and_a_vote() -> None:
     assert [result.answer for result in results] == ["7", "7"]
     sessions = {request.headers["x-dynamo-session-id"] for request in served.requests}
     assert len(sessions) == 2
+    assert {request.body["nvext"]["agent_context"]["trajectory_id"] for request in served.requests} == sessions
     asked = [request.body["nvext"]["agent_hints"] for request in served.requests]
     assert {hints.get("speculative_prefill") for hints in asked} == {True, None}
     assert {hints["osl"] for hints in asked} >= {16, 20}
