@@ -237,6 +237,7 @@ class Searched(NamedTuple):
         most_held: Most distinct tokens that a round held.
         seconds: On this machine.
         rounds: After each round, tokens that its steps decoded since the beginning, and leaves that had ended.
+        widths: The last round of each width but the last, of a search that grew.
     """
 
     question: str
@@ -253,6 +254,7 @@ class Searched(NamedTuple):
     most_held: int
     seconds: float
     rounds: Sequence[Sequence[int]] = ()
+    widths: Sequence[int] = ()
 
     @property
     def all_tokens(self) -> int:
@@ -276,6 +278,7 @@ def searched(problem: Problem, result: Any) -> Searched:
     answer, tree, ledger = events["answer"], events["tree"], result.program.ledger
     lengths: dict[tuple[int, ...], int] = {}
     rounds: list[list[int]] = []
+    widths: list[int] = []
     leaves_at = {tuple(path) for path in answer["paths"]}
     num_tokens = num_ended = 0
     for event in result.program.trace:
@@ -287,6 +290,8 @@ def searched(problem: Problem, result: Any) -> Searched:
                 num_tokens += num - lengths.get(path[:-1], 0)
                 num_ended += path in leaves_at and reason is not None
             rounds.append([num_tokens, num_ended])
+        elif event["event"] == "width":
+            widths.append(len(rounds) - 1)
     values, classes = answer["values"], answer["classes"]
     leaves = range(len(values))
     winner = vote(classes, [max(0.0, value) for value in values])
@@ -305,6 +310,7 @@ def searched(problem: Problem, result: Any) -> Searched:
         tree["most_tokens_held"],
         result.program.lifetime.elapsed(),
         rounds,
+        widths,
     )
 
 

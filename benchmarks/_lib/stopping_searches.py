@@ -52,6 +52,17 @@ def stopped(search: Searched, stop: SearchStop | None, most_leaves: int | None =
     return cut(search, len(search.rounds) - 1)
 
 
+def stopped_between(search: Searched, stop: SearchStop, most_leaves: int) -> Stopped:
+    """The search as a stop would have ended it that is asked between widths."""
+    leaves, leaders = _leaves(search), []
+    for number in search.widths:
+        num = search.rounds[number][1]
+        leaders.append(leader_of(leaves[:num]))
+        if stop.is_enough(Look(leaves[:num], leaders, most_leaves - num)):
+            return cut(search, number)
+    return cut(search, len(search.rounds) - 1)
+
+
 def cut(search: Searched, last: int) -> Stopped:
     """The search up to a round; leaves that it had ended vote, all of them where it had ended none."""
     tokens, num = search.rounds[last]

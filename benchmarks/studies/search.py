@@ -10,6 +10,8 @@ Parts, of which `--part` runs some:
 - `stops`: certaindex, agreement and an unchanged leader on REBASE and MCTS, against a fixed number of leaves and a stop
   at random, each of as many tokens. Stops cut a search off, so that they are replayed on searches that ran to their
   end;
+- `widths`: REBASE and best of n that grow from 4 to 8 and 16 solutions where they are unsettled, beside fixed widths,
+  one tree of 16, and a vote of as many tokens. Widths are replayed, too;
 - `difficulty`: questions of few and of many operations: chosen answer, any right leaf, distinct answers;
 - `programs`: wall-clock at 1 and 16 programs, blocks held with and without sharing, and whether trees are the same.
 """
@@ -38,7 +40,7 @@ from benchmarks._lib.searching import (
     search_all,
     within_question_auc,
 )
-from benchmarks._lib.stopping_searches import Stopped, cut_at_leaves, cut_at_random, stopped
+from benchmarks._lib.stopping_searches import Stopped, cut, cut_at_leaves, cut_at_random, stopped, stopped_between
 from benchmarks._lib.tree_programs import add_programs
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree.node import Node
@@ -57,9 +59,11 @@ from scaffolding_ext.controllers.tree.strategies.particle_filter import Particle
 from scaffolding_ext.controllers.tree.strategies.rebase import Rebase
 from scaffolding_ext.registry import search_scorers
 
-PARTS = ("cost", "scores", "stops", "difficulty", "programs")
+PARTS = ("cost", "scores", "stops", "widths", "difficulty", "programs")
 STEP_LEN = 48  # tokens
 NUM_VOTES = 16
+WIDTHS = (4, 8, 16)
+LOT = 20  # questions of a run that is stored by itself
 LEVELS = 25
 MAX_TOKENS = 1000  # of a solution
 SOLUTION_LEN = 500  # about
@@ -222,6 +226,63 @@ def add_stops(report: Report, lab: Lab, problems: Sequence[Any], width: int) -> 
                 )
 
 
+def run_lots(lab: Lab, problems: Sequence[Any], name: str, **parts: Any) -> list[Searched]:
+    """A search on all problems, in lots that are stored one by one."""
+    lots = range(0, len(problems), LOT)
+    return [each for at in lots for each in run_cell(lab, problems[at : at + LOT], f"{name} from {at}", **parts)[0]]
+
+
+def growing(strategy: Strategy) -> dict[str, Any]:
+    """A search that grows to its last width, whatever its leaves say."""
+    never = Unchanged(rounds=10**6)
+    return {"strategy": strategy, "scorer": LogprobScorer(), "widths": WIDTHS, "stop": never, "budget": 10_000}
+
+
+def add_widths(report: Report, lab: Lab, problems: Sequence[Any]) -> None:
+    """Searches that grow where they are unsettled, against fixed widths and against a vote of as many tokens."""
+    samples = run_lots(lab, problems, "best of n of rising widths", **growing(BestOfN()))
+    curve = sample_curves(samples, report.rng)["vote"]
+    trees = run_lots(lab, problems, "REBASE of rising widths", **growing(Rebase(max_depth=LEVELS)))
+    whole = {"strategy": Rebase(WIDTHS[-1], max_depth=LEVELS), "scorer": LogprobScorer(), "budget": 10_000}
+    one_tree = [cut(each, len(each.rounds) - 1) for each in run_lots(lab, problems, "REBASE in one tree", **whole)]
+    questions = [problem.question for problem in problems]
+    for name, searches in (("REBASE", trees), ("best of n", samples)):
+        ends = [[*each.widths, len(each.rounds) - 1] for each in searches]
+        fixed = {
+            width: [cut(each, end[at]) for each, end in zip(searches, ends, strict=True)]
+            for at, width in enumerate(WIDTHS)
+        }
+        rows = {f"{name} of {width}": row for width, row in fixed.items()}
+        for label, stop in between_widths().items():
+            rows[f"{name}, {label}"] = [stopped_between(each, stop, WIDTHS[-1]) for each in searches]
+        if name == "REBASE":
+            rows[f"{name}, one tree of {WIDTHS[-1]}"] = one_tree
+        for label, row in rows.items():
+            add_width(report, label, row, fixed[WIDTHS[-1]], curve, questions)
+
+
+def between_widths() -> dict[str, SearchStop]:
+    """The stops that are asked between widths."""
+    levels = (0.5, 0.75, 0.9)
+    found: dict[str, SearchStop] = {
+        f"certaindex {least:g}": Certaindex([{"measure": "entropy", "at_least": least}]) for least in levels
+    }
+    return {**found, "agreement": Agreement()}
+
+
+def add_width(
+    report: Report, label: str, row: Sequence[Stopped], full: Sequence[Stopped], curve: Curve, questions: Sequence[str]
+) -> None:
+    """Tokens and accuracy of one way to choose a width, against the last width and a vote of as many tokens."""
+    tokens, right = [each.tokens for each in row], [float(each.is_right) for each in row]
+    report.figure(f"{label}: decoded tokens", float(np.mean(tokens)))
+    report.difference(f"{label}: accuracy, %", right, questions=questions, scale=100)
+    report.saved(f"{label}: tokens saved, share", tokens, [each.tokens for each in full])
+    report.difference(f"{label}: points", right, [float(e.is_right) for e in full], questions, scale=100)
+    at_equal = curve.at(float(np.mean(tokens)))
+    report.difference(f"{label}: points above a vote of as many tokens", right, at_equal, questions, scale=100)
+
+
 def add_cut(report: Report, label: str, cut: Sequence[Stopped], whole: Sequence[Stopped], questions: Any) -> None:
     """What a stop saves and loses; the bar of the first certaindex that meets both."""
     saved = report.saved(f"{label}: tokens saved, share", [e.tokens for e in cut], [e.tokens for e in whole])
@@ -287,7 +348,7 @@ def main(
     wanted = part or PARTS
     if "cost" in wanted:
         add_costs(report, num_nodes)
-    if {"scores", "stops", "difficulty"} & set(wanted):
+    if {"scores", "stops", "widths", "difficulty"} & set(wanted):
         problems = draw_problems(num_questions, report.seed, least_steps)
         lab = Lab({"generation": model}, seed=report.seed, store=store, worker=RememberingWorker, max_batch_size=64)
         with lab:
@@ -295,6 +356,8 @@ def main(
                 add_scores(report, lab, problems, width)
             if "stops" in wanted:
                 add_stops(report, lab, problems, width)
+            if "widths" in wanted:
+                add_widths(report, lab, problems)
             if "difficulty" in wanted:
                 add_difficulty(report, lab, num_questions, width)
     if "programs" in wanted:

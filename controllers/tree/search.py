@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
@@ -13,6 +14,7 @@ from scaffolding_ext import require
 from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish
+from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.chain.chain import Prefix, without_end_token
 from scaffolding_ext.controllers.chain.ending import close_with
 from scaffolding_ext.controllers.chain.probe import asking, forced_answer
@@ -82,6 +84,10 @@ class SearchController(BaseController):
         expander: Writes the steps: an expander, or any controller; None is the worker `generation`.
         selector: Which leaf is the answer.
         stop: When the search has seen enough: a stop, or a list of stops, of which any ends the search.
+        widths: Rising widths; `stop` decides between them. A search of the first width runs, and only where no stop has
+            seen enough, it grows to the next. The width of REBASE, best of n and the particle filter is their number
+            of solutions: a further tree writes what is missing, and all leaves vote. The width of MCTS, best first,
+            budget-guided MCTS and adaptive branching is their number of nodes.
         budget: `{nodes, tokens, computed_tokens, seconds}`, or a number of nodes.
         steps: Where a step ends: `{ends, max_tokens}`, or a number of tokens.
         max_tokens: Tokens of a solution from the root to its end.
@@ -92,6 +98,10 @@ class SearchController(BaseController):
 
     Raises:
         ConfigError: An argument is outside its range, or parts do not go together.
+
+    Reference:
+        Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex", arXiv 2412.20993, Tables 1 and 3: the knob of
+        REBASE is its width, that of MCTS its iterations (`widths`).
     """
 
     registries: ClassVar = {
@@ -110,6 +120,7 @@ class SearchController(BaseController):
         expander: Expander | Controller | Mapping[str, Any] | str | None = None,
         selector: Selector | Mapping[str, Any] | str = "best",
         stop: SearchStop | Mapping[str, Any] | str | Sequence[Any] | None = None,
+        widths: Sequence[int] | None = None,
         budget: Budget | Mapping[str, Any] | int | None = None,
         steps: StepEnds | Mapping[str, Any] | int | None = None,
         max_tokens: int = 8192,
@@ -126,6 +137,11 @@ class SearchController(BaseController):
         self.selector: Selector = search_selectors.obtain(selector, "selector")
         given = stop if isinstance(stop, list | tuple) else [] if stop is None else [stop]
         self.stops = tuple(search_stops.obtain(each, "stop") for each in given)
+        self.widths = _checked_widths(widths, self.stops)
+        for before, width in itertools.pairwise((0, *self.widths)):
+            self.strategy.of_width(width - before)  # refuses what it cannot grow by
+        if self.widths:
+            self.strategy = self.strategy.of_width(self.widths[-1]) or self.strategy
         self.budget = Budget.of(budget)
         self.steps = StepEnds.of(steps)
         self.max_tokens = require.whole("max_tokens", max_tokens)
@@ -156,8 +172,8 @@ class SearchController(BaseController):
                 raise ConfigError("needs steps, and the expander writes whole branches: leave it out", key)
         if isinstance(self.expander, ControllerExpander) and self.sampling_params:
             raise ConfigError("belong to the controller that writes the branches; set them there", "sampling_params")
-        limits = [limit for limit in (self.strategy.most_leaves, self.budget.nodes) if limit is not None]
-        most = min(limits, default=None)
+        limits = [self.strategy.most_leaves, self.budget.nodes, *self.widths[-1:]]
+        most = min((limit for limit in limits if limit is not None), default=None)
         for stop in self.stops:
             if isinstance(stop, Certaindex) and most is not None and stop.every >= most:
                 raise ConfigError(
@@ -234,7 +250,11 @@ class _Search:
         self._root = root
         seed = root.root.seed
         rng = np.random.default_rng(None if seed is None else derive_seed(seed, "search"))
-        self._strategy = controller.strategy.begin(root, rng)
+        self._rng = rng
+        self._strategy = controller.strategy
+        self._asked_by: dict[tuple[int, ...], Strategy] = {}
+        self._most_nodes: int | None = None  # of the present width
+        self._look = Look((), (), 0)
         self._ledger = Ledger()
         self.meter = Meter(self._ledger)
         self._began = elapsed()
@@ -242,6 +262,7 @@ class _Search:
         self._leaves: list[Branch] = []  # solutions that have ended
         self._judged: list[Branch] = []  # of the last round
         self._leaders: list[tuple[int, float]] = []
+        self._certaindex = 0.0
         self._known = AnswerClasses()
         self._reason = "unfinished"
         self._most_held = 0
@@ -276,7 +297,32 @@ class _Search:
         return left if self._in_time.keeps_rest else max(left, SPARE * seconds)
 
     def _grow(self) -> ControllerGenerator:
-        """Rounds until the strategy, a stop or the budget ends the search."""
+        """Rounds until the strategy, a stop or the budget ends the search; one width after the other."""
+        before = 0
+        for width in self._parts.widths or (None,):
+            self._widen(before, width)
+            yield from self._run_rounds()
+            if self._reason != "finished" or width is None or width == self._parts.widths[-1]:
+                break
+            enough = self._enough()
+            record("width", width=width, num_leaves=len(self._leaves), enough=enough)
+            if enough:
+                self._reason = "stopped"
+                break
+            before = width
+        publish(StepCounts(self._section, len(self._nodes), 0, 1.0))
+
+    def _widen(self, before: int, width: int | None) -> None:
+        """Begin a search, or let it grow from one width to the next."""
+        strategy = self._parts.strategy
+        added = None if width is None else strategy.of_width(width - before)
+        if added is not None or not before:
+            self._strategy = (added or strategy).begin(self._root, self._rng)
+        if added is None:
+            self._most_nodes = width
+
+    def _run_rounds(self) -> ControllerGenerator:
+        """Rounds until the strategy has no more nodes, a stop has seen enough, or the budget is used up."""
         nodes = self._asked()
         while nodes:
             publish(self._progress())
@@ -292,18 +338,16 @@ class _Search:
                     self._strategy.tell(node, node.value)
             ended = [node for node in going if node.is_whole]
             self._leaves += ended
-            if ended and self._parts.stops and (yield from self._is_enough()):
+            if ended and (yield from self._sees_enough()):
                 self._reason = "stopped"
-                break
+                return
             if self._in_time.is_late or self._parts.budget.used(self._spent()) >= 1:
                 self._reason = "budget"
-                break
+                return
             nodes = self._asked()
             if nodes:
                 self._record_selected(self._judged, list(dict.fromkeys(node.parent for node in nodes)))
-        else:
-            self._reason = "finished"
-        publish(StepCounts(type(self._parts).__name__, len(self._nodes), 0, 1.0))
+        self._reason = "finished"
 
     def answer(self) -> ControllerGenerator:
         """The branch that is the answer; a missing answer that counts is forced.
@@ -393,7 +437,11 @@ class _Search:
         """The nodes of the next round, children of one parent together."""
         spent = self._spent()
         self._strategy.used = self._parts.budget.used(spent)
-        nodes: list[Any] = self._strategy.ask(self._parts.budget.nodes_left(spent))
+        limits = [self._parts.budget.nodes_left(spent)]
+        if self._most_nodes is not None:
+            limits.append(max(0, self._most_nodes - len(self._nodes)))
+        nodes: list[Any] = self._strategy.ask(min((each for each in limits if each is not None), default=None))
+        self._asked_by.update((node.path, self._strategy) for node in nodes)
         return sorted(nodes, key=lambda node: node.path)
 
     def _write(self, nodes: list[Branch]) -> ControllerGenerator:
@@ -533,22 +581,29 @@ class _Search:
         discard(Purpose.CHAIN, num_tokens)
         return twins
 
-    def _is_enough(self) -> ControllerGenerator:
-        """Whether a stop has seen enough."""
+    def _sees_enough(self) -> ControllerGenerator:
+        """Look at the leaves, and whether a stop has seen enough; one that decides between widths is asked there."""
         classes = yield from classify(self._parts, [leaf.answer for leaf in self._leaves], self._known)
         leaves = self._seen(self._leaves, classes)
         self._leaders.append(leader_of(leaves))
-        look = Look(leaves, self._leaders, self._leaves_left())
-        enough = [type(stop).__name__ for stop in self._parts.stops if stop.is_enough(look)]
-        record("look", classes=classes, num_left=look.num_left, enough=enough)
+        self._look = Look(leaves, self._leaders, self._leaves_left())
+        self._certaindex = entropy_certaindex(classes)
+        enough = [] if self._parts.widths else self._enough()
+        record("look", classes=classes, num_left=self._look.num_left, certaindex=self._certaindex, enough=enough)
         return bool(enough)
 
+    def _enough(self) -> list[str]:
+        """The stops that have seen enough."""
+        return [type(stop).__name__ for stop in self._parts.stops if self._look.leaves and stop.is_enough(self._look)]
+
     def _leaves_left(self) -> int:
-        """Solutions that strategy and budget still allow, at the mean cost of those so far."""
+        """Solutions that strategy, widths and budget still allow, at the mean cost of those so far."""
         share = self._parts.budget.used(self._spent())
+        if self._most_nodes is not None:
+            share = max(share, min(1.0, len(self._nodes) / self._parts.widths[-1]))
         num = len(self._leaves)
         by_budget = int(num * (1 - share) / share) if share else num
-        most = self._strategy.most_leaves
+        most = self._parts.strategy.most_leaves
         return max(0, by_budget if most is None else min(by_budget, most - num))
 
     def _close(self, nodes: Sequence[Branch]) -> ControllerGenerator:
@@ -575,7 +630,12 @@ class _Search:
 
     def _seen(self, nodes: Sequence[Branch], classes: Sequence[int]) -> list[Leaf]:
         return [
-            Leaf(number, _value(node), self._strategy.visits(node) if node.is_whole else 1.0)
+            Leaf(
+                number,
+                _value(node),
+                self._asked_by[node.path].visits(node) if node.is_whole else 1.0,
+                node.chain.num_tokens,
+            )
             for node, number in zip(nodes, classes, strict=True)
         ]
 
@@ -595,8 +655,21 @@ class _Search:
 
     def _progress(self) -> StepCounts:
         left = self._parts.budget.nodes_left(self._spent())
-        share = self._leaders[-1][1] if self._leaders else 0.0
-        return StepCounts(type(self._parts).__name__, len(self._nodes), left or 0, share)
+        return StepCounts(self._section, len(self._nodes), left or 0, self._certaindex)
+
+
+def _checked_widths(widths: Sequence[int] | None, stops: Sequence[SearchStop]) -> tuple[int, ...]:
+    """Rising widths; none where the search does not grow.
+
+    Raises:
+        ConfigError: They do not rise, or no stop decides between them.
+    """
+    found = tuple(require.whole(f"widths.{number}", width) for number, width in enumerate(widths or ()))
+    if widths is not None and (not found or any(b <= a for a, b in itertools.pairwise(found))):
+        raise ConfigError(f"is {list(widths)!r}; give whole numbers that rise, such as [4, 8, 16]", "widths")
+    if found and not stops:
+        raise ConfigError("needs a stop, which decides whether a search grows: give stop, such as agreement", "widths")
+    return found
 
 
 def _nothing_written(budget: Budget) -> NoOutputError:

@@ -171,7 +171,13 @@ class Agreement(SearchStop):
         classes = [leaf.answer_class for leaf in look.leaves]
         if not classes:
             return False
-        return self.rule.num_more(Votes(classes, len(classes) + look.num_left)) == 0
+        votes = Votes(
+            classes,
+            len(classes) + look.num_left,
+            [leaf.value for leaf in look.leaves] if "rewards" in self.rule.looks_at else None,
+            [leaf.num_tokens for leaf in look.leaves],
+        )
+        return self.rule.num_more(votes) == 0
 
 
 class Unchanged(SearchStop):

@@ -13,6 +13,7 @@ import numpy as np
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.tree.node import Node
+from scaffolding_ext.errors import ConfigError
 
 S = TypeVar("S", bound="Strategy")
 
@@ -42,7 +43,7 @@ class Strategy(ABC):
         """The strategy for one search.
 
         Args:
-            root: The tree's root, without children.
+            root: The tree's root. What a narrower search has written behind it stays as it is.
             rng: All of its randomness.
         """
         search = copy.copy(self)
@@ -90,6 +91,20 @@ class Strategy(ABC):
     @property
     def most_leaves(self) -> int | None:
         """Most solutions that end; None where the budget alone bounds them."""
+        return None
+
+    def of_width(self, width: int) -> Strategy | None:
+        """A strategy like it that ends `width` solutions; None for one that goes on as long as it is asked.
+
+        Raises:
+            ConfigError: There is no such strategy.
+        """
+        if self.at_once is None:
+            raise ConfigError(
+                f"{type(self).__name__} does not grow: take Rebase, BestOfN, ParticleFilter, MCTS, BestFirst, "
+                "BudgetGuidedMCTS or AdaptiveBranching, or leave widths out",
+                "widths",
+            )
         return None
 
     def visits(self, node: Node) -> float:

@@ -28,6 +28,9 @@ class BestOfN(LevelStrategy):
     def most_leaves(self) -> int | None:
         return self.num_samples
 
+    def of_width(self, width: int) -> BestOfN:
+        return BestOfN(width)
+
     def _first(self) -> Iterable[Node]:
         return [self.root] * self.num_samples
 

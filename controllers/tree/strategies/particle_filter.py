@@ -69,6 +69,11 @@ class ParticleFilter(LevelStrategy):
     def most_leaves(self) -> int | None:
         return self.num_particles * self.sweeps
 
+    def of_width(self, width: int) -> ParticleFilter:
+        return ParticleFilter(
+            width, self.resampling, self.weighting, self.ended, self.temper_below, self.sweeps, self.max_depth
+        )
+
     def _first(self) -> Iterable[Node]:
         self._copies: Counter[tuple[int, ...]] = Counter()
         self._kept: list[Node] = []  # the reference's nodes, from depth 1 on

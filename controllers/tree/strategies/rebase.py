@@ -48,6 +48,9 @@ class Rebase(LevelStrategy):
     def most_leaves(self) -> int | None:
         return self.width
 
+    def of_width(self, width: int) -> Rebase:
+        return Rebase(width, self.allocation, self.temperature, self.max_depth)
+
     def _first(self) -> Iterable[Node]:
         self._left = self.width
         return [self.root] * self.width

@@ -9,6 +9,7 @@ import pytest
 
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree import search as search_module
@@ -850,3 +851,118 @@ def test_a_certaindex_that_could_never_end_a_search_is_refused(strategy, every):
     with pytest.raises(ConfigError, match=rf"^stop\.every: is {every} leaves, and the search ends {every} at most"):
         stack(every)
     assert stack(every - 1).stops
+
+
+SAME = {"num_steps": 2, "num_answers": 1}
+RISING = [3, 6, 12]
+
+
+def widths_of(result):
+    return [event["width"] for event in result.program.trace if event["event"] == "width"]
+
+
+@pytest.mark.parametrize("strategy", ["Rebase", "BestOfN", "ParticleFilter"])
+def test_a_narrow_search_grows_only_where_it_is_unsettled(strategy, events):
+    """The width is the number of solutions: a further tree writes those that are missing."""
+    controller = SearchController(strategy, "random", stop="certaindex", widths=RISING, budget=500)
+    settled = searched(controller, Stepper(**SAME))
+    assert (tree_of(settled)["reason"], tree_of(settled)["num_leaves"]) == ("stopped", 3)
+    narrow = controller.strategy.of_width(3)
+    alone = searched(SearchController(narrow, "random", budget=500), Stepper(**SAME))
+    first = [each["paths"] for each in events(settled, "branches")]
+    assert first == [each["paths"] for each in events(alone, "branches")]
+    split = searched(controller, Stepper(num_steps=2, num_answers=30))
+    assert (tree_of(split)["reason"], tree_of(split)["num_leaves"]) == ("finished", 12)
+    assert widths_of(split) == [3, 6]
+    firsts = [path for each in events(split, "branches") for path in each["paths"] if len(path) == 1]
+    assert firsts == [(number,) for number in range(12)]
+    assert len(events(split, "answer")[0]["answers"]) == 12
+    assert all(visits >= 1 for visits in events(split, "answer")[0]["visits"])
+
+
+@pytest.mark.parametrize("strategy", ["MCTS", "BestFirst", "BudgetGuidedMCTS", "AdaptiveBranching"])
+def test_the_width_of_a_search_that_goes_on_is_its_number_of_nodes(strategy):
+    controller = SearchController(strategy, "random", stop="certaindex", widths=[8, 14, 18], budget=500)
+    split = searched(controller, Stepper(num_steps=3, num_answers=30))
+    assert (tree_of(split)["reason"], tree_of(split)["num_nodes"]) == ("finished", 18)
+    assert widths_of(split) == [8, 14]
+    settled = searched(controller, Stepper(num_steps=1, num_answers=1))
+    assert tree_of(settled)["reason"] == "stopped"
+    assert tree_of(settled)["num_nodes"] <= 14
+
+
+def test_best_of_n_over_searches_grows_by_whole_searches(events):
+    inner = SearchController(Beam(2, 1), "random", budget=20)
+    controller = SearchController(
+        "BestOfN", "random", expander=inner, stop={"type": "agreement"}, widths=[2, 4, 16], selector="vote"
+    )
+    settled = searched(controller, Stepper(**SAME))
+    assert tree_of_outer(settled)["num_nodes"] < 16
+    assert tree_of_outer(settled)["reason"] == "stopped"
+    split = searched(controller, Stepper(num_steps=2, num_answers=60))
+    assert len(events(split, "tree")) == 16 + 1
+
+
+def tree_of_outer(result):
+    return [event for event in result.program.trace if event["event"] == "tree"][-1]
+
+
+def test_the_paper_reads_rebase_at_16_solutions_and_its_preset_fires_there(events):
+    stop = {"type": "certaindex", "args": {"thresholds": "rebase_math"}}
+    controller = SearchController("Rebase", "random", stop=stop, widths=[16, 32, 64], budget=1000)
+    assert tree_of(searched(controller, Stepper(**SAME)))["num_leaves"] == 16
+    with pytest.raises(ConfigError, match=r"^stop\.every: is 16 leaves, and the search ends 16 at most"):
+        SearchController("Rebase", stop=stop)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"widths": [4, 8]}, "^widths: needs a stop"),
+        ({"widths": [4, 4], "stop": "agreement"}, "^widths: .*that rise"),
+        ({"widths": [], "stop": "agreement"}, "^widths: .*that rise"),
+        ({"widths": [0, 4], "stop": "agreement"}, r"^widths\.0"),
+        ({"widths": [4, 8], "stop": "agreement", "strategy": "Beam"}, "^widths: Beam does not grow"),
+        ({"widths": [4, 5], "stop": "agreement", "strategy": "ParticleFilter"}, "num_particles"),
+    ],
+)
+def test_widths_that_cannot_be_are_refused(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        SearchController(**{"strategy": "Rebase", **arguments})
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_search_publishes_its_certaindex_while_it_runs_without_a_stop(strategy, events, monkeypatch):
+    told = []
+    monkeypatch.setattr(search_module, "publish", told.append)
+    result = searched(SearchController(strategy, "random", budget=40), Stepper(num_steps=1, num_answers=2))
+    looks = events(result, "look")
+    assert [look["certaindex"] for look in looks] == [entropy_certaindex(look["classes"]) for look in looks]
+    assert tree_of(result)["reason"] in ("finished", "budget")
+    published = [steps.certaindex for steps in told]
+    assert published[0] == 0.0
+    assert published[-1] == 1.0  # it is over
+    before_last = [look["certaindex"] for look in looks[:-1]]
+    assert set(before_last) <= set(published)
+    if strategy in ("MCTS", "AdaptiveBranching"):
+        assert any(0 < value < 1 for value in published)
+
+
+MEAN_REWARD = {"measure": "mean_reward", "at_least": 0.1}
+MOST_REWARD = {"measure": "max_reward", "at_least": 0.1}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"type": "StaticThreshold", "args": {"threshold": 0, "reward_thresholds": [MOST_REWARD], "knob": 4}},
+        {"type": "ThresholdEvery", "args": {"threshold": 0, "reward_thresholds": [MEAN_REWARD], "step": 2}},
+        {"type": "LengthThreshold", "args": {"max_mean_length": 500, "knob": 4}},
+    ],
+)
+def test_allocation_rules_that_read_rewards_or_lengths_end_a_search(rule):
+    stop = {"type": "agreement", "args": {"rule": rule}}
+    strategy = {"type": "MCTS", "args": {"at_once": 2}}
+    result = searched(SearchController(strategy, "random", stop=stop, budget=60), Stepper(num_steps=1, num_answers=9))
+    assert tree_of(result)["reason"] == "stopped"
+    assert tree_of(result)["num_nodes"] < 40
