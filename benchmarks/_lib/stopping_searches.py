@@ -53,12 +53,12 @@ def stopped(search: Searched, stop: SearchStop | None, most_leaves: int | None =
 
 
 def stopped_between(search: Searched, stop: SearchStop, most_leaves: int) -> Stopped:
-    """The search as a stop would have ended it that is asked between widths."""
+    """The search as it would have ended with a stop that is asked between its widths."""
     leaves, leaders = _leaves(search), []
     for number in search.widths:
         num = search.rounds[number][1]
         leaders.append(leader_of(leaves[:num]))
-        if stop.is_enough(Look(leaves[:num], leaders, most_leaves - num)):
+        if stop.is_enough(Look(leaves[:num], leaders, max(0, most_leaves - num))):
             return cut(search, number)
     return cut(search, len(search.rounds) - 1)
 

@@ -10,8 +10,8 @@ Parts, of which `--part` runs some:
 - `stops`: certaindex, agreement and an unchanged leader on REBASE and MCTS, against a fixed number of leaves and a stop
   at random, each of as many tokens. Stops cut a search off, so that they are replayed on searches that ran to their
   end;
-- `widths`: REBASE and best of n that grow from 4 to 8 and 16 solutions where they are unsettled, beside fixed widths,
-  one tree of 16, and a vote of as many tokens. Widths are replayed, too;
+- `widths`: REBASE, best of n and MCTS that grow from 4 to 8 and 16 solutions (iterations of MCTS) where they are
+  unsettled, beside fixed widths, one tree of 16, and a vote of as many tokens. Widths are replayed, too;
 - `difficulty`: questions of few and of many operations: chosen answer, any right leaf, distinct answers;
 - `programs`: wall-clock at 1 and 16 programs, blocks held with and without sharing, and whether trees are the same.
 """
@@ -232,33 +232,42 @@ def run_lots(lab: Lab, problems: Sequence[Any], name: str, **parts: Any) -> list
     return [each for at in lots for each in run_cell(lab, problems[at : at + LOT], f"{name} from {at}", **parts)[0]]
 
 
-def growing(strategy: Strategy) -> dict[str, Any]:
-    """A search that grows to its last width, whatever its leaves say."""
-    never = Unchanged(rounds=10**6)
-    return {"strategy": strategy, "scorer": LogprobScorer(), "widths": WIDTHS, "stop": never, "budget": 10_000}
-
-
 def add_widths(report: Report, lab: Lab, problems: Sequence[Any]) -> None:
     """Searches that grow where they are unsettled, against fixed widths and against a vote of as many tokens."""
-    samples = run_lots(lab, problems, "best of n of rising widths", **growing(BestOfN()))
-    curve = sample_curves(samples, report.rng)["vote"]
-    trees = run_lots(lab, problems, "REBASE of rising widths", **growing(Rebase(max_depth=LEVELS)))
-    whole = {"strategy": Rebase(WIDTHS[-1], max_depth=LEVELS), "scorer": LogprobScorer(), "budget": 10_000}
-    one_tree = [cut(each, len(each.rounds) - 1) for each in run_lots(lab, problems, "REBASE in one tree", **whole)]
-    questions = [problem.question for problem in problems]
-    for name, searches in (("REBASE", trees), ("best of n", samples)):
-        ends = [[*each.widths, len(each.rounds) - 1] for each in searches]
-        fixed = {
-            width: [cut(each, end[at]) for each, end in zip(searches, ends, strict=True)]
+    questions, scorer = [problem.question for problem in problems], LogprobScorer()
+    parts: dict[str, Any] = {"scorer": scorer, "budget": 10_000, "stop": Unchanged(rounds=10**6)}  # never stops
+    grown: dict[str, tuple[Strategy, int]] = {  # an iteration of MCTS writes a step and a rollout
+        "best of n": (BestOfN(), 1),
+        "REBASE": (Rebase(max_depth=LEVELS), 1),
+        "MCTS": (MCTS(rollouts=True, at_once=2, max_depth=LEVELS), 2),
+    }
+    searches = {
+        name: run_lots(
+            lab,
+            problems,
+            f"{name} of rising widths",
+            strategy=strategy,
+            widths=[nodes * width for width in WIDTHS],
+            **parts,
+        )
+        for name, (strategy, nodes) in grown.items()
+    }
+    curve = sample_curves(searches["best of n"], report.rng)["vote"]
+    whole = run_lots(
+        lab, problems, "REBASE in one tree", scorer=scorer, budget=10_000, strategy=Rebase(WIDTHS[-1], max_depth=LEVELS)
+    )
+    for name, each in searches.items():
+        rows = {
+            f"{name} of {width}": [cut(search, ([*search.widths, len(search.rounds) - 1])[at]) for search in each]
             for at, width in enumerate(WIDTHS)
         }
-        rows = {f"{name} of {width}": row for width, row in fixed.items()}
+        full = rows[f"{name} of {WIDTHS[-1]}"]
         for label, stop in between_widths().items():
-            rows[f"{name}, {label}"] = [stopped_between(each, stop, WIDTHS[-1]) for each in searches]
+            rows[f"{name}, {label}"] = [stopped_between(search, stop, WIDTHS[-1]) for search in each]
         if name == "REBASE":
-            rows[f"{name}, one tree of {WIDTHS[-1]}"] = one_tree
+            rows[f"{name}, one tree of {WIDTHS[-1]}"] = [cut(search, len(search.rounds) - 1) for search in whole]
         for label, row in rows.items():
-            add_width(report, label, row, fixed[WIDTHS[-1]], curve, questions)
+            add_width(report, label, row, full, curve, questions)
 
 
 def between_widths() -> dict[str, SearchStop]:
