@@ -69,6 +69,7 @@ class BaseController(Controller):
             fewer is refused.
         calibration_cost: Tokens that were spent on a calibration of its own, before any request; None where there is
             none, or nothing says how many.
+        reads_logprobs: Of a reward controller: whether it reads the log-probabilities of the samples' tokens.
         continues_answers: Whether it has workers go on with an unfinished answer, which not every chat server can.
         sampling_workers: Once bound, the tags of the stack's workers whose model says itself that it is sampled.
         prompting: Of the outermost controller of a stack: applied to the prompt when a request starts. Where it was
@@ -84,6 +85,7 @@ class BaseController(Controller):
     longest_request: int | None = None
     num_logprobs: int = 0
     calibration_cost: TokenCounts | None = None
+    reads_logprobs: bool = False
     continues_answers: bool = False
     sampling_workers: frozenset[str] = frozenset()
     prompting: Prompting | None = None
@@ -343,6 +345,13 @@ def show(task: GenerationTask, text: str, token_ids: list[int] | None) -> None:
 def sampling_params_of(controller: Controller) -> Mapping[str, Any]:
     """The sampling fields that a controller sets itself; upstream's controllers and ours keep them under one name."""
     return getattr(controller, "sampling_params", None) or {}
+
+
+def side_by_side(branches: Sequence[ControllerGenerator]) -> ParallelProcess:
+    """Work to yield: the branches at once."""
+    process = ParallelProcess([], [], [])
+    process.sub_gens = list(branches)
+    return process
 
 
 def honoured_by(controller: Controller) -> frozenset[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.base import BaseController, attributes_of
 from scaffolding_ext.controllers.prompting import encode, prompt_family
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.prompting import PromptFamily, Prompting
@@ -30,6 +30,11 @@ def prepare(controller: Controller | None, task: GenerationTask) -> None:
     """Have the samples of a task bring what a reward controller reads; a foreign one reads texts alone."""
     if isinstance(controller, BaseController):
         controller.prepare(task)
+
+
+def reads_logprobs(controller: Controller | None) -> bool:
+    """Whether a reward controller reads the log-probabilities of the samples' tokens."""
+    return controller is not None and attributes_of(controller).reads_logprobs
 
 
 def score(controller: Controller, tasks: list[GenerationTask]) -> ControllerGenerator:

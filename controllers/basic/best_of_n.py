@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.base import ONE_GENERATION, BaseController, finish, honoured_by
-from scaffolding_ext.controllers.reward import prepare, score
-from scaffolding_ext.controllers.vote.samples import Sample, Sampler, check_variety
+from scaffolding_ext.controllers.base import BaseController, finish
+from scaffolding_ext.controllers.reward import prepare, reads_logprobs, score
+from scaffolding_ext.controllers.vote.samples import Sample, Sampler, check_variety, honoured_by_samples
 from scaffolding_ext.controllers.vote.weights import Weight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
@@ -63,7 +63,8 @@ class BestOfNController(BaseController):
         check_variety(self.default_sample_num, generation_controller=generation_controller)
 
     def honours(self) -> frozenset[str]:
-        return honoured_by(self.generation_controller) - ONE_GENERATION
+        read = reads_logprobs(self.reward_controller) if self.reward is None else self.reward.reads_logprobs
+        return honoured_by_samples(self.generation_controller, read)
 
     def run(
         self,

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.base import BaseController, finish, show
+from scaffolding_ext.controllers.base import BaseController, finish, show, side_by_side
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain import Chain, StreamChain, conclude
 from scaffolding_ext.controllers.chain.chain import LOOP
-from scaffolding_ext.controllers.prompting import prompt_family
+from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import (
     SAMPLING_FIELDS,
@@ -19,14 +19,14 @@ from scaffolding_ext.prompts.sampling_params import (
     set_sampling_params,
 )
 from scaffolding_ext.prompts.tool_calls import canonical, names_of, said
-from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, ParallelProcess, StreamGenerationTask
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, StreamGenerationTask
 from scaffolding_ext.protocol.notes import notes_of
 from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.request.program import Program, current_program
 
 _ANSWER_TOKENS = 1024  # behind thinking that has a budget, where nobody says how long the whole may be
-_FORCED_TOKENS = 64  # of an answer for which the whole left no room, or of a chain that repeats itself
+_FORCED_TOKENS = 64  # of an answer that a chain that repeats itself is asked for
 _SHOWN_TOKENS = 8  # of a text that its caller reads while it is watched: it is handed on in pieces of so many
 
 
@@ -82,20 +82,22 @@ class NativeGenerationController(BaseController):
                 "cannot be given with tools, since a forced answer holds no calls: leave one of them out",
                 "thinking_budget",
             )
-        if thinking_budget is not None:
-            yield from self._within(thinking_budget).process(tasks, **sampling_params)
-            return
         for task in tasks:
             if sampling_params:
                 set_sampling_params(task, sampling_params)
             task.worker_tag = WorkerTag.GENERATION
             task.streaming_output_flag |= self.streaming
             apply_sampling_params(task, self.sampling_params)
+        if thinking_budget is not None:
+            # A limit that leaves no room behind the budget ends the thinking by itself.
+            bounded = [task for task in tasks if task.max_tokens is None or task.max_tokens > thinking_budget]
+            tasks = [task for task in tasks if not any(task is each for each in bounded)]
+            yield from _at_once([self._within(thinking_budget, task).process([task]) for task in bounded])
         program = current_program()
         if program is not None and program.loops is not None:
             watched = [task for task in tasks if self._is_watched(task, program)]
             if watched:
-                yield from self._all_watched(watched)
+                yield from _at_once([self._watched(task) for task in watched])
                 for task in watched if tools else ():
                     task.customized_result_fields["answer"] = _tool_answer(output_of(task), tools or ())
                 tasks = [task for task in tasks if not any(task is each for each in watched)]
@@ -121,14 +123,6 @@ class NativeGenerationController(BaseController):
         context_len = self.capabilities(WorkerTag.GENERATION).context_len
         return None if context_len is None or task.input_tokens is None else context_len - len(task.input_tokens)
 
-    def _all_watched(self, tasks: list[GenerationTask]) -> ControllerGenerator:
-        if len(tasks) == 1:
-            yield from self._watched(tasks[0])
-        else:
-            process = ParallelProcess([], [], [])
-            process.sub_gens = [self._watched(task) for task in tasks]
-            yield process
-
     def _watched(self, task: GenerationTask) -> ControllerGenerator:
         family, room = prompt_family(), self._room(task)
         wanted = task.max_tokens or room or 1
@@ -147,18 +141,25 @@ class NativeGenerationController(BaseController):
         finish(task, prefix.text, prefix.token_ids, extract(prefix.text), reason)
         task.logprobs = prefix.logprobs
 
-    def _within(self, thinking_budget: int) -> BudgetForcingController:
-        params = {name: value for name, value in self.sampling_params.items() if name != "max_tokens"}
-        total = self.sampling_params.get("max_tokens")
+    def _within(self, thinking_budget: int, task: GenerationTask) -> BudgetForcingController:
+        """Keeps a budget of thinking for a task, whose `max_tokens` holds for thinking and answer together."""
+        family, room, answer_tokens = prompt_family(), self._room(task), _ANSWER_TOKENS
+        if task.max_tokens is not None:
+            answer_tokens = task.max_tokens - thinking_budget
+        if room is not None:
+            answer_tokens = min(answer_tokens, room - thinking_budget - longest_len(family.close, family.close_closed))
         forcing = BudgetForcingController(
-            thinking_budget if total is None else min(thinking_budget, total),
-            max_answer_tokens=_ANSWER_TOKENS if total is None else max(_FORCED_TOKENS, total - thinking_budget),
-            sampling_params=params,
-            insist_on_answer=False,
-            kept_by="server",
+            thinking_budget, max_answer_tokens=max(1, answer_tokens), insist_on_answer=False, kept_by="server"
         )
         forcing.bind_as(self)
         return forcing
+
+
+def _at_once(branches: Sequence[ControllerGenerator]) -> ControllerGenerator:
+    if len(branches) == 1:
+        yield from branches[0]
+    elif branches:
+        yield side_by_side(branches)
 
 
 def _tool_answer(text: str, tools: Sequence[Mapping[str, Any]]) -> str | None:

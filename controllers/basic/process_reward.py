@@ -74,6 +74,7 @@ class ProcessRewardController(RewardController):
         self.reward = require.one_of("reward", reward, get_args(StepReward))
         if self.reward == "mean_logprob":
             self.required_tags = ()
+            self.reads_logprobs = True
         self.step_scores: list[list[float]] | None = None
 
     def prepare(self, task: GenerationTask) -> None:

@@ -17,6 +17,8 @@ from scaffolding_ext.protocol.notes import notes_of
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.request.program import record
 
+_LATE_ANSWER = 64  # tokens of a forced answer for which the request's limit has left none
+
 
 class BudgetForcingController(BaseController):
     """Lets a chain think for at most `thinking_tokens`, then closes its thinking by force and asks for the answer.
@@ -97,16 +99,17 @@ class BudgetForcingController(BaseController):
         Args:
             task: The task that the request began with; the output is written into it.
             thinking_budget: Tokens of thinking of this request; the smaller of both budgets holds.
-            **sampling_params: Sampling fields of this request.
+            **sampling_params: Sampling fields of this request. `max_tokens` holds for thinking and answer together;
+                where nothing of it is left, a forced answer of at most 64 tokens comes in addition.
         """
         set_sampling_params(task, sampling_params)
         family = self.family or prompt_family()
-
         reserved = longest_len(family.close, family.close_closed) + self.max_answer_tokens
         limits = (self.thinking_tokens, task.max_tokens, thinking_budget)
         wanted = min(limit for limit in limits if limit is not None)
         budget = self.budget_within_context(WorkerTag.GENERATION, task, wanted, reserved)
-        chain = self._chain(task, budget + self.max_answer_tokens)
+        limit = budget + self.max_answer_tokens
+        chain = self._chain(task, limit if task.max_tokens is None else min(limit, task.max_tokens))
         cause = "budget"
         if self.kept_by == "server":
             overran = yield from grow_within(
@@ -126,11 +129,15 @@ class BudgetForcingController(BaseController):
         if not chain.ended and chain.contains(family.think_close):
             yield from chain.grow(chain.max_tokens)
         insists, was_cut = self.insist_on_answer, not (chain.ended or chain.contains(family.think_close))
+        answering = self.answer_sampling_params
+        if task.max_tokens is not None:
+            left = task.max_tokens - chain.num_tokens
+            answering = {**answering, "max_tokens": min(self.max_answer_tokens, left if left > 0 else _LATE_ANSWER)}
         yield from conclude(
             task,
             chain,
             family,
-            self.answer_sampling_params,
+            answering,
             insist_on_answer=insists,
             cause=cause if was_cut else None,
         )

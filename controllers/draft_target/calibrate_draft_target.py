@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaffolding_ext.controllers.base import BaseController, finish
+from scaffolding_ext.controllers.base import BaseController, finish, side_by_side
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
-from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController, side_by_side
+from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
 from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values
 from scaffolding_ext.errors import ConfigError

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.answer_classes import classify
-from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, sampling_params_of
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, sampling_params_of, side_by_side
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.capabilities import Requests
@@ -35,7 +35,7 @@ from scaffolding_ext.controllers.vote.samples import Variety, check_variety
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
-from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ParallelProcess, Worker
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Worker
 from scaffolding_ext.protocol.task_results import mean_token_probability
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import declared, model_of
@@ -290,13 +290,6 @@ class ConformalDraftTargetController(BaseController):
         publish_figures(type(self).__name__, chain_ends=ends, answers=Answers(answers, classes))
         reason = elected.exit_reason if len(chains) == 1 else "vote" if winner >= 0 else "no_answer"
         finish(task, elected.text, elected.token_ids, elected.answer, reason)
-
-
-def side_by_side(branches: Sequence[ControllerGenerator]) -> ParallelProcess:
-    """Work to yield: the branches at once."""
-    process = ParallelProcess([], [], [])
-    process.sub_gens = list(branches)
-    return process
 
 
 class EqualChains:

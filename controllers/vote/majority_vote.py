@@ -15,11 +15,11 @@ from scaffolding_ext import require
 from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.auditing import begin_audit, checked_share, is_audited, note_whole
-from scaffolding_ext.controllers.base import ONE_GENERATION, BaseController, finish, honoured_by
+from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
-from scaffolding_ext.controllers.reward import prepare, score
+from scaffolding_ext.controllers.reward import prepare, reads_logprobs, score
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.controllers.vote.samples import Sample, Sampler, check_variety, end_vote
+from scaffolding_ext.controllers.vote.samples import Sample, Sampler, check_variety, end_vote, honoured_by_samples
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.controllers.vote.weights import UniformWeight, Weight
 from scaffolding_ext.errors import ConfigError
@@ -97,7 +97,9 @@ class MajorityVoteController(BaseController):
                 )
 
     def honours(self) -> frozenset[str]:
-        return honoured_by(self.generation_controller) - ONE_GENERATION
+        return honoured_by_samples(
+            self.generation_controller, self.weight.reads_logprobs or reads_logprobs(self.reward_controller)
+        )
 
     def run(
         self,

@@ -8,7 +8,14 @@ from types import GeneratorType
 from typing import Any
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.base import BaseController, attributes_of, finish, sampling_params_of
+from scaffolding_ext.controllers.base import (
+    ONE_GENERATION,
+    BaseController,
+    attributes_of,
+    finish,
+    honoured_by,
+    sampling_params_of,
+)
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.prompts.sampling_params import SAMPLE_TEMPERATURE, refuse_greedy, vary
 from scaffolding_ext.protocol import (
@@ -83,6 +90,16 @@ _DRAWERS = ("generation_controller", "draft_controller", "target_controller")
 
 
 _log = logging.getLogger(__name__)
+
+
+def honoured_by_samples(controller: Controller, reads_logprobs: bool) -> frozenset[str]:
+    """The keywords of a request that reach every sample of a controller.
+
+    Args:
+        controller: Draws the samples.
+        reads_logprobs: Whether their log-probabilities are read; a chain that is cut at a thinking budget has none.
+    """
+    return honoured_by(controller) - ONE_GENERATION - ({"thinking_budget"} if reads_logprobs else set())
 
 
 class Sample:

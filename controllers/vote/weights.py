@@ -29,9 +29,11 @@ class Weight(ABC):
 
     Attributes:
         most: The most that a sample can weigh; infinite where nobody knows it.
+        reads_logprobs: Whether it reads the log-probabilities of the samples' tokens.
     """
 
     most: float = math.inf
+    reads_logprobs: bool = False
 
     def prepare(self, task: GenerationTask) -> None:  # noqa: B027  (most weights need nothing)
         """Have the samples of a task bring what the weight reads."""
@@ -81,6 +83,7 @@ class MeanLogprobWeight(Weight):
     """
 
     most = 1.0
+    reads_logprobs = True
 
     def prepare(self, task: GenerationTask) -> None:
         task.num_logprobs = max(1, task.num_logprobs or 0)
@@ -100,6 +103,8 @@ class ConfidenceWeight(Weight):
     Reference:
         Fu et al., "Deep Think with Confidence", section 3.
     """
+
+    reads_logprobs = True
 
     def __init__(self, top_k: int = 20, aggregate: Aggregate = "lowest_group", group_size: int = 2048) -> None:
         self.top_k = require.whole("top_k", top_k)

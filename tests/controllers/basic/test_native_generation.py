@@ -7,6 +7,7 @@ from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
+from scaffolding_ext.protocol.notes import PROBE, purpose_of
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.request.program import Program
 from scaffolding_ext.testing import ScriptedWorker
@@ -125,3 +126,26 @@ def test_a_worker_that_writes_nothing_is_an_error():
 
     with ScaffoldingLlm(NativeGenerationController(), {"generation": Silent()}) as llm, pytest.raises(NoOutputError):
         llm.generate("q")
+
+
+@pytest.mark.parametrize("max_tokens", [30, 40, 50, 400])
+@pytest.mark.parametrize("num_thinking", [None, 0, 20, 39])
+@pytest.mark.parametrize("own", [{}, {"max_tokens": 700}])
+def test_a_requests_limit_holds_for_thinking_and_answer_together(max_tokens, num_thinking, own):
+    closing = "" if num_thinking is None else "h" * num_thinking + "</think>"
+    written = closing + "r" * 4000  # a model that never comes to an answer
+    worker = ScriptedWorker(
+        lambda task: "r" * 4000 if purpose_of(task) == PROBE else written[len(task.input_str) - 1 :]
+    )
+    with ScaffoldingLlm(NativeGenerationController(own), {"generation": worker}) as llm:
+        result = llm.generate("q", thinking_budget=40, max_tokens=max_tokens)
+    used_up = num_thinking is not None and max_tokens > 40  # a last answer of at most 64 tokens comes in addition
+    decoded = result.program.ledger.total.decoded
+    assert min(max_tokens, 40) <= decoded <= max_tokens + (64 if used_up else 0)
+
+
+def test_the_controllers_own_limit_holds_beside_a_thinking_budget():
+    worker = ScriptedWorker(lambda task: "r" * 4000)
+    with ScaffoldingLlm(NativeGenerationController({"max_tokens": 50}), {"generation": worker}) as llm:
+        assert llm.generate("q", thinking_budget=40).program.ledger.total.decoded == 50
+        assert llm.generate("q", thinking_budget=50).program.ledger.total.decoded == 50

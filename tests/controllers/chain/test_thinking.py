@@ -104,6 +104,17 @@ def test_a_server_is_asked_in_its_dialect_and_counted(serve: Serve, prompting: P
     assert worker.server_budget.reason is None
 
 
+@pytest.mark.parametrize(("over", "by"), [(8, "server"), (9, "controller")])
+def test_a_server_may_finish_a_word_before_it_closes(serve: Serve, prompting: Prompting, over: int, by: str) -> None:
+    thinking = prompting.decode(prompting.encode(THINKING)[: 20 + over])
+    _, worker = serve(f"{thinking}</think>\nThe answer is \\boxed{{5}}.")
+    result = ask(worker, thinking_budget=20)
+    (event,) = said(result)
+    assert event["by"] == by
+    assert result.answer == ("5" if by == "server" else "4")
+    assert (worker.server_budget.reason is None) == (by == "server")
+
+
 @pytest.mark.parametrize(("flavor", "chat"), sorted(DIALECTS))
 def test_each_server_has_its_dialect(flavor: str, chat: bool) -> None:
     task = GenerationTask(input_str="2+2?<think>\n", max_tokens=100)

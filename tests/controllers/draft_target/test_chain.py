@@ -34,8 +34,8 @@ class Writing(Worker):
     task_handlers: ClassVar = {GenerationTask: _generate}
 
 
-def taken_over(draft, target, **options):
-    """A chain whose first chunk the target has taken over."""
+def taken_over(draft, target, concludes=False, **options):
+    """A chain whose first chunk the target has taken over, and that is then asked for its answer, if it concludes."""
     task = GenerationTask(input_str="Q: ", input_tokens=PROMPT_IDS, seed=5)
     writers = [OnWorker(NativeGenerationController(), tag) for tag in (WorkerTag.DRAFT, WorkerTag.TARGET)]
     limits = {"draft_tokens": 20, "target_tokens": 20, "max_tokens": 100} | options
@@ -45,7 +45,10 @@ def taken_over(draft, target, **options):
         program = Program()
         program.question = Question(prompting=TOKENIZER)
         enter_program(program)
-        for work in (chain.draft, lambda: chain.settle(True)):
+        works = [chain.draft, lambda: chain.settle(True)]
+        if concludes:
+            works.append(lambda: chain.conclude(TOKENIZER.family, {"max_tokens": 5}))
+        for work in works:
             for tasks in program.meter.watch(work()):
                 for piece in tasks:
                     worker = draft if piece.worker_tag == WorkerTag.DRAFT else target
@@ -94,6 +97,19 @@ def test_models_of_two_tokenizers_read_text_without_half_characters():
     (task,) = target.tasks
     assert (task.input_str, task.input_tokens) == ("Q: so ", None)
     assert (chain.text, chain.token_ids) == ("so  = 5", None)
+
+
+@pytest.mark.parametrize(
+    ("written", "finish_reason", "is_open"), [([*TOKENIZER.encode("anew"), END], "stop", False), (HALF, "length", True)]
+)
+def test_a_chain_that_ended_is_asked_for_its_answer_in_text_without_its_end_token(written, finish_reason, is_open):
+    draft = Writing(TOKENIZER.encode("so x"), "length")
+    chain = taken_over(draft, Writing(written, finish_reason), concludes=True, keeps_rejected=False, shares_tokens=True)
+    asking = draft.tasks[-1]
+    close = TOKENIZER.family.close
+    assert chain.exit_reason == (None if is_open else "end")
+    assert asking.input_tokens == (PROMPT_IDS + written + TOKENIZER.encode(close) if is_open else None)
+    assert is_open or asking.input_str == "Q: anew" + close
 
 
 def test_each_chunk_derives_its_seed_from_chain_turn_and_writer():

@@ -8,6 +8,7 @@ import pytest
 from scaffolding_ext import load_stack
 from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.process_reward import ProcessRewardController
 from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
@@ -286,3 +287,27 @@ def test_one_sample_alone_is_the_one_that_the_vote_draws():
     assert [result.answer for result in alone] == [answers[2], answers[0]]
     assert [result.exit_reason for result in alone] == ["end", "end"]
     assert all(result.outputs[0].text.endswith("at 0.7") for result in alone)
+
+
+@pytest.mark.parametrize(("weight", "is_honoured"), [("uniform", True), ("mean_logprob", False), ("confidence", False)])
+def test_a_vote_that_reads_log_probabilities_takes_no_thinking_budget_since_a_cut_chain_has_none(weight, is_honoured):
+    vote = MajorityVoteController(NativeGenerationController(), 3, weight=weight, allocation=None)
+    assert ("thinking_budget" in vote.honours()) is is_honoured
+    assert "temperature" in vote.honours()
+    of_votes = BestOfNController(vote, default_sample_num=2, reward=len)
+    assert ("thinking_budget" in of_votes.honours()) is is_honoured
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_honoured"),
+    [
+        ({"reward": "mean_logprob"}, False),
+        ({"reward": "confidence"}, False),
+        ({"reward": lambda sample: 1.0}, True),
+        ({"reward_controller": ProcessRewardController(reward="mean_logprob")}, False),
+        ({"reward_controller": ProcessRewardController()}, True),
+    ],
+)
+def test_best_of_n_takes_a_thinking_budget_where_it_reads_no_log_probabilities(arguments, is_honoured):
+    best = BestOfNController(NativeGenerationController(), default_sample_num=2, **arguments)
+    assert ("thinking_budget" in best.honours()) is is_honoured
