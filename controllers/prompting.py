@@ -23,7 +23,11 @@ def next_turn(task: GenerationTask, prompt: str) -> GenerationTask:
     """
     prompting = _prompting()
     if prompting is None:
-        raise ConfigError("is not set, and it renders a further turn: set controller.prompting", "prompting")
+        raise ConfigError(
+            "is not set, and it renders a further turn: set controller.prompting = Prompting.for_model(NAME); in a "
+            "contract test 'tinylm/target' will do",
+            "prompting",
+        )
     return prompting.next_turn(task, prompt)
 
 

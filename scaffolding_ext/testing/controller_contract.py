@@ -7,6 +7,9 @@
     def test_contract(check):
         check(MyController)
 
+A controller that asks again by `next_turn` needs a prompting, which renders the further turn. Set it in the function
+that makes the controller: `controller.prompting = Prompting.for_model("tinylm/target")`.
+
 The prompts are "Question N" and a scripted worker answers N, so an output that lacks its N came from another request.
 """
 

@@ -3,7 +3,7 @@
 import pytest
 
 from scaffolding_ext import registry
-from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.basic.process_reward import ProcessRewardController
@@ -17,6 +17,7 @@ from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController, 
 from scaffolding_ext.controllers.chain.record_chain import RecordChainController
 from scaffolding_ext.controllers.chain.stopping import Window
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.controllers.prompting import next_turn
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree.expand import WorkerExpander
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
@@ -25,8 +26,11 @@ from scaffolding_ext.controllers.tree.tree_inference import ResultRewardControll
 from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
 from scaffolding_ext.controllers.vote.deepconf import DeepConfController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.host.telemetry import Telemetry
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing.controller_contract import CONTROLLER_CHECKS, contract_reply
 from scaffolding_ext.testing.doubles import ScriptedWorker
@@ -153,7 +157,8 @@ def marked_reply(task):
 def test_no_span_holds_what_was_asked_or_answered(name):
     sdk = pytest.importorskip("opentelemetry.sdk.trace")
     export = pytest.importorskip("opentelemetry.sdk.trace.export")
-    exporter = export.in_memory_span_exporter.InMemorySpanExporter()
+    in_memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+    exporter = in_memory.InMemorySpanExporter()
     provider = sdk.TracerProvider()
     provider.add_span_processor(export.SimpleSpanProcessor(exporter))
     workers = {
@@ -169,3 +174,28 @@ def test_no_span_holds_what_was_asked_or_answered(name):
     assert MARKER not in "".join(
         f"{span.name} {dict(span.attributes)} {span.events} {span.status.description}" for span in spans
     )
+
+
+class AskingAgain(BaseController):
+    """Asks a second time in the same conversation."""
+
+    def __init__(self, prompting: Prompting | None = None) -> None:
+        super().__init__()
+        self.generation_controller = NativeGenerationController()
+        self.prompting = prompting
+
+    def run(self, task, **kwargs):
+        yield from self.generation_controller.process([task], **kwargs)
+        last = next_turn(task, "Are you sure?")
+        yield from self.generation_controller.process([last], **kwargs)
+        finish(task, output_of(last), last.output_tokens)
+
+
+@pytest.mark.parametrize("check", CONTROLLER_CHECKS)
+def test_a_controller_that_asks_again_keeps_the_contract_with_the_prompting_that_it_names(check):
+    check(lambda: AskingAgain(Prompting.for_model("tinylm/target")))
+
+
+def test_without_a_prompting_the_error_of_a_further_turn_says_the_line():
+    with pytest.raises(ConfigError, match=r"set controller.prompting = Prompting.for_model.*contract.*tinylm/target"):
+        CONTROLLER_CHECKS[0](AskingAgain)
