@@ -60,7 +60,7 @@ class ChatWorker(BaseWorker):
         record(
             "ignored",
             task=type(task).__name__,
-            reason="the worker drops no KV on request; its cache drops the KV of the lowest priority first",
+            reason="the worker drops no KV on request; its cache evicts the least recently used KV first",
         )
         return TaskStatus.SUCCESS
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from scaffolding_ext.errors import EngineError, InvalidTaskError, MissingDependencyError, WorkerError
+from scaffolding_ext.errors import EngineError, InvalidTaskError, MissingDependencyError, NoOutputError, WorkerError
 from scaffolding_ext.workers.openai.responses import UnreadableAnswerError
-from scaffolding_ext.workers.shared.own_loop import OwnLoop
+from scaffolding_ext.workers.shared.own_loop import OwnLoop, T
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -139,6 +143,8 @@ class Circuit:
 
 
 R = TypeVar("R")
+_log = logging.getLogger(__name__)
+_SILENT_SECONDS = 2.0  # of a server at the start, before the user is told that it is asked
 # Headers in which the library describes itself to OpenAI. Together they have as many bytes as a short prompt.
 _UNSENT = (
     *("X-Stainless-Lang", "X-Stainless-Package-Version", "X-Stainless-OS", "X-Stainless-Arch", "X-Stainless-Runtime"),
@@ -201,12 +207,42 @@ class Connection(OwnLoop):
         )
         self._unsent = dict.fromkeys(_UNSENT, Omit())
         self._slots = asyncio.Semaphore(max_concurrency)
+        self._start_by: float | None = None
         super().__init__("openai-worker", _SHUT_DOWN)
 
     @property
     def num_free_slots(self) -> int:
         """Requests that could be sent at once now."""
         return self._slots._value
+
+    @contextlib.contextmanager
+    def starting(self, seconds: float) -> Iterator[None]:
+        """Bound what `run_blocking` asks the server in the block, and say if it is slow; an error closes the loop."""
+        self._start_by, self._start_seconds = time.monotonic() + seconds, seconds
+        told = threading.Timer(_SILENT_SECONDS, _log.warning, ("asking %s ...", self.base_url))
+        told.daemon = True
+        told.start()
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            told.cancel()
+            self._start_by = None
+
+    def run_blocking(self, work: Callable[..., Awaitable[T]], *args: Any) -> T:
+        return super().run_blocking(work if self._start_by is None else functools.partial(self._in_time, work), *args)
+
+    async def _in_time(self, work: Callable[..., Awaitable[T]], *args: Any) -> T:
+        left = 0.0 if self._start_by is None else self._start_by - time.monotonic()
+        try:
+            return await asyncio.wait_for(asyncio.ensure_future(work(*args)), left)
+        except asyncio.TimeoutError:
+            raise EngineError(
+                f"{self.base_url} did not answer within start_seconds ({self._start_seconds:g} s): see whether the "
+                "server is busy or stopped, or raise start_seconds"
+            ) from None
 
     async def complete(self, path: str, body: Mapping[str, Any], read: Callable[[Any], R]) -> Reply[R]:
         """Send a request and return what is read from its whole answer.
@@ -301,7 +337,7 @@ class Connection(OwnLoop):
                 yield
             except (InvalidTaskError, asyncio.CancelledError):
                 raise
-            except UnreadableAnswerError:  # the server has answered
+            except (UnreadableAnswerError, NoOutputError):  # the server has answered
                 self._circuit.succeeded()
                 raise
             except Exception as error:  # of any type: from the library, its transport, or a body that is no JSON

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scaffolding_ext.errors import EngineError
+from scaffolding_ext.errors import EngineError, NoOutputError
 from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.workers.openai.flavors import Flavor
@@ -120,7 +121,7 @@ def prompt_scores(reply: Any, num_tokens: int, num_hidden: int = 0, from_text: b
             f"the worker asked the server for the log-probabilities of {num_tokens} prompt tokens, and the server "
             f"gave {sum(value is not None for value in values)}: set flavor='auto', which tests this"
         )
-    return [None if value is None else float(value) for value in values[:num_tokens]]
+    return [None if value is None else _finite(value) for value in values[:num_tokens]]
 
 
 def _content(reported: Any) -> Sequence[Any] | None:
@@ -172,8 +173,23 @@ def _steps(reported: Any, ids: list[int]) -> Steps:
 
 
 def _step(tops: list[tuple[int | None, Any]], token: int, entry: Any) -> dict[int, TokenLogprob]:
-    known = sorted(((value, name) for name, value in tops if name is not None), reverse=True)
-    step = {name: TokenLogprob(float(value), rank) for rank, (value, name) in enumerate(known, 1)}
+    known = sorted(((_finite(value), name) for name, value in tops if name is not None), reverse=True)
+    step = {name: TokenLogprob(value, rank) for rank, (value, name) in enumerate(known, 1)}
     if token not in step:
-        step[token] = TokenLogprob(float(_of(entry, "logprob")))
+        step[token] = TokenLogprob(_finite(_of(entry, "logprob")))
     return step
+
+
+def _finite(value: Any) -> float:
+    """A log-probability.
+
+    Raises:
+        NoOutputError: It is NaN or infinite.
+    """
+    number = float(value)
+    if not math.isfinite(number):
+        raise NoOutputError(
+            f"the server gave the log-probability {number}, which no token can have: see its log; the model's weights "
+            "or its dtype may overflow"
+        )
+    return number

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from scaffolding_ext.errors import EngineError, WorkerError
+from scaffolding_ext.errors import EngineError, NoOutputError, WorkerError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import PAUSED, TokenCounts, set_token_counts
 from scaffolding_ext.request.program import record
@@ -81,7 +81,7 @@ class StreamReader:
     ) -> None:
         self.may_run_to = NEVER
         self.num_retries = 0
-        self.error: WorkerError | None = None
+        self.error: WorkerError | NoOutputError | None = None
         self._connection = connection
         self._path = path
         self._body = body
@@ -142,7 +142,7 @@ class StreamReader:
                 if self._lost_ids is not None:
                     decoded = token_counts(self._usage, self._num_received).decoded
                     self._lost_ids.ended(Piece("", [], [], None), decoded)
-        except WorkerError as error:
+        except (WorkerError, NoOutputError) as error:
             self.error = error
             self._finish_reason = "error"
         except asyncio.CancelledError:  # this task has nothing more to do; whoever waits sees how it ended
@@ -269,6 +269,7 @@ class TaskStream:
 
         Raises:
             WorkerError: The stream broke off.
+            NoOutputError: It gave a log-probability that is no number.
         """
         reader = self._reader
         first = task.output_str is None or task.output_tokens is None

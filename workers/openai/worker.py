@@ -61,7 +61,7 @@ def api_key(variable: str) -> str:
     Raises:
         ConfigError: The user named another variable, and it is not set.
     """
-    key = os.environ.get(variable)
+    key = (os.environ.get(variable) or "").strip()  # a file that it was read from may end in a line break
     if not key and variable != DEFAULT_KEY:
         raise ConfigError(
             f"names the environment variable {variable}, which is not set: run `export {variable}=...`", "api_key_env"
@@ -141,6 +141,7 @@ class OpenAIWorker(ChatWorker):
         max_concurrency: Requests at once, open streams included; further requests wait.
         max_retries: Most further attempts for one request.
         timeout_seconds: Seconds of silence after which an attempt fails.
+        start_seconds: Most seconds that the server may take for all that the constructor asks it.
         deadline_seconds: Most seconds that a request may take, all its attempts together.
         failure_threshold: After so many failed requests in a row, no more requests are sent.
         failure_pause_seconds: Seconds of that pause; then one request is tried.
@@ -186,6 +187,7 @@ class OpenAIWorker(ChatWorker):
         max_concurrency: int = 256,
         max_retries: int = 2,
         timeout_seconds: float = 600.0,
+        start_seconds: float = 120.0,
         deadline_seconds: float = 3600.0,
         failure_threshold: int = 8,
         failure_pause_seconds: float = 30.0,
@@ -203,7 +205,11 @@ class OpenAIWorker(ChatWorker):
                 "failure_threshold": failure_threshold,
             },
             counts={"max_retries": max_retries},
-            seconds={"timeout_seconds": timeout_seconds, "deadline_seconds": deadline_seconds},
+            seconds={
+                "timeout_seconds": timeout_seconds,
+                "start_seconds": start_seconds,
+                "deadline_seconds": deadline_seconds,
+            },
         )
         if seams is not None:
             require.one_of("seams", seams, get_args(Seams))
@@ -222,7 +228,7 @@ class OpenAIWorker(ChatWorker):
             headers=session_headers if takes_session else None,
         )
         weakref.finalize(self, self._connection.close)
-        try:
+        with self._connection.starting(start_seconds):
             served = None
             if named is None:
                 served = described(self._connection.run_blocking(self._connection.models), model, base_url)
@@ -261,9 +267,6 @@ class OpenAIWorker(ChatWorker):
                     "drop_kv",
                 )
             self._refuse_what_fails(lacking, tested=served is not None)
-        except BaseException:
-            self._connection.close()
-            raise
 
     @functools.cached_property
     def tokenizer_fingerprint(self) -> str:  # type: ignore[override]  # hashed when it is asked for

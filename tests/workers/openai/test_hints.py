@@ -185,7 +185,7 @@ def test_a_hint_that_fails_fails_no_request() -> None:
             leave_program()
     (event,) = program.trace
     assert event["event"] == "ignored"
-    assert "messages" in event["reason"]
+    assert "messages" in event["error"]
 
 
 def test_the_chains_of_an_ended_request_are_given_back_but_for_the_prompt() -> None:

@@ -1,10 +1,11 @@
 """Both shapes of log-probabilities, and counts, come out as one."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
 
-from scaffolding_ext.errors import EngineError
+from scaffolding_ext.errors import EngineError, NoOutputError
 from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.workers.openai.flavors import FLAVORS
@@ -84,3 +85,8 @@ def test_a_prompt_whose_first_token_the_server_added_itself():
 def test_a_text_that_the_server_reads_otherwise_is_no_prompt_of_these_tokens():
     with pytest.raises(EngineError, match=r"read a prompt as 4 tokens, and the tokenizer of this worker gives 3"):
         prompt_scores(echoed([None, -1.0, -2.0, -3.0, -4.0], 1), 3, from_text=True)
+
+
+def test_a_prompt_score_that_is_no_number_is_no_output():
+    with pytest.raises(NoOutputError, match="the log-probability nan"):
+        prompt_scores(echoed([None, -1.0, math.nan]), 3)

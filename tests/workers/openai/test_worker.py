@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import re
 import socket
+import threading
 
 import pytest
 
 pytest.importorskip("openai")
 
 from scaffolding_ext import NativeGenerationController, ScaffoldingLlm, load_stack
-from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError, MissingDependencyError, TaskError
+from scaffolding_ext.errors import (
+    ConfigError,
+    EngineError,
+    InvalidTaskError,
+    MissingDependencyError,
+    NoOutputError,
+    TaskError,
+)
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
 from scaffolding_ext.protocol.notes import PAUSED, PROBE, TokenCounts, let_run_to, set_purpose, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
@@ -529,3 +538,51 @@ def test_answers_that_a_filter_keeps_back_do_not_open_the_circuit(make):
         task = generation()
         assert run(worker, task) == [TaskStatus.SUCCESS]
         assert task.output_str == TEXT
+
+
+def test_a_key_may_end_in_a_line_break(monkeypatch):
+    monkeypatch.setenv("MY_KEY", f"{KEY}\n")
+    with serving(api_key_env="MY_KEY") as (server, worker):
+        task = generation()
+        assert run(worker, task) == [TaskStatus.SUCCESS]
+        assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+def test_a_stopped_server_does_not_hold_the_start_for_ever():
+    with socket.create_server(("127.0.0.1", 0)) as stopped:  # it takes connections, and nobody answers
+        url = f"http://127.0.0.1:{stopped.getsockname()[1]}/v1"
+        with pytest.raises(EngineError, match=rf"{url} did not answer within start_seconds \(0\.2 s\)"):
+            OpenAIWorker(url, "m", start_seconds=0.2)
+
+
+def test_a_slow_start_is_told(monkeypatch, caplog):
+    told = threading.Event()
+
+    class Listener(logging.Handler):
+        def emit(self, record):
+            if record.getMessage() == f"asking {server.url} ...":
+                told.set()
+
+    def wait(number, request):
+        assert told.wait(30)
+
+    monkeypatch.setattr("scaffolding_ext.workers.openai.connection._SILENT_SECONDS", 0.01)
+    listener = Listener()
+    logging.getLogger("scaffolding_ext.workers.openai.connection").addHandler(listener)
+    try:
+        with OpenAIServer(ScriptedWorker(TEXT), "m", fault=wait) as server:
+            OpenAIWorker(server.url, "m", endpoint="chat").shutdown()
+    finally:
+        logging.getLogger("scaffolding_ext.workers.openai.connection").removeHandler(listener)
+    assert told.is_set()
+
+
+@pytest.mark.parametrize("kind", [generation, stream])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_log_probability_that_is_no_number_is_no_output(kind, value):
+    broken = ScriptedWorker(TEXT, logprobs=lambda task, index: {ord(TEXT[index]): value})
+    with OpenAIServer(broken, "m") as server, OpenAIWorker(server.url, "m", flavor="vllm") as worker:
+        message = fails(worker, kind(num_logprobs=1), NoOutputError)
+        assert f"gave the log-probability {value}" in message
+        assert len(server.requests) == 1
+        assert run(worker, generation()) == [TaskStatus.SUCCESS]  # the server itself works
