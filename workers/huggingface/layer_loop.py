@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributions import Categorical
 
 from scaffolding_ext.workers.huggingface.attention import ATTENTION, AttentionMetadata, current_step
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
@@ -71,6 +70,7 @@ class LayerLoop:
             Logits of the next token of each request, shape (requests, vocabulary), float32.
         """
         decoder, left = self._decoder, list(works)
+        num_layers = len(decoder.layers)
         read: dict[EngineRequest, torch.Tensor] = {}
         states: dict[EngineRequest, list[torch.Tensor]] = {
             work.request: [] for work in works if work.request.wants.states
@@ -78,37 +78,52 @@ class LayerLoop:
         entropies: torch.Tensor | None = None
         ids, step = prepare(left)
         hidden = decoder.embed_tokens(ids[None])
+        rotations, ends = decoder.rotary_emb(hidden, position_ids=step.positions[None]), _ends(left)
         for number, layer in enumerate(decoder.layers, 1):
-            hidden = _through(layer, hidden, step, decoder.rotary_emb(hidden, position_ids=step.positions[None]))
-            is_last = number == len(decoder.layers)
-            ends = list(itertools.accumulate(work.num_tokens for work in left))
+            hidden = _through(layer, hidden, step, rotations)
+            is_last = number == num_layers
+            may_leave = is_last or any(number + 1 >= _first_layer(work) for work in left)
+            if not (may_leave or states):
+                continue
             last = hidden[0, [end - 1 for end in ends]]
             normed = decoder.norm(last)
             for row, work in enumerate(left):
                 if work.request in states:
                     states[work.request].append((normed if is_last else last)[row])
-            if not is_last and all(number + 1 < _first_layer(work) for work in left):
+            if not may_leave:
                 continue
             logits = self._unembed(normed).float()
-            before, entropies = entropies, Categorical(logits=logits).entropy()
+            before, entropies = entropies, _entropies(logits)
             leaves = [is_last or _leaves(work, number, i, entropies, before) for i, work in enumerate(left)]
             for row, work in enumerate(left):
                 if leaves[row]:
                     read[work.request] = logits[row]
                     if work.request.wants.layer_exit is not None:
                         work.request.exit_layer = number
-            if not any(leaves) or is_last:
+            if all(leaves):
+                break
+            if not any(leaves):
                 continue
             stays = [row for row in range(len(left)) if not leaves[row]]
-            if not stays:
-                break
             tokens = [place for row in stays for place in range(ends[row] - left[row].num_tokens, ends[row])]
             hidden, entropies = hidden[:, tokens], entropies[stays]
             left = [left[row] for row in stays]
             step = prepare(left)[1]
+            rotations, ends = decoder.rotary_emb(hidden, position_ids=step.positions[None]), _ends(left)
         for request, after_each in states.items():
             request.hidden_states = torch.stack(after_each).float().cpu()
         return torch.stack([read[work.request] for work in works])
+
+
+def _ends(works: list[Work]) -> list[int]:
+    """Where the tokens of each work end."""
+    return list(itertools.accumulate(work.num_tokens for work in works))
+
+
+def _entropies(logits: torch.Tensor) -> torch.Tensor:
+    """Of each row's distribution, in nats; a token without probability counts nothing."""
+    probabilities = logits.softmax(-1)
+    return -torch.xlogy(probabilities, probabilities).sum(-1)
 
 
 def _through(

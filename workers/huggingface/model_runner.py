@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.int64]
 _NUM_BITS = 4  # the number of tokens in a pass is rounded to so many bits, so that few shapes occur
 _FEW = 8  # tokens of a request up to which the kernel is faster than torch
+_LONGEST_SPAN = 256  # tokens of one request whose attention torch computes at once, up to the last of them
 _SHORTEST = 64  # tokens: the class of the shortest requests
 _NEEDS_NO_POSITIONS = ("mpt",)  # its attention uses distances
 
@@ -156,7 +157,10 @@ class ModelRunner:
             shared_len = int(shared[start : stop - 1].min()) if last - first > 1 else 0
             tables_of = device_tables[first:last, : kv_len // block_len]
             own = positions[start:stop].view(last - first, count)
-            spans.append(Span(start, tables_of, own, kv_len, shared_len, self._dtype))
+            if last - first > 1 or count <= _LONGEST_SPAN or not self._is_flat:
+                spans.append(Span(start, tables_of, own, kv_len, shared_len, self._dtype))
+            else:  # each part reads no further than its own last token
+                spans += self._parts(start, tables_of, own, int(num_kv[first]))
             start = stop
         num_few = int(counts[counts <= _FEW].sum())
         plans = FlashInferPlans(self._wrappers, counts.tolist(), kv_lens.tolist(), device_tables)
@@ -164,6 +168,15 @@ class ModelRunner:
         return ids, AttentionMetadata(
             self._kv, slots, device_tables, rows, positions, device_shared, num_few, spans, plans, set()
         )
+
+    def _parts(self, start: int, tables: torch.Tensor, positions: torch.Tensor, num_kv: int) -> list[Span]:
+        """The spans of one request's tokens, which begin at a multiple of `_LONGEST_SPAN` behind its first."""
+        block_len, parts = self._kv.tokens_per_block, []
+        for first in range(0, positions.shape[1], _LONGEST_SPAN):
+            own = positions[:, first : first + _LONGEST_SPAN]
+            num_blocks = -(-(num_kv + first + own.shape[1]) // block_len)
+            parts.append(Span(start + first, tables[:, :num_blocks], own, num_blocks * block_len, 0, self._dtype))
+        return parts
 
     def _run_flat(self, ids: torch.Tensor, step: AttentionMetadata, wanted: torch.Tensor) -> torch.Tensor:
         if self._layers is not None:

@@ -20,6 +20,7 @@ from scaffolding_ext.workers.huggingface.prefix_index import NO_MATCH, Match, Pr
 
 _PATIENCE = 512  # urgent requests that are admitted before a waiting chain
 _OVERDUE = 16  # steps without a place, after which a request computes before others
+_MOST_UNCHUNKED = 2048  # tokens of a step that requests read in one piece, since they may leave before the last layer
 _KEPT_SHARE = 8  # one block in so many is reserved for urgent requests
 
 
@@ -107,13 +108,17 @@ class RequestScheduler:
 
     def works(self) -> list[Work]:
         """The works of the next pass: one token of each request that decodes, and a part of the tokens to read."""
-        room = self._prefill_chunk
+        room, whole_room = self._prefill_chunk, _MOST_UNCHUNKED
         reads: dict[EngineRequest, Work] = {}
         for request in sorted(self.reading, key=self._rank):
             num_pending = request.num_pending
-            num_tokens = min(num_pending, room)
+            if request.wants.layer_exit is not None and num_pending <= _MOST_UNCHUNKED:  # only its last pass may leave
+                num_tokens = num_pending if num_pending <= whole_room else 0
+                whole_room -= num_tokens
+            else:
+                num_tokens = min(num_pending, room)
+                room -= num_tokens
             reads[request] = Work(request, num_tokens, completes=num_tokens == num_pending)
-            room -= num_tokens
         works = [
             reads.get(request, work)
             for request, work in self.running.items()

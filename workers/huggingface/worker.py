@@ -68,7 +68,8 @@ class HuggingFaceWorker(ChatWorker):
         max_batch_size: Most requests that a step computes; more requests are admitted as long as there are blocks.
         max_seq_len: Prompt and generated tokens of one request. None takes the model's context length, or the length
             that fits into `kv_cache_bytes`, if that is less.
-        prefill_chunk: Most prompt tokens that one step computes, all requests together.
+        prefill_chunk: Most prompt tokens that one step computes, all requests together. A verdict with a `layer_exit`
+            is read in one piece, up to 2,048 tokens a step: only a prompt's last piece may leave before the last layer.
         prefix_cache_bytes: The part of `kv_cache_bytes` that the KV of ended requests may take; later requests reuse
             it.
         enable_block_reuse: Whether a request takes the KV of a prefix that others have computed.

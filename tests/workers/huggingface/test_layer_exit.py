@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from scaffolding_ext.prompts.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import LAYER_EXIT, LayerExit, VerifyTask
 from scaffolding_ext.testing import float32_tolerance
+from scaffolding_ext.workers.huggingface import layer_loop, request_scheduler
 from scaffolding_ext.workers.huggingface.layer_lens import LayerLens
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
@@ -134,6 +136,63 @@ def test_a_branch_whose_kv_is_there_costs_its_question_in_the_layers_that_it_run
     task = verdicts(rule, [[*written.input_tokens, *written.output_tokens, 7, 8]])
     run(worker, task)
     assert worker.metrics.num_prefilled - before == 3  # the last token was never computed
+
+
+ALWAYS = LayerExit(1e9, 1e9)
+LONG = [5 + 37 * place % 400 for place in range(1024)]
+
+
+@pytest.fixture
+def token_layers(monkeypatch):
+    """The tokens that each call of a layer computes."""
+    found = []
+
+    def through(layer, hidden, *rest):
+        found.append(hidden.shape[1])
+        return run_through(layer, hidden, *rest)
+
+    run_through = layer_loop._through
+    monkeypatch.setattr(layer_loop, "_through", through)
+    return found
+
+
+def test_a_long_prompt_leaves_as_a_whole_at_the_default_chunk(token_layers):
+    with HuggingFaceWorker(MODEL) as worker:
+        token_layers.clear()
+        run(worker, verdicts(None, [LONG]))
+        full = sum(token_layers)
+        token_layers.clear()
+        task = verdicts(ALWAYS, [[*LONG[1:], 3]])
+        run(worker, task)
+    assert task.exit_layers == [2]
+    assert full >= NUM_LAYERS * len(LONG)
+    assert sum(token_layers) == 2 * len(LONG)
+
+
+def test_prompts_above_the_limit_are_read_in_chunks_up_to_it(monkeypatch, token_layers):
+    monkeypatch.setattr(request_scheduler, "_MOST_UNCHUNKED", 600)
+    with HuggingFaceWorker(MODEL) as worker:
+        token_layers.clear()
+        task = verdicts(ALWAYS, [LONG])
+        run(worker, task)
+    assert task.exit_layers == [2]
+    assert sum(token_layers) == NUM_LAYERS * 512 + 2 * 512  # of whole chunks, and of what is left
+
+
+def test_a_rule_that_never_fires_costs_little(call_count):
+    """In function calls of the engine's thread, beside the same verdicts without a rule."""
+    threading.setprofile(lambda *_: call_count.start())
+    try:
+        worker = HuggingFaceWorker(MODEL, enable_block_reuse=False)
+    finally:
+        threading.setprofile(None)
+    with worker:
+        calls = []
+        for rule in (None, NEVER) * 2:
+            before = call_count.num
+            run(worker, verdicts(rule, [LONG] * 4))
+            calls.append(call_count.num - before)
+    assert calls[3] <= 1.1 * calls[2]
 
 
 def test_models_whose_layers_cannot_be_called_say_so():
