@@ -176,12 +176,11 @@ def tune(
     rows = trial.rows(named)
     chosen = rows[-1]
     if output_path is not None and (promise is None or promise.setting is not None):
-        text = None if promise is None else str(promise)
-        output_path.write_text(stack_of(setting, chosen, trial, promise=text, base=base).to_yaml())
+        output_path.write_text(stack_of(setting, chosen, trial, promise=promise, base=base).to_yaml())
     if as_json:
         from scaffolding_ext.evaluation.trial.document import document_of
 
-        stack = stack_of(setting, chosen, trial, promise=None if promise is None else str(promise), base=base)
+        stack = stack_of(setting, chosen, trial, promise=promise, base=base)
         click.echo(json.dumps(document_of(trial, goal, rows, stack, promise)))
     else:
         click.echo(table_of(rows, trial.recording, trial.cost))

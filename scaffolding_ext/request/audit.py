@@ -34,26 +34,27 @@ class Audit:
     Attributes:
         work: What is left to do; None where nothing was stopped, or nobody audits the request.
         finding: What was found; None before the end, and where the audit failed.
+        over: Is done when the work is; None without work.
     """
 
-    __slots__ = ("_over", "finding", "work")
+    __slots__ = ("finding", "over", "work")
 
     def __init__(self) -> None:
         self.work: Work | None = None
         self.finding: AuditFinding | None = None
-        self._over: concurrent.futures.Future[AuditFinding | None] | None = None
+        self.over: concurrent.futures.Future[AuditFinding | None] | None = None
 
     def begin(self, work: Work) -> None:
         """For controllers: the rest of the request."""
         self.work = work
-        self._over = concurrent.futures.Future()
+        self.over = concurrent.futures.Future()
 
     def end(self, finding: AuditFinding | None) -> None:
         """For hosts: what was found, or None where the audit failed or was given up."""
         self.work, self.finding = None, finding
-        if self._over is not None and not self._over.done():
-            self._over.set_result(finding)
+        if self.over is not None and not self.over.done():
+            self.over.set_result(finding)
 
     async def ended(self) -> AuditFinding | None:
         """Wait for the end of the audit; None where there was none, or where it failed."""
-        return self.finding if self._over is None else await asyncio.wrap_future(self._over)
+        return self.finding if self.over is None else await asyncio.wrap_future(self.over)

@@ -203,6 +203,12 @@ class ScaffoldingResult:
             await self._changed(lambda: self._partial is not seen)
         return None
 
+    @property
+    def is_audited(self) -> bool:
+        """Whether an ended request is one of those that are audited."""
+        audit = self.program.audit
+        return audit is not None and (audit.over is not None or audit.finding is not None)
+
     async def audited(self) -> AuditFinding | None:
         """Wait for the end, and for the audit behind it; None where the request is not audited, or its audit failed."""
         await self.ended()

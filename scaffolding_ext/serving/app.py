@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import ConfigError, ShutdownError
+from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.serving.access import ANYBODY, Keys, TokenBudgets
 from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody, read_body
 from scaffolding_ext.serving.events import Events
@@ -67,6 +68,7 @@ class Front:
             raise ConfigError("gives two stacks the same name: give each its own by --stack NAME=FILE", "stack")
         self.limits = limits or Limits()
         self.jobs: set[Job] = set()
+        self._audits: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
         self._keys = keys or Keys(None)
         if self._keys.num_holders > 1:
             for stack in stacks:
@@ -198,11 +200,27 @@ class Front:
                 _log.warning(text, job.id, holder, number, model, failure.code, error, exc_info=traced)
             ended = "unfinished" if not result.finished else None if failure is None else failure.code
             self.metrics.ended(model, result.program, ended or result.exit_reason or "end")
+            if failure is None and result.finished and result.is_audited:
+                self._wait_for_audit(job.stack, result)
         text = "%s of %s, %s: %d choices, %d tokens, %s"
         _log.info(text, job.id, holder, model, len(job.results), num_tokens, codes or "ok")
         if self.limits.shows_content:
             texts = [result.outputs[0].text if result.outputs else None for result in job.results]
             _log.info("%s asked %r, got %r", job.id, [text for text, _ in job.wanted.prompts], texts)
+
+    def _wait_for_audit(self, stack: ServedStack, result: ScaffoldingResult) -> None:
+        """Count what the audit behind an answer finds, when it ends."""
+
+        async def count() -> None:
+            found = await result.audited()
+            self.metrics.audited(stack.name, "failed" if found is None else "changed" if found.changed else "same")
+            if found is not None and stack.watch is not None and stack.watch.add(found.changed):
+                text = "%s: stopping changes at least %.1f %% of the answers, at most %.1f %% are promised: tune again"
+                _log.warning(text, stack.name, 100 * stack.watch.lower_bound(), 100 * stack.watch.promised)
+
+        task = asyncio.get_running_loop().create_task(count())
+        self._audits.add(task)
+        task.add_done_callback(self._audits.discard)
 
     def _refused(self, error: ApiError, model: str, id: str) -> Response:
         self.metrics.refused(model, error.code)

@@ -33,6 +33,7 @@ class Metrics:
         self._forced = Counter(
             "forced_answers", "Answers that chains were made to give, by the cause.", ["model", "cause"], **own
         )
+        self._audits = Counter("audits", "Audits by what they found.", ["model", "finding"], **own)
         self._seconds = Histogram("request_seconds", "Time to an answer's end.", ["model"], buckets=_SECONDS, **own)
         self._first = Histogram(
             "first_text_seconds", "Time to a stream's first text.", ["model"], buckets=_SECONDS, **own
@@ -63,6 +64,10 @@ class Metrics:
             for how, number in zip(counts._fields, counts, strict=True):
                 if number:
                     self._of(self._tokens, model, purpose, how).inc(number)
+
+    def audited(self, model: str, finding: str) -> None:
+        """An audit has ended: the answer is the `same`, it has `changed`, or the audit has `failed`."""
+        self._of(self._audits, model, finding).inc()
 
     def _of(self, metric: Any, *labels: Any) -> Any:
         key = (metric, *labels)

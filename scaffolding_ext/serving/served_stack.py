@@ -29,6 +29,7 @@ from scaffolding_ext.serving.settings import Knob, Limits
 from scaffolding_ext.serving.thinking import Closing, Reading
 from scaffolding_ext.serving.variants import Variants
 from scaffolding_ext.stack.config import StackConfig
+from scaffolding_ext.stats.watching import LossWatch
 
 # Fields of a controller's request by the names that clients use.
 _FIELDS = {
@@ -98,6 +99,8 @@ class ServedStack:
     Attributes:
         llm: As given.
         num_open: Choices that run or wait.
+        watch: Holds what audits find against the promised share of changed answers; None without such a promise. A
+            promise of accuracy cannot be watched here: a server does not know the right answers.
     """
 
     def __init__(
@@ -116,6 +119,9 @@ class ServedStack:
         self._is_shared = False
         self._num_ended = self._num_tokens = 0
         self.llm = llm
+        tuned = None if config is None else config.tuned
+        promised = None if tuned is None or tuned.measure != "agreement" else tuned.max_loss
+        self.watch = None if promised is None else LossWatch(promised)
         self.variants = Variants(llm, config, knobs, references)
         self._limits = limits
         own = self.variants.own

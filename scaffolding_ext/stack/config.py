@@ -198,6 +198,12 @@ class TunedConfig(_Section):
         "not choose."
     )
     promise: str | None = Field(default=None, description="What is promised of further questions; null: nothing.")
+    max_loss: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="The promised loss: the share of questions that stopping may make wrong. Audits hold against it.",
+    )
     date: str = Field(description="Day of the choice, ISO 8601.")
     version: str = Field(description="Version of this package that chose.")
 

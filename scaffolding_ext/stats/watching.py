@@ -12,9 +12,6 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
-from scipy.special import betaln
-from scipy.stats import beta
 
 from scaffolding_ext import require
 
@@ -73,6 +70,9 @@ def log_evidence(num_lost: npt.ArrayLike, num_audited: npt.ArrayLike, promised: 
     Returns:
         The evidence at each of them, of that shape.
     """
+    from scipy.special import betaln  # takes long to import
+    from scipy.stats import beta
+
     lost, kept = np.asarray(num_lost), np.asarray(num_audited) - np.asarray(num_lost)
     first, second = 1.0, 1 / (2 * promised)
     mixture = betaln(first + lost, second + kept) - betaln(first, second)
@@ -84,6 +84,7 @@ def lower_bound(num_lost: int, num_audited: int, alpha: float) -> float:
     """The smallest loss that the evidence does not refute at this moment; 0 without a lost request."""
     if not num_lost:
         return 0.0
+    from scipy.optimize import brentq  # takes long to import
 
     def excess(promised: float) -> float:
         return float(log_evidence(num_lost, num_audited, promised)) + math.log(alpha)

@@ -73,6 +73,8 @@ def summary_text(name: str, summary: Summary, first_error: str | None, budget: M
                 shown.print(", ".join(f"{figure}@{k} {_mean(mean)}" for k, mean in by_k.items()))
     decoded = {purpose: counts["decoded"] for purpose, counts in summary.mean_tokens_by_purpose.items()}
     shown.print(f"decoded tokens a sample: {_counts(decoded)}")
+    if summary.audits is not None:
+        shown.print(f"audits: {summary.audits}")
     if summary.calibration_tokens is not None:
         spread = f"{summary.mean_calibration_tokens:.6g} decoded a sample of this run, not in the figures above"
         shown.print(f"calibration tokens, spent before: {_counts(summary.calibration_tokens)}; {spread}")

@@ -50,6 +50,8 @@ class Record:
         kind: What sort of question it is, or None.
         figures: What controllers published, by section and name: a number, `[part, whole]`, or counts by name; the
             answers of a vote's samples are marked (best@n, maj@n, mean@n). None in records of older runs.
+        audit: Of an audited request, what it would have answered without stopping (`whole`), whether that is another
+            answer (`changed`) and whether it is right (`correct`); None for the others.
     """
 
     id: str
@@ -69,6 +71,7 @@ class Record:
     prompt: str | None = None
     kind: str | None = None
     figures: dict[str, dict[str, Any]] | None = None
+    audit: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold."""

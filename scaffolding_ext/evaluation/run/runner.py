@@ -18,6 +18,7 @@ from scaffolding_ext.evaluation.run.scoring import Score, score, score_quickly
 from scaffolding_ext.evaluation.run.sections import figures_of
 from scaffolding_ext.host.arguments import checked_prompt
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.request.audit import AuditFinding
 from scaffolding_ext.request.ledger import Ledger
 from scaffolding_ext.request.results import Completion
 
@@ -96,6 +97,7 @@ class LocalEngine:
         ended_at = round(time.time(), 3)
         scored = None if output is None else await self._score(answer, sample)
         published = result.program.figures
+        audited = await result.audited() if error is None and result.is_audited else None
         return Record(
             id=sample.id,
             epoch=job.epoch,
@@ -114,7 +116,13 @@ class LocalEngine:
             prompt=sample.prompt,
             kind=sample.kind,
             figures=await self._figures(published, scored, answer, sample) if published else {},
+            audit=None if audited is None else await self._audit(audited, scored, sample),
         )
+
+    async def _audit(self, audited: AuditFinding, scored: Score | None, sample: Example) -> dict[str, Any]:
+        """What an audit found, with the score of the answer that stopping kept from the caller."""
+        whole = await self._score(audited.whole, sample) if audited.changed or scored is None else scored
+        return {"whole": audited.whole, "changed": audited.changed, "correct": whole.correct}
 
     async def _figures(
         self, published: Mapping[str, Mapping[str, Any]], scored: Score | None, answer: str | None, sample: Example

@@ -227,7 +227,9 @@ class Session:
         calibrations = calibration_cost(self.controller)
         price = {str(kind): each for kind, each in self.config.evaluation.price.items()}
         if self._budget is None:
-            summary = self.tally.summary(calibrations, price=price)
+            tuned = self.config.tuned
+            promised = None if tuned is None else tuned.max_loss
+            summary = self.tally.summary(calibrations, price=price, promised_loss=promised)
         else:
             votes = self._budget.votes()
             if self._folder is not None:

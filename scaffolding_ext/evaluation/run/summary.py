@@ -19,6 +19,7 @@ from scaffolding_ext.evaluation.run.sections import SectionFigure, Sections
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts
 from scaffolding_ext.stats.intervals import Estimate, Interval, wilson_interval
 from scaffolding_ext.stats.repeats import majority_at_k, mean_of_questions, pass_at_k
+from scaffolding_ext.stats.watching import lower_bound
 
 _SEED = 0  # of subsets and resamples: a run has one summary
 
@@ -106,7 +107,38 @@ CUT_OFF = "length"  # the exit reason of a chain that its budget ended
 COUNTS = ("decoded", "prefilled", "reused")
 _MOST_DISCARDED = 0.1  # share of the decoded tokens; above it a run is warned about
 _MOST_UNANSWERED = 0.5  # share of the outputs that came to their end; above it a run is warned about
+_ALPHA = 0.05  # of the bound on what audits found
 _PRICED = 1e6  # tokens that a price is of
+
+
+class Audits(NamedTuple):
+    """What a run's audits found.
+
+    Attributes:
+        num: Audited requests.
+        num_changed: Those whose answer stopping has changed.
+        num_lost: Those whose right answer stopping has lost.
+        lost_at_least: Anytime-valid lower bound of the share that is lost, at 95 %.
+        promised: The share that the stack's tuning promised; None without a promise.
+    """
+
+    num: int
+    num_changed: int
+    num_lost: int
+    lost_at_least: float
+    promised: float | None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the promise is refuted."""
+        return self.promised is not None and self.lost_at_least > self.promised
+
+    def __str__(self) -> str:
+        promised = "" if self.promised is None else f"; at most {self.promised:.1%} is promised"
+        return (
+            f"{self.num} audited, {self.num_changed} answers changed by stopping, {self.num_lost} right ones lost "
+            f"(at least {self.lost_at_least:.1%}{promised})"
+        )
 
 
 @dataclass(frozen=True)
@@ -146,6 +178,7 @@ class Summary:
         sections: What controllers published, by section and name; see `request.figures`.
         calibration_tokens: Tokens that the stack's calibrations cost before the run: decoded, prefilled and reused. No
             other figure holds them. None where there was no calibration, or where its file names no cost.
+        audits: What the audits found; None where no request was audited.
     """
 
     num_samples: int
@@ -176,6 +209,7 @@ class Summary:
     sections: dict[str, dict[str, SectionFigure]]
     calibration_tokens: dict[str, int] | None = None
     mean_suffix_tokens: float | None = None
+    audits: Audits | None = None
 
     @property
     def mean_calibration_tokens(self) -> float:
@@ -200,6 +234,11 @@ class Summary:
                 "waited, or samples of a vote were stopped. Let the server answer probes first (docs/servers.md), "
                 "raise the worker's max_batch_size, lower max_parallel_requests or the controller's max_lead, or "
                 "probe less often"
+            )
+        if self.audits is not None and self.audits.is_broken:
+            found.append(
+                f"the promise of this stack is broken: {self.audits}. Record its model anew, and tune again: "
+                "scaffolding-ext tune"
             )
         num_ended = self.num_samples - self.num_failed - self.num_cut_off
         if self.num_unanswered > _MOST_UNANSWERED * num_ended:
@@ -255,6 +294,7 @@ class Tally:
         self._errors: Counter[str] = Counter()
         self._attempts: dict[str, list[Attempt]] = {}
         self._sections = Sections()
+        self._num_audited = self._num_changed = self._num_lost = 0
         self._jobs = array("d")  # of each: decoded tokens, seconds, when it ended
 
     def add(self, record: Record) -> None:
@@ -285,17 +325,26 @@ class Tally:
         self._attempts.setdefault(record.id, []).append(attempt)
         ended_at = record.seconds.get("ended_at", math.nan)
         self._jobs.extend((record.ledger["total"]["decoded"], record.seconds["total"], ended_at))
+        if record.audit is not None:
+            self._num_audited += 1
+            self._num_changed += record.audit["changed"]
+            self._num_lost += record.audit["correct"] and not record.correct
         if record.figures:
             self._sections.add(record.id, record.figures)
 
     def summary(
-        self, calibration_cost: TokenCounts | None = None, *, price: Mapping[str, float] | None = None
+        self,
+        calibration_cost: TokenCounts | None = None,
+        *,
+        price: Mapping[str, float] | None = None,
+        promised_loss: float | None = None,
     ) -> Summary:
         """The figures of what was counted.
 
         Args:
             calibration_cost: What `calibration_cost.calibration_cost` says of the run's controller.
             price: What a million tokens cost that were `decoded`, `prefilled`, `reused`; None for no costs.
+            promised_loss: The share of requests that the stack's tuning promised to lose at most.
         """
         num_samples, num_finished = self.num_samples, self.num_samples - self.num_failed
         cost = None if not price else sum(self.tokens[name] * each for name, each in price.items()) / _PRICED
@@ -343,7 +392,12 @@ class Tally:
             sections=self._sections.figures(self._attempts),
             calibration_tokens=None if calibration_cost is None else calibration_cost._asdict(),
             mean_suffix_tokens=self._mean(self._num_suffix_tokens),
+            audits=self._audits(promised_loss) if self._num_audited else None,
         )
+
+    def _audits(self, promised: float | None) -> Audits:
+        least = lower_bound(self._num_lost, self._num_audited, _ALPHA)
+        return Audits(self._num_audited, self._num_changed, self._num_lost, least, promised)
 
     def _mean(self, total: float) -> float | None:
         return total / self.num_samples if self.num_samples else None

@@ -12,6 +12,7 @@ from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteControlle
 from scaffolding_ext.controllers.vote.weights import UniformWeight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.recordings.recording import Recording
+from scaffolding_ext.evaluation.trial.promise import Promise
 from scaffolding_ext.evaluation.trial.space import Setting, Whole
 from scaffolding_ext.evaluation.trial.trial import TableRow, Trial
 from scaffolding_ext.registry import controllers
@@ -23,7 +24,7 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p")
 
 
 def stack_of(
-    setting: Setting, row: TableRow, trial: Trial, *, promise: str | None, base: StackConfig | None = None
+    setting: Setting, row: TableRow, trial: Trial, *, promise: Promise | None, base: StackConfig | None = None
 ) -> StackConfig:
     """A stack that runs a setting.
 
@@ -48,7 +49,8 @@ def stack_of(
         cost=trial.cost,
         cost_share=round(row.cost_share.value, 4),
         points=[round(value, 3) for value in row.points],
-        promise=promise,
+        promise=None if promise is None else str(promise),
+        max_loss=None if promise is None else promise.max_loss,
         date=datetime.date.today().isoformat(),
         version=__version__,
     )

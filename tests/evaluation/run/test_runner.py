@@ -10,10 +10,12 @@ import pytest
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import EngineError, RequestCancelledError
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, RecordError, prompt_hash
 from scaffolding_ext.evaluation.run.runner import evaluate, evaluate_async
+from scaffolding_ext.evaluation.run.summary import Tally
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ScaffoldingOutput
 from scaffolding_ext.testing import FakeClock, Reply, ScriptedWorker
@@ -228,3 +230,40 @@ def test_a_request_cancelled_from_outside_becomes_a_record() -> None:
     with host(ScriptedWorker("", before=before)) as llm:
         [record] = evaluate(llm, samples(1))
     assert record.error is not None
+
+
+def test_a_record_tells_what_stopping_has_changed_and_the_summary_holds_it_against_the_promise() -> None:
+    """The first two samples say a wrong answer, the other four the right one: each vote that stops is wrong."""
+    native = NativeGenerationController({"temperature": 0.7})
+    rule: Any = {"type": "StaticThreshold", "args": {"threshold": 0.9, "knob": 2}}
+    vote = MajorityVoteController(native, 6, allocation=rule, audit=1.0)
+    num_calls: dict[str, int] = {}
+
+    def early_wrong(task: Any) -> Reply:
+        number = num_calls[task.input_str] = num_calls.get(task.input_str, 0) + 1
+        right = task.input_str.split()[1]
+        return f"\\boxed{{{right if number > 2 else 0}}}"
+
+    with host(ScriptedWorker(early_wrong), vote, seed=3) as llm:
+        records = evaluate(llm, samples(*range(1, 31)))
+    assert all(not record.correct for record in records)
+    assert all(record.audit == {"whole": record.target, "changed": True, "correct": True} for record in records)
+    assert all(record.ledger["by_purpose"]["audit"]["decoded"] for record in records)
+    tally = Tally()
+    for record in records:
+        tally.add(Record.from_json(record.to_json()))
+    audits = tally.summary(promised_loss=0.02).audits
+    assert audits is not None
+    assert (audits.num, audits.num_changed, audits.num_lost, audits.is_broken) == (30, 30, 30, True)
+    assert "the promise of this stack is broken" in " ".join(tally.summary(promised_loss=0.02).warnings)
+    assert tally.summary().audits is not None
+    assert not any("promise" in warning for warning in tally.summary().warnings)
+
+
+def test_without_audits_a_summary_says_nothing_of_them() -> None:
+    with host(ScriptedWorker(said)) as llm:
+        records = evaluate(llm, samples(1))
+    assert records[0].audit is None
+    tally = Tally()
+    tally.add(records[0])
+    assert tally.summary(promised_loss=0.02).audits is None
