@@ -68,7 +68,7 @@ _price_option = click.option(
     help="Dollars of a million tokens that are read, read from a cache, and decoded; for --cost dollars.",
 )
 _seed_option = click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all that is random."
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of all that is random."
 )
 
 
