@@ -23,13 +23,14 @@ stored = click.option("--store", type=PLACE, help="Folder of what was run before
 
 
 def benchmark(
-    example: str, show: Callable[[Report], None] = Report.show
+    example: str, show: Callable[[Report], None] = Report.show, *, fails: bool = False
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Make a command of a function that takes a `Report` and its own options, and fills the report.
 
     Args:
         example: Module below `benchmarks`, and options of a run.
         show: Prints the report where no JSON is asked for.
+        fails: Whether a bar that does not hold makes the exit code 1.
     """
 
     def decorate(function: Callable[..., None]) -> click.Command:
@@ -46,6 +47,8 @@ def benchmark(
                 print(json.dumps(report.to_json(), indent=1))
             else:
                 show(report)
+            if fails and not all(bar.holds for bar in report.bars):
+                context.exit(1)
 
         epilog = f"Example: python -m benchmarks.{example}"
         return click.command(help=inspect.getdoc(function), epilog=epilog)(command)

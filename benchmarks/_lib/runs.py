@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from scaffolding_ext.evaluation.run.records import Record, record_writer
 from scaffolding_ext.evaluation.run.run_folder import SAMPLES
 from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.evaluation.run.summary import Summary, summarize
+from scaffolding_ext.host.llm import ScaffoldingLlm
 
 PLAIN, CUT, DYNASOR = "plain CoT", "fixed cut", "DynasorCoT"
 GREEDY = ", greedy"
@@ -95,9 +96,20 @@ def run_stack(
     """Run a stack on the samples."""
     bar = bars.add_task(name, total=len(samples))
     with load_stack(stack, overrides=overrides) as llm:
-        started = time.perf_counter()
-        records = evaluate(llm, samples, on_record=lambda record: bars.advance(bar))
-        seconds = time.perf_counter() - started
+        return timed_run(llm, samples, lambda record: bars.advance(bar))
+
+
+def timed_run(
+    llm: ScaffoldingLlm, samples: Sequence[Example], on_record: Callable[[Record], object] | None = None
+) -> Run:
+    """Run the samples on a host.
+
+    Raises:
+        click.ClickException: A sample failed.
+    """
+    started = time.perf_counter()
+    records = evaluate(llm, samples, on_record=on_record)
+    seconds = time.perf_counter() - started
     failed = [record.error for record in records if record.error is not None]
     if failed:
         raise click.ClickException(f"{len(failed)} of {len(samples)} samples failed; the first: {failed[0]}")

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, TaskStatus, Worker
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, TaskStatus, Worker, standins
 from scaffolding_ext.protocol.notes import token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import declared
@@ -57,7 +57,10 @@ def check_says_what_it_serves(make_worker: MakeWorker, prompt: str = PROMPT) -> 
         handlers = worker.task_handlers
         _expect(isinstance(handlers, Mapping) and len(handlers) > 0, f"task_handlers is {handlers!r}")
         for task_type, handler in handlers.items():
-            _expect(isinstance(task_type, type) and issubclass(task_type, Task), f"{task_type!r} is no type of task")
+            _expect(
+                isinstance(task_type, type) and issubclass(task_type, Task | standins.Task),
+                f"{task_type!r} is no type of task",
+            )
             _expect(callable(handler), f"the handler of {task_type.__name__} is {handler!r}")
         length = declared(worker).max_seq_len
         _expect(length is None or (type(length) is int and length > 0), f"max_seq_len is {length!r}; tokens, or None")

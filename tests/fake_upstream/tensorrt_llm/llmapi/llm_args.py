@@ -10,6 +10,7 @@ _COMMON = (
     "enable_chunked_prefill",
     "guided_decoding_backend",
     "return_perf_metrics",
+    "enable_iter_perf_stats",
     *(("env_overrides",) if HAS_FINISH_REASON else ()),
 )
 _NEWEST = ("scheduler_config", "reorder_policy_config", "generation_config", "reasoning_parser")

@@ -1,0 +1,536 @@
+"""The first ten minutes on a GPU: whether TRTLLMWorker and the installed TensorRT-LLM understand each other.
+
+    python -m benchmarks.gpu.check --model /models/small
+
+A line a check: passed, failed with its cause, or not served by this release. The exit code is 1 if a line failed. Every
+check has a time limit, because the worst fault of an engine is to wait for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from benchmarks._lib.provenance import setting_of
+from scaffolding_ext import (
+    ConformalDraftTargetController,
+    DynasorCoTController,
+    HuggingFaceWorker,
+    NativeGenerationController,
+    ScaffoldingLlm,
+    TRTLLMWorker,
+    completion_of,
+)
+from scaffolding_ext.errors import ConfigError, InvalidTaskError
+from scaffolding_ext.evaluation.tables import Table, console
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.protocol import UPSTREAM, WHY_STANDINS, GenerationTask, StreamGenerationTask, Task
+from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
+from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.protocol.worker import WrappingWorker
+from scaffolding_ext.testing.worker_contract import WORKER_CHECKS
+
+PROMPT = "The capital of France is Paris. The capital of Italy is"
+QUESTION = "Start with 5. Apply a+3,b-2. Find the total."
+G = TypeVar("G", bound=GenerationTask)
+STEP_TOKENS = 256  # of the LLM whose requests are longer than a step
+NATS = 0.1  # by which bfloat16 on other kernels may differ from transformers
+
+
+class NotServedError(Exception):
+    """The installed release, or this machine, does not have what the check is about."""
+
+
+class Line(NamedTuple):
+    """What became of a check.
+
+    Attributes:
+        name: What was checked.
+        outcome: `"passed"`, `"failed"` or `"not served"`.
+        cause: Why it failed or is not served; empty where it passed.
+        seconds: How long it took.
+    """
+
+    name: str
+    outcome: str
+    cause: str
+    seconds: float
+
+
+class Kept(WrappingWorker):
+    """The one worker under each check: loading the model for each would take minutes."""
+
+    def shutdown(self) -> None:
+        """Leave the worker running."""
+
+
+class Bench:
+    """The model, and the worker that most checks share.
+
+    Args:
+        model: A checkpoint.
+        fraction: Share of the free GPU memory that the shared worker takes for KV.
+    """
+
+    def __init__(self, model: str, fraction: float) -> None:
+        self.model, self._fraction = model, fraction
+        self._worker: TRTLLMWorker | None = None
+
+    @property
+    def worker(self) -> TRTLLMWorker:
+        """Loaded by the first check that asks."""
+        if self._worker is None:
+            self._worker = self.load(max_seq_len=1024, serve_scores=True, llm_args=self._with_stats())
+        return self._worker
+
+    @property
+    def llm(self) -> Any:
+        """TensorRT-LLM's own `LLM` in it."""
+        return self.worker._loaded.llm
+
+    def load(self, **arguments: Any) -> TRTLLMWorker:
+        """A further worker of the same model."""
+        return TRTLLMWorker(self.model, **{"kv_cache_fraction": self._fraction, "self_test": False, **arguments})
+
+    def _with_stats(self) -> dict[str, Any]:
+        from tensorrt_llm.llmapi import llm_args
+
+        fields = getattr(llm_args.TorchLlmArgs, "model_fields", {})
+        return {"enable_iter_perf_stats": True} if "enable_iter_perf_stats" in fields else {}
+
+    def close(self) -> None:
+        """Shut the shared worker down."""
+        if self._worker is not None:
+            self._worker.shutdown()
+
+    def run(self, *tasks: Task) -> Any:
+        """Run tasks at once on an event loop of their own; the first task."""
+
+        async def scenario() -> None:
+            await asyncio.gather(*map(self.worker.run_task, tasks))
+
+        asyncio.run(scenario())
+        return tasks[0]
+
+
+def greedy(max_tokens: int = 16, **fields: Any) -> GenerationTask:
+    """Greedy, and on to the last token."""
+    return _with(GenerationTask(), {"max_tokens": max_tokens, **fields})
+
+
+def stream(max_tokens: int = 512, **fields: Any) -> StreamGenerationTask:
+    """A greedy stream in steps of eight tokens."""
+    return _with(StreamGenerationTask(streaming_step=8), {"max_tokens": max_tokens, **fields})
+
+
+def _with(task: G, fields: dict[str, Any]) -> G:
+    """The task with the fields; a release may not declare all of them."""
+    for name, value in ({"input_str": PROMPT, "temperature": 0.0, "ignore_eos": True} | fields).items():
+        setattr(task, name, value)
+    return task
+
+
+def expect(holds: object, cause: str) -> None:
+    """Fail the check with a cause where something does not hold."""
+    if not holds:
+        raise AssertionError(cause)
+
+
+def needs_keyword(bench: Bench, name: str) -> None:
+    """End the check where `generate_async` has no such keyword."""
+    if name not in inspect.signature(bench.llm.generate_async).parameters:
+        raise NotServedError(f"generate_async has no {name}")
+
+
+# ---- the checks, in the order in which they run
+
+
+def upstreams_classes(bench: Bench) -> None:
+    """The protocol stands on TensorRT-LLM's own classes"""
+    expect(UPSTREAM, WHY_STANDINS or "tensorrt_llm.scaffolding does not import")
+
+
+def salts(bench: Bench) -> None:
+    """generate_async takes cache_salt, so that scores and reused KV go together"""
+    needs_keyword(bench, "cache_salt")
+
+
+def contract(bench: Bench) -> None:
+    """The contract of every worker"""
+    for check in WORKER_CHECKS:
+        if check.__name__ != "check_shutdown_ends_it":
+            check(lambda: Kept(bench.worker), PROMPT)
+
+
+def scores(bench: Bench) -> None:
+    """Scores are those of transformers, with KV reused and not"""
+    import torch
+
+    here = {"dtype": "bfloat16", "device": "cuda"} if torch.cuda.is_available() else {"dtype": "float32"}
+    continuation = " Rome, and that of Spain is Madrid."
+    with HuggingFaceWorker(bench.model, **here) as reference:  # type: ignore[arg-type]
+        expected = ScoreTask(input_str=PROMPT, continuation_str=continuation)
+        asyncio.run(reference.run_task(expected))
+    for _ in range(2):
+        found = bench.run(ScoreTask(input_str=PROMPT, continuation_str=continuation))
+        differences = [abs(a - b) for a, b in zip(found.logprobs or (), expected.logprobs or (), strict=True)]
+        expect(max(differences) < NATS, f"log-probabilities differ by up to {max(differences):.3f}")
+
+
+def prefix_reuse(bench: Bench) -> None:
+    """A prompt that is sent again reads its KV from the cache"""
+    tasks = [greedy(1, input_str=PROMPT * 20) for _ in range(2)]
+    for task in tasks:
+        bench.run(task)
+    counts = token_counts_of(tasks[1])
+    expect(counts is not None and counts.reused > 0, f"reused no token: {counts}")
+
+
+def two_hosts(bench: Bench) -> None:
+    """Two hosts share one worker"""
+    controller = NativeGenerationController({"max_tokens": 32, "temperature": 0.0})
+    workers = {"generation": bench.worker}
+    with ScaffoldingLlm(controller, workers) as one, ScaffoldingLlm(controller.clone(), workers) as other:
+        results = [host.generate_async(QUESTION) for _ in range(16) for host in (one, other)]
+        for result in results:
+            expect(result.result().outputs[0].text, "an output is empty")
+
+
+def two_loops(bench: Bench) -> None:
+    """A one-token request has its answer beside one that was given up on a loop that has ended"""
+
+    async def give_up() -> None:
+        task = stream()
+        await bench.worker.run_task(task)
+        task.cancel_flag = True
+        await bench.worker.run_task(task)
+
+    for _ in range(20):
+        asyncio.run(give_up())
+        expect(bench.run(greedy(1)).output_tokens, "no token came")
+
+
+def cancel(bench: Bench) -> None:
+    """A cancelled stream keeps what it has, and leaves no active request in the engine"""
+
+    async def scenario() -> StreamGenerationTask:
+        task = stream()
+        await bench.worker.run_task(task)
+        task.cancel_flag = True
+        await bench.worker.run_task(task)
+        return task
+
+    task = asyncio.run(scenario())
+    expect(task.end_flag and 8 <= len(task.output_tokens or ()) < 512, f"{len(task.output_tokens or ())} tokens came")
+    until = time.monotonic() + 20.0
+    active = None
+    while time.monotonic() < until:
+        try:
+            told = [json.loads(each) if isinstance(each, str) else each for each in bench.llm.get_stats(timeout=1)]
+        except Exception as error:  # of any type: some releases have no statistics without a setting of their own
+            raise NotServedError(f"get_stats: {type(error).__name__}: {error}") from None
+        active = told[-1].get("numActiveRequests") if told else 0
+        if not active:
+            return
+    raise AssertionError(f"{active} requests are still active")
+
+
+def stop_strings(bench: Bench) -> None:
+    """A stop string ends the text inside a token and across tokens"""
+    text = bench.run(greedy(24)).output_str or ""
+    for start, end in ((4, 6), (5, 11)):
+        stop = text[start:end]
+        task = bench.run(greedy(24, stop=[stop]))
+        expect(task.output_str == text[: text.index(stop)], f"stop {stop!r} gives {task.output_str!r} of {text!r}")
+        expect(task.finish_reason == "stop", f"finish_reason is {task.finish_reason!r}")
+
+
+def logprobs_aborted(bench: Bench) -> None:
+    """A stream with five log-probabilities is aborted half-way, and the engine lives on"""
+
+    async def scenario() -> None:
+        task = stream(num_logprobs=5)
+        await bench.worker.run_task(task)
+        expect(len(task.logprobs or ()) == len(task.output_tokens or ()), "not every token has log-probabilities")
+        task.cancel_flag = True
+        await bench.worker.run_task(task)
+
+    asyncio.run(scenario())
+    expect(bench.run(greedy(1)).output_tokens, "no token came afterwards")
+
+
+def samples(bench: Bench) -> None:
+    """Six samples without a seed are no copies"""
+    tasks = [greedy(24, temperature=1.5) for _ in range(6)]
+    bench.run(*tasks)
+    texts = {task.output_str for task in tasks}
+    expect(len(texts) == 6, f"six samples gave {len(texts)} texts")
+
+
+def seeds(bench: Bench) -> None:
+    """Samples with seeds differ, and repeat"""
+    rounds = []
+    for _ in range(2):
+        tasks = [greedy(24, temperature=1.5, seed=seed) for seed in range(6)]
+        bench.run(*tasks)
+        rounds.append([task.output_str for task in tasks])
+    expect(len(set(rounds[0])) == 6, f"six seeds gave {len(set(rounds[0]))} texts")
+    same = sum(a == b for a, b in zip(*rounds, strict=True))
+    if same < 6:
+        raise NotServedError(
+            f"{6 - same} of 6 texts differ when they are repeated (#17172, or the rounding of a batch)"
+        )
+
+
+def branches(bench: Bench) -> None:
+    """A BranchTask runs on one prefix with retention priorities"""
+    prefix = bench.worker._reader.ids(None, PROMPT * 10, "input")
+    suffixes = [bench.worker._reader.ids(None, text, "input")[-1:] for text in ("A", "B", "C")]
+    fields: dict[str, Any] = {"max_tokens": 8, "temperature": 0.0, "branch_scores": [1.0, 0.5, 0.0]}
+    task = bench.run(BranchTask(prefix_tokens=prefix, suffixes=suffixes, **fields))
+    expect([len(ids) for ids in task.output_tokens or ()] == [8] * 3, f"tokens: {task.output_tokens}")
+    expect(all(0 < each <= 1 for each in task.confidences or ()), f"confidences: {task.confidences}")
+    counts = token_counts_of(task)
+    expect(counts is not None and counts.reused > 0, f"the branches shared nothing: {counts}")
+
+
+def verdicts(bench: Bench) -> None:
+    """A VerifyTask gives P(yes)"""
+    ids = bench.worker._reader.ids(None, PROMPT, "input")
+    likely = list(bench.run(greedy(1, num_logprobs=2)).logprobs[0])[:2]
+    task = bench.run(VerifyTask(branches=[ids, ids], yes_token=likely[0], no_token=likely[1]))
+    expect(all(0.5 <= score < 1 for score in task.scores or ()), f"scores: {task.scores}")
+    expect(len(task.scores or ()) == 2, f"{len(task.scores or ())} scores")
+
+
+def cache_salt(bench: Bench) -> None:
+    """A cache salt keeps KV apart"""
+    needs_keyword(bench, "cache_salt")
+    for salt, shares in (("one", False), ("two", False), ("two", True)):
+        task = bench.run(greedy(1, input_str=PROMPT * 25, custom_input_params={"cache_salt": salt}))
+        counts = token_counts_of(task)
+        expect(counts is not None and (counts.reused > 0) is shares, f"salt {salt!r}: {counts}")
+
+
+def priority(bench: Bench) -> None:
+    """An engine priority goes over"""
+    needs_keyword(bench, "priority")
+    bench.run(greedy(1, custom_input_params={"engine_priority": 0.9}))
+
+
+def longer_than_a_step(bench: Bench) -> None:
+    """A score and a generation may be longer than max_num_tokens"""
+    length = 2 * STEP_TOKENS
+    with bench.load(max_seq_len=4 * STEP_TOKENS, max_num_tokens=STEP_TOKENS, serve_scores=True) as worker:
+        ids = (worker._reader.ids(None, PROMPT, "input") * length)[:length]
+        task = greedy(8, input_str=None, input_tokens=ids)
+        score = ScoreTask(input_tokens=ids[:4], continuation_tokens=ids[4:])
+
+        async def scenario() -> None:
+            await worker.run_task(task)
+            await worker.run_task(score)
+
+        asyncio.run(scenario())
+    expect(len(task.output_tokens or ()) == 8, f"{len(task.output_tokens or ())} tokens came")
+    expect(len(score.logprobs or ()) == length - 4, f"{len(score.logprobs or ())} scores came")
+
+
+def second_gpu(bench: Bench) -> None:
+    """devices=[1] puts a worker on another GPU"""
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.device_count() < 2:
+        raise NotServedError("this machine has one GPU")
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        worker = bench.load(max_seq_len=256, devices=[1])
+    except ConfigError as error:
+        raise NotServedError(str(error)) from None
+    with worker:
+        expect(os.environ.get("CUDA_VISIBLE_DEVICES") == before, "the environment of this process has changed")
+        asyncio.run(worker.run_task(greedy(1)))
+
+
+def shutdown(bench: Bench) -> None:
+    """A shutdown ends what is in flight; a cancel afterwards raises nothing, and no reader stays"""
+
+    async def scenario(worker: TRTLLMWorker) -> None:
+        task = stream(900)
+        await worker.run_task(task)
+        waiting = asyncio.ensure_future(worker.run_task(greedy(900)))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(worker.shutdown)
+        (failed,) = await asyncio.gather(waiting, return_exceptions=True)
+        expect("shut down" in str(failed), f"a request in flight ended with {failed!r}")
+        task.cancel_flag = True
+        await worker.run_task(task)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        expect(not left, f"{len(left)} readers stay")
+
+    asyncio.run(scenario(bench.load(max_seq_len=1024)))
+
+
+def dynasor_upstream(bench: Bench) -> None:
+    """DynasorCoT answers under upstream's own host"""
+    params = {"temperature": 0.6, "top_p": 0.95}
+    _upstream(bench, DynasorCoTController(chunk_size=32, max_tokens=256, sampling_params=params), "generation")
+
+
+def conformal_upstream(bench: Bench) -> None:
+    """ConformalDraftTarget answers under upstream's own host"""
+    controller = ConformalDraftTargetController(
+        rule={"type": "growing", "args": {"alpha": 0.25}},  # type: ignore[arg-type]
+        num_chains=2,
+        draft_tokens=32,
+        target_tokens=32,
+        max_turns=4,
+        max_tokens=192,
+    )
+    _upstream(bench, controller, "draft", "target")
+
+
+def _upstream(bench: Bench, controller: Any, *tags: str) -> None:
+    if not UPSTREAM:
+        raise NotServedError(WHY_STANDINS or "tensorrt_llm.scaffolding does not import")
+    from tensorrt_llm.scaffolding import ScaffoldingLlm as UpstreamHost
+
+    workers = dict.fromkeys(tags, bench.worker)
+    controller.prompting = Prompting.for_model(bench.model)
+    controller.bind(workers)
+    host = UpstreamHost(controller, workers)
+    try:
+        completion = completion_of(host.generate(QUESTION))
+        expect(completion.text, "the output is empty")
+        expect(completion.program is not None and completion.program.ledger.total.decoded > 0, "no token is counted")
+    finally:
+        host.shutdown()
+
+
+CHECKS: tuple[Callable[[Bench], None], ...] = (
+    upstreams_classes,
+    contract,
+    scores,
+    prefix_reuse,
+    salts,
+    cancel,
+    two_hosts,
+    two_loops,
+    stop_strings,
+    logprobs_aborted,
+    samples,
+    seeds,
+    branches,
+    verdicts,
+    cache_salt,
+    priority,
+    longer_than_a_step,
+    second_gpu,
+    shutdown,
+    dynasor_upstream,
+    conformal_upstream,
+)
+
+
+def line_of(check: Callable[[Bench], None], bench: Bench, limit: float) -> Line:
+    """Run a check on a thread of its own; one that does not end within `limit` seconds has failed."""
+    name, started = (inspect.getdoc(check) or "").splitlines()[0], time.monotonic()
+    found: list[tuple[str, str]] = []
+
+    def work() -> None:
+        try:
+            check(bench)
+            found.append(("passed", ""))
+        except NotServedError as error:
+            found.append(("not served", str(error)))
+        except InvalidTaskError as error:
+            found.append(("not served" if "TensorRT-LLM" in str(error) else "failed", str(error)))
+        except BaseException as error:  # of any type: the line says it, and the next check runs
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            found.append(
+                ("failed", f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})")
+            )
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(limit)
+    outcome, cause = found[0] if found else ("failed", f"no end within {limit:g} seconds")
+    return Line(name, outcome, cause, time.monotonic() - started)
+
+
+@contextmanager
+def stdout_kept_for_the_report() -> Iterator[None]:
+    """What libraries print goes to stderr."""
+    kept = sys.stdout
+    sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        sys.stdout = kept
+
+
+def show(lines: Sequence[Line]) -> None:
+    """Print the table; causes stand below it, in full."""
+    table = Table("check", "outcome", "s")
+    for line in lines:
+        table.add_row(line.name, line.outcome, f"{line.seconds:.1f}")
+    terminal = console()
+    terminal.print(table)
+    for line in lines:
+        if line.cause:
+            terminal.print(f"{line.outcome}: {line.name}\n    {line.cause}")
+    counts = {outcome: sum(line.outcome == outcome for line in lines) for outcome in ("passed", "failed", "not served")}
+    terminal.print(", ".join(f"{number} {outcome}" for outcome, number in counts.items()))
+
+
+@click.command(epilog="Example: python -m benchmarks.gpu.check --model /models/small")
+@click.option("--model", default="tinylm/draft", show_default=True, help="A small checkpoint.")
+@click.option("--kv_cache_fraction", default=0.3, show_default=True, help="Share of the free memory of one worker.")
+@click.option("--limit_seconds", default=120.0, show_default=True, help="Seconds that a check may take.")
+@click.option("--only", multiple=True, help="Names of checks, as functions of this file are called; all by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+@click.pass_context
+def main(
+    context: click.Context,
+    model: str,
+    kv_cache_fraction: float,
+    limit_seconds: float,
+    only: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Whether TRTLLMWorker and the installed TensorRT-LLM understand each other; the exit code is 1 where not."""
+    unknown = set(only) - {check.__name__ for check in CHECKS}
+    if unknown:
+        names = ", ".join(check.__name__ for check in CHECKS)
+        raise click.UsageError(f"--only names {', '.join(sorted(unknown))}; known: {names}")
+    bench = Bench(model, kv_cache_fraction)
+    with stdout_kept_for_the_report():
+        lines = [line_of(check, bench, limit_seconds) for check in CHECKS if not only or check.__name__ in only]
+    if as_json:
+        import tensorrt_llm
+
+        setting = setting_of(context) | {"tensorrt_llm": getattr(tensorrt_llm, "__version__", None)}
+        print(json.dumps({"setting": setting, "lines": [line._asdict() for line in lines]}, indent=1))
+    else:
+        show(lines)
+    sys.stdout.flush()
+    has_failed = any(line.outcome == "failed" for line in lines)
+    if any("no end within" in line.cause for line in lines):
+        os._exit(1)  # a check that hangs holds its worker, whose shutdown would hang, too
+    bench.close()
+    sys.exit(int(has_failed))
+
+
+if __name__ == "__main__":
+    main()
