@@ -17,7 +17,7 @@ from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import notes_of
-from scaffolding_ext.protocol.task_results import finish_reason_of, output_of, sampled_logprobs
+from scaffolding_ext.protocol.task_results import finish_reason_of, highest_logprobs, output_of, sampled_logprobs
 
 TURN_WORDS = ("Wait", "Hmm", "Alternatively")
 
@@ -209,7 +209,7 @@ def _answer_logprobs(task: GenerationTask) -> tuple[float, ...]:
 def _entropy(task: GenerationTask) -> Entropy:
     if not task.logprobs:
         raise _without_logprobs("the token behind closed thinking")
-    return token_entropy([entry.logprob for entry in task.logprobs[0].values()])
+    return token_entropy(highest_logprobs(task.logprobs[0]))
 
 
 def _without_logprobs(what: str) -> NoOutputError:

@@ -26,6 +26,7 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import set_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.task_results import highest_logprobs
 from scaffolding_ext.request.program import record
 
 VERSION = 1
@@ -105,8 +106,7 @@ class RecordChainController(BaseController):
             yield [*asked.tasks, forced]
             look = looker.read(prefix, asked, family)
             if forced.logprobs:
-                first = [entry.logprob for entry in forced.logprobs[0].values()]
-                look = look._replace(entropy=token_entropy(first))
+                look = look._replace(entropy=token_entropy(highest_logprobs(forced.logprobs[0])))
             looks.append(look)
             record(
                 "look",

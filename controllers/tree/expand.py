@@ -49,7 +49,7 @@ from scaffolding_ext.protocol.notes import (
     token_counts_of,
 )
 from scaffolding_ext.protocol.relay import relay
-from scaffolding_ext.protocol.task_results import output_of, sampled_logprobs
+from scaffolding_ext.protocol.task_results import highest_logprobs, output_of, sampled_logprobs
 from scaffolding_ext.protocol.worker import declared
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 from scaffolding_ext.registry import controllers
@@ -346,7 +346,7 @@ def saw(branch: Branch, piece: GenerationTask) -> ControllerGenerator:
         logprobs: list[float] = []
         for begin in range(0, len(ids), _POSITIONS):
             told = steps[begin : begin + _POSITIONS]
-            top += [math.exp(max([entry.logprob for entry in step.values()])) for step in told]
+            top += [math.exp(highest_logprobs(step)[0]) for step in told]
             logprobs += sampled_logprobs(ids[begin : begin + _POSITIONS], told)
             yield []  # the host serves others in between
         branch.saw(logprobs, generation_confidence(top))

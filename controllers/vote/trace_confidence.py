@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaffolding_ext import require
+from scaffolding_ext.protocol.task_results import highest_logprobs
 
 Aggregate = Literal["mean", "tail", "lowest_group", "bottom_10"]
 
@@ -28,7 +29,7 @@ def token_confidence(step: Mapping[int, Any], top_k: int) -> float:
     Reference:
         DeepConf, section 3.
     """
-    highest = sorted((entry.logprob for entry in step.values()), reverse=True)[:top_k]
+    highest = highest_logprobs(step, top_k)
     return -math.fsum(highest) / len(highest)
 
 

@@ -19,7 +19,12 @@ from scaffolding_ext.controllers.vote.trace_confidence import (
 )
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.protocol.task_results import mean_token_probability, reported_logprobs, sampled_logprobs
+from scaffolding_ext.protocol.task_results import (
+    highest_logprobs,
+    mean_token_probability,
+    reported_logprobs,
+    sampled_logprobs,
+)
 
 _POSITIONS = 256  # that are looked at until others have their turn
 
@@ -167,4 +172,4 @@ def _width(reported: Sequence[Mapping[int, Any]], top_k: int) -> int:
 
 
 def _highest(reported: Sequence[Mapping[int, Any]], width: int) -> list[list[float]]:
-    return [sorted([entry.logprob for entry in step.values()], reverse=True)[:width] for step in reported]
+    return [highest_logprobs(step, width) for step in reported]

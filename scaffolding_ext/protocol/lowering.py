@@ -10,7 +10,7 @@ from scaffolding_ext.errors import InvalidTaskError, NoOutputError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask, generation_confidence
 from scaffolding_ext.protocol.notes import CHAIN, VERIFY, set_purpose
-from scaffolding_ext.protocol.task_results import finish_reason_of, output_of, sampled_logprobs
+from scaffolding_ext.protocol.task_results import finish_reason_of, highest_logprobs, output_of, sampled_logprobs
 from scaffolding_ext.protocol.worker_tags import tag_name
 
 
@@ -109,7 +109,7 @@ def write_back_verify(task: VerifyTask, lowered: list[GenerationTask]) -> None:
     scores = []
     for generation in lowered:
         reported = _logprobs_of(generation)[0]
-        floor = min(entry.logprob for entry in reported.values())
+        floor = highest_logprobs(reported)[-1]
         yes, no = (reported[token].logprob if token in reported else floor for token in (task.yes_token, task.no_token))
         scores.append(probability_of_first(yes, no))
     task.scores = scores
@@ -123,7 +123,7 @@ def probability_of_first(first: float, second: float) -> float:
 
 
 def _top(step: Mapping[int, Any]) -> float:
-    return float(max(entry.logprob for entry in step.values()))
+    return highest_logprobs(step)[0]
 
 
 def _steps_of(generation: GenerationTask) -> Sequence[Mapping[int, Any]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import GenerationTask, Task
 from scaffolding_ext.protocol.notes import TokenCounts, num_decoded_of, token_counts_of
+
+L = TypeVar("L", bound=Sequence[float])
 
 
 def output_of(task: GenerationTask) -> str:
@@ -68,25 +70,34 @@ def sampled_logprobs(token_ids: Sequence[int] | None, reported: Any) -> list[flo
         One a token. Without ids a place tells its token's probability only where it reports one token alone.
 
     Raises:
-        NoOutputError: The report leaves a token out: it ends before the tokens do, tells the likeliest tokens and not
-            the one that was written, or tells several where nobody says which was written.
+        NoOutputError: A log-probability is NaN or infinite, or a token is left out: the report ends before the tokens do,
+            it has the likeliest tokens without the written one, or several and no ids say which was written.
     """
     told = getattr(reported, "token_logprobs", None)
     if told is not None:
         values = [float(value) for value in told if value is not None]
         if len(values) < len(token_ids or ()):
             raise _left_out(f"of {len(values)} of {len(token_ids or ())} tokens")
-        return values if token_ids is None else values[: len(token_ids)]
+        return _known(values if token_ids is None else values[: len(token_ids)])
     if token_ids is None:
         if any(len(step) != 1 for step in reported):
             raise _left_out("of several tokens at one place, and no ids that say which was written")
-        return [float(entry.logprob) for step in reported for entry in step.values()]
+        return _known([float(entry.logprob) for step in reported for entry in step.values()])
     if len(reported) < len(token_ids):
         raise _left_out(f"of {len(reported)} of {len(token_ids)} tokens")
     try:
-        return [float(step[token].logprob) for token, step in zip(token_ids, reported, strict=False)]
+        return _known([float(step[token].logprob) for token, step in zip(token_ids, reported, strict=False)])
     except KeyError as error:
         raise _left_out(f"of the likeliest tokens alone, without token {error}, which was written") from None
+
+
+def highest_logprobs(step: Mapping[int, Any], top_k: int | None = None) -> list[float]:
+    """The highest log-probabilities that a place reports, at most k of them.
+
+    Raises:
+        NoOutputError: One is NaN or infinite.
+    """
+    return sorted(_known([entry.logprob for entry in step.values()]), reverse=True)[:top_k]
 
 
 class TokenLogprob(NamedTuple):
@@ -97,8 +108,21 @@ class TokenLogprob(NamedTuple):
 
 
 def mean_token_probability(logprobs: Sequence[float]) -> float:
-    """The geometric mean of tokens' probabilities, from their natural logs: in [0, 1]; 0 of no tokens at all."""
-    return math.exp(min(0.0, math.fsum(logprobs) / len(logprobs))) if len(logprobs) else 0.0
+    """The geometric mean of tokens' probabilities, from their natural logs: in [0, 1]; 0 of no tokens at all.
+
+    Raises:
+        NoOutputError: A log-probability is NaN or infinite.
+    """
+    return math.exp(min(0.0, math.fsum(_known(logprobs)) / len(logprobs))) if len(logprobs) else 0.0
+
+
+def _known(logprobs: L) -> L:
+    if not all(value < math.inf for value in logprobs):  # NaN is below nothing; -inf is a probability of 0
+        raise NoOutputError(
+            "a worker reported NaN or infinity as a log-probability, so nothing can be decided by it: look into its "
+            "server's log (overflow in half precision gives NaN), or choose what reads no log-probabilities"
+        )
+    return logprobs
 
 
 def _left_out(what: str) -> NoOutputError:

@@ -6,9 +6,20 @@ from typing import NamedTuple
 
 import pytest
 
+from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import NoOutputError
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.task_results import mean_token_probability, reported_logprobs, sampled_logprobs
+from scaffolding_ext.protocol.task_results import (
+    highest_logprobs,
+    mean_token_probability,
+    reported_logprobs,
+    sampled_logprobs,
+)
+from scaffolding_ext.testing import ScriptedWorker
 
 
 class Entry(NamedTuple):
@@ -51,6 +62,21 @@ def test_what_cannot_be_known_is_refused(ids, reported, why):
         sampled_logprobs(ids, reported)
 
 
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_a_log_probability_that_is_no_probability_is_refused(wrong):
+    step = {7: Entry(wrong), 9: Entry(-0.1)}
+    for read in (
+        lambda: sampled_logprobs([7], [step]),
+        lambda: sampled_logprobs(None, [{7: Entry(wrong)}]),
+        lambda: sampled_logprobs(None, SimpleNamespace(token_logprobs=[wrong])),
+        lambda: mean_token_probability([-0.1, wrong]),
+        lambda: highest_logprobs(step),
+    ):
+        with pytest.raises(NoOutputError, match="reported NaN or infinity"):
+            read()
+    assert sampled_logprobs([9], [step]) == [-0.1]
+
+
 @pytest.mark.parametrize(("text", "ids"), [("a", [7]), ("a", None), (None, [7])])
 def test_a_task_that_brought_none_is_refused(text, ids):
     task = GenerationTask(output_str=text, output_tokens=ids, num_logprobs=1)
@@ -69,3 +95,29 @@ def test_the_geometric_mean_of_probabilities():
     assert mean_token_probability([-math.inf, 0.0]) == 0.0
     assert mean_token_probability([0.1]) == 1.0  # float32 logits round
     assert mean_token_probability([]) == 0.0
+
+
+DRAWN = NativeGenerationController({"temperature": 1.0})
+
+
+@pytest.mark.parametrize(
+    "controller",
+    [
+        BestOfNController(DRAWN, reward="mean_logprob", default_sample_num=3),
+        BestOfNController(DRAWN, reward="confidence", default_sample_num=3),
+        MajorityVoteController(DRAWN, 3, allocation=None, weight="mean_logprob"),
+        MajorityVoteController(DRAWN, 3, allocation=None, weight="confidence"),
+        DynasorCoTController(rule={"type": "certainty", "args": {"window": 4, "threshold": 0.5}}, chunk_size=4),
+    ],
+    ids=["best_of_n", "best_of_n_confidence", "vote", "vote_confidence", "rule"],
+)
+def test_a_probability_that_nobody_knows_decides_nothing(controller):
+    worker = ScriptedWorker(
+        "so it is 7 \\boxed{7}",
+        logprobs=lambda task, index: dict.fromkeys(range(128), math.nan if task is worker.tasks[0] else -1.0),
+    )
+    with (
+        ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm,
+        pytest.raises(NoOutputError, match="reported NaN or infinity"),
+    ):
+        llm.generate("question")
