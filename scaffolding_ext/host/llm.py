@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 from scaffolding_ext import require
-from scaffolding_ext.errors import RequestCancelledError, ShutdownError, WorkerShutdownError
+from scaffolding_ext.errors import RequestCancelledError, RequestError, ShutdownError, WorkerShutdownError
 from scaffolding_ext.host import arguments, dispatch
 from scaffolding_ext.host.dispatch import Dispatcher, each_once
 from scaffolding_ext.host.request import Request, abort, clone_of, release, start_timeout
@@ -258,7 +258,12 @@ class ScaffoldingLlm:
             self._inbox.clear()
         for request in arrived:
             start_timeout(request)
-            self._waiting.add(request, request.program.place.priority)
+            try:
+                self._waiting.add(request, request.program.place.priority)
+            except Exception as error:  # of the policy, which may be a user's
+                failed = RequestError(f"the policy could not order {request.id}: {type(error).__name__}: {error}")
+                failed.__cause__ = error
+                abort(request, failed)
         self._start_waiting()
 
     def _start_waiting(self) -> None:

@@ -163,7 +163,12 @@ def release(request: Request) -> None:
         timer.cancel()
     request.timers = ()
     request.runner = None  # else request and task would keep each other from being freed at once
-    request.program.close()
+    try:
+        request.program.close()
+    except Exception as error:  # of a policy that learns; the request has ended, and the others go on
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"what was to be done at the end of {request.id} failed", "exception": error}
+        )
 
 
 def _later(seconds: float, action: Callable[[], None]) -> asyncio.TimerHandle:

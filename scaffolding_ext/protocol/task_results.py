@@ -70,7 +70,7 @@ def sampled_logprobs(token_ids: Sequence[int] | None, reported: Any) -> list[flo
         One a token. Without ids a place tells its token's probability only where it reports one token alone.
 
     Raises:
-        NoOutputError: A log-probability is NaN or infinite, or a token is left out: the report ends before the tokens do,
+        NoOutputError: A log-probability is NaN or infinite, or a token is left out: the report ends before the ids do,
             it has the likeliest tokens without the written one, or several and no ids say which was written.
     """
     told = getattr(reported, "token_logprobs", None)

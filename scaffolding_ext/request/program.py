@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import copy
 import itertools
@@ -96,8 +97,9 @@ class Lifetime:
     def end(self) -> None:
         """For hosts: the request has ended. Each function is called once, in order."""
         calls, self._at_end = self._at_end, ()
-        for call in calls:
-            call()
+        with contextlib.ExitStack() as stack:  # which calls them all, whichever of them fails
+            for call in reversed(calls):
+                stack.callback(call)
 
 
 class Question(NamedTuple):

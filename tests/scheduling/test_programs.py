@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.errors import ArgumentTypeError, ConfigError, UnknownNameError
+from scaffolding_ext.errors import ArgumentTypeError, ConfigError, RequestError, UnknownNameError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import ControllerGenerator, ExecutionScope, GenerationTask, current_scope
 from scaffolding_ext.protocol.notes import set_priority
@@ -234,3 +234,35 @@ def test_a_worker_that_the_policy_does_not_reach_is_named() -> None:
     ):
         ScaffoldingLlm(controller, {"generation": worker}, scheduling=LeastAttained()).shutdown()
     ScaffoldingLlm(controller, {"generation": BudgetedWorker(worker)}, scheduling=LeastAttained()).shutdown()
+
+
+class Faulty(Fifo):
+    """Fails for the first program that it orders, and when it learns from the second."""
+
+    def __init__(self) -> None:
+        self.num_ordered = self.num_learnt = 0
+
+    def priority(self, progress: Progress) -> float:
+        self.num_ordered += 1
+        if self.num_ordered == 1:
+            raise ZeroDivisionError("no tokens yet")
+        return super().priority(progress)
+
+    def learn(self, progress: Progress) -> None:
+        self.num_learnt += 1
+        raise ZeroDivisionError("no steps yet")
+
+
+def test_a_policy_that_fails_for_one_request_fails_that_request_alone() -> None:
+    reported: list[str] = []
+    llm = ScaffoldingLlm(NativeGenerationController(), {"generation": ScriptedWorker("7")}, scheduling=Faulty())
+    llm.loop.set_exception_handler(lambda loop, context: reported.append(context["message"]))
+    with llm:
+        first, *others = [llm.generate_async(f"question {number}") for number in range(4)]
+        error = first.exception(30)
+        assert isinstance(error, RequestError)
+        assert str(error) == f"the policy could not order {first.id}: ZeroDivisionError: no tokens yet"
+        assert isinstance(error.__cause__, ZeroDivisionError)
+        assert [result.result(30).outputs[0].text for result in others] == ["7"] * 3
+    assert len(reported) == 4
+    assert all("at the end of" in message for message in reported)
