@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -85,6 +86,8 @@ class Dispatcher:
                 num_turns += 1
                 if num_turns % _MAX_TURNS == 0:
                     await asyncio.sleep(0)
+                if result.is_stopping:  # though a worker has kept the cancellation to itself
+                    raise asyncio.CancelledError
                 try:
                     work = next(generator)
                 except StopIteration as stop:
@@ -139,8 +142,7 @@ class Dispatcher:
                 running.cancel()
                 await asyncio.wait((running,), timeout=GRACE_SECONDS)
         except asyncio.CancelledError:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await _end([running])
             raise
         if not step.is_given_up:
             running.result()
@@ -199,7 +201,7 @@ class Dispatcher:
                 asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
 
-def _forget(running: asyncio.Future[None]) -> None:
+def _forget(running: asyncio.Future[Any]) -> None:
     """Take note of how work for nobody ended, so that the loop does not report an error that nobody reads."""
     if not running.cancelled():
         running.exception()
@@ -232,11 +234,21 @@ async def _all_or_none(work: Iterable[Coroutine[Any, Any, Any]]) -> None:
     running = [asyncio.create_task(each) for each in work]
     try:
         await asyncio.gather(*running)
-    except BaseException:
-        for each in running:
-            each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+    except (Exception, asyncio.CancelledError):
+        await _end(running)
         raise
+
+
+async def _end(running: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel tasks and wait for them, however often the wait is cancelled: nothing of a request outlives it."""
+    left = set(running)
+    while left:
+        for each in left:
+            each.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            _, left = await asyncio.wait(left)
+    for each in running:
+        _forget(each)
 
 
 def _raise_task_error(task: Task, worker: Worker, reason: str, cause: Exception | None = None) -> NoReturn:

@@ -149,6 +149,7 @@ def abort(request: Request, error: RequestError) -> None:
             request.runner.cancel()  # its audit
         return
     request.abort_error = error
+    request.is_stopping = True
     if request.runner is None:
         request.fail(error)
         release(request)

@@ -98,6 +98,7 @@ class ScaffoldingResult:
     Attributes:
         program: Ledger and trace, growing while the request runs.
         execution: Its calls in the shape of upstream's traces; None if the host does not record them.
+        is_stopping: Whether it is being ended early, so that its controller may ask for nothing more.
     """
 
     __slots__ = (
@@ -111,6 +112,7 @@ class ScaffoldingResult:
         "_wakers",
         "execution",
         "finished",
+        "is_stopping",
         "program",
         "task_collections",
     )
@@ -120,6 +122,7 @@ class ScaffoldingResult:
         self.task_collections: dict[str, Any] | None = None
         self.execution: ExecutionRecorder | None = None
         self.finished = False
+        self.is_stopping = False
         self._output: ScaffoldingOutput | None = None
         self._error: BaseException | None = None
         self._is_error_known = False

@@ -1,11 +1,12 @@
 """How requests and the host stop: cancellation, time-outs, shutdown; ordered by events."""
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
 
-from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import (
     ArgumentTypeError,
@@ -254,3 +255,47 @@ def test_a_controller_over_an_instant_worker_leaves_others_their_turn(host):
 
     with host(Busy()) as llm, pytest.raises(RequestTimeoutError):
         llm.generate("x", timeout=0.05)
+
+
+def test_the_first_reason_to_stop_a_request_is_the_one_that_its_caller_gets():
+    """The worker reacts to the time-out only after the request was cancelled, too."""
+    reacting, going_on = threading.Event(), asyncio.Event()
+
+    async def hold(task):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            reacting.set()
+            await going_on.wait()
+            raise
+
+    with ScaffoldingLlm(NativeGenerationController(), {"generation": ScriptedWorker("7", before=hold)}) as llm:
+        result = llm.generate_async("question", timeout=0.01)
+        assert reacting.wait(30)
+        result.cancel()
+        llm.loop.call_soon_threadsafe(going_on.set)
+        assert isinstance(result.exception(30), RequestTimeoutError)
+
+
+class Twice(BaseController):
+    """Asks its worker twice, one time after the other."""
+
+    def run(self, task, **kwargs):
+        yield [GenerationTask(input_str="first", worker_tag="generation")]
+        yield [GenerationTask(input_str="second", worker_tag="generation")]
+        finish(task, "done", None)
+
+
+def test_a_worker_that_keeps_a_cancellation_to_itself_does_not_keep_the_request_going():
+    """It answers when it is cancelled, so the controller would go on, and ask it again."""
+
+    async def hold(task):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    worker = ScriptedWorker("7", before=hold)
+    with ScaffoldingLlm(Twice(), {"generation": worker}) as llm:
+        result = llm.generate_async("question", timeout=0.01)
+        assert isinstance(result.exception(30), RequestTimeoutError)
+    assert len(worker.tasks) == 1
+    assert not asyncio.all_tasks(llm.loop)
