@@ -71,12 +71,7 @@ def as_json(value: Any) -> Any:
 
 
 def json_text(value: Any, **options: Any) -> str:
-    """A value as JSON that every reader takes: numbers that are not finite are null.
-
-    Args:
-        value: It may hold what `as_json` reads.
-        options: Of `json.dumps`.
-    """
+    """A value as JSON that every reader takes: numbers that are not finite are null; see `as_json`."""
     try:
         return json.dumps(value, default=as_json, allow_nan=False, **options)
     except ValueError:

@@ -77,9 +77,8 @@ class MissingDependencyError(ScaffoldingExtError, ImportError):
     """An optional package is not installed.
 
     Attributes:
-        package: What is missing.
-        extra: The extra of this package that brings it; empty where none does.
-        how: How it is installed, where no extra brings it.
+        extra: The extra of this package that brings it; empty if none does.
+        how: How it is installed.
     """
 
     def __init__(self, package: str, extra: str = "", how: str = "") -> None:
@@ -114,11 +113,7 @@ class EngineError(WorkerError, RuntimeError):
 
 
 class WorkerShutdownError(WorkerError):
-    """Workers failed while they were shut down; the others have been shut down.
-
-    Attributes:
-        errors: What each of them raised, in the order in which they were shut down.
-    """
+    """Workers failed while they were shut down: `errors`, in order. The others have been shut down."""
 
     def __init__(self, message: str, errors: Sequence[Exception]) -> None:
         super().__init__(message)

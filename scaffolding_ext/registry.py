@@ -25,12 +25,10 @@ class Registry:
 
     Args:
         kind: What the names stand for, for error messages.
-        targets: Known names and their `"module:attribute"` targets.
-        entry_point_group: Other packages add names under this group; it is read once, when a name is first looked up.
-        base: `"module:Class"`. Every part is an object of this class. A stack file may name a class that nobody
-            registered, so the registry calls it only if it is a subclass.
-        adapt: `"module:function"`. It takes another object that a user may give, such as a function, and returns a
-            part that is made of it, or None where it cannot.
+        targets: The `"module:attribute"` of each known name.
+        entry_point_group: Other packages add names under this group, which is read when a name is first looked up.
+        base: `"module:Class"`; every part is an object of it. An unregistered class is only called if it is a subclass.
+        adapt: `"module:function"`: makes a part of another object, such as a function; returns None if it cannot.
     """
 
     def __init__(
@@ -53,15 +51,10 @@ class Registry:
     @overload
     def register(self, name: str, *, replace: bool = False) -> Callable[[F], F]: ...
     def register(self, name: str, target: str | Factory | None = None, *, replace: bool = False) -> Any:
-        """Add a name, by call or as the decorator of a class.
-
-        Args:
-            name: What stack files say.
-            target: A class, another callable, or a `"module:attribute"` string that is imported on first use.
-            replace: Whether the name may stand for something already.
+        """Add a name, by call or as the decorator of a class; a `"module:attribute"` is imported on first use.
 
         Raises:
-            ConfigError: The name is taken.
+            ConfigError: The name is taken, and `replace` is not set.
         """
         if target is None:
 
@@ -127,11 +120,7 @@ class Registry:
         return self.accepted(given, key)
 
     def accepted(self, part: Any, key: str = "") -> Any:
-        """The part, or what the kind makes of it.
-
-        Raises:
-            ConfigError: It is no such part.
-        """
+        """The part, or what the kind makes of it; else ConfigError."""
         if self._is_one(part):
             return part
         if self._adapt is not None and not isinstance(part, type):
@@ -198,10 +187,8 @@ class Component(NamedTuple):
 
     Attributes:
         known: The registry of its type.
-        type: Its type.
-        factory: What the type stands for.
         args: Its arguments. The parts among them are built.
-        path: Where its arguments stand.
+        path: Dotted path of the arguments.
     """
 
     known: Registry
@@ -211,11 +198,7 @@ class Component(NamedTuple):
     path: str
 
     def build(self) -> Any:
-        """The part.
-
-        Raises:
-            ConfigError: It cannot be built, or it is no part of this kind.
-        """
+        """The part; ConfigError if it cannot be built, or is none of this kind."""
         try:
             with require.under(self.path):
                 return self.known.accepted(self.factory(**self.args))
@@ -297,11 +280,7 @@ def unknown_name(what: str, name: str, known: tuple[str, ...]) -> str:
 
 
 def import_target(target: str) -> Factory:
-    """Import the object that a `"module:attribute"` string names.
-
-    Raises:
-        ConfigError: It cannot be imported, or is nothing that can be called.
-    """
+    """Import the object that a `"module:attribute"` names; ConfigError if that fails, or it cannot be called."""
     module_name, _, attribute = target.partition(":")
     try:
         factory = importlib.import_module(module_name)

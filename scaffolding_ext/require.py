@@ -17,14 +17,7 @@ _NO_NUMBERS = (bool, str, bytes, bytearray)  # though `float` takes them
 
 @contextmanager
 def under(path: str = "") -> Iterator[None]:
-    """Put the keys of the ConfigErrors of this block under a path.
-
-    Args:
-        path: Key of what is made in the block.
-
-    Raises:
-        ConfigError: Of the kind that was raised; `key` names the argument.
-    """
+    """Put the keys of this block's ConfigErrors under the path of what the block makes."""
     try:
         yield
     except ConfigError as error:
@@ -87,27 +80,12 @@ def number(
 
 
 def share(key: str, value: float) -> float:
-    """The value, if it is a number above 0 and at most 1.
-
-    Raises:
-        ArgumentTypeError: It is no number.
-        ConfigError: It is outside these bounds.
-    """
+    """The value, if it is a number above 0 and at most 1; it raises as `number` does."""
     return number(key, value, above=0, most=1)
 
 
 def one_of(key: str, value: T, choices: Collection[Any], instead: str = "") -> T:
-    """The value, if it is one of the choices.
-
-    Args:
-        key: The argument.
-        value: What was given.
-        choices: Texts that may be chosen.
-        instead: What else may be given, such as `"a function"`, for the message.
-
-    Raises:
-        ConfigError: It is none of them.
-    """
+    """The value, if it is one of the choices; else ConfigError, which names what `instead` may be given."""
     if isinstance(value, str) and value in choices:
         return value
     names = ", ".join(map(str, choices))
@@ -115,11 +93,7 @@ def one_of(key: str, value: T, choices: Collection[Any], instead: str = "") -> T
 
 
 def alone(key: str, value: object, **others: object) -> None:
-    """Refuse others beside an argument that sets what they would set; None stands for what is not given.
-
-    Raises:
-        ConfigError: Both are given.
-    """
+    """Refuse, by a ConfigError, other arguments beside one that sets what they set; None is an argument not given."""
     for name, other in others.items():
         if value is not None and other is not None:
             raise ConfigError(f"sets what {name} sets, too; give one of the two", key)

@@ -21,11 +21,9 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 class Parameter(NamedTuple):
-    """One argument of a factory.
+    """One argument of a factory; a missing default or annotation is `inspect.Parameter.empty`.
 
     Attributes:
-        default: `inspect.Parameter.empty` where it has none.
-        annotation: As it is written; `inspect.Parameter.empty` where there is none.
         namespace: What the names in the annotation stand for.
     """
 
@@ -41,12 +39,11 @@ class Parameter(NamedTuple):
 class Signature(NamedTuple):
     """What a factory takes by keyword.
 
-    A class that takes `**kwargs` may use them itself or pass them to its bases. Its signature does not say which, so
-    `check` lets any name pass, and the constructor decides (see `explained`).
+    A class may use its `**kwargs` itself or pass them to its bases, so `check` lets any name pass then.
 
     Attributes:
-        parameters: The named arguments; for a class that takes `**kwargs`, the arguments of its bases after its own.
-        required: Its own arguments without a default. (A class may itself give its bases what they need.)
+        parameters: The named arguments; behind those of a class with `**kwargs`, the arguments of its bases.
+        required: Its own arguments without a default; a class may itself give its bases what they need.
         takes_more: Whether it takes other names, too.
     """
 
@@ -74,12 +71,7 @@ class Signature(NamedTuple):
         return cls(parameters, tuple(required), _takes_more(constructors[0][0]))
 
     def check(self, name: str, args: Mapping[str, Any], path: str) -> None:
-        """Check the arguments that a stack file gives to the factory of that name.
-
-        Args:
-            name: The factory's name, for errors.
-            args: Plain values, as YAML has them, and live objects, of which nothing is known.
-            path: Where they stand in the stack file.
+        """Check arguments (plain values, and live objects, which pass) that a user gives to the factory of that name.
 
         Raises:
             ConfigError: A name is unknown, a required one is missing, or a plain value is not of its annotation's type.
@@ -96,14 +88,7 @@ class Signature(NamedTuple):
                 raise ConfigError(message, f"{path}.{key}")
 
     def explained(self, name: str, args: Mapping[str, Any], path: str, error: TypeError) -> ConfigError | None:
-        """An error of a constructor in the words of `check`; None where it is not about an argument's name.
-
-        Args:
-            name: The factory's name.
-            args: What it was called with.
-            path: Where they stand in the stack file.
-            error: The error. Python writes the name of an unknown or missing argument in quotes.
-        """
+        """A constructor's TypeError in the words of `check`; None if it quotes no argument's name."""
         told = [key for key in (*args, *self.parameters) if repr(key) in str(error)]
         unknown = [key for key in told if key not in self.parameters]
         if unknown:

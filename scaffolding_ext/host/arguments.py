@@ -16,11 +16,7 @@ from scaffolding_ext.scheduling.policies import Policy
 
 
 def checked_controller(controller: Any, workers: Any) -> Controller:
-    """The controller, if it is one: something with `clone` and `generate`, and not a class.
-
-    Raises:
-        ArgumentTypeError: It is not.
-    """
+    """The controller, if it is an object with `clone` and `generate`; else ArgumentTypeError."""
     if isinstance(controller, Mapping) and _has_methods(workers, "clone", "generate"):
         raise ArgumentTypeError("controller and workers are swapped; write ScaffoldingLlm(controller, workers)")
     if not _has_methods(controller, "clone", "generate"):
@@ -30,11 +26,7 @@ def checked_controller(controller: Any, workers: Any) -> Controller:
 
 
 def checked_workers(workers: Any) -> dict[Any, Worker]:
-    """A copy of the mapping of tags to workers, if it is one.
-
-    Raises:
-        ArgumentTypeError: It is none, or holds something that has no `run_task`, or a class.
-    """
+    """A copy of the mapping of tags to objects with `run_task`, if it is one; else ArgumentTypeError."""
     if not isinstance(workers, Mapping):
         wanted = 'pass a mapping of tags to workers, such as {"generation": worker}'
         raise ArgumentTypeError(f"is {_described(workers)}; {wanted}", "workers")
@@ -46,23 +38,14 @@ def checked_workers(workers: Any) -> dict[Any, Worker]:
 
 
 def checked_seconds(name: str, seconds: Any) -> float | None:
-    """A time-out or a deadline, if it is None or a number of seconds above 0.
-
-    Raises:
-        ArgumentTypeError: It is no number.
-        ConfigError: It is not above 0, or not finite.
-    """
+    """A time-out or a deadline, if it is None or a finite number of seconds above 0; else ConfigError."""
     if seconds is None:
         return None
     return require.number(name, seconds, above=0)
 
 
 def checked_policy(policy: Any, workers: Mapping[Any, Worker]) -> Policy | None:
-    """The policy, if it is one; it warns where a worker orders nothing by it.
-
-    Raises:
-        ArgumentTypeError: It is none.
-    """
+    """The policy, if it is one, else ArgumentTypeError; it warns of a worker that orders nothing by it."""
     if policy is None:
         return None
     if not isinstance(policy, Policy):
@@ -76,21 +59,12 @@ def checked_policy(policy: Any, workers: Mapping[Any, Worker]) -> Policy | None:
 
 
 def checked_seed(seed: Any) -> int | None:
-    """The seed, if it is None or a whole number.
-
-    Raises:
-        ArgumentTypeError: It is neither.
-    """
+    """The seed, if it is None or a whole number; else ArgumentTypeError."""
     return None if seed is None else require.whole("seed", seed, None)
 
 
 def checked_prompt(prompt: Any) -> str:
-    """The prompt, if it is text that says something.
-
-    Raises:
-        ArgumentTypeError: It is no text.
-        ConfigError: It is empty, or holds half of a surrogate pair (of bytes that were no text).
-    """
+    """The prompt, if it is a text with a word in it; else ArgumentTypeError or ConfigError."""
     if isinstance(prompt, str):
         if not prompt.strip():
             raise ConfigError("is empty: give a text", "prompt")
@@ -102,11 +76,7 @@ def checked_prompt(prompt: Any) -> str:
 
 
 def checked_prompts(prompts: Any) -> list[str]:
-    """Every prompt of an iterable, if all of them are text.
-
-    Raises:
-        ArgumentTypeError: One of them is not, or the whole is no iterable of prompts.
-    """
+    """Every prompt of an iterable, each as `checked_prompt` takes it."""
     if isinstance(prompts, (bytes, bytearray, Mapping)) or not isinstance(prompts, Iterable):
         return [checked_prompt(prompts)]
     return [checked_prompt(prompt) for prompt in prompts]

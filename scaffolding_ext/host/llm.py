@@ -37,18 +37,15 @@ class ScaffoldingLlm:
     """Runs requests of one controller on a set of workers.
 
     Args:
-        prototype_controller: Cloned once for each request. One with a `bind` is cloned here already, so that what these
-            workers can do is known to this host alone; what is changed on it later changes nothing here. Where its
-            `prompting` was never set, it gets that of the generation worker's model.
+        prototype_controller: Cloned for each request. One with a `bind` is cloned and bound here; later changes to the
+            original have no effect. If its `prompting` was never set, it gets that of the generation worker's model.
         workers: Worker by tag; keys may be `WorkerTag` members, other enum members, or their string values.
         max_parallel_requests: Requests that run at once; the others wait, in order of arrival where no policy says.
         seed: Seed of the run, from which every request's seeds derive; see `RequestSeeds`.
-        owns_workers: Whether `shutdown()` shuts the workers down too, without being told. A `with` block lets go of
-            them in any case: a worker that was made for it, and that nobody else holds, is freed there.
-        scheduling: Which requests are served first, by the host and by the workers that order what waits. None leaves
-            it to the workers: whoever came first.
-        deadline: Seconds after its arrival within which the answer to a request is wanted that brings no deadline.
-        telemetry: Makes OpenTelemetry's spans of the requests; see `host.telemetry`. None makes none.
+        owns_workers: Whether `shutdown()` shuts the workers down too. A `with` block frees its references in any case.
+        scheduling: Which requests are served first, by the host and by the workers that order tasks; None: the oldest.
+        deadline: Seconds after its arrival within which an answer is wanted, for requests without their own deadline.
+        telemetry: Makes OpenTelemetry's spans of the requests.
         record_execution: Whether each result's `execution` holds the calls of its request; see `ExecutionRecorder`.
 
     Raises:
@@ -124,14 +121,12 @@ class ScaffoldingLlm:
         """Submit a prompt; returns at once.
 
         Args:
-            prompt: The user's prompt.
-            sample_id: Names the sample in the run; its seeds derive from it. Without one they derive from the prompt
-                and how often this host was given it: asking again samples again, and a run repeats.
-            epoch: Repetition of the sample.
+            sample_id: Names the sample in the run; its seeds derive from it and `epoch`. Without one they derive from
+                the prompt and how often it came before: a second request samples anew, and a run repeats.
             seed: Instead of the host's seed, for this request; the same request with it repeats.
             timeout: Seconds from now after which the request fails with RequestTimeoutError, waiting included.
-            deadline: Seconds from now within which the answer is wanted, for policies that go by it; a request that
-                takes longer goes on. Without one the host's takes its place, and without that the time-out.
+            deadline: Seconds from now within which the answer is wanted, for policies; a late request goes on. None
+                takes the host's deadline, or else the time-out.
             caller: Who asks, for policies that serve callers in turn.
             cache_salt: Requests with different salts share no KV in workers that can keep them apart. None: all share.
             trace_parent: The caller's span, as W3C's header `traceparent` says it, for the host's telemetry.
@@ -189,11 +184,11 @@ class ScaffoldingLlm:
     def shutdown(self, shutdown_workers: bool | None = None) -> None:
         """Stop: every request that has not ended fails with ShutdownError. May be called again, and from any thread.
 
-        What workers hold on the host's loop (`async_shutdown`: connections to tools) is freed in any case. On the
-        host's own thread, where it cannot wait, it returns at once, and all of this happens after it.
+        What workers hold on the host's loop (`async_shutdown`) is freed in any case. On the host's own thread it
+        returns at once, and all of this happens later.
 
         Args:
-            shutdown_workers: Also shut the workers down, in their order; None means whether the host owns them.
+            shutdown_workers: Also shut the workers down; None means whether the host owns them.
 
         Raises:
             WorkerShutdownError: Some of the workers failed at it; the others are shut down.
@@ -269,8 +264,7 @@ class ScaffoldingLlm:
     def _start_waiting(self) -> None:
         """Start one request, and have the next one started in the loop's next turn.
 
-        Requests that start together would run in step, and their objects live together: the garbage collector would go
-        through all of them again and again. One a turn, quick ones are gone before the next begin.
+        The objects of requests that start together live together, and the garbage collector visits them repeatedly.
         """
         if self._start_scheduled:
             return
@@ -317,11 +311,7 @@ class ScaffoldingLlm:
 
 
 class WorkerShutdown:
-    """The shutdown of workers, which happens once.
-
-    Args:
-        workers: Worker by tag.
-    """
+    """The shutdown of workers, which happens once."""
 
     def __init__(self, workers: Mapping[Any, Worker]) -> None:
         self._workers = each_once(workers)
@@ -341,11 +331,7 @@ class WorkerShutdown:
                 self._errors.append(error)
 
     def finish(self, with_workers: bool) -> None:
-        """Say what failed on the loop, and shut the workers down where that is asked for; each happens once.
-
-        Raises:
-            WorkerShutdownError: Workers failed, here or on the loop.
-        """
+        """Shut the workers down if asked for, once; WorkerShutdownError if one failed, here or on the loop."""
         with self._lock:
             errors, self._errors = self._errors, []
             first = with_workers and not self._is_done

@@ -15,11 +15,7 @@ from scaffolding_ext.protocol.worker_tags import tag_name
 
 
 def prefixes_of(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> list[list[int]]:
-    """What each branch reads before its suffix: its own phrasing, where it has one, or the prefix.
-
-    Args:
-        task: What has the branches.
-        on_prefix: Which of them read the prefix all the same; None is none.
+    """What each branch reads before its suffix: its own phrasing if it has one, unless `on_prefix` is true for it.
 
     Raises:
         InvalidTaskError: Phrasings are not one a branch.
@@ -37,10 +33,6 @@ def prefixes_of(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> li
 
 def lower_branch(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> list[GenerationTask]:
     """Rewrite a BranchTask as one GenerationTask a suffix; an engine with block reuse shares the prefix by itself.
-
-    Args:
-        task: What is rewritten.
-        on_prefix: Which branches read the prefix in the place of their own phrasing, where a gate has decided it.
 
     Raises:
         InvalidTaskError: The task asks for a gate and none has decided, or phrasings are not one a branch.

@@ -35,11 +35,7 @@ def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
 
 
 class StopStrings:
-    """Strings that end a text; none of them is empty.
-
-    Args:
-        strings: The strings; without any, no text is cut.
-    """
+    """Strings that end a text; none of them is empty."""
 
     def __init__(self, strings: tuple[str, ...] = ()) -> None:
         self.strings = strings
@@ -71,15 +67,11 @@ class StopStrings:
 class StopMatcher:
     """Finds the end of one growing text; its cost is linear in the text, whatever the strings.
 
-    Args:
-        automaton: Of the strings.
-
     Attributes:
         start: Where the stop string begins in the text; None until one is complete.
         num_undecided: Characters at the end of the text that may be the beginning of a stop string.
 
-    Reference:
-        Aho and Corasick, Efficient string matching, CACM 18 (6), 1975.
+    Reference: Aho and Corasick, Efficient string matching, CACM 18 (6), 1975.
     """
 
     def __init__(self, automaton: _Automaton) -> None:
