@@ -109,6 +109,8 @@ STUDIES: Mapping[str, Study] = {
     "sharing_probe": Study("studies.sharing_probe", 5),
     "huggingface_worker": Study("engines.huggingface_worker --repetitions 3 --num_chains 128 --max_chain_len 768", 20),
     "huggingface_soak": Study("engines.huggingface_soak", 5),
+    "eviction": Study("engines.eviction", 5),
+    "layer_exit": Study("engines.layer_exit", 2),
     "openai_parity_target_seed0": Study("engines.openai_parity --num_problems 60", 10),
     "openai_parity_draft_seed0": Study("engines.openai_parity --num_problems 24 --model tinylm/draft", 1),
     "openai_soak_seed0": Study("engines.openai_soak", 3),

@@ -53,6 +53,7 @@ EXTRA = {
     ),
     "engines.huggingface_precision": ("--kv_cache_dtype", "float16", "--num_prompts", "8", "--model", "tinylm/draft"),
     "engines.orchestration": ("--repetitions", "1"),
+    "engines.eviction": ("--model", "tinylm/draft"),
     "studies.load": ("--model", "tinylm/draft", "--load", "1", "--load", "8"),
     "studies.loops": ("--model", "tinylm/draft", "--max_tokens", "200"),
     "studies.phrasings": ("--model", "tinylm/draft"),

@@ -1,0 +1,143 @@
+"""What the order of eviction costs, in prefilled tokens: the order of the paper, of least recent use, and of need.
+
+    python -m benchmarks.engines.eviction
+
+Three loads meet a cache that holds a part of their KV: searches of two strategies, branching with verdicts
+and a plain prompt that comes again between branches. `branch_score` is the order of RKSC (algorithm 4), `lru` evicts
+what was used longest ago, and with `frontier` a search also says after each round which nodes it can still grow. Each
+order answers the same questions with the same seeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+import click
+
+from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.report import Report
+from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
+from scaffolding_ext.controllers.tree.search import SearchController
+from scaffolding_ext.evaluation.run.datasets import EMBEDDED, load_dataset
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.protocol import Controller, GenerationTask
+from scaffolding_ext.protocol.branching import BranchTask
+from scaffolding_ext.protocol.notes import TokenCounts, token_counts_of
+from scaffolding_ext.protocol.tasks import KeepKVTask
+from scaffolding_ext.workers.huggingface.worker import EvictionPolicy, HuggingFaceWorker
+
+TOKENS_PER_BLOCK = 16
+PLAIN = "a plain prompt between branches"
+SEARCHES = {
+    "beam": {"type": "Beam", "args": {"width": 6, "keep": 3}},
+    "rebase": {"type": "Rebase", "args": {"width": 6}},
+}
+
+
+class Order(NamedTuple):
+    """An order of eviction, and whether searches say what they can still use."""
+
+    policy: EvictionPolicy
+    says: bool
+
+
+ORDERS = {
+    "branch_score": Order("branch_score", False),
+    "lru": Order("lru", False),
+    "frontier": Order("lru", True),
+}
+
+
+class Outcome(NamedTuple):
+    """What a load cost, and its texts."""
+
+    prefilled: int
+    texts: list[str | None]
+
+
+def worker(model: str, order: Order, num_blocks: int) -> HuggingFaceWorker:
+    """A worker whose cache has so many blocks."""
+    probe = HuggingFaceWorker(model, tokens_per_block=TOKENS_PER_BLOCK, max_seq_len=512)
+    kv = probe._engine._batch._runner._kv
+    block_bytes = kv.num_bytes // (kv.num_blocks + 1)
+    probe.shutdown()
+    made = HuggingFaceWorker(
+        model,
+        tokens_per_block=TOKENS_PER_BLOCK,
+        prefix_cache_bytes=num_blocks * block_bytes,
+        eviction_policy=order.policy,
+        seed=0,
+    )
+    if not order.says:
+        made.task_handlers = {kind: serve for kind, serve in made.task_handlers.items() if kind is not KeepKVTask}
+    return made
+
+
+def searched(engine: HuggingFaceWorker, controller: Controller, questions: list[str]) -> Outcome:
+    """Ask one question after the other: what is evicted then does not depend on time."""
+    with ScaffoldingLlm(controller, {"generation": engine}, seed=0) as llm:
+        texts = [llm.generate(question, sample_id=str(n)).outputs[0].text for n, question in enumerate(questions)]
+        return Outcome(engine.metrics.num_prefilled, texts)
+
+
+def search(strategy: str) -> SearchController:
+    """A search of a strategy, with steps of the embedded models."""
+    return SearchController(SEARCHES[strategy], steps=16, max_tokens=240, budget=48, insist_on_answer=False)
+
+
+def shared(engine: HuggingFaceWorker, num_times: int) -> Outcome:
+    """A plain prompt that comes again and again, between the branches of others."""
+    prompt = [5 + 37 * place % 400 for place in range(183)]
+
+    async def run() -> Outcome:
+        prefilled, texts = 0, []
+        for number in range(num_times):
+            prefix = [5 + (number + 13 * place) % 400 for place in range(64)]
+            branches = BranchTask(prefix_tokens=prefix, suffixes=[[9 + n] for n in range(6)], max_tokens=40)
+            branches.seeds = list(range(6))
+            await engine.run_task(branches)
+            plain = GenerationTask(input_tokens=prompt, max_tokens=4, temperature=0.0)
+            await engine.run_task(plain)
+            prefilled += (token_counts_of(plain) or TokenCounts()).prefilled
+            texts.append(plain.output_str)
+        return Outcome(prefilled, texts)
+
+    outcome = asyncio.run(run())
+    engine.shutdown()
+    return outcome
+
+
+@benchmark("engines.eviction")
+@click.option("--model", default="tinylm/target", show_default=True, help="The model.")
+@size("--num_questions", 24, quick=2, help="Questions of each load.")
+@size("--num_blocks", 20, quick=20, help="Blocks of the cache; twice as many for plain prompts between branches.")
+def main(report: Report, model: str, num_questions: int, num_blocks: int) -> None:
+    """Prefilled tokens by the order of eviction, in three loads; and the frontier's order on two strategies."""
+    questions = [sample.prompt for sample in load_dataset(EMBEDDED, num_samples=num_questions, seed=report.seed)]
+    branching = KVShareBranchingController(
+        branching_factor=4, max_depth=3, beam_width=2, step_tokens=24, max_tokens=240, scorer="verdict"
+    )
+    loads: dict[str, Callable[[HuggingFaceWorker], Outcome]] = {
+        "searches, beam": lambda engine: searched(engine, search("beam"), questions),
+        "searches, rebase": lambda engine: searched(engine, search("rebase"), questions),
+        "branching with verdicts": lambda engine: searched(engine, branching, questions),
+        PLAIN: lambda engine: shared(engine, num_questions),
+    }
+    for load, run in track(loads.items(), "loads"):
+        room = 2 * num_blocks if load == PLAIN else num_blocks
+        found = {name: run(worker(model, order, room)) for name, order in ORDERS.items()}
+        for name, outcome in found.items():
+            report.figure(f"{load}, {name}: prefilled tokens", outcome.prefilled)
+        lru = found["lru"]
+        report.figure(f"{load}: branch_score to lru", found["branch_score"].prefilled / lru.prefilled)
+        equal = sum(a == b for a, b in zip(found["branch_score"].texts, lru.texts, strict=True))
+        report.share(f"{load}: equal texts", equal, len(lru.texts))
+        report.bar(f"{load}: prefilled tokens of lru", lru.prefilled, "<=", found["branch_score"].prefilled)
+        if load != PLAIN:
+            report.figure(f"{load}: frontier to lru", found["frontier"].prefilled / lru.prefilled)
+
+
+if __name__ == "__main__":
+    main()
