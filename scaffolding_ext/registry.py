@@ -415,9 +415,11 @@ vote_weights = Registry(
     "vote weight",
     {
         "uniform": "scaffolding_ext.controllers.vote.weights:UniformWeight",
+        "answer_probability": "scaffolding_ext.controllers.vote.weights:AnswerProbabilityWeight",
         "mean_logprob": "scaffolding_ext.controllers.vote.weights:MeanLogprobWeight",
         "confidence": "scaffolding_ext.controllers.vote.weights:ConfidenceWeight",
         "reward": "scaffolding_ext.controllers.vote.weights:RewardWeight",
+        "shortness": "scaffolding_ext.controllers.vote.weights:ShortnessWeight",
     },
     "scaffolding_ext.vote_weights",
     base="scaffolding_ext.controllers.vote.weights:Weight",

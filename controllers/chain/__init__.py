@@ -17,7 +17,7 @@ and `probes_of` makes looks of that JSON. `conclude` ends the request with the c
 
 from scaffolding_ext.controllers.chain.chain import Chain, Prefix, continuation
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain, ControlledChain
-from scaffolding_ext.controllers.chain.ending import close_with, conclude
+from scaffolding_ext.controllers.chain.ending import ANSWER_PROBABILITY, close_with, conclude, without_end
 from scaffolding_ext.controllers.chain.looking import Looker, LookTasks, Needs, ProbeSchedule, ThoughtChanges
 from scaffolding_ext.controllers.chain.probe import (
     AnswerProbe,
@@ -32,6 +32,7 @@ from scaffolding_ext.controllers.chain.stream_chain import StreamChain, start_ch
 from scaffolding_ext.controllers.repetition import Loop, Loops
 
 __all__ = [
+    "ANSWER_PROBABILITY",
     "AnswerProbe",
     "Chain",
     "ChunkChain",
@@ -55,4 +56,5 @@ __all__ = [
     "probes_of",
     "row_of",
     "start_chain",
+    "without_end",
 ]

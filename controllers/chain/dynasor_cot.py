@@ -19,6 +19,7 @@ from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.auditing import begin_audit, checked_share, is_audited, note_whole
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, show
 from scaffolding_ext.controllers.chain import (
+    ANSWER_PROBABILITY,
     AnswerProbe,
     Chain,
     Looker,
@@ -289,6 +290,8 @@ class DynasorCoTController(BaseController):
             finish(task, prefix.text, prefix.token_ids, None, stop.reason)
         else:
             close_with(task, prefix, family.close, answer, family, stop.reason)
+            if probe is not None and probe.confidence is not None:
+                task.customized_result_fields[ANSWER_PROBABILITY] = probe.confidence
 
 
 def _with_threshold(rule: str | Rule, threshold: int | None) -> Any:

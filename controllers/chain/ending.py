@@ -15,6 +15,8 @@ from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.notes import notes_of
 from scaffolding_ext.request.program import record
 
+ANSWER_PROBABILITY = "answer_probability"  # in a task's result fields: that of the answer, where a look told it
+
 
 def conclude(
     task: GenerationTask,

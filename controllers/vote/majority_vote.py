@@ -45,9 +45,10 @@ class MajorityVoteController(BaseController):
             stops once the remaining samples would probably not change the winner. On real models' samples it decoded
             the fewest tokens at the full vote's accuracy, of all rules tried. None draws all samples.
         weight: What a vote weighs: `"uniform"`, `"mean_logprob"` (the geometric mean of the sampled tokens'
-            probabilities), `"confidence"` (DeepConf's lowest group confidence), `"reward"` (the reward controller's
-            score), or a function of the finished sample. The rule sees the weights; a rule that
-            cannot read them is refused beside any weight but `"uniform"`.
+            probabilities), `"answer_probability"` (that of the answer, for which each sample is asked once more),
+            `"confidence"` (DeepConf's lowest group confidence), `"shortness"` (the inverse of its tokens), `"reward"`
+            (the reward controller's score), or a function of the finished sample. The rule sees the weights; a rule
+            that cannot read them is refused beside any weight but `"uniform"`.
         reward_controller: Scores the samples; needed by `weight="reward"` and by rules that read rewards.
         audit: Share of the requests, in [0, 1], that draw the rest of their samples behind the answer, so that
             somebody knows what stopping changes (see `controllers.auditing`).

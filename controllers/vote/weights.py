@@ -10,6 +10,8 @@ from typing import Any, get_args
 import numpy as np
 
 from scaffolding_ext import require
+from scaffolding_ext.controllers.chain import ANSWER_PROBABILITY, AnswerProbe, Looker, Needs, Prefix, without_end
+from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.controllers.vote.samples import Sample
 from scaffolding_ext.controllers.vote.trace_confidence import (
     Aggregate,
@@ -145,6 +147,60 @@ class RewardWeight(Weight):
         if sample.reward is None:
             raise NoOutputError("a sample has no reward: the vote needs a reward_controller to weigh by it")
         return sample.reward
+
+
+class AnswerProbabilityWeight(Weight):
+    """The probability of a sample's asked answer: the geometric mean of its tokens' probabilities, in [0, 1].
+
+    A sample that has ended is asked for its answer once more, greedily; that costs one look. A chain that stopped at a
+    look with a probability is not asked again. A sample without an answer weighs 0.
+
+    Args:
+        max_tokens: Tokens of the answer that is asked for; at least 1.
+
+    Reference:
+        Taubenfeld et al., "Confidence Improves Self-Consistency in LLMs" (CISC), arXiv 2502.06233: votes weighed by the
+        model's own probability.
+
+    Deviation:
+        The paper asks for the probability that the answer is right; here it is that of the answer itself.
+    """
+
+    most = 1.0
+    reads_logprobs = True
+
+    def __init__(self, max_tokens: int = 20) -> None:
+        probe = AnswerProbe(max_tokens, {"temperature": 0.0})
+        self.max_tokens = probe.max_tokens
+        self._looker = Looker(probe, Needs(answer=True, answer_logprobs=True))
+
+    def __call__(self, sample: Sample) -> float:
+        return float(sample.task.customized_result_fields.get(ANSWER_PROBABILITY) or 0.0)
+
+    def weigh(self, samples: Sequence[Sample]) -> ControllerGenerator:
+        family = prompt_family()
+        asked = []
+        for sample in samples:
+            task = sample.task
+            if sample.answer is not None and ANSWER_PROBABILITY not in task.customized_result_fields:
+                ids = task.output_tokens
+                prefix = without_end(Prefix(len(ids or ()), task.output_str or "", ids))
+                asked.append((task, prefix, self._looker.asking(task, prefix, family)))
+        if asked:
+            yield [task for *_, look in asked for task in look.tasks]
+        for task, prefix, look in asked:
+            confidence = self._looker.read(prefix, look, family).confidence
+            task.customized_result_fields[ANSWER_PROBABILITY] = confidence
+        return [self(sample) for sample in samples]
+
+
+class ShortnessWeight(Weight):
+    """The inverse of the tokens that a sample decoded: where a model doubts, it writes more."""
+
+    most = 1.0
+
+    def __call__(self, sample: Sample) -> float:
+        return 1 / max(1, sample.num_decoded)
 
 
 def weight_of_function(part: Any) -> Weight | None:

@@ -230,7 +230,7 @@ def test_the_requests_sampling_fields_reach_every_sample():
     ("arguments", "message"),
     [
         ({"default_sample_num": 0}, "default_sample_num: is 0"),
-        ({"weight": "luck"}, "weight: unknown vote weight 'luck'; known: confidence"),
+        ({"weight": "luck"}, "weight: unknown vote weight 'luck'; known: answer_probability, confidence"),
         ({"weight": 3}, "weight: is 3"),
         ({"allocation": "Coin"}, "allocation: unknown allocation rule 'Coin'; known: AgreementDoubling"),
         ({"weight": "reward"}, "needs a reward_controller"),
