@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,9 +40,13 @@ def write_dataset(path: Path, num_samples: int) -> None:
             file.write(json.dumps({"id": f"question-{i}", "question": question, "answer": i % 2}) + "\n")
 
 
+_BEGAN = time.perf_counter()
+
+
 def measured() -> None:
     """Print what this process has cost."""
-    print(json.dumps({"seconds": time.process_time(), "mib": own_peak_mib()}))
+    wall = time.perf_counter() - _BEGAN
+    print(json.dumps({"seconds": time.process_time(), "wall": wall, "mib": own_peak_mib()}))
 
 
 def run_bare(dataset: str) -> None:
@@ -94,33 +99,103 @@ def costs(call: str) -> dict[str, float]:
     return found
 
 
-@benchmark("engines.evaluation")
-@size("--num_samples", 100_000, quick=5_000, help="Samples.")
-@click.option("--repetitions", default=3, show_default=True, help="Runs of each; the cheapest counts.")
-def main(report: Report, num_samples: int, repetitions: int) -> None:
-    """Milliseconds a sample that `eval` adds to the requests, its peak memory, and the cost of a summary."""
+def run_resume(folder: str) -> None:
+    """What `--resume` does before it runs anything, with data set and stack."""
+    from scaffolding_ext.cli.main import main
+
+    arguments = [
+        "eval",
+        "--config",
+        f"{folder}/stack.json",
+        "--dataset",
+        f"{folder}/data.jsonl",
+        "--resume",
+        "--dry_run",
+    ]
+    main([*arguments, "--output_path", f"{folder}/run"], standalone_mode=False)
+    measured()
+
+
+def run_compare(folder: str) -> None:
+    """Two runs compared, with a report."""
+    from scaffolding_ext.cli.main import main
+
+    main(
+        ["compare", f"{folder}/run", f"{folder}/other", "--report_path", f"{folder}/report.html"], standalone_mode=False
+    )
+    measured()
+
+
+def run_ray(folder: str) -> None:
+    """The command with one Ray actor; what is measured is the driver."""
+    from scaffolding_ext.cli.main import main
+
+    arguments = ["eval", "--config", f"{folder}/stack.json", "--dataset", f"{folder}/data.jsonl"]
+    main([*arguments, "--engine", "ray", "--num_actors", "1", "--output_path", f"{folder}/ray"], standalone_mode=False)
+    measured()
+
+
+def growth(costs_by_size: dict[int, dict[str, float]]) -> float:
+    """KiB of memory that one more sample takes, from the smallest size to the largest."""
+    first, last = min(costs_by_size), max(costs_by_size)
+    return 1024 * (costs_by_size[last]["mib"] - costs_by_size[first]["mib"]) / (last - first)
+
+
+def measure_size(report: Report, num_samples: int, with_ray: bool) -> dict[str, dict[str, float]]:
+    """The costs of each part at one size."""
     with tempfile.TemporaryDirectory() as folder:
         write_dataset(Path(folder) / "data.jsonl", num_samples)
         (Path(folder) / "stack.json").write_text(json.dumps(STACK), encoding="utf-8")
-        bare, full = [], []
-        for _ in range(repetitions):
-            for file in Path(folder).glob("run/*"):
-                file.unlink()
-            bare.append(costs(f"run_bare({folder + '/data.jsonl'!r})"))
-            full.append(costs(f"run_eval({folder!r})"))
-        before = costs("measured()")["seconds"]  # to start Python and to import
-        sums = {epochs: costs(f"run_summary({folder + '/run/samples.jsonl'!r}, {epochs})") for epochs in (1, EPOCHS)}
-    alone, seconds = (min(each["seconds"] for each in runs) for runs in (bare, full))
-    added = (seconds - alone) / num_samples * 1e3
-    report.figure("requests alone: milliseconds a sample", (alone - before) / num_samples * 1e3)
-    report.figure("eval: milliseconds a sample", (seconds - before) / num_samples * 1e3)
-    memory = max(each["mib"] for each in full)
-    report.figure("requests alone: peak MiB", max(each["mib"] for each in bare))
+        found = {"requests alone": costs(f"run_bare({folder + '/data.jsonl'!r})")}
+        found["eval"] = costs(f"run_eval({folder!r})")
+        shutil.copytree(f"{folder}/run", f"{folder}/other", copy_function=shutil.copy2)
+        found["resume, columns"] = costs(f"run_resume({folder!r})")
+        found["compare, columns"] = costs(f"run_compare({folder!r})")
+        report_mib = Path(folder, "report.html").stat().st_size / 2**20
+        for name in ("run", "other"):
+            Path(folder, name, "columns.npz").unlink()
+        found["resume, records"] = costs(f"run_resume({folder!r})")
+        found["compare, records"] = costs(f"run_compare({folder!r})")
+        for epochs in (1, EPOCHS):
+            records = folder + "/run/samples.jsonl"
+            found[f"read and sum up, {epochs} epochs"] = costs(f"run_summary({records!r}, {epochs})")
+        if with_ray:
+            found["driver of ray"] = costs(f"run_ray({folder!r})")
+    for name, cost in found.items():
+        report.figure(f"{num_samples:,}, {name}: seconds", cost["wall"])
+        report.figure(f"{num_samples:,}, {name}: peak MiB", cost["mib"])
+    report.figure(f"{num_samples:,}, report: MiB", report_mib)
+    return found
+
+
+@benchmark("engines.evaluation")
+@size(
+    "--num_samples", 200_000, quick=5_000, help="The most samples; a tenth and a hundredth of them are measured, too."
+)
+@click.option("--ray", "with_ray", is_flag=True, help="Measure the driver of a run on Ray, too.")
+def main(report: Report, num_samples: int, with_ray: bool) -> None:
+    """What `eval` adds to the requests, how its memory grows, how soon `--resume` starts, and what `compare` takes."""
+    sizes = (num_samples // 100, num_samples // 10, num_samples)
+    found = {number: measure_size(report, number, with_ray) for number in sizes}
+    most = found[num_samples]
+    added = (most["eval"]["seconds"] - most["requests alone"]["seconds"]) / num_samples * 1e3
     report.bar("milliseconds that eval adds to a sample", added, "<=", 0.3)
-    report.bar("peak MiB of eval", memory, "<=", 300)
-    for epochs, cost in sums.items():
-        report.bar(f"seconds to read and sum up, {epochs} epochs", cost["seconds"], "<=", 30)
-        report.bar(f"peak MiB of it, {epochs} epochs", cost["mib"], "<=", 1024)
+    grown = {name: growth({number: parts[name] for number, parts in found.items()}) for name in most}
+    for name, kib in grown.items():
+        report.figure(f"{name}: KiB that one more sample takes", kib)
+    own = grown["eval"] - grown["requests alone"]
+    report.bar("KiB of one more sample in eval, beside data set and request", own, "<=", 0.2)
+    report.bar(
+        "seconds until --resume starts, from records",
+        most["resume, records"]["wall"],
+        "<=",
+        10 * num_samples / 200_000 + 3,
+    )
+    report.bar("seconds until --resume starts, from columns", most["resume, columns"]["wall"], "<=", 10)
+    report.bar("seconds to compare two runs, from columns", most["compare, columns"]["wall"], "<=", 30)
+    if with_ray:
+        driver = grown["driver of ray"] - grown["requests alone"]
+        report.bar("KiB of one more sample in the driver of ray, beside the data set", driver, "<=", 0.2)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import statistics
 import sys
 import time
 from collections import Counter
@@ -17,6 +18,8 @@ from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks._lib.rows import read_rows
 from scaffolding_ext.answers import Equality, Verdict, extract
+from scaffolding_ext.answers.pool import KillablePool, OverrunError
+from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol.tasks import CompareTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.workers.compare import CompareWorker
@@ -36,6 +39,7 @@ HOSTILE = {
 WIDTH = 16
 SPARE_SECONDS = 0.25  # for a machine that others use too
 TICK_SECONDS = 0.001
+PATIENCE_SECONDS = 30.0  # with math-verify alone, whose own time-outs are 5 s for a text and 5 s for a comparison
 
 
 def measure_samples(report: Report, rows: list[dict[str, Any]], show: bool) -> None:
@@ -122,6 +126,77 @@ def measure_hostile(report: Report, deadline_seconds: float) -> None:
     report.bar("hostile: judged equal", num_wrong, "<=", 0)
 
 
+def alone(gold: str, text: str) -> bool:
+    """math-verify's own verdict on a text, with its own extraction and time-outs; it needs the main thread."""
+    from math_verify import parse, verify
+
+    return bool(verify(parse(f"${gold}$"), parse(text)))
+
+
+def measure_alone(
+    report: Report, samples: list[dict[str, Any]], golds: dict[str, list[dict[str, Any]]], show: bool
+) -> None:
+    """math-verify alone on all data, in a process that is killed after `PATIENCE_SECONDS`, beside what stands above."""
+    pool = KillablePool("benchmarks.studies.answers:alone", num_processes=1, max_memory_bytes=8 * 2**30)
+    pool.submit(PATIENCE_SECONDS, "1", "$1$").result()
+    seconds: list[float] = []
+
+    def asked(gold: str, text: str) -> bool | None:
+        started = time.perf_counter()
+        try:
+            return bool(pool.submit(PATIENCE_SECONDS, gold, text).result())
+        except EngineError:  # it raised
+            return False
+        except OverrunError:
+            return None
+        finally:
+            seconds.append(time.perf_counter() - started)
+
+    labels = [(str(row["answer"]), sample) for row in samples for sample in row["samples"]]
+    if labels:
+        theirs = [asked(gold, sample["text"]) for gold, sample in labels]
+        spent = sorted(1e3 * each for each in seconds)
+        right = [sample["correct_by_source"] for _, sample in labels]
+        num_agreeing = sum(a is b for a, b in zip(theirs, right, strict=True))
+        report.share("math-verify alone, samples: agrees with the source", num_agreeing, len(labels))
+        report.figure(
+            "math-verify alone, samples: ms (median, most)",
+            statistics.fmean(spent),
+            statistics.median(spent),
+            spent[-1],
+        )
+        own = Equality(units_implied=True)
+        started = time.perf_counter()
+        ours = [
+            (answer := extract(sample["text"], fallback="last")) is not None
+            and own.equal(answer, gold) is Verdict.EQUAL
+            for gold, sample in labels
+        ]
+        report.figure("ours, samples: ms, mean", 1e3 * (time.perf_counter() - started) / len(labels))
+        own.close()
+        report.figure(
+            "samples that ours alone calls right", sum(a and not b for a, b in zip(ours, theirs, strict=True))
+        )
+        report.figure(
+            "samples that math-verify alone calls right", sum(b and not a for a, b in zip(ours, theirs, strict=True))
+        )
+        if show:
+            for (gold, sample), a, b in zip(labels, ours, theirs, strict=True):
+                if a != b:
+                    print(f"ours {a}, math-verify {b}: gold {gold!r}, text {sample['text'][-160:]!r}", file=sys.stderr)
+    for name, rows in golds.items():
+        solved = [row for row in rows if "\\boxed" in row.get("solution", "")]
+        reflexive = [asked(str(row["answer"]), f"${row['answer']}$") for row in rows]
+        report.share(f"math-verify alone, {name}: gold answer equals itself", reflexive.count(True), len(rows))
+        if solved:
+            boxed = [asked(str(row["answer"]), row["solution"]) for row in solved]
+            report.share(f"math-verify alone, {name}: solution's box equals gold", boxed.count(True), len(solved))
+    for name, answer in HOSTILE.items():
+        told = {True: "equal", False: "different", None: "killed"}[asked("x+1", f"${answer}$")]
+        report.figure(f"math-verify alone, hostile: {name}, seconds ({told})", seconds[-1])
+    pool.close()
+
+
 async def longest_gap(work: Any) -> float:
     """The longest time in seconds between two turns of the loop, beyond a tick, while the work is done."""
     longest = 0.0
@@ -184,6 +259,8 @@ def main(
     for path in filter(None, (math500, *gold)):
         measure_gold(report, path.stem, list(read_rows(path)))
     measure_hostile(report, deadline_ms / 1e3)
+    golds = {path.stem: list(read_rows(path)) for path in filter(None, (math500, *gold))}
+    measure_alone(report, [] if samples is None else list(read_rows(samples)), golds, show)
     asyncio.run(measure_stall(report, repetitions, deadline_ms / 1e3))
 
 

@@ -11,13 +11,18 @@ from typing import Any, ClassVar
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.reward import prepare, reads_logprobs, score
-from scaffolding_ext.controllers.vote.samples import Sample, Sampler, check_variety, honoured_by_samples
+from scaffolding_ext.controllers.vote.samples import (
+    Sample,
+    Sampler,
+    check_variety,
+    honoured_by_samples,
+    published_answers,
+)
 from scaffolding_ext.controllers.vote.weights import Weight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.registry import vote_weights
-from scaffolding_ext.request.figures import Answers
 from scaffolding_ext.request.program import publish, publish_figures, record
 from scaffolding_ext.request.progress import StepCounts
 
@@ -99,6 +104,8 @@ class BestOfNController(BaseController):
         best = max(samples, key=lambda sample: (scores[sample.index], -sample.index))
         answers = [sample.answer for sample in samples]
         record("best_of_n", answers=answers, scores=scores, best=best.index)
-        publish_figures(type(self).__name__, samples=num, score=scores[best.index], answers=Answers(answers))
+        publish_figures(
+            type(self).__name__, samples=num, score=scores[best.index], answers=published_answers(samples, answers)
+        )
         fields = best.task.customized_result_fields
         finish(task, best.task.output_str or "", best.task.output_tokens, best.answer, fields.get("exit_reason"))

@@ -17,6 +17,7 @@ from scaffolding_ext.controllers.base import (
     sampling_params_of,
 )
 from scaffolding_ext.controllers.vote.voting import elect
+from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.prompts.sampling_params import SAMPLE_TEMPERATURE, refuse_greedy, vary
 from scaffolding_ext.protocol import (
     Controller,
@@ -25,10 +26,12 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.protocol.notes import Purpose, noted_draws, purpose_of
 from scaffolding_ext.protocol.relay import Visit, relay
+from scaffolding_ext.protocol.task_results import sampled_logprobs
 from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_name
-from scaffolding_ext.request.figures import Answers
+from scaffolding_ext.request.figures import Answers, KeptSample
 from scaffolding_ext.request.ledger import Ledger, Meter, enter_part
 from scaffolding_ext.request.program import (
+    Lifetime,
     current_program,
     discard,
     next_seed,
@@ -110,6 +113,7 @@ class Sample:
         task: What the sub-controller writes its output into.
         ledger: What the run has cost so far.
         reward: The score of a reward controller, where one was asked.
+        seconds: From its start to its end, where the caller keeps samples.
     """
 
     def __init__(self, index: int, task: GenerationTask) -> None:
@@ -117,6 +121,7 @@ class Sample:
         self.task = task
         self.ledger = Ledger()
         self.reward: float | None = None
+        self.seconds: float | None = None
 
     @property
     def answer(self) -> str | None:
@@ -129,6 +134,35 @@ class Sample:
     def num_decoded(self) -> int:
         """Tokens decoded for the run, whatever their purpose."""
         return self.ledger.num_decoded
+
+
+def published_answers(
+    samples: Sequence[Sample], answers: Sequence[str | None], classes: Sequence[int] | None = None
+) -> Answers:
+    """The answers of samples for an evaluation, with the samples themselves where the caller keeps them."""
+    program = current_program()
+    if program is None or not program.caller.keeps_samples:
+        return Answers(answers, classes)
+    kept = [
+        KeptSample(
+            answer,
+            sample.num_decoded,
+            sample.seconds,
+            _mean_logprob(sample),
+            sample.task.output_str or "",
+            sample.reward,
+        )
+        for sample, answer in zip(samples, answers, strict=True)
+    ]
+    return Answers(answers, classes, kept)
+
+
+def _mean_logprob(sample: Sample) -> float | None:
+    try:
+        logprobs = sampled_logprobs(sample.task.output_tokens, sample.task.logprobs or [])
+    except NoOutputError:
+        return None
+    return sum(logprobs) / len(logprobs) if logprobs else None
 
 
 def end_vote(
@@ -167,7 +201,9 @@ def end_vote(
         **figures,
     )
     reason = "no_answer" if winner < 0 else "certain" if len(samples) < max_samples else "vote"
-    publish_figures(section, samples=len(samples), stop_reason={reason: 1}, answers=Answers(answers, classes))
+    publish_figures(
+        section, samples=len(samples), stop_reason={reason: 1}, answers=published_answers(samples, answers, classes)
+    )
     elected = samples[first]
     answer = answers[first] if winner >= 0 else None
     finish(task, elected.task.output_str or "", elected.task.output_tokens, answer, reason)
@@ -275,4 +311,12 @@ class _Run:
     def __iter__(self) -> Iterator[Any]:
         enter_part(self.sample.ledger, self._look)
         work = self._controller.clone().process([self.sample.task], **self._kwargs)
+        program = current_program()
+        if program is not None and program.caller.keeps_samples:
+            return self._timed(work, program.lifetime)
         return work if work.__class__ is GeneratorType else iter(work)
+
+    def _timed(self, work: Iterable[Any], lifetime: Lifetime) -> Iterator[Any]:
+        began = lifetime.elapsed()
+        yield from work
+        self.sample.seconds = round(lifetime.elapsed() - began, 6)

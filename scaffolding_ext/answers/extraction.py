@@ -23,6 +23,9 @@ _NUMBER = re.compile(
     r"(?<![\w.])[+-]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:/\d+)?(?:\s?\\?%)?|(?<![\w.])[+-]?\.\d+"
 )
 _RELATION = re.compile(r"(?<![<>!\\])=|\\approx")
+_HASHES = re.compile(
+    r"^[ \t]*####[ \t]*(?!\d+[.)] )((?:[+-][ ]?)?(?:\\?\$|[€£])?[ ]?[+-]?\.?\d[^\n]{0,40}?)[.\s]*\Z", re.MULTILINE
+)
 _LAST_CHARACTERS = 4_000  # where the last number or formula is looked for
 
 
@@ -33,7 +36,7 @@ def extract(
     choices: str = "",
     extractor: Callable[[str], str | None] | None = None,
 ) -> str | None:
-    r"""The final answer in a text: the last box, else what the last answer phrase's sentence says, else None.
+    r"""The final answer in a text: the last box, else a last line `#### 180`, else what the last answer phrase says.
 
     A box is `\boxed{...}` or `\fbox{...}`. A last box that is empty or that nothing closes gives None, and so does a
     phrase that ends in half a box: the text was cut while the answer was written.
@@ -56,7 +59,7 @@ def extract(
     if inside is not None:
         answer = up_to_brace(inside)
     else:
-        answer = _phrase(text)
+        answer = _behind_hashes(text) or _phrase(text)
         if answer is None and fallback == "last" and not choices:
             answer = _last_formula_or_number(text[-_LAST_CHARACTERS:])
     if choices:
@@ -106,6 +109,13 @@ def begun_box(text: str) -> str | None:
     if closed is not None:
         return closed or None
     return _LINE_END.split(text.strip().lstrip("$"), maxsplit=1)[0].strip() or None
+
+
+def _behind_hashes(text: str) -> str | None:
+    """The number in a last line as GSM8K's solutions have it; other headings are no answers."""
+    start = text.rfind("####")
+    found = _HASHES.search(text, text.rfind("\n", 0, start) + 1) if start >= 0 else None
+    return None if found is None else found[1].strip()
 
 
 def _phrase(text: str) -> str | None:

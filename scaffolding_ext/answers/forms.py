@@ -300,6 +300,7 @@ def _read(text: str, depth: int) -> Form:
         return Expression(text, opaque=True)
     return (
         _matrix(text, depth)
+        or _amount(text)
         or _list(text, depth)
         or _assignment(text, depth)
         or _bracketed(text, depth)
@@ -319,6 +320,12 @@ def _matrix(text: str, depth: int) -> Form | None:
         "matrix",
         tuple(Collection("row", tuple(_read(cell.strip(), depth - 1) for cell in row.split("&"))) for row in rows),
     )
+
+
+def _amount(text: str) -> Form | None:
+    """A number with separators of thousands and a unit, which is no list."""
+    form = _quantity_or_words(text, 1) if "," in text else None
+    return form if isinstance(form, Quantity) and isinstance(form.value, Number) else None
 
 
 def _list(text: str, depth: int) -> Form | None:

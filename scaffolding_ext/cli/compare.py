@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option
+from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option, verbose_option
 
 
 @click.command(cls=Command, short_help="Compare runs: paired differences, a frontier, a report.")
@@ -31,6 +31,7 @@ from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option
     help="Points of accuracy that you would accept to lose.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the resamples.")
+@verbose_option
 @json_option
 def compare(
     runs: tuple[Path, ...],
@@ -39,6 +40,7 @@ def compare(
     num_traces: int,
     margin: float,
     seed: int,
+    verbose: bool,
     as_json: bool,
 ) -> None:
     """Compare runs with the first of them, paired by sample: accuracy, tokens and time with intervals.
@@ -51,7 +53,7 @@ def compare(
       scaffolding-ext compare runs/native runs/dynasor --report_path report.html
     """
     from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_samples
-    from scaffolding_ext.evaluation.report.terminal import text_of
+    from scaffolding_ext.evaluation.report.terminal import compare_lines, text_of
 
     if len(runs) < 2:
         raise click.UsageError("give the folders of at least two runs: each run is compared with the first one")
@@ -70,7 +72,8 @@ def compare(
     if as_json:
         click.echo(json.dumps(compared.to_json()))
     else:
-        click.echo(text_of(compared))
-        for what, path in (("report", report_path), ("trace", chrome_trace)):
-            if path is not None:
-                click.echo(f"{what}: {path}")
+        if verbose:
+            click.echo(text_of(compared))
+        written = {"report": report_path, "trace": chrome_trace}
+        kept = {what: path for what, path in written.items() if path is not None}
+        click.echo("\n".join(compare_lines(compared, kept)))

@@ -23,6 +23,7 @@ from scaffolding_ext.cli.options import (
     limit_option,
     set_option,
     skip_option,
+    verbose_option,
 )
 
 
@@ -63,6 +64,9 @@ def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dic
     type=OutputPath(is_folder=True),
     help="Folder for samples.jsonl, summary.json and config.yaml; without it nothing is kept.",
 )
+@click.option(
+    "--keep_samples/--no_keep_samples", default=None, help="Keep each sample of a vote, with its text, in its record."
+)
 @click.option("--resume", is_flag=True, help="Go on with the run in --output_path: only the missing samples are run.")
 @click.option(
     "--fail_on_error",
@@ -86,6 +90,7 @@ def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dic
     "--gpus_per_actor", type=Finite(min=0), help="GPUs that Ray assigns to an actor.  [default: an even share of all]"
 )
 @click.option("--dry_run", is_flag=True, help="Check the stack and the dataset; load no model and run nothing.")
+@verbose_option
 @json_option
 @click.pass_context
 def evaluate(
@@ -101,6 +106,7 @@ def evaluate(
     resume: bool,
     against: Path | None,
     dry_run: bool,
+    verbose: bool,
     as_json: bool,
     **settings: Any,
 ) -> None:
@@ -114,7 +120,7 @@ def evaluate(
       scaffolding-ext eval --config configs:dynasor_cot --limit 20 --epochs 4 --output_path runs/dynasor --resume
       scaffolding-ext eval --config configs:majority_vote --total_tokens 100000 --output_path runs/budget
     """
-    from scaffolding_ext.evaluation.report.terminal import summary_text
+    from scaffolding_ext.evaluation.report.terminal import eval_lines, summary_text
     from scaffolding_ext.evaluation.run.records import decoded_of
     from scaffolding_ext.evaluation.run.run_folder import answers_of, claimed
     from scaffolding_ext.evaluation.run.session import Session
@@ -161,9 +167,10 @@ def evaluate(
     if as_json:
         click.echo(json.dumps(document))
     else:
-        click.echo(
-            summary_text(Path(source).stem.rpartition(":")[2], summary, tally.first_error, document.get("budget"))
-        )
+        name, budget = Path(source).stem.rpartition(":")[2], document.get("budget")
+        if verbose:
+            click.echo(summary_text(name, summary, tally.first_error, budget))
+        click.echo("\n".join(eval_lines(name, summary, tally.first_error, budget, folder)))
     if stopped_by is not None:
         kept = "nothing of them is kept" if folder is None else f"go on with the same command and --resume ({folder})"
         _say(f"Interrupted after {tally.num_samples} of {run.described}; {kept}.")

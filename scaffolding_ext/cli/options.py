@@ -107,6 +107,7 @@ skip_option = click.option(
     "--skip_bad_rows", is_flag=True, help="Leave unusable rows of the dataset out, with a warning."
 )
 limit_option = click.option("--limit", metavar="N|A-B", help="The first N samples, or those from the A-th to the B-th.")
+verbose_option = click.option("--verbose", is_flag=True, help="Show all figures, not the chief ones alone.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
 
 

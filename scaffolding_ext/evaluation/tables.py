@@ -1,4 +1,4 @@
-"""Tables for a terminal, which never cut a figure: what is too wide for one goes on below."""
+"""Tables for a terminal, which never cut a figure, and intervals in one notation."""
 
 from __future__ import annotations
 
@@ -15,6 +15,18 @@ PIPE_WIDTH = 140  # columns, where neither a terminal nor COLUMNS says how many 
 _ANY_WIDTH = 100_000
 
 
+def between(low: float, high: float, form: str = ".1f") -> str:
+    """An interval behind its estimate."""
+    return f" ({low:{form}} to {high:{form}})"
+
+
+def amount(number: float) -> str:
+    """A number as people write it: 1.5 million, 12,345, 182.4."""
+    if abs(number) >= 999_950:
+        return f"{number / 1e6:,.1f} million"
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
+
+
 def console(file: IO[str] | None = None) -> Console:
     """Where tables go: as wide as COLUMNS or the terminal says, or `PIPE_WIDTH` where neither does.
 
@@ -26,7 +38,7 @@ def console(file: IO[str] | None = None) -> Console:
 
 
 class Table(table.Table):
-    """A table with a line a row. Columns that find no room stand in a table below, behind the first column again.
+    """A table with a line a row; where the terminal is too narrow, with a block a row.
 
     Args:
         first: Head of the first column, which names the rows.
@@ -40,27 +52,15 @@ class Table(table.Table):
         for column in self.columns[1:]:
             column.justify = "right"
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[table.Table]:
-        """The table, or those that it is split into."""
-        others = list(range(1, len(self.columns)))
-        while True:
-            num = len(others)
-            while num > 1 and self._width(console, others[:num]) > options.max_width:
-                num -= 1
-            yield self._of(others[:num])
-            others = others[num:]
-            if not others:
-                return
-
-    def _width(self, console: Console, numbers: list[int]) -> int:
-        return console.measure(self._of(numbers), options=console.options.update(width=_ANY_WIDTH)).maximum
-
-    def _of(self, numbers: list[int]) -> table.Table:
-        """A table of the first column and these."""
-        columns = [self.columns[number] for number in (0, *numbers)]
-        part = table.Table(box=SIMPLE_HEAD, pad_edge=False)
-        for column in columns:
-            part.add_column(column.header, justify=column.justify, overflow=column.overflow)
-        for row in zip(*(column.cells for column in columns), strict=True):
-            part.add_row(*row)
-        return part
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[table.Table | str]:
+        """The table; where it is too wide, a block for each row, with a line for each of its cells."""
+        if console.measure(self, options=options.update(width=_ANY_WIDTH)).maximum <= options.max_width:
+            yield from super().__rich_console__(console, options)  # type: ignore[misc]
+            return
+        first, *others = self.columns
+        for name, *cells in zip(first.cells, *(column.cells for column in others), strict=True):
+            block = table.Table(str(first.header), str(name), box=None, pad_edge=False)
+            block.columns[1].overflow = "fold"
+            for column, cell in zip(others, cells, strict=True):
+                block.add_row(f"  {column.header}", cell)
+            yield block

@@ -47,6 +47,7 @@ class ScaffoldingLlm:
         deadline: Seconds after its arrival within which an answer is wanted, for requests without their own deadline.
         telemetry: Makes OpenTelemetry's spans of the requests.
         record_execution: Whether each result's `execution` holds the calls of its request; see `ExecutionRecorder`.
+        keep_samples: Whether votes publish all of their samples (`request.figures.KeptSample`).
 
     Raises:
         ArgumentTypeError: An argument is no controller, no mapping of workers, or no whole number.
@@ -64,6 +65,7 @@ class ScaffoldingLlm:
         scheduling: Policy | None = None,
         deadline: float | None = None,
         record_execution: bool = False,
+        keep_samples: bool = False,
         telemetry: Telemetry | None = None,
     ) -> None:
         self.prototype_controller = arguments.checked_controller(prototype_controller, workers)
@@ -73,6 +75,7 @@ class ScaffoldingLlm:
         self.scheduling = arguments.checked_policy(scheduling, self.workers)
         self.deadline = arguments.checked_seconds("deadline", deadline)
         self.record_execution = record_execution
+        self.keep_samples = keep_samples
         self.telemetry = telemetry
         self._dispatcher = Dispatcher(self.workers)
         self._seeds = RequestSeeds(arguments.checked_seed(seed))
@@ -143,6 +146,7 @@ class ScaffoldingLlm:
         program = Program(self._seeds.of_request(prompt, sample_id, epoch, seed), sample_id, epoch)
         program.lifetime.deadline = None if within is None else program.lifetime.began + within
         program.caller.name, program.caller.cache_salt = caller, cache_salt
+        program.caller.keeps_samples = self.keep_samples
         if self.scheduling is not None:
             self.scheduling.take_in(program)
         request = Request(program, prompt, kwargs, timeout, self._cancel, self._thread)

@@ -19,15 +19,37 @@ class Ratio(NamedTuple):
     of: float
 
 
+class KeptSample(NamedTuple):
+    """One sample of a vote, for a run that keeps them.
+
+    Attributes:
+        answer: Its answer, or None.
+        output_tokens: Tokens that it decoded, probes included.
+        seconds: From its start to its end.
+        logprob: Mean natural-log probability of its tokens; None where nobody asked for log-probabilities.
+        text: What it wrote.
+        reward: Its score, where one was asked for.
+    """
+
+    answer: str | None
+    output_tokens: int
+    seconds: float | None
+    logprob: float | None
+    text: str
+    reward: float | None = None
+
+
 class Answers(NamedTuple):
     """The answers of a vote's samples; an evaluation shows their best@n, maj@n and mean@n.
 
     Attributes:
         classes: A class number a sample, equal for equal answers, -1 without one; None leaves it to the evaluation.
+        samples: All of each sample, where the caller keeps samples.
     """
 
     answers: Sequence[str | None]
     classes: Sequence[int] | None = None
+    samples: Sequence[KeptSample] | None = None
 
 
 Figure: TypeAlias = "float | Ratio | Mapping[str, float] | Answers"

@@ -58,14 +58,16 @@ class Caller:
     Attributes:
         name: Who it is, for policies that serve callers in turn; None where nobody said.
         cache_salt: Requests share KV only with requests of the same salt; None where all share.
+        keeps_samples: Whether the caller wants the samples of a vote beside its answer.
         show: Hands the caller a part of the output, as long as the request runs; None under a host without streams.
     """
 
-    __slots__ = ("cache_salt", "name", "show")
+    __slots__ = ("cache_salt", "keeps_samples", "name", "show")
 
     def __init__(self) -> None:
         self.name: str | None = None
         self.cache_salt: str | None = None
+        self.keeps_samples = False
         self.show: Callable[[ScaffoldingOutput], object] | None = None
 
 

@@ -90,7 +90,7 @@ class DatasetConfig(_Section):
     num_samples: int | None = Field(
         default=None, ge=1, description="How many problems are drawn, of a task or the embedded ones; null means 100."
     )
-    seed: int = Field(default=0, description="Which problems are drawn.")
+    seed: int = Field(default=0, description="Which problems are drawn; of `gpqa`, in which order options stand.")
     kind: str | None = Field(default=None, description="One kind of the embedded problems only.")
     columns: dict[str, str] = Field(
         default_factory=dict,
@@ -102,8 +102,8 @@ class DatasetConfig(_Section):
     )
     format: str | None = Field(
         default=None,
-        description="How a benchmark writes its rows: `math500`, `aime`, `amc`, `gsm8k`; null takes usual names, or "
-        "what a known dataset of Hugging Face has.",
+        description="How a benchmark writes its rows: `math500`, `aime`, `amc`, `gsm8k`, `multiple_choice` (MMLU, "
+        "MMLU-Pro, ARC) or `gpqa`; null takes usual names, or what a known dataset of Hugging Face has.",
     )
     subset: str | None = Field(default=None, description="Configuration of a dataset of Hugging Face.")
     split: str | None = Field(
@@ -128,6 +128,14 @@ class EvaluationConfig(_Section):
     spending: Literal["certaindex", "even"] = Field(
         default="certaindex",
         description="Who gets them: `certaindex`, the least settled votes, or `even`, all questions in turn.",
+    )
+    units_implied: bool | None = Field(
+        default=None,
+        description="Whether questions name the unit, so that `5 cm` is right where 5 is asked; null takes what the "
+        "worker `compare` says, else true for the format `gsm8k`.",
+    )
+    keep_samples: bool = Field(
+        default=False, description="Whether the records of votes hold their samples, each with its text."
     )
     request_timeout: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="Seconds after which a request fails."

@@ -21,6 +21,8 @@ from scaffolding_ext.stats.resampling import (
     resampled_totals,
 )
 
+_MOST_RESAMPLED = 10_000  # questions
+
 
 class Interval(NamedTuple):
     """A closed interval from `low` to `high`."""
@@ -46,34 +48,65 @@ class McNemar(NamedTuple):
 
 
 def wilson_interval(num_successes: int, num_trials: int, confidence: float = 0.95) -> Interval:
-    """Score interval of a share, for independent trials; it stays within [0, 1] and keeps a width at 0 and at 1.
-
-    Args:
-        num_successes: Successes, from 0 to `num_trials`.
-        num_trials: Trials, at least 0; without trials the interval is (0, 1).
-        confidence: Nominal coverage, in (0, 1).
-
-    Returns:
-        The interval of the success probability.
+    """Score interval of a share, for independent trials; without trials it is (0, 1).
 
     Raises:
-        ValueError: If a count or `confidence` is outside its range.
+        ValueError: A count or `confidence`, in (0, 1), is outside its range.
 
     Reference:
         Wilson, "Probable inference, the law of succession, and statistical inference", JASA 1927.
     """
-    z = critical_value(confidence)
     n = require.whole("num_trials", num_trials, 0)
     k = require.whole("num_successes", num_successes, 0)
     if k > n:
         raise ValueError(f"num_successes is {k} of num_trials {n}; it must lie in [0, {n}]: were the two swapped?")
-    if n == 0:
+    return _score_interval(k / n if n else 0.5, n, confidence)
+
+
+def share_of_questions(num_right: npt.ArrayLike, num_samples: npt.ArrayLike, confidence: float = 0.95) -> Estimate:
+    """Share of right samples, with Wilson's interval at the effective number of samples.
+
+    Samples of one question are alike, so that they count for fewer independent ones: for as many as would make the
+    binomial variance of the share what it is between questions. With one sample a question this is `wilson_interval`.
+
+    Args:
+        num_right: Right samples of each question, shape [num_questions]; a mean over subsets may be a fraction.
+        num_samples: Samples of each question, of the same shape, above 0.
+        confidence: Nominal coverage, in (0, 1).
+
+    Returns:
+        The share and its interval. Where all samples are right, all wrong, or of one question, a question counts for
+        one sample.
+
+    Raises:
+        ValueError: Shapes differ, there is no question, or `confidence` is out of range.
+
+    Reference:
+        Korn, Graubard, "Confidence intervals for proportions with small expected number of positive counts estimated
+        from survey data", Survey Methodology 1998, for the effective number; Wilson, 1927, for the interval.
+    """
+    right, sizes = checked_pair("num_right", num_right, "num_samples", num_samples)
+    total = float(sizes.sum())
+    share = min(1.0, float(right.sum()) / total)
+    variance = float(((right - share * sizes) ** 2).sum()) / total**2
+    binomial = share * (1 - share)
+    if len(sizes) == 1 or not binomial:
+        effective = float(len(sizes))
+    else:
+        effective = min(total, binomial / variance) if variance > 0 else total
+    return Estimate(share, *_score_interval(share, effective, confidence))
+
+
+def _score_interval(share: float, num_trials: float, confidence: float) -> Interval:
+    """Wilson's interval; scipy has it for whole numbers of trials only."""
+    z = critical_value(confidence)
+    if not num_trials:
         return Interval(0.0, 1.0)
-    centre = (k + z * z / 2) / (n + z * z)
-    half_width = z * math.sqrt(k * (n - k) / n + z * z / 4) / (n + z * z)
-    low = 0.0 if k == 0 else max(0.0, centre - half_width)
-    high = 1.0 if k == n else min(1.0, centre + half_width)
-    return Interval(low, high)
+    scale = 1 + z * z / num_trials
+    centre = (share + z * z / (2 * num_trials)) / scale
+    half_width = z * math.sqrt(share * (1 - share) / num_trials + (z / (2 * num_trials)) ** 2) / scale
+    low = 0.0 if share == 0 else max(0.0, centre - half_width)
+    return Interval(min(low, share), 1.0 if share == 1 else max(share, min(1.0, centre + half_width)))
 
 
 def paired_bootstrap(
@@ -184,11 +217,9 @@ def mcnemar_exact(a_correct: npt.ArrayLike, b_correct: npt.ArrayLike) -> McNemar
             raise ValueError(f"{name} has an entry that is neither 0 nor 1; give booleans, one a question.")
     only_a, only_b = int(np.sum(right_a > right_b)), int(np.sum(right_b > right_a))
     num_discordant = only_a + only_b
-    tail = term = 1  # in units of 2 ** -num_discordant, as integers: exact at any size
-    for k in range(min(only_a, only_b)):
-        term = term * (num_discordant - k) // (k + 1)
-        tail += term
-    return McNemar(only_a, only_b, min(1.0, 2 * tail / 2**num_discordant))
+    from scipy.stats import binomtest  # takes half a second to load
+
+    return McNemar(only_a, only_b, float(binomtest(only_a, num_discordant).pvalue) if num_discordant else 1.0)
 
 
 def bootstrap_quotients(
@@ -201,7 +232,8 @@ def bootstrap_quotients(
 ) -> list[Estimate]:
     """Several quotients of totals over the same questions, with percentile intervals from the same resamples.
 
-    One set of resamples for all of them costs little more than one quotient does.
+    One set of resamples for all costs little more than one quotient does. Above 10,000 questions the interval is
+    the normal one of the linearised quotient, to which the percentiles converge.
 
     Args:
         numerators: A row a question, a column a quotient, shape [num_questions, num_quotients], finite.
@@ -230,6 +262,11 @@ def bootstrap_quotients(
         raise ValueError("numerators and denominators must be finite, and every denominator's total above 0.")
     critical_value(confidence)
     num_resamples = require.whole("num_resamples", num_resamples, 1)
+    values = above.sum(axis=0) / below.sum(axis=0)
+    if len(above) > _MOST_RESAMPLED:
+        errors = np.sqrt(((above - values * below) ** 2).sum(axis=0)) / below.sum(axis=0)
+        half = critical_value(confidence) * errors
+        return [Estimate(*map(float, ends)) for ends in zip(values, values - half, values + half, strict=True)]
     columns, place = np.unique(np.hstack((above, below)), axis=1, return_inverse=True)  # quotients may share some
     totals = resampled_totals(columns, len(columns), num_resamples, rng)
     resampled_above, resampled_below = np.hsplit(totals[:, place.ravel()], 2)
@@ -237,7 +274,6 @@ def bootstrap_quotients(
     quotients = np.where(is_zero, np.inf, resampled_above / np.where(is_zero, 1, resampled_below))
     shares = ((1 - confidence) / 2, (1 + confidence) / 2)
     ends = np.quantile(quotients, shares, axis=0, method="nearest" if is_zero.any() else "linear").T
-    values = above.sum(axis=0) / below.sum(axis=0)
     return [Estimate(float(value), float(low), float(high)) for value, (low, high) in zip(values, ends, strict=True)]
 
 

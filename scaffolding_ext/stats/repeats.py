@@ -1,4 +1,4 @@
-"""Figures of questions that were answered several times: pass@k, the vote of k, and means with their error bars."""
+"""Figures of questions that were answered several times: pass@k, and the vote of k."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaffolding_ext import require
-from scaffolding_ext.stats.intervals import Estimate
-from scaffolding_ext.stats.resampling import Floats, critical_value, resampled_totals
+from scaffolding_ext.stats.resampling import Floats
 
 Booleans = npt.NDArray[np.bool_]
 
@@ -82,36 +81,6 @@ def majority_at_k(
         num_right += (np.take_along_axis(right[:, subset], winner, 1) & has_won)[:, 0]
     shares: Floats = num_right / len(subsets)
     return shares
-
-
-def mean_of_questions(
-    values: npt.ArrayLike, *, rng: np.random.Generator, num_resamples: int = 10_000, confidence: float = 0.95
-) -> Estimate:
-    """Mean over questions, with a percentile interval from resampling them.
-
-    Args:
-        values: A figure for each question, shape [num_questions], finite, at least one.
-        rng: Source of the resamples.
-        num_resamples: Bootstrap resamples, at least 1.
-        confidence: Nominal coverage, in (0, 1).
-
-    Returns:
-        The mean and its interval. One question says nothing of others: its interval has no bounds (nan).
-
-    Raises:
-        ValueError: A setting is out of range, or there is no question.
-    """
-    critical_value(confidence)
-    num_resamples = require.whole("num_resamples", num_resamples, 1)
-    figures = np.asarray(values, np.float64)
-    if figures.ndim != 1 or not len(figures):
-        raise ValueError(f"values has shape {figures.shape}; give one figure for each of at least one question.")
-    mean = float(figures.mean())
-    if len(figures) == 1:
-        return Estimate(mean, math.nan, math.nan)
-    means = resampled_totals(figures[:, None], len(figures), num_resamples, rng)[:, 0] / len(figures)
-    low, high = np.quantile(means, ((1 - confidence) / 2, (1 + confidence) / 2))
-    return Estimate(mean, float(low), float(high))
 
 
 def _table(name: str, values: npt.ArrayLike) -> Booleans:

@@ -78,7 +78,8 @@ def size():
 for kill in range(int(sys.argv[2])):
     child = os.fork()
     if child == 0:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        for output in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output)
         scaffolding_ext.cli.main.main(sys.argv[3:])
     until = size() + rng.randrange(6000)
     ended = 0

@@ -143,7 +143,11 @@ def test_eval_writes_samples_summary_and_the_effective_stack(folder: Path) -> No
     arguments = ["--dataset", "data.jsonl", "--limit", "3", "--epochs", "2", "--seed", "5", "--output_path", "runs/a"]
     result = call("eval", "--config", "stack.yaml", "--max_parallel_requests", "2", *arguments)
     assert result.exit_code == 0
-    assert result.stdout.split("stack", 1)[1].split()[:4] == ["6", "0", "66.7", "(30.0-90.3)"]
+    assert (
+        result.stdout.splitlines()[0] == "stack: 4 of 6 right, 66.7 (20.8 to 93.9) %"
+    )  # of three questions, two epochs each
+    assert result.stdout.splitlines()[-1] == "kept in runs/a; --verbose shows all figures"
+    assert len(result.stdout.splitlines()) <= 8
     records = read_records(folder / "runs/a/samples.jsonl")
     rows = [("row0", True), ("row1", True), ("row2", False)]
     assert sorted((r.id, r.epoch, r.correct) for r in records) == [
@@ -293,7 +297,8 @@ def test_a_slow_request_fails_by_its_time_out(folder: Path) -> None:
 def test_the_first_error_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")  # narrower, the line would be broken
     arguments = ["eval", "--config", "stack.yaml", "--dataset", "data.jsonl"]
-    (line,) = (line for line in call(*arguments).stdout.splitlines() if line.startswith("errors: "))
+    shown = call(*arguments, "--verbose").stdout.splitlines()
+    (line,) = (line for line in shown if line.startswith("errors: "))
     assert line.startswith(
         "errors: TaskError 1; the first, row3: GenerationTask for worker 'generation' (Sayer) failed"
     )

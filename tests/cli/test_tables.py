@@ -25,7 +25,7 @@ STACK = """
 controller: {{type: DynasorCoTController, args: {{certainty_threshold: {threshold}, chunk_size: {chunk}}}}}
 workers: {{generation: {{type: HuggingFaceWorker, args: {{model: tinylm/target}}}}}}
 """
-INTERVAL = re.compile(r"\([^()]*\.\.[^()]*\)")
+INTERVAL = re.compile(r"\([^()]* to [^()]*\)")
 
 
 @pytest.fixture(autouse=True, params=[80, 60])
@@ -51,6 +51,14 @@ def check(text: str, tables: list[Table], width: int) -> None:
 
 
 @pytest.fixture
+def folder(write_run: Callable[..., Path]) -> Path:
+    """Nine more runs."""
+    for number in range(9):
+        path = write_run(f"run{number}", [(f"q{n}", n % 3, 1_234_567 + n) for n in range(40)])
+    return path.parent
+
+
+@pytest.fixture
 def runs(write_run: Callable[..., Path]) -> list[Path]:
     rows = {
         "plain_chain_of_thought": [(f"q{n}", n % 2, 12_345 + n) for n in range(40)],
@@ -62,7 +70,7 @@ def runs(write_run: Callable[..., Path]) -> list[Path]:
 
 
 def test_compare(runs: list[Path], width: int) -> None:
-    text = shown("compare", *runs)
+    text = shown("compare", *runs, "--verbose").rpartition("\n" + 12 * " ")[0]
     compared = compare_runs(runs)
     tables = [
         terminal.comparison_table({run.name: run.summary for run in compared.runs}),
@@ -86,11 +94,29 @@ def test_eval(tmp_path: Path, width: int) -> None:
     }
     path = tmp_path / "a_stack_with_a_long_name.yaml"
     path.write_text(json.dumps(stack))
-    text = shown("eval", "--config", path, "--dataset", tmp_path / "data.jsonl", "--output_path", tmp_path / "run")
+    arguments = ("eval", "--config", path, "--dataset", tmp_path / "data.jsonl", "--output_path", tmp_path / "run")
+    text, found, _ = shown(*arguments, "--verbose").partition("\na_stack_with_a_long_name: 1 of 3 right")
+    assert found
     heads = ("n", "failed", "correct %", "decoded", "discarded", "saved", "computed", "seconds", "cost")
     table = Table("run", *heads)
-    table.add_row("a_stack_with_a_long_name", "3", "0", "33.3 (6.1-79.2)")
+    table.add_row("a_stack_with_a_long_name", "3", "0", "33.3 (6.1 to 79.2)")
     check(text, [table], width)
+
+
+def test_compare_and_eval_end_in_eight_lines_of_80_columns(runs: list[Path], tmp_path: Path, folder: Path) -> None:
+    lines = shown("compare", *runs, "--report_path", tmp_path / "r.html", "--chrome_trace", tmp_path / "t.json")
+    *told, report, trace = lines.splitlines()
+    assert (report, trace) == (f"report: {tmp_path / 'r.html'}", f"trace: {tmp_path / 't.json'}")
+    assert told[0].split() == ["right", "%", "decoded", "seconds", "points", "against", "the", "first"]
+    assert told[1].split() == ["...f_thought", "50.0", "(35.2", "to", "64.8)", "12,364", "123.6"]
+    assert told[2].startswith("...r_2_of_32  52.5 (37.5 to 67.1)       8,142    81.42  +2.5 (+0.0 to +7.5)")
+    many = shown("compare", *runs, *(folder / f"run{n}" for n in range(9)))
+    assert "--verbose shows 6 more runs, and all figures" in many
+    two = shown("compare", *runs[:2]).splitlines()
+    assert two[3] == "only the first is right on 0 questions, only the other on 1: p = 1 (McNemar)"
+    for text in (lines, many, "\n".join(two)):
+        assert len(text.splitlines()) <= 8
+        assert max(map(len, text.splitlines()[:-2])) <= 80
 
 
 def test_budget(write_run: Callable[..., Path], tmp_path: Path, width: int) -> None:

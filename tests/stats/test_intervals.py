@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest, bootstrap
 
 from scaffolding_ext.stats.intervals import (
     Estimate,
@@ -20,6 +21,7 @@ from scaffolding_ext.stats.intervals import (
     mcnemar_exact,
     paired_bootstrap,
     paired_bootstrap_ratio,
+    share_of_questions,
     wilson_interval,
 )
 
@@ -95,6 +97,60 @@ def test_wilson_covers_at_its_nominal_level_on_average() -> None:
     ]
     assert np.mean(coverage) == pytest.approx(0.95, abs=0.005)
     assert min(coverage) > 0.83  # the known dips near 0 and 1
+
+
+@given(num_trials=st.integers(1, 10**5), share=st.floats(0, 1), confidence=confidences)
+def test_wilson_is_that_of_scipy(num_trials: int, share: float, confidence: float) -> None:
+    num_successes = round(share * num_trials)
+    theirs = binomtest(num_successes, num_trials).proportion_ci(confidence, method="wilson")
+    assert wilson_interval(num_successes, num_trials, confidence) == pytest.approx(tuple(theirs), abs=1e-12)
+
+
+@given(right=st.lists(st.booleans(), min_size=1, max_size=60), confidence=confidences)
+def test_with_one_sample_a_question_a_share_has_wilsons_interval(right: list[bool], confidence: float) -> None:
+    found = share_of_questions(right, np.ones(len(right)), confidence)
+    wilson = wilson_interval(sum(right), len(right), confidence)
+    assert found == pytest.approx((sum(right) / len(right), *wilson), abs=1e-12)
+
+
+def test_copies_of_a_sample_do_not_narrow_the_interval_of_a_share() -> None:
+    right = np.array([1, 0, 1, 1, 0, 1, 1])
+    assert share_of_questions(4 * right, np.full(7, 4.0)) == pytest.approx(share_of_questions(right, np.ones(7)))
+    assert share_of_questions([8], [8]) == pytest.approx((1.0, *wilson_interval(1, 1)))
+    independent = share_of_questions([2, 2, 2], [4, 4, 4])  # no variance between questions: all samples count
+    assert independent == pytest.approx((0.5, *wilson_interval(6, 12)))
+
+
+def test_the_interval_of_a_share_covers_at_its_nominal_level_where_samples_of_a_question_are_alike() -> None:
+    rng, num_runs, num_questions, num_epochs = seeded(), 400, 60, 8
+    covered = []
+    for _ in range(num_runs):
+        chances = rng.beta(1.4, 0.6, num_questions)  # of mean .7
+        found = share_of_questions(rng.binomial(num_epochs, chances), np.full(num_questions, num_epochs))
+        covered.append(found.low <= 0.7 <= found.high)
+    assert abs(np.mean(covered) - 0.95) < tolerance(0.95, num_runs)
+
+
+def test_above_ten_thousand_questions_the_interval_is_the_normal_one_near_the_percentiles() -> None:
+    rng = seeded(4)
+    above, below = rng.exponential(size=(10_001, 1)), 1 + rng.random((10_001, 1))
+    (normal,) = bootstrap_quotients(above, below, rng=seeded())
+    (percentiles,) = bootstrap_quotients(above[1:], below[1:], rng=seeded(), num_resamples=4000)
+    width = normal.high - normal.low
+    assert normal == pytest.approx(percentiles, abs=0.05 * width)
+
+
+def test_the_bootstrap_is_that_of_scipy() -> None:
+    above, below = seeded(1).random(40), 1 + seeded(2).random(40)
+
+    def quotient(a: np.ndarray, b: np.ndarray, axis: int) -> np.ndarray:
+        return np.asarray(a.sum(axis=axis) / b.sum(axis=axis))
+
+    theirs = bootstrap(
+        (above, below), quotient, paired=True, vectorized=True, method="percentile", n_resamples=2000, rng=seeded(3)
+    )
+    ours = paired_bootstrap_ratio(above, below, rng=seeded(3), num_resamples=2000)
+    assert ours[1:] == pytest.approx(tuple(theirs.confidence_interval), rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""pass@k and the vote of k against brute force, and the interval of a mean against its coverage."""
+"""pass@k and the vote of k against brute force."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaffolding_ext.stats.repeats import majority_at_k, mean_of_questions, pass_at_k
+from scaffolding_ext.stats.repeats import majority_at_k, pass_at_k
 
 ATTEMPTS = st.lists(st.integers(-1, 2), min_size=1, max_size=6)
 
@@ -48,21 +48,6 @@ def test_drawn_subsets_come_near_all_of_them() -> None:
     assert np.abs(drawn - exact).max() < 0.5
 
 
-def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
-    rng = np.random.default_rng(0)
-    truth, num_runs = 0.7, 300
-    means = [mean_of_questions(rng.random(60) < truth, rng=rng, num_resamples=400) for _ in range(num_runs)]
-    covered = np.mean([mean.low <= truth <= mean.high for mean in means])
-    assert abs(covered - 0.94) < 4 * math.sqrt(0.95 * 0.05 / num_runs)
-
-
-def test_one_question_has_no_interval() -> None:
-    mean = mean_of_questions([0.25], rng=np.random.default_rng(0))
-    assert mean.value == 0.25
-    assert math.isnan(mean.low)
-    assert math.isnan(mean.high)
-
-
 def test_wrong_shapes_and_ks_are_refused() -> None:
     rng = np.random.default_rng(0)
     for k in (0, 3):
@@ -72,5 +57,3 @@ def test_wrong_shapes_and_ks_are_refused() -> None:
         pass_at_k([True], 1)
     with pytest.raises(ValueError, match="give one of each"):
         majority_at_k([[1]], [[True, False]], 1, rng=rng)
-    with pytest.raises(ValueError, match="at least one question"):
-        mean_of_questions([], rng=rng)

@@ -12,7 +12,7 @@ import numpy as np
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand, Forecast
 from scaffolding_ext.evaluation.calibrate.budget_sweep import KindSweep, Swept
 from scaffolding_ext.evaluation.drawing import beside, coloured, drawing, points
-from scaffolding_ext.evaluation.tables import Table
+from scaffolding_ext.evaluation.tables import Table, between
 from scaffolding_ext.stats.intervals import Estimate, wilson_interval
 from scaffolding_ext.stats.resampling import critical_value
 
@@ -51,7 +51,7 @@ def fit_table(swept: Swept) -> Table:
     table = Table("kind", "share %", "A", "b", "D", "t0 s", "c s", "miss")
     for kind in swept.kinds:
         curve, line = kind.accuracy, kind.service
-        shown = (f"{e.value:.3g} ({e.low:.3g}..{e.high:.3g})" for e in (curve.A, curve.b, curve.D, line.t0, line.c))
+        shown = (f"{e.value:.3g}{between(e.low, e.high, '.3g')}" for e in (curve.A, curve.b, curve.D, line.t0, line.c))
         table.add_row(kind.kind, f"{100 * kind.share:.1f}", *shown, f"{100 * curve.largest_miss:.1f}")
     return table
 

@@ -40,7 +40,7 @@ def read_votes(path: str | os.PathLike[str]) -> list[LabelledVote]:
     rows = _rows(name)
     if not rows:
         raise DatasetError(f"{name} is empty; it needs at least one row")
-    kinds = {"turns": _chain_votes, "samples": _sample_votes, "ledger": _record_votes}
+    kinds = {"turns": _chain_votes, "ledger": _record_votes, "samples": _sample_votes}
     kind = next((key for key in kinds if key in rows[0]), None)
     if kind is None:
         raise DatasetError(

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from scaffolding_ext.documents import plain
 from scaffolding_ext.evaluation.compare.comparison import Comparison, Point, compare, paired
 from scaffolding_ext.evaluation.compare.finished_run import Key, Run, distinct_names, read_run
@@ -60,14 +62,14 @@ def compare_runs(paths: Sequence[Path], *, seed: int = 0, margin: float = 0.02) 
     return Compared(runs, comparisons, points, sweeps_of(runs, points, seed))
 
 
-class KeptSample(NamedTuple):
+class PairedSample(NamedTuple):
     """A sample and its record in each run."""
 
     key: Key
     records: list[Record]
 
 
-def kept_samples(runs: Sequence[Run], num_samples: int) -> list[KeptSample]:
+def kept_samples(runs: Sequence[Run], num_samples: int) -> list[PairedSample]:
     """Read the full records of some samples that all runs have.
 
     Args:
@@ -83,9 +85,9 @@ def kept_samples(runs: Sequence[Run], num_samples: int) -> list[KeptSample]:
     """
     pairs = paired(runs)
     right = [run.columns["correct"][rows] for run, rows in zip(runs, pairs.rows, strict=True)]
-    agreeing = [len({column[number] for column in right}) == 1 for number in range(len(pairs.keys))]
-    chosen = sorted(sorted(range(len(pairs.keys)), key=agreeing.__getitem__)[:num_samples])
-    wanted = {pairs.keys[number] for number in chosen}
+    agreeing = np.all([column == right[0] for column in right], axis=0)
+    keys = [pairs.key(number) for number in np.sort(np.argsort(agreeing, kind="stable")[:num_samples])]
+    wanted = set(keys)
     found = []
     for run in runs:
         if run.path is None:
@@ -98,4 +100,4 @@ def kept_samples(runs: Sequence[Run], num_samples: int) -> list[KeptSample]:
             if key in wanted:
                 records[key] = record
         found.append(records)
-    return [KeptSample(pairs.keys[number], [own[pairs.keys[number]] for own in found]) for number in chosen]
+    return [PairedSample(key, [own[key] for own in found]) for key in keys]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -9,12 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.compare.finished_run import Column, Key, Run
+from scaffolding_ext.evaluation.compare.finished_run import Key, Run
+from scaffolding_ext.evaluation.run.tally import Column
 from scaffolding_ext.stats.intervals import (
     Estimate,
     McNemar,
     bootstrap_quotients,
     mcnemar_exact,
+    share_of_questions,
 )
 from scaffolding_ext.stats.power import required_num_questions
 from scaffolding_ext.stats.resampling import Integers
@@ -32,8 +35,8 @@ class Point(NamedTuple):
 
     Attributes:
         run: Its name.
-        accuracy: Share of right answers, with its 95 % interval, resampled by question.
-        tokens: Decoded tokens a sample, likewise.
+        accuracy: Share of right answers, with its 95 % interval.
+        tokens: Decoded tokens a sample, with its 95 % interval, resampled by question.
     """
 
     run: str
@@ -99,16 +102,25 @@ class Pairing(NamedTuple):
     """Which records are of samples that all runs have.
 
     Attributes:
-        keys: Of these samples, in the order of the first run's file.
-        rows: For each run, where they are among its records.
+        baseline: The first run.
+        rows: For each run, where these samples are among its records, in the order of the first run's file.
         question_of: Number of each sample's question; the epochs of one question have one number.
         num_questions: Different questions.
     """
 
-    keys: list[Key]
+    baseline: Run
     rows: list[Integers]
     question_of: Integers
     num_questions: int
+
+    @property
+    def num_samples(self) -> int:
+        """Samples that all runs have, epochs counted each."""
+        return len(self.question_of)
+
+    def key(self, number: int) -> Key:
+        """Which sample and epoch one of the pairs is."""
+        return self.baseline.key(int(self.rows[0][number]))
 
     def totals(self, column: Column) -> Column:
         """Sum over each question of a column of paired samples."""
@@ -121,23 +133,34 @@ def paired(runs: Sequence[Run]) -> Pairing:
     Raises:
         DatasetError: They have fewer than two questions in common.
     """
-    places = [{key: row for row, key in enumerate(run.keys)} for run in runs]
-    keys = [key for key in runs[0].keys if all(key in place for place in places[1:])]
-    names: dict[str, int] = {}
-    question_of = np.array([names.setdefault(key.id, len(names)) for key in keys], dtype=np.int64)
-    if len(names) < 2:
+    first = runs[0].tally.questions
+    num_epochs = 1 + max(int(run.columns["epoch"].max()) for run in runs)
+    codes = []  # of each run's records: number of the question in the first run, and epoch; negative where it has none
+    for run in runs:
+        number_of = np.array([first.get(name, -num_epochs) for name in run.tally.questions], dtype=np.int64)
+        question, epoch = (run.columns[name].astype(np.int64) for name in ("question", "epoch"))
+        codes.append(number_of[question] * num_epochs + epoch)
+    common = functools.reduce(np.intersect1d, (own[own >= 0] for own in codes))
+    in_order = codes[0][np.isin(codes[0], common)]
+    rows = []
+    for own in codes:
+        order = np.argsort(own)
+        rows.append(order[np.searchsorted(own, in_order, sorter=order)])
+    _, first_place, question_of = np.unique(in_order // num_epochs, return_index=True, return_inverse=True)
+    if len(first_place) < 2:
         raise DatasetError(
-            f"{' and '.join(run.name for run in runs)} have {len(names)} questions in common; a comparison needs at "
-            "least 2: run both on the same dataset, since samples are paired by id and epoch"
+            f"{' and '.join(run.name for run in runs)} have {len(first_place)} questions in common; a comparison needs "
+            "at least 2: run both on the same dataset, since samples are paired by id and epoch"
         )
-    rows = [np.array([place[key] for key in keys], dtype=np.int64) for place in places]
-    return Pairing(keys, rows, question_of, len(names))
+    question_of = np.argsort(np.argsort(first_place))[question_of]  # in the order of the first run's file
+    return Pairing(runs[0], rows, question_of.astype(np.int64), len(first_place))
 
 
 def compare(baseline: Run, run: Run, *, seed: int = 0, margin: float = 0.02, num_resamples: int = 10_000) -> Comparison:
     """Compare a run with a baseline.
 
-    Intervals are percentiles of a bootstrap that draws whole questions, with all their epochs.
+    Accuracies have the interval of `share_of_questions`. The others are percentiles of a bootstrap that draws whole
+    questions, with all their epochs.
 
     Args:
         baseline: What it is compared with.
@@ -156,31 +179,30 @@ def compare(baseline: Run, run: Run, *, seed: int = 0, margin: float = 0.02, num
     )
     rng = np.random.default_rng(seed)
     kinds = [name for name in _TOKENS if theirs[name].sum() > 0]
-    num_samples = pairs.totals(np.ones(len(pairs.keys)))
+    num_samples = pairs.totals(np.ones(pairs.num_samples))
     right = pairs.totals(ours["correct"]), pairs.totals(theirs["correct"])
     decoded = [pairs.totals(columns["decoded"]) for columns in (theirs, ours)]
-    means = [right[1], decoded[0], right[0], decoded[1]]
     accuracy, *estimates = bootstrap_quotients(
-        np.column_stack([right[0] - right[1], *means, *(pairs.totals(ours[kind]) for kind in kinds)]),
-        np.column_stack([num_samples] * 5 + [pairs.totals(theirs[kind]) for kind in kinds]),
+        np.column_stack([right[0] - right[1], *decoded, *(pairs.totals(ours[kind]) for kind in kinds)]),
+        np.column_stack([num_samples] * 3 + [pairs.totals(theirs[kind]) for kind in kinds]),
         rng=rng,
         num_resamples=num_resamples,
     )
-    ratios = dict(zip(kinds, estimates[4:], strict=True))
+    ratios = dict(zip(kinds, estimates[2:], strict=True))
     gain = ours["correct"] - theirs["correct"]
     return Comparison(
         baseline=baseline.name,
         run=run.name,
-        num_samples=len(pairs.keys),
+        num_samples=pairs.num_samples,
         num_questions=pairs.num_questions,
         accuracy_difference=accuracy,
         mcnemar=mcnemar_exact(right[1] > right[0], right[0] > right[1]),
-        baseline_point=Point(baseline.name, *estimates[:2]),
-        run_point=Point(run.name, *estimates[2:4]),
+        baseline_point=Point(baseline.name, share_of_questions(right[1], num_samples), estimates[0]),
+        run_point=Point(run.name, share_of_questions(right[0], num_samples), estimates[1]),
         ratios={kind: ratios.get(kind) for kind in _TOKENS},
         seconds_ratio=None if not theirs["seconds"].any() else float(ours["seconds"].sum() / theirs["seconds"].sum()),
-        only_baseline_right=[pairs.keys[row] for row in np.flatnonzero(gain < 0)],
-        only_run_right=[pairs.keys[row] for row in np.flatnonzero(gain > 0)],
+        only_baseline_right=[pairs.key(row) for row in np.flatnonzero(gain < 0).tolist()],
+        only_run_right=[pairs.key(row) for row in np.flatnonzero(gain > 0).tolist()],
         margin=margin,
         needed=_needed(gain, pairs.question_of, accuracy.value, margin, rng),
         warnings=_warnings(baseline, run, pairs),
@@ -210,26 +232,23 @@ def _warnings(baseline: Run, run: Run, pairs: Pairing) -> list[str]:
 
 def _warnings_of_pairs(baseline: Run, run: Run, pairs: Pairing) -> list[str]:
     found = [
-        f"samples that only {one.name} has: {len(one.keys) - len(pairs.keys)}; they are left out"
+        f"samples that only {one.name} has: {one.tally.num_samples - pairs.num_samples}; they are left out"
         for one in (baseline, run)
-        if len(one.keys) > len(pairs.keys)
+        if one.tally.num_samples > pairs.num_samples
     ]
     if pairs.num_questions < FEW_QUESTIONS:
         found.append(f"{pairs.num_questions} questions are few: below {FEW_QUESTIONS} the intervals are too narrow")
-    asked = list(
-        zip(*([one.questions[row] for row in rows] for one, rows in _with_rows(baseline, run, pairs)), strict=True)
+    theirs, ours = (
+        np.array(one.tally.marks).reshape(-1, 2)[one.columns["question"][rows].astype(np.int64)]
+        for one, rows in zip((baseline, run), pairs.rows, strict=True)
     )
-    for what, part in (("prompts", 0), ("right answers", 1)):
-        num_different = sum(theirs[part] != ours[part] for theirs, ours in asked)
+    for what, num_different in zip(("prompts", "right answers"), (theirs != ours).sum(axis=0), strict=True):
         if num_different:
             found.append(
-                f"the {what} of {num_different} of {len(asked)} samples differ: the runs were asked different things"
+                f"the {what} of {num_different} of {pairs.num_samples} samples differ: the runs were asked different "
+                "things"
             )
     return found
-
-
-def _with_rows(baseline: Run, run: Run, pairs: Pairing) -> list[tuple[Run, Integers]]:
-    return list(zip((baseline, run), pairs.rows, strict=True))
 
 
 def _warnings_of_settings(baseline: Run, run: Run) -> list[str]:
@@ -244,8 +263,8 @@ def _warnings_of_settings(baseline: Run, run: Run) -> list[str]:
         f"{one.name} waited for {', '.join(sorted(purposes))}, and its ledger counts no such tokens"
         for one, other in ((baseline, run), (run, baseline))
         if (
-            purposes := (one.summary.mean_seconds_by_phase.keys() & other.decoded_by_purpose)
-            - one.decoded_by_purpose.keys()
+            purposes := (one.summary.mean_seconds_by_phase.keys() & other.tally.by_purpose.keys())
+            - one.tally.by_purpose.keys()
         )
     ]
     if uncounted:
@@ -268,13 +287,13 @@ def _warnings_of_run(run: Run) -> list[str]:
     if summary.num_unmetered_tasks:
         found.append(f"{run.name} has {summary.num_unmetered_tasks} tasks that nobody counted: its tokens are too few")
     for looked, left in _LEFT_EARLY.items():
-        num_looked = run.num_with_event[looked]
-        if num_looked and not run.num_with_event[left]:
+        num_looked = run.tally.num_with_event[looked]
+        if num_looked and not run.tally.num_with_event[left]:
             found.append(
                 f"the early-exit rule of {run.name} never fired: it looked at {num_looked} samples and ended no chain "
                 "early, so that it only cost"
             )
-    if len(run.vote_sizes) == 1 and sum(run.vote_sizes.values()) > 1:
-        (size,) = run.vote_sizes
+    if len(run.tally.vote_sizes) == 1 and sum(run.tally.vote_sizes.values()) > 1:
+        (size,) = run.tally.vote_sizes
         found.append(f"the allocation of {run.name} never ended a vote early: all of them drew {size} samples")
     return found

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from scaffolding_ext import plain_yaml
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.run.records import Record, each_record
 from scaffolding_ext.evaluation.run.run_folder import CONFIG, SAMPLES, VOTES, answers_of
-from scaffolding_ext.evaluation.run.summary import Summary, summarize
+from scaffolding_ext.evaluation.run.summary import Summary, summary_of
+from scaffolding_ext.evaluation.run.tally import OUTCOMES, Column, Tally
 
-Column = npt.NDArray[np.float64]
 UNKNOWN = "unknown"
 
 
@@ -31,37 +30,37 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """A run's columns, each with an entry a record, in the order of its file.
+    """A run as columns, each with an entry a record, in the order of its file.
 
     Attributes:
         name: What the run is called in tables.
         path: Its file of records; None for records from memory.
         summary: Its figures.
-        keys: Which sample and epoch each record is of; none occurs twice.
-        questions: Prompt hash and target of each record, which tell whether two runs asked the same.
-        columns: `correct` (0 or 1), `decoded`, `computed` (decoded and prefilled tokens) and `seconds`.
-        decoded_by_purpose: Decoded tokens under each purpose that occurs.
-        exit_reasons: Why each request ended; a failed one's is `"failed: "` and the error's type.
-        num_with_event: How many records' traces hold each event.
-        vote_sizes: How many samples votes drew that went several rounds.
+        tally: What was counted of its records.
+        columns: `question` (number of the record's question), `epoch`, `correct` (0 or 1), `decoded`, `computed`
+            (decoded and prefilled tokens) and `seconds`.
         config: The stack of the run; empty where no config.yaml lies beside its records.
     """
 
     name: str
     path: Path | None
     summary: Summary
-    keys: list[Key]
-    questions: list[tuple[str, str]]
+    tally: Tally
     columns: dict[str, Column]
-    decoded_by_purpose: dict[str, Column]
-    exit_reasons: list[str]
-    num_with_event: Counter[str]
-    vote_sizes: Counter[int]
     config: Mapping[str, Any]
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """Of the questions, by their numbers."""
+        return list(self.tally.questions)
+
+    def key(self, row: int) -> Key:
+        """Which sample and epoch a record is of."""
+        return Key(self.ids[int(self.columns["question"][row])], int(self.columns["epoch"][row]))
 
 
 def read_run(path: str | os.PathLike[str], name: str | None = None) -> Run:
-    """Read a run.
+    """Read a run: its columns where they lie beside its records and fit them, else the records.
 
     Args:
         path: A run's folder, or a file of records.
@@ -73,7 +72,10 @@ def read_run(path: str | os.PathLike[str], name: str | None = None) -> Run:
     place = Path(path)
     samples = answers_of(place) if place.is_dir() else place
     name = name or (place.resolve().name if place.is_dir() else place.name.partition(".")[0])
-    return run_of(each_record(samples), name, samples, _config_beside(samples))
+    tally, num_bytes = Tally.read(samples)
+    for record in each_record(samples, num_bytes):
+        tally.add(record)
+    return _run(tally, name, samples, _config_beside(samples))
 
 
 def run_of(
@@ -90,29 +92,26 @@ def run_of(
     Raises:
         DatasetError: There are no records, or a sample and epoch occurs twice.
     """
-    gathered = _Gathered()
-    summary = summarize(gathered.through(records))
+    tally = Tally()
+    for record in records:
+        tally.add(record)
+    return _run(tally, name, path, config or {})
+
+
+def _run(tally: Tally, name: str, path: Path | None, config: Mapping[str, Any]) -> Run:
     place = name if path is None else path
-    if not gathered.keys:
+    if not tally.num_samples:
         raise DatasetError(f"{place} holds no record; compare takes runs that have some")
-    twice = [key for key, times in Counter(gathered.keys).items() if times > 1]
-    if twice:
-        raise DatasetError(
-            f"{place} holds {twice[0].id!r}, epoch {twice[0].epoch}, twice; records pair by both, so each has one"
-        )
-    return Run(
-        name=name,
-        path=path,
-        summary=summary,
-        keys=gathered.keys,
-        questions=gathered.questions,
-        columns={column: np.array(values, dtype=np.float64) for column, values in gathered.columns.items()},
-        decoded_by_purpose=gathered.decoded_by_purpose(),
-        exit_reasons=gathered.exit_reasons,
-        num_with_event=gathered.num_with_event,
-        vote_sizes=gathered.vote_sizes,
-        config=config or {},
-    )
+    columns = tally.columns()
+    columns["correct"] = (columns.pop("outcome") == OUTCOMES.index("correct")).astype(np.float64)
+    run = Run(name, path, summary_of(tally), tally, columns, config)
+    order = np.lexsort((columns["epoch"], columns["question"]))
+    keys = np.column_stack((columns["question"], columns["epoch"]))[order]
+    twice = np.flatnonzero((keys[1:] == keys[:-1]).all(axis=1))
+    if len(twice):
+        key = run.key(order[twice[0]])
+        raise DatasetError(f"{place} holds {key.id!r}, epoch {key.epoch}, twice; records pair by both, so each has one")
+    return run
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
@@ -125,47 +124,6 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     raise DatasetError(f"a run is given twice: {', '.join(map(str, paths))}; compare different ones")
-
-
-class _Gathered:
-    def __init__(self) -> None:
-        self.keys: list[Key] = []
-        self.questions: list[tuple[str, str]] = []
-        self.columns: dict[str, list[float]] = {name: [] for name in ("correct", "decoded", "computed", "seconds")}
-        self.exit_reasons: list[str] = []
-        self.num_with_event: Counter[str] = Counter()
-        self.vote_sizes: Counter[int] = Counter()
-        self._decoded: dict[str, dict[int, int]] = {}
-
-    def through(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Pass records through, and keep the columns."""
-        for record in records:
-            self._add(record)
-            yield record
-
-    def decoded_by_purpose(self) -> dict[str, Column]:
-        columns = {}
-        for purpose, found in self._decoded.items():
-            columns[purpose] = np.zeros(len(self.keys))
-            columns[purpose][list(found)] = list(found.values())
-        return columns
-
-    def _add(self, record: Record) -> None:
-        total = record.ledger["total"]
-        for purpose, counts in record.ledger["by_purpose"].items():
-            self._decoded.setdefault(purpose, {})[len(self.keys)] = counts["decoded"]
-        self.keys.append(Key(record.id, record.epoch))
-        self.questions.append((record.prompt_hash, record.target))
-        figures = (record.correct, total["decoded"], total["decoded"] + total["prefilled"], record.seconds["total"])
-        for column, value in zip(self.columns.values(), figures, strict=True):
-            column.append(value)
-        self.exit_reasons.append(f"failed: {record.error.type}" if record.error else record.exit_reason or UNKNOWN)
-        self.num_with_event.update({event["event"] for event in record.trace})
-        self.vote_sizes.update(
-            event["num_samples"]
-            for event in record.trace
-            if event["event"] == "vote" and event.get("num_rounds", 1) > 1
-        )
 
 
 def _config_beside(samples: Path) -> Mapping[str, Any]:

@@ -108,7 +108,7 @@ def _saving(baseline: Run, runs: Sequence[Run], seed: int, num_resamples: int) -
         for name in ("correct", "decoded")
         for run, rows in zip((baseline, *runs), pairs.rows, strict=True)
     ]
-    sizes = pairs.totals(np.ones(len(pairs.keys)))
+    sizes = pairs.totals(np.ones(pairs.num_samples))
     rows = np.column_stack([*columns, sizes])
     drawn = resampled_totals(rows, len(rows), num_resamples, np.random.default_rng(seed))
     totals = np.vstack((rows.sum(axis=0), drawn))  # the first row is what was found

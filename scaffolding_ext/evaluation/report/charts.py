@@ -10,8 +10,8 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from scaffolding_ext.evaluation.compare.comparison import Point
-from scaffolding_ext.evaluation.compare.finished_run import Column
 from scaffolding_ext.evaluation.compare.sweeps import Sweep
+from scaffolding_ext.evaluation.run.tally import Column
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#5c4b9b", "#444444")
 _WIDTH, _HEIGHT = 400, 260

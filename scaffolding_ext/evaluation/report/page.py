@@ -10,7 +10,7 @@ import numpy as np
 
 from scaffolding_ext import __version__
 from scaffolding_ext.documents import json_text, write_text
-from scaffolding_ext.evaluation.compare.compared import Compared, KeptSample
+from scaffolding_ext.evaluation.compare.compared import Compared, PairedSample
 from scaffolding_ext.evaluation.compare.finished_run import UNKNOWN, Run
 from scaffolding_ext.evaluation.report import terminal as tables
 from scaffolding_ext.evaluation.report.charts import color_of, distribution_chart, frontier_chart
@@ -27,7 +27,7 @@ PURPOSE_COLORS = {
 }
 
 
-def write_report(path: str | os.PathLike[str], compared: Compared, samples: Sequence[KeptSample]) -> None:
+def write_report(path: str | os.PathLike[str], compared: Compared, samples: Sequence[PairedSample]) -> None:
     """Write the page.
 
     Args:
@@ -41,7 +41,7 @@ def write_report(path: str | os.PathLike[str], compared: Compared, samples: Sequ
     write_text(path, rendered(compared, samples))
 
 
-def rendered(compared: Compared, samples: Sequence[KeptSample]) -> str:
+def rendered(compared: Compared, samples: Sequence[PairedSample]) -> str:
     """The page's text."""
     from jinja2 import Environment, PackageLoader
 
@@ -78,7 +78,7 @@ def _purposes(runs: Sequence[Run]) -> list[dict[str, Any]]:
     longest = max(float(run.columns["decoded"].mean()) for run in runs) or 1.0
     bars = []
     for run in runs:
-        means = {purpose: float(column.mean()) for purpose, column in run.decoded_by_purpose.items()}
+        means = {purpose: counts["decoded"] for purpose, counts in run.summary.mean_tokens_by_purpose.items()}
         parts = [
             {"purpose": purpose, "mean": mean, "width": 100 * mean / longest} for purpose, mean in means.items() if mean
         ]
@@ -113,7 +113,7 @@ def _distributions(runs: Sequence[Run]) -> list[dict[str, Any]]:
     ]
 
 
-def _row(sample: KeptSample) -> dict[str, Any]:
+def _row(sample: PairedSample) -> dict[str, Any]:
     """What the table of samples shows and sorts by."""
     return {
         "id": sample.key.id,
@@ -132,7 +132,7 @@ def _row(sample: KeptSample) -> dict[str, Any]:
     }
 
 
-def _details(sample: KeptSample) -> dict[str, Any]:
+def _details(sample: PairedSample) -> dict[str, Any]:
     """What the page of one sample shows beyond its row."""
     return {"prompt": sample.records[0].prompt, "runs": [_run_details(record) for record in sample.records]}
 

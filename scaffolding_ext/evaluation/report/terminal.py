@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from scaffolding_ext.evaluation.compare.compared import Compared
@@ -13,10 +14,14 @@ from scaffolding_ext.evaluation.compare.finished_run import Key, Run
 from scaffolding_ext.evaluation.compare.sweeps import Saving, Sweep
 from scaffolding_ext.evaluation.run.sections import SectionFigure
 from scaffolding_ext.evaluation.run.summary import Summary
-from scaffolding_ext.evaluation.tables import Table, console
-from scaffolding_ext.stats.intervals import Estimate, Interval
+from scaffolding_ext.evaluation.tables import Table, amount, between, console
+from scaffolding_ext.stats.intervals import Estimate, Interval, McNemar
 
 NUM_KEYS_SHOWN = 20
+_COLUMNS = 80  # of what a command ends with
+_NAME_COLUMNS = 12
+_MOST_ROWS = 6  # of runs, in what `compare` ends with
+_WORTH_TELLING = 0.005  # share of discarded tokens
 
 
 def comparison_table(runs: Mapping[str, Summary]) -> Table:
@@ -53,41 +58,112 @@ def comparison_table(runs: Mapping[str, Summary]) -> Table:
     return table
 
 
-def summary_text(name: str, summary: Summary, first_error: str | None, budget: Mapping[str, Any] | None = None) -> str:
-    """What `eval` prints of a run.
+def eval_lines(
+    name: str,
+    summary: Summary,
+    first_error: str | None = None,
+    budget: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
+) -> list[str]:
+    """What `eval` ends with, at most eight lines of 80 columns; `summary_text` has the rest.
 
     Args:
         name: What the run is called.
         summary: Its figures.
         first_error: Of the first sample that failed.
         budget: `VoteBudget.figures()`, where one budget was spent on all votes.
+        folder: Where the run is kept; None where it is not.
     """
+    right = _percentage(summary.accuracy, summary.accuracy_interval)
+    lines = [f"{name}: {summary.num_correct} of {summary.num_samples} right, {right} %"]
+    repeats = summary.repeats
+    if repeats is not None and repeats.n > 1:
+        most = repeats.majority[repeats.n], repeats.passed[repeats.n]
+        shares = ", ".join(
+            f"{what}@{repeats.n} {_mean(mean)}" for what, mean in zip(("maj", "pass"), most, strict=True)
+        )
+        lines.append(f"{repeats.n} epochs, %: {shares}")
+    discarded = (
+        f", {summary.discarded_share:.0%} of them discarded" if summary.discarded_share >= _WORTH_TELLING else ""
+    )
+    lines.append(f"decoded tokens a sample: {_amount(summary.mean_decoded_tokens)}{discarded}")
+    rate = None if summary.jobs is None else summary.jobs["an_hour"]
+    lines.append(
+        f"seconds a sample: {_amount(summary.mean_seconds)}"
+        + ("" if rate is None else f"; {amount(rate)} samples an hour")
+    )
+    wrong = {
+        "wrong": summary.num_wrong,
+        "cut off by the budget": summary.num_cut_off,
+        "without an answer": summary.num_unanswered,
+        "that could not be compared": summary.num_undetermined,
+        "failed": summary.num_failed,
+    }
+    told = ", ".join(f"{number} {what}" for what, number in wrong.items() if number)
+    lines += [f"not right: {told}"] if told else []
+    if first_error:
+        lines.append(f"first failure: {first_error}")
+    elif summary.cost is not None:
+        lines.append(f"cost: {summary.cost['total']:.4g}, {summary.cost['per_sample']:.4g} a sample")
+    if budget is not None:
+        lines.append(f"budget: {budget['spent_tokens']:,} of {budget['total_tokens']:,} decoded tokens")
+    lines.append("--verbose shows all figures" if folder is None else f"kept in {folder}; --verbose shows all figures")
+    return [_cut(line) for line in lines]
+
+
+def compare_lines(compared: Compared, written: Mapping[str, Path]) -> list[str]:
+    """What `compare` ends with, at most eight lines of 80 columns; `text_of` has the rest.
+
+    Args:
+        compared: What was compared.
+        written: Files that were written, by what they are.
+    """
+    baseline, *others = compared.runs[: _MOST_ROWS - len(written)]
+    width = max(len(run.name) for run in (baseline, *others))
+    width = min(width, _NAME_COLUMNS)
+    lines = [f"{'':{width}}  {'right %':21}  {'decoded':>8}  {'seconds':>7}  points against the first"]
+    for run, point, one in zip((baseline, *others), compared.points, (None, *compared.comparisons), strict=False):
+        points = "" if one is None else "  " + shown_points(one.accuracy_difference)
+        lines.append(
+            f"{_tail(run.name, width):{width}}  {_mean(point.accuracy):21}  {amount(point.tokens.value):>8}  "
+            f"{_amount(run.summary.mean_seconds):>7}{points}"
+        )
+    left_out = len(compared.runs) - 1 - len(others)
+    if len(compared.comparisons) == 1:
+        lines.append(shown_mcnemar(compared.comparisons[0].mcnemar))
+    more = f"{left_out} more runs, and " if left_out else ""
+    lines.append(f"--verbose shows {more}all figures; intervals are 95 %")
+    return [_cut(line) for line in lines] + [f"{what}: {path}" for what, path in written.items()]
+
+
+def summary_text(name: str, summary: Summary, first_error: str | None, budget: Mapping[str, Any] | None = None) -> str:
+    """All figures of a run, for `eval --verbose`; the arguments are those of `eval_lines`."""
     buffer = io.StringIO()
     shown = console(buffer)
     shown.print(comparison_table({name: summary}))
     repeats = summary.repeats
     if repeats is not None:
-        shown.print(f"mean@{repeats.n} {_mean(repeats.mean)} %, questions resampled")
+        shown.print(f"mean@{repeats.n} {_mean(repeats.mean)} %")
         for figure, by_k in (("maj", repeats.majority), ("pass", repeats.passed)):
             if repeats.n > 1:
                 shown.print(", ".join(f"{figure}@{k} {_mean(mean)}" for k, mean in by_k.items()))
     decoded = {purpose: counts["decoded"] for purpose, counts in summary.mean_tokens_by_purpose.items()}
-    shown.print(f"decoded tokens a sample: {_counts(decoded)}")
+    shown.print(f"decoded tokens a sample, by purpose: {_counts(decoded)}")
     if summary.audits is not None:
         shown.print(f"audits: {summary.audits}")
     if summary.calibration_tokens is not None:
-        spread = f"{summary.mean_calibration_tokens:.6g} decoded a sample of this run, not in the figures above"
+        spread = f"{amount(summary.mean_calibration_tokens)} decoded a sample of this run, not in the figures above"
         shown.print(f"calibration tokens, spent before: {_counts(summary.calibration_tokens)}; {spread}")
-    shown.print(f"a right answer: {_counts(summary.per_right_answer or {})}")
+    shown.print(f"for each right answer: {_counts(summary.per_right_answer or {})}")
     firsts = summary.seconds_to_first_token
     first_token = f"; to the first token: {_counts(firsts)}" if firsts else ""
-    shown.print(f"seconds by phase: {_counts(summary.mean_seconds_by_phase)}{first_token}")
+    shown.print(f"seconds a sample waited for: {_counts(summary.mean_seconds_by_phase)}{first_token}")
     if summary.jobs is not None:
         shown.print(f"jobs: {shown_jobs(summary.jobs)}")
     shown.print(f"exit reasons: {_counts(summary.exit_reasons)}")
     shown.print(
         f"cut off by the budget: {summary.num_cut_off}; wrong: {summary.num_wrong}; no answer: "
-        f"{summary.num_unanswered}; undetermined answers: {summary.num_undetermined}"
+        f"{summary.num_unanswered}; could not be compared: {summary.num_undetermined}"
     )
     shown.print(f"errors: {_counts(summary.errors)}" + (f"; the first, {first_error}" if first_error else ""))
     if budget is not None:
@@ -103,16 +179,16 @@ def summary_text(name: str, summary: Summary, first_error: str | None, budget: M
 
 
 def text_of(compared: Compared) -> str:
-    """What `compare` prints: all tables, and the lines below them."""
+    """All tables and sentences, for `compare --verbose`."""
     buffer = io.StringIO()
     shown = console(buffer)
     shown.print(comparison_table({run.name: run.summary for run in compared.runs}))
     shown.print(pairs_table(compared.comparisons))
     shown.print(reasons_table(compared.runs))
     for one in compared.comparisons:
-        only_baseline = shown_keys(one.only_baseline_right)
-        shown.print(f"questions that only {one.baseline} got right, against {one.run}: {only_baseline}")
-        shown.print(f"questions that only {one.run} got right: {shown_keys(one.only_run_right)}")
+        shown.print(f"{one.run}: {shown_mcnemar(one.mcnemar)}")
+        shown.print(f"only {one.baseline} is right: {shown_keys(one.only_baseline_right)}")
+        shown.print(f"only {one.run} is right: {shown_keys(one.only_run_right)}")
         shown.print(f"questions for a power of 0.9, {one.run}: {shown_needed(one.needed, one.margin)}")
     for sweep in compared.sweeps:
         shown.print(sweep_table(sweep))
@@ -152,35 +228,46 @@ def shown_figure(figure: SectionFigure) -> str:
     """A mean or a quotient with its interval, and what it is of."""
     if figure.value is None:
         return "-"
-    ends = "" if figure.low is None or figure.high is None else f" ({figure.low:.4g}..{figure.high:.4g})"
-    return f"{figure.value:.4g}{ends}" + (f" of {figure.of:.6g}" if figure.kind == "share" else "")
+    ends = "" if figure.low is None or figure.high is None else between(figure.low, figure.high, ".4g")
+    return f"{figure.value:.4g}{ends}" + (f" of {amount(figure.of)}" if figure.kind == "share" else "")
 
 
 def shown_jobs(jobs: Mapping[str, Any]) -> str:
     """Figures of jobs on a line."""
-    rate = "" if jobs["an_hour"] is None else f", {jobs['an_hour']:.4g} an hour"
+    rate = "" if jobs["an_hour"] is None else f", {amount(jobs['an_hour'])} an hour"
     each = (f"{what} a job {_counts(jobs[what])}" for what in ("tokens", "seconds"))
     return f"{jobs['num']}{rate}; {'; '.join(each)}"
 
 
 def _shown_count(figure: SectionFigure | None, which: str) -> str:
     number = 0 if figure is None or figure.counts is None else figure.counts.get(which, 0)
-    return f"{number:.6g}" + (f" ({number / figure.num:.0%})" if figure is not None and figure.num else "")
+    return amount(number) + (f" ({number / figure.num:.0%})" if figure is not None and figure.num else "")
 
 
 def pairs_table(comparisons: Sequence[Comparison]) -> Table:
-    """A line a comparison: difference in points, McNemar's p-value, ratios of tokens with intervals, and of seconds."""
-    table = Table(f"against {comparisons[0].baseline}", "n", "points", "McNemar p", "decoded", "computed", "seconds")
+    """A line a comparison: difference in points, who alone is right, ratios of tokens and of seconds."""
+    heads = ("n", "points", "only first right", "only it right", "p", "decoded", "computed", "seconds")
+    table = Table(f"against {comparisons[0].baseline}", *heads)
     for one in comparisons:
         table.add_row(
             one.run,
             str(one.num_samples),
             shown_points(one.accuracy_difference),
-            f"{one.mcnemar.only_a}:{one.mcnemar.only_b}, {one.mcnemar.p_value:.3g}",
+            str(one.mcnemar.only_a),
+            str(one.mcnemar.only_b),
+            f"{one.mcnemar.p_value:.3g}",
             *(shown_ratio(ratio) for ratio in one.ratios.values()),
             _number(one.seconds_ratio, ".3f"),
         )
     return table
+
+
+def shown_mcnemar(found: McNemar) -> str:
+    """McNemar's test in words."""
+    return (
+        f"only the first is right on {found.only_a:,} questions, only the other on {found.only_b:,}: "
+        f"p = {found.p_value:.3g} (McNemar)"
+    )
 
 
 def reasons_table(runs: Sequence[Run]) -> Table:
@@ -195,15 +282,16 @@ def reasons_table(runs: Sequence[Run]) -> Table:
 
 def exit_shares(run: Run) -> dict[str, float]:
     """The share of a run's samples by exit reason, the most frequent first."""
-    return {reason: num / len(run.keys) for reason, num in Counter(run.exit_reasons).most_common()}
+    failed = {f"failed: {error}": num for error, num in run.tally.errors.items()}
+    told = Counter({**run.tally.exit_reasons, **failed}).most_common()
+    return {reason: num / run.tally.num_samples for reason, num in told}
 
 
 def sweep_table(sweep: Sweep) -> Table:
     """The runs of a sweep, by rising tokens."""
     table = Table(sweep.name, "decoded", "correct %", "knobs")
     for point, knobs in sweep.runs:
-        accuracy = Estimate(*(100 * value for value in point.accuracy))
-        table.add_row(point.run, _estimate(point.tokens), _estimate(accuracy), shown_knobs(knobs))
+        table.add_row(point.run, shown_estimate(point.tokens), _mean(point.accuracy), shown_knobs(knobs))
     return table
 
 
@@ -218,7 +306,7 @@ def shown_saving(saving: Saving) -> str:
         return f"not reached ({saving.reached_share:.0%} of the resamples reach it)"
     value, low, high = (f"{100 * number:.1f} %" for number in saving.saved)
     how = "interpolated" if saving.interpolated else "of its cheapest run, which is as accurate"
-    return f"{value} ({'not reached' if low == '-inf %' else low} .. {high}), {how}"
+    return f"{value} ({'not reached' if low == '-inf %' else low} to {high}), {how}"
 
 
 def shown_needed(needed: Needed, margin: float) -> str:
@@ -238,26 +326,40 @@ def shown_keys(keys: Sequence[Key]) -> str:
 def shown_points(difference: Estimate) -> str:
     """A difference of accuracies in points."""
     value, low, high = (100 * number for number in difference)
-    return f"{value:+.1f} ({low:+.1f}..{high:+.1f})"
+    return f"{value:+.1f}{between(low, high, '+.1f')}"
 
 
 def shown_ratio(ratio: Estimate | None) -> str:
     """A ratio with its interval."""
-    return "-" if ratio is None else f"{ratio.value:.3f} ({ratio.low:.3f}..{ratio.high:.3f})"
+    return "-" if ratio is None else f"{ratio.value:.3f}{between(ratio.low, ratio.high, '.3f')}"
 
 
-def _estimate(estimate: Estimate) -> str:
-    return f"{estimate.value:.1f} ({estimate.low:.1f}..{estimate.high:.1f})"
+def shown_estimate(estimate: Estimate) -> str:
+    """An estimate with its interval."""
+    return f"{estimate.value:.1f}{between(estimate.low, estimate.high)}"
 
 
 def _mean(mean: Estimate) -> str:
-    """A share with its interval, in percent; one question has no interval."""
-    bounds = "" if mean.low != mean.low else f" ({100 * mean.low:.1f}-{100 * mean.high:.1f})"
-    return f"{100 * mean.value:.1f}{bounds}"
+    """A share with its interval, in percent."""
+    return shown_estimate(Estimate(*(100 * value for value in mean)))
 
 
 def _percentage(share: float | None, interval: Interval) -> str:
-    return "-" if share is None else f"{100 * share:.1f} ({100 * interval.low:.1f}-{100 * interval.high:.1f})"
+    return "-" if share is None else _mean(Estimate(share, *interval))
+
+
+def _amount(number: float | None) -> str:
+    return "-" if number is None else amount(number)
+
+
+def _cut(line: str) -> str:
+    """A line that fits a terminal."""
+    return line if len(line) <= _COLUMNS else line[: _COLUMNS - 3] + "..."
+
+
+def _tail(name: str, width: int) -> str:
+    """The end of a name, which tells runs apart."""
+    return name if len(name) <= width else "..." + name[3 - width :]
 
 
 def _number(value: float | None, form: str) -> str:
@@ -265,7 +367,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _counts(counts: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {number:.6g}" for name, number in counts.items()) or "none"
+    return ", ".join(f"{name} {amount(number)}" for name, number in counts.items()) or "none"
 
 
 def _with_calibration(run: Summary) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext.documents import json_text, write_text
-from scaffolding_ext.evaluation.compare.compared import KeptSample
+from scaffolding_ext.evaluation.compare.compared import PairedSample
 from scaffolding_ext.evaluation.run.records import Record
 
 MAIN = "main"
@@ -36,10 +36,16 @@ class TimelineStep(NamedTuple):
 def steps_of(record: Record) -> list[TimelineStep]:
     """The steps of a record in order of time, with the request's end as the last.
 
-    A branch's first step starts where the branch above it took its last one, or with the request.
+    A branch's first step starts where the branch above it took its last one, or with the request. A kept sample of a
+    vote is the last step of its lane.
     """
     steps: list[TimelineStep] = []
     ends: dict[str, float] = {}
+    rounds = [
+        (event["num_samples"], event["seconds"])
+        for event in record.trace
+        if event["event"] == "allocate" and "num_samples" in event
+    ]
     for event in sorted(record.trace, key=lambda event: event["seconds"]):
         path = [str(number) for number in event["branch"]]
         lane = ".".join(path) or MAIN
@@ -48,6 +54,12 @@ def steps_of(record: Record) -> list[TimelineStep]:
         figures = {name: value for name, value in event.items() if name not in _OF_EVERY_EVENT}
         steps.append(TimelineStep(lane, start, event["seconds"], event["event"], figures))
         ends[lane] = event["seconds"]
+    for index, sample in enumerate(record.samples or ()):
+        began = max((seconds for size, seconds in rounds if size <= index), default=0.0)
+        start = max(began, ends.get(str(index), 0.0))
+        ends[str(index)] = max(start, began + (sample["seconds"] or 0.0))
+        steps.append(TimelineStep(str(index), start, ends[str(index)], "sample", sample))
+    steps.sort(key=lambda step: step.end)
     end = max(record.seconds["total"], *ends.values(), 0.0)
     return [*steps, TimelineStep(MAIN, ends.get(MAIN, 0.0), end, "failed" if record.error else "done", outcome(record))]
 
@@ -68,7 +80,7 @@ def outcome(record: Record) -> dict[str, Any]:
     return {"answer": record.answer, "exit_reason": record.exit_reason, "correct": record.correct}
 
 
-def write_chrome_trace(path: str | os.PathLike[str], names: Sequence[str], samples: Sequence[KeptSample]) -> None:
+def write_chrome_trace(path: str | os.PathLike[str], names: Sequence[str], samples: Sequence[PairedSample]) -> None:
     """Write traces in Chrome's format, which chrome://tracing and Perfetto open: a process a sample, a thread a branch.
 
     Args:
@@ -83,7 +95,7 @@ def write_chrome_trace(path: str | os.PathLike[str], names: Sequence[str], sampl
     write_text(path, json_text(document))
 
 
-def _events(names: Sequence[str], samples: Sequence[KeptSample]) -> Iterator[dict[str, Any]]:
+def _events(names: Sequence[str], samples: Sequence[PairedSample]) -> Iterator[dict[str, Any]]:
     process = 0
     for sample in samples:
         for name, record in zip(names, sample.records, strict=True):

@@ -44,6 +44,10 @@ HUB_DATASETS = {
     "AI-MO/aimo-validation-aime": HubDataset("aime", "train"),
     "AI-MO/aimo-validation-amc": HubDataset("amc", "train"),
     "openai/gsm8k": HubDataset("gsm8k", "test", "main"),
+    "cais/mmlu": HubDataset("multiple_choice", "test", "all"),
+    "TIGER-Lab/MMLU-Pro": HubDataset("multiple_choice", "test"),
+    "allenai/ai2_arc": HubDataset("multiple_choice", "test", "ARC-Challenge"),
+    "Idavidrein/gpqa": HubDataset("gpqa", "train", "gpqa_diamond"),
 }
 _DEFAULT_SPLIT = "test"
 
@@ -75,7 +79,7 @@ def load_dataset(
         source: Path of a JSONL file; `hf:NAME`, a dataset of Hugging Face or a folder that its library reads;
             `reasoning_gym:TASK`; or `tinylm:held_out`.
         num_samples: How many problems to draw, where they are drawn; None means 100.
-        seed: Which problems to draw.
+        seed: Which problems to draw, or how options are shuffled where the format does so.
         kind: Draw embedded problems of this kind only; None draws all five.
         limit: `"N"`, the first N samples, or `"A-B"`, those from the A-th to the B-th.
         columns: As in `read_jsonl`, for rows.
@@ -107,16 +111,22 @@ def load_dataset(
         samples = gym_problems(name.removeprefix(GYM), drawn, seed, args or {})
     elif name.startswith(HUB):
         hub = name.removeprefix(HUB)
-        format = format or (HUB_DATASETS[hub].format if hub in HUB_DATASETS else None)
+        format = format_of(name, format)
         rows = read_hub(hub, subset, split)
-        samples = samples_of(rows, name, columns, format, skip_bad_rows=skip_bad_rows, place="row")
+        samples = samples_of(rows, name, columns, format, skip_bad_rows=skip_bad_rows, place="row", seed=seed)
     else:
-        samples = read_jsonl(name, columns, skip_bad_rows=skip_bad_rows, format=format)
+        samples = read_jsonl(name, columns, skip_bad_rows=skip_bad_rows, format=format, seed=seed)
     if wanted is None:
         return samples
     if wanted.first > len(samples):
         raise DatasetError(f"limit {limit} leaves nothing: {name} has {len(samples)} samples")
     return samples[wanted.first - 1 : wanted.last]
+
+
+def format_of(source: str, format: str | None) -> str | None:
+    """The format of a dataset: the one that is given, else the one that a dataset of Hugging Face is known to have."""
+    known = HUB_DATASETS.get(source.removeprefix(HUB)) if source.startswith(HUB) else None
+    return format or (None if known is None else known.format)
 
 
 def parse_limit(limit: str) -> Limit:
@@ -159,6 +169,7 @@ def read_jsonl(
     *,
     skip_bad_rows: bool = False,
     format: str | None = None,
+    seed: int = 0,
 ) -> list[Example]:
     """Read a JSONL file (or .jsonl.gz) with one object a line.
 
@@ -169,13 +180,14 @@ def read_jsonl(
         path: The file.
         columns: The file's own names of `prompt`, `target`, `id` and `kind`, for those that it calls otherwise.
         skip_bad_rows: Leave unusable rows out, with a warning, instead of refusing the file.
-        format: How a benchmark writes its rows: `math500`, `aime`, `amc`, `gsm8k`; None takes the names above.
+        format: How a benchmark writes its rows: a key of `rows.FORMATS`; None takes the names above.
+        seed: How options are shuffled where the format does so.
 
     Raises:
         DatasetError: The file cannot be read, has no usable rows, or a row is unusable; it names file, line and field
             of all such rows, 20 at most.
     """
-    return samples_of(read_rows(path), os.fspath(path), columns, format, skip_bad_rows=skip_bad_rows)
+    return samples_of(read_rows(path), os.fspath(path), columns, format, skip_bad_rows=skip_bad_rows, seed=seed)
 
 
 def read_hub(name: str, subset: str | None = None, split: str | None = None) -> Iterator[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from scaffolding_ext.documents import UTF16, decoded, parse_json
@@ -29,12 +29,19 @@ class Row(NamedTuple):
     is_whole: bool
 
 
-def read_rows(path: str | os.PathLike[str], what: str = "dataset") -> Iterator[Row]:
+def read_rows(
+    path: str | os.PathLike[str],
+    what: str = "dataset",
+    parse: Callable[[str], Any] = parse_json,
+    num_bytes: int = 0,
+) -> Iterator[Row]:
     """The rows of a JSONL file, plain or as `.gz`.
 
     Args:
         path: The file.
         what: What the file is said to be, in errors.
+        parse: Reads the text of a line; `json.loads`, five times as fast, takes a key that stands twice.
+        num_bytes: How much of the file is left out at its beginning, up to the end of a line.
 
     Raises:
         DatasetError: The file cannot be read, or is no text in UTF-8 at all.
@@ -42,22 +49,23 @@ def read_rows(path: str | os.PathLike[str], what: str = "dataset") -> Iterator[R
     name = os.fspath(path)
     try:
         with gzip.open(name, "rb") if name.endswith(".gz") else open(name, "rb") as file:
+            file.seek(num_bytes)
             for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), 1):
                 if line.startswith(UTF16):
                     raise ValueError("it is UTF-16; save it as UTF-8")
                 if len(line) == _MAX_LINE_BYTES:
                     raise ValueError(f"line {number} is longer than {_MAX_LINE_BYTES:,} bytes")
                 if line.strip():
-                    yield _row(line, number)
+                    yield _row(line, number, parse)
     except (OSError, EOFError, ValueError) as error:
         raise DatasetError(f"cannot read the {what} {name}: {error}") from error
 
 
-def _row(line: bytes, number: int) -> Row:
+def _row(line: bytes, number: int, parse: Callable[[str], Any]) -> Row:
     is_whole = line.endswith(b"\n")
     try:
-        value = parse_json(decoded(line, number).strip())
-    except ValueError as error:
+        value = parse(decoded(line, number).strip())
+    except (ValueError, RecursionError) as error:
         problem = str(error).removeprefix(f"line {number}: ")
         return Row(number, {}, f"{problem}; a row of JSONL is one JSON object on a line of its own", is_whole)
     if not isinstance(value, dict):

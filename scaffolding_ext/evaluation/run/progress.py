@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from scaffolding_ext.evaluation.run.records import Record
-from scaffolding_ext.evaluation.run.summary import Tally
+from scaffolding_ext.evaluation.run.tally import Tally
 
 Decoded = Mapping[tuple[str, int], int]  # tokens that another run decoded, by id and epoch
 _NUM_LINES = 10

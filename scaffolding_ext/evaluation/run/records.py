@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
 import warnings
@@ -16,6 +17,7 @@ from scaffolding_ext.documents import json_text
 from scaffolding_ext.errors import DatasetError, OutputError
 from scaffolding_ext.evaluation.run.jsonl import read_rows
 
+CUT_OFF = "length"  # the exit reason of a chain that its budget ended
 _SYNC_SECONDS = 1.0  # between two calls of fsync
 
 
@@ -52,6 +54,8 @@ class Record:
             answers of a vote's samples are marked (best@n, maj@n, mean@n). None in records of older runs.
         audit: Of an audited request, what it would have answered without stopping (`whole`), whether that is another
             answer (`changed`) and whether it is right (`correct`); None for the others.
+        samples: The samples of a vote, where the run keeps them: the fields of `request.figures.KeptSample`, and
+            `correct`.
     """
 
     id: str
@@ -72,10 +76,14 @@ class Record:
     kind: str | None = None
     figures: dict[str, dict[str, Any]] | None = None
     audit: dict[str, Any] | None = None
+    samples: list[dict[str, Any]] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that JSON can hold."""
-        return vars(self) | {"error": None if self.error is None else self.error._asdict()}
+        """A dict that JSON can hold; `samples` is there only where the run keeps them."""
+        fields = vars(self) | {"error": None if self.error is None else self.error._asdict()}
+        if self.samples is None:
+            del fields["samples"]
+        return fields
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Record:
@@ -139,15 +147,20 @@ def decoded_of(path: str | os.PathLike[str]) -> dict[tuple[str, int], int]:
     return {(record.id, record.epoch): record.ledger["total"]["decoded"] for record in each_record(path)}
 
 
-def each_record(path: str | os.PathLike[str]) -> Iterator[Record]:
+def each_record(path: str | os.PathLike[str], num_bytes: int = 0) -> Iterator[Record]:
     """Read what a `record_writer` wrote, one record a line, without keeping them.
+
+    Args:
+        path: The file.
+        num_bytes: How much of the file is left out at its beginning, up to the end of a record; lines are counted from
+            there.
 
     A run that is killed while it writes leaves a last line without a line break; it is left out with a warning.
 
     Raises:
         DatasetError: The file cannot be read, or a line is no record; it names file and line.
     """
-    for row in read_rows(path, "records"):
+    for row in read_rows(path, "records", json.loads, num_bytes):
         try:
             if row.problem is not None:
                 raise ValueError(row.problem)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+import random
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.documents import has_surrogate
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.run.jsonl import Row
-from scaffolding_ext.evaluation.run.scoring import Score
+from scaffolding_ext.evaluation.run.scoring import LETTERS, Score
 
 _MAX_PROBLEMS = 20  # that an error lists
 _SHOWN_CHARACTERS = 60
+_OPTIONS = ("choices", "options")
 _BEHIND_HASHES = re.compile(r"####\s*(\S[^\n]*?)\s*\Z")
 
 
@@ -24,10 +26,12 @@ class Example(NamedTuple):
 
     Attributes:
         id: Unique in its dataset; the sample's seeds derive from it.
-        prompt: What the user asks.
-        target: The right answer.
+        prompt: What the user asks, with the options of a multiple-choice question.
+        target: The right answer; of a multiple-choice question its letter.
         kind: What sort of question it is, or None.
         verify: Scores an answer, where the dataset has a verifier of its own; None compares with the target.
+        options: Texts of the options of a multiple-choice question, which the letters from A on name.
+        answers_anyhow: Whether the last number of an output without box and answer phrase is its answer.
     """
 
     id: str
@@ -35,6 +39,15 @@ class Example(NamedTuple):
     target: str
     kind: str | None = None
     verify: Callable[[str | None], Score] | None = None
+    options: tuple[str, ...] = ()
+    answers_anyhow: bool = False
+
+
+class Choices(NamedTuple):
+    """The options of a multiple-choice row, and which is right, counted from 0."""
+
+    options: list[str]
+    right: int
 
 
 class Format(NamedTuple):
@@ -43,10 +56,19 @@ class Format(NamedTuple):
     Attributes:
         fields: By what names a row may have prompt, target, id and kind.
         read_target: Reads the target from its field's text; a ValueError says what it should be.
+        read_choices: Reads the options of a row whose target is in a field; None where rows have no options. A
+            ValueError says what is wrong.
+        shuffles: Whether options are put into an order drawn by seed and id: the right one stands first in the row.
+        units_implied: Whether questions name the unit, so that 5 cm is right where the target is 5.
+        answers_anyhow: As in `Example`.
     """
 
     fields: Mapping[str, tuple[str, ...]]
     read_target: Callable[[str], str] = str
+    read_choices: Callable[[Mapping[str, Any], str], Choices] | None = None
+    shuffles: bool = False
+    units_implied: bool = False
+    answers_anyhow: bool = False
 
 
 def _behind_hashes(text: str) -> str:
@@ -70,6 +92,43 @@ def _number(text: str) -> str:
     return text
 
 
+def _choices(row: Mapping[str, Any], target: str) -> Choices:
+    """Options of MMLU (`choices`, an index), MMLU-Pro (`options`, a letter), ARC (`choices` with texts and labels)."""
+    given: Any = next((row[name] for name in _OPTIONS if row.get(name) is not None), None)
+    labels: list[str] = []
+    if isinstance(given, Mapping):
+        labels = [str(label) for label in given.get("label", ())]
+        given = given.get("text")
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise ValueError(f"the row has no list of options; they stand in {' or '.join(map(repr, _OPTIONS))}")
+    options = [str(option).strip() for option in given]
+    labels = labels or list(LETTERS[: len(options)])
+    if not 2 <= len(options) <= len(LETTERS) or len(labels) != len(options) or not all(options):
+        raise ValueError(f"the row has {len(options)} options; a question has 2 to {len(LETTERS)}, none of them empty")
+    right = row[target]
+    if isinstance(right, int) and not isinstance(right, bool) and 0 <= right < len(options):
+        return Choices(options, right)
+    written = str(right).strip()
+    for known in (labels, options):
+        if known.count(written) == 1:
+            return Choices(options, known.index(written))
+    raise ValueError(f"it must name one of the {len(options)} options: by its index from 0, its letter or its text")
+
+
+def _right_first(row: Mapping[str, Any], target: str) -> Choices:
+    """Options of GPQA: the right answer and three wrong ones, each in a column."""
+    wrong = [row[name] for name in row if name.startswith("Incorrect Answer") and row[name] is not None]
+    if not wrong:
+        raise ValueError("the row has no 'Incorrect Answer 1' to 'Incorrect Answer 3'")
+    return Choices([str(option).strip() for option in (row[target], *wrong)], 0)
+
+
+def _asked_with(question: str, options: Sequence[str]) -> str:
+    """A question with its options, a line each."""
+    lines = [f"{letter}) {option}" for letter, option in zip(LETTERS, options, strict=False)]
+    return "\n".join([question.rstrip(), "", *lines, "", "Answer with the letter of the right option."])
+
+
 _ANY = Format(
     {"prompt": ("problem", "question", "prompt"), "target": ("answer", "target"), "id": ("id",), "kind": ("kind",)}
 )
@@ -87,7 +146,31 @@ FORMATS = {
         _up_to_999,
     ),
     "amc": Format({"prompt": ("problem", "question"), "target": ("answer",), "id": ("id",), "kind": ()}, _number),
-    "gsm8k": Format({"prompt": ("question",), "target": ("answer",), "id": ("id",), "kind": ()}, _behind_hashes),
+    "gsm8k": Format(
+        {"prompt": ("question",), "target": ("answer",), "id": ("id",), "kind": ()},
+        _behind_hashes,
+        units_implied=True,
+        answers_anyhow=True,
+    ),
+    "multiple_choice": Format(
+        {
+            "prompt": ("question", "problem", "prompt"),
+            "target": ("answer", "answerKey", "target"),
+            "id": ("id", "question_id"),
+            "kind": ("kind", "subject", "category"),
+        },
+        read_choices=_choices,
+    ),
+    "gpqa": Format(
+        {
+            "prompt": ("Question",),
+            "target": ("Correct Answer",),
+            "id": ("Record ID",),
+            "kind": ("High-level domain", "Subdomain"),
+        },
+        read_choices=_right_first,
+        shuffles=True,
+    ),
 }
 
 
@@ -99,6 +182,7 @@ def samples_of(
     *,
     skip_bad_rows: bool = False,
     place: str = "line",
+    seed: int = 0,
 ) -> list[Example]:
     """The samples of a dataset's rows.
 
@@ -109,6 +193,7 @@ def samples_of(
         format: Of the benchmark whose rows they are, a key of `FORMATS`, or None.
         skip_bad_rows: Leave unusable rows out, with a warning, instead of refusing the dataset.
         place: What the number of a row counts.
+        seed: Of the order of options, where the format shuffles them.
 
     Raises:
         DatasetError: There are no usable rows, or a row is unusable; it names dataset, row and field of all such rows,
@@ -122,7 +207,7 @@ def samples_of(
     problems = []
     for row in rows:
         try:
-            sample = _sample(row, fields, form.read_target)
+            sample = _sample(row, fields, form, seed)
             written = _optional(row.value, fields["id"]) is not None
             if sample.id in samples:
                 raise DatasetError(_clash(sample.id, written, fields["id"][0], places[sample.id]))
@@ -157,7 +242,7 @@ def _fields_of(form: Format, columns: Mapping[str, str | None]) -> dict[str, tup
     return {role: (own,) if (own := columns.get(role)) else known for role, known in form.fields.items()}
 
 
-def _sample(row: Row, fields: Mapping[str, tuple[str, ...]], read_target: Callable[[str], str]) -> Example:
+def _sample(row: Row, fields: Mapping[str, tuple[str, ...]], form: Format, seed: int) -> Example:
     """The sample of a row; errors begin behind the line's number."""
     if row.problem is not None:
         raise DatasetError(f": {row.problem}")
@@ -167,11 +252,31 @@ def _sample(row: Row, fields: Mapping[str, tuple[str, ...]], read_target: Callab
         raise DatasetError(f", field {prompt!r}: {question!r}; it must be text that is not empty")
     _as_text(question, prompt)
     name, kind = (_optional(row.value, fields[role]) for role in ("id", "kind"))
+    name = name or str(row.number)
     try:
-        answer = read_target(_as_text(row.value[target], target))
+        if form.read_choices is not None:
+            return _multiple_choice(name, question, kind, form.read_choices(row.value, target), seed, form.shuffles)
+        answer = form.read_target(_as_text(row.value[target], target))
     except ValueError as error:
         raise DatasetError(f", field {target!r}: {_shortened(row.value[target])}; {error}") from error
-    return Example(name or str(row.number), question, answer, kind)
+    unread = [
+        field for field in (*_OPTIONS, "Incorrect Answer 1") if row.value.get(field) and field not in (prompt, target)
+    ]
+    if unread:
+        raise DatasetError(
+            f" has the field {unread[0]!r}, and options that are not read are not asked: set dataset.format to "
+            "multiple_choice (or gpqa), or take the field out"
+        )
+    return Example(name, question, answer, kind, answers_anyhow=form.answers_anyhow)
+
+
+def _multiple_choice(name: str, question: str, kind: str | None, found: Choices, seed: int, shuffles: bool) -> Example:
+    order = list(range(len(found.options)))
+    if shuffles:
+        random.Random(f"{seed}:{name}").shuffle(order)
+    options = tuple(found.options[place] for place in order)
+    letter = LETTERS[order.index(found.right)]
+    return Example(name, _asked_with(question, options), letter, kind, options=options)
 
 
 def _present(row: Mapping[str, Any], names: tuple[str, ...]) -> str:

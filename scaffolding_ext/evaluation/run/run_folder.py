@@ -15,10 +15,11 @@ from typing import Any
 from scaffolding_ext.errors import ConfigError, DatasetError, OutputError
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, each_record, prompt_hash
+from scaffolding_ext.evaluation.run.tally import COLUMNS, Tally, mark_of
 
 SAMPLES, SUMMARY, CONFIG = "samples.jsonl", "summary.json", "config.yaml"
 VOTES = "votes.jsonl"  # of a run with one budget for all votes, whose samples.jsonl holds their single samples
-_FILES = (SAMPLES, VOTES, SUMMARY, CONFIG)
+_FILES = (SAMPLES, VOTES, COLUMNS, SUMMARY, CONFIG)
 
 
 def answers_of(folder: Path) -> Path:
@@ -156,43 +157,96 @@ def mend(path: Path) -> bool:
         return True
 
 
+class Done:
+    """Which samples are done in which epochs, a byte for each.
+
+    Args:
+        samples: The samples.
+        epochs: How often each is run.
+    """
+
+    def __init__(self, samples: Sequence[Example], epochs: int) -> None:
+        self._number_of = {sample.id: number for number, sample in enumerate(samples)}
+        self._epochs = epochs
+        self._flags = bytearray(len(samples) * epochs)
+
+    def add(self, identity: str, epoch: int) -> None:
+        """Note a sample; its epoch must be one of the run's."""
+        self._flags[self._number_of[identity] * self._epochs + epoch] = 1
+
+    def __contains__(self, job: object) -> bool:
+        assert isinstance(job, tuple)
+        identity, epoch = job
+        return bool(self._flags[self._number_of[identity] * self._epochs + epoch])
+
+    def __len__(self) -> int:
+        return self._flags.count(1)
+
+
 def taken_up(
-    path: Path, samples: Sequence[Example], epochs: int, on_record: Callable[[Record], None]
-) -> set[tuple[str, int]]:
+    path: Path,
+    samples: Sequence[Example],
+    epochs: int,
+    on_record: Callable[[Record], None],
+    tally: Tally | None = None,
+    num_bytes: int = 0,
+) -> Done:
     """Read a run's records again.
 
     Args:
         path: The file of records.
         samples: The samples of now.
         epochs: How often each is run now.
-        on_record: Called with each record.
+        on_record: Called with each record that is read.
+        tally: Counted the first records, which are not read.
+        num_bytes: What they take of the file.
 
     Returns:
-        Id and epoch of each.
+        Which samples are done, those that were counted before included.
 
     Raises:
         DatasetError: The file is damaged, or the question of a record has changed.
         ConfigError: A record is of no sample or epoch of now: both may become more, not fewer.
     """
     asked = {sample.id: sample for sample in samples}
-    done: set[tuple[str, int]] = set()
-    for record in each_record(path):
-        sample = asked.get(record.id)
-        if sample is None or record.epoch >= epochs:
+    done = Done(samples, epochs)
+
+    def check(identity: str, epoch: int) -> Example:
+        sample = asked.get(identity)
+        if sample is None or epoch >= epochs:
             key = "evaluation.limit" if sample is None else "evaluation.epochs"
             raise ConfigError(
-                f"leaves out {record.id!r} in epoch {record.epoch}, which the run in {path.parent} has: a run that is "
+                f"leaves out {identity!r} in epoch {epoch}, which the run in {path.parent} has: a run that is "
                 "continued may get more samples and epochs, not fewer",
                 key,
             )
-        if record.prompt_hash != prompt_hash(sample.prompt) or record.target != sample.target:
+        return sample
+
+    def note(identity: str, epoch: int, is_same: bool) -> None:
+        if not is_same:
             raise DatasetError(
-                f"the sample {record.id!r} has changed since the run in {path.parent} began (its question or answer): "
+                f"the sample {identity!r} has changed since the run in {path.parent} began (its question or answer): "
                 "name another --output_path"
             )
-        if (record.id, record.epoch) in done:
-            raise DatasetError(f"{path} holds {record.id!r} in epoch {record.epoch} twice; delete one of the lines")
-        done.add((sample.id, record.epoch))
+        if (identity, epoch) in done:
+            raise DatasetError(f"{path} holds {identity!r} in epoch {epoch} twice; delete one of the lines")
+        done.add(identity, epoch)
+
+    if tally is not None:
+        names = list(tally.questions)
+        is_same = [
+            name not in asked or tally.mark(number) == mark_of(prompt_hash(asked[name].prompt), asked[name].target)
+            for number, name in enumerate(names)
+        ]
+        columns = tally.columns()
+        for question, epoch in zip(columns["question"].astype(int), columns["epoch"].astype(int), strict=True):
+            check(names[question], int(epoch))
+            note(names[question], int(epoch), is_same[question])
+    for record in each_record(path, num_bytes):
+        sample = check(record.id, record.epoch)
+        note(
+            record.id, record.epoch, record.prompt_hash == prompt_hash(sample.prompt) and record.target == sample.target
+        )
         on_record(record)
     return done
 

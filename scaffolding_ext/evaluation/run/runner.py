@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from scaffolding_ext import require
@@ -13,12 +13,13 @@ from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import honoured_by
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import Example
-from scaffolding_ext.evaluation.run.records import Record, RecordError, prompt_hash
-from scaffolding_ext.evaluation.run.scoring import Score, score, score_quickly
+from scaffolding_ext.evaluation.run.records import CUT_OFF, Record, RecordError, prompt_hash
+from scaffolding_ext.evaluation.run.scoring import Score, letter_of, score, score_quickly
 from scaffolding_ext.evaluation.run.sections import figures_of
 from scaffolding_ext.host.arguments import checked_prompt
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.request.audit import AuditFinding
+from scaffolding_ext.request.figures import Answers
 from scaffolding_ext.request.ledger import Ledger
 from scaffolding_ext.request.results import Completion
 
@@ -71,6 +72,7 @@ class LocalEngine:
         self._units_implied = units_implied
         self._samples_of_votes = samples_of_votes
         self._deadline_times = deadline_times or {}
+        self._asks_for_types = "task_type" in honoured_by(llm.prototype_controller)
 
     async def run(self, job: EvaluationJob) -> Record:
         """As `Engine`; cancelling it cancels the request."""
@@ -79,7 +81,8 @@ class LocalEngine:
         which: dict[str, Any] = (
             {"epoch": 0, "only_sample": job.epoch} if self._samples_of_votes else {"epoch": job.epoch}
         )
-        which |= self._type_of(sample)
+        if self._asks_for_types and sample.kind is not None:
+            which["task_type"] = sample.kind
         if self._llm.deadline is not None:
             which["deadline"] = self._llm.deadline * self._deadline_times.get(sample.kind or "", 1.0)
         result = self._llm.generate_async(sample.prompt, sample_id=sample.id, timeout=self._timeout, **which)
@@ -93,7 +96,8 @@ class LocalEngine:
             error = failure
         seconds = round(self._clock() - started, 6)
         output = result.outputs[0] if error is None else None
-        answer = None if output is None else _answer_of(output)
+        exit_reason = result.exit_reason
+        answer = None if output is None else _answer_of(output, sample, exit_reason)
         ended_at = round(time.time(), 3)
         scored = None if output is None else await self._score(answer, sample)
         published = result.program.figures
@@ -107,7 +111,7 @@ class LocalEngine:
             answer=answer,
             correct=scored is not None and scored.correct,
             verdict=None if scored is None else scored.verdict,
-            exit_reason=result.exit_reason,
+            exit_reason=exit_reason,
             ledger=result.program.ledger.to_json(),
             seconds={"total": seconds, "ended_at": ended_at, **result.program.meter.seconds},
             seed=result.program.seeds.seed,
@@ -117,12 +121,24 @@ class LocalEngine:
             kind=sample.kind,
             figures=await self._figures(published, scored, answer, sample) if published else {},
             audit=None if audited is None else await self._audit(audited, scored, sample),
+            samples=await self._samples(published, sample) if self._llm.keep_samples and output is not None else None,
         )
 
     async def _audit(self, audited: AuditFinding, scored: Score | None, sample: Example) -> dict[str, Any]:
         """What an audit found, with the score of the answer that stopping kept from the caller."""
         whole = await self._score(audited.whole, sample) if audited.changed or scored is None else scored
         return {"whole": audited.whole, "changed": audited.changed, "correct": whole.correct}
+
+    async def _samples(
+        self, published: Mapping[str, Mapping[str, Any]], sample: Example
+    ) -> list[dict[str, Any]] | None:
+        """The samples of the request's vote, marked; None where it held none."""
+        found = [value for named in published.values() for value in named.values() if isinstance(value, Answers)]
+        kept = next((each.samples for each in reversed(found) if each.samples is not None), None)
+        if kept is None:
+            return None
+        right = {each.answer: (await self._score(each.answer, sample)).correct for each in kept}
+        return [each._asdict() | {"correct": right[each.answer]} for each in kept]
 
     async def _figures(
         self, published: Mapping[str, Mapping[str, Any]], scored: Score | None, answer: str | None, sample: Example
@@ -131,16 +147,13 @@ class LocalEngine:
             assert scored is not None
             return (scored if other == answer else await self._score(other, sample)).correct
 
-        return await figures_of(published, None if scored is None else is_right)
-
-    def _type_of(self, sample: Example) -> dict[str, Any]:
-        """The sample's kind, for a controller that asks for types."""
-        asks = "task_type" in honoured_by(self._llm.prototype_controller)
-        return {"task_type": sample.kind} if asks and sample.kind is not None else {}
+        return await figures_of(published, None if scored is None else is_right, self._units_implied)
 
     async def _score(self, answer: str | None, sample: Example) -> Score:
         if sample.verify is not None:
             return await asyncio.to_thread(sample.verify, answer)
+        if sample.options:
+            answer = letter_of(answer, sample.options)
         units_implied = self._units_implied
         quick = score_quickly(answer, sample.target, units_implied=units_implied)
         if quick is not None:
@@ -170,13 +183,19 @@ def failed_record(job: EvaluationJob, error: Exception) -> Record:
     )
 
 
-def _answer_of(output: Any) -> str | None:
-    """The controller's answer; where a controller gives none, the answer that its text states."""
-    return output.answer if isinstance(output, Completion) else extract(output.text or "")
+def _answer_of(output: Any, sample: Example, exit_reason: str | None) -> str | None:
+    """The controller's answer; where it is none, what its text states. Of a multiple-choice question its letter."""
+    text = output.text or ""
+    answer = output.answer if isinstance(output, Completion) else extract(text)
+    if sample.options:
+        return letter_of(answer, sample.options, text)
+    if answer is None and sample.answers_anyhow and exit_reason != CUT_OFF:
+        return extract(text, fallback="last")
+    return answer
 
 
 OnRecord = Callable[[Record], None]
-MAX_REQUESTS = 1_000_000  # of one run
+MAX_REQUESTS = 20_000_000  # of one run
 
 
 def evaluate(
@@ -236,7 +255,7 @@ async def evaluate_async(
 
 
 def jobs_of(
-    samples: Iterable[Example], epochs: int, without: Collection[tuple[str, int]] = ()
+    samples: Iterable[Example], epochs: int, without: Container[tuple[str, int]] = ()
 ) -> Iterator[EvaluationJob]:
     """Every sample in every epoch, but those whose id and epoch are in `without`."""
     return (

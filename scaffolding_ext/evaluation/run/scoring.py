@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from scaffolding_ext.answers import Verdict, compare, equal, extract
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of options
 
 
 class Score(NamedTuple):
@@ -17,6 +20,27 @@ class Score(NamedTuple):
 
     correct: bool
     verdict: str | None
+
+
+def letter_of(answer: str | None, options: Sequence[str], text: str = "") -> str | None:
+    """The letter of the option that an answer names, by its letter or by its text; None where it names none.
+
+    Args:
+        answer: What was answered; None looks at the text.
+        options: Texts of the options, which the letters from A on name.
+        text: The whole output.
+    """
+    letters = LETTERS[: len(options)]
+    if answer is None:
+        return extract(text, choices=letters)
+    by_text = [letter for letter, option in zip(letters, options, strict=True) if _same_words(answer, option)]
+    if len(by_text) == 1:
+        return by_text[0]
+    return extract(f"\\boxed{{{answer}}}", choices=letters)
+
+
+def _same_words(answer: str, option: str) -> bool:
+    return answer.strip().casefold() == option.casefold() or compare(answer, option) is Verdict.EQUAL
 
 
 def answer_of_target(target: str) -> str:

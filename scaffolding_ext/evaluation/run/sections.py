@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from array import array
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +12,10 @@ from scaffolding_ext.answers import group
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.request.figures import Answers
 from scaffolding_ext.stats.intervals import bootstrap_quotients
+from scaffolding_ext.stats.resampling import Floats
 
 _SEED = 0  # of the resamples: a run has one summary
+_Name = tuple[str, str, str]  # of a figure: its section, its name, its kind
 _MARKED = ("best@n", "maj@n", "mean@n")
 
 
@@ -40,7 +43,9 @@ class SectionFigure(NamedTuple):
 
 
 async def figures_of(
-    published: Mapping[str, Mapping[str, Any]], is_right: Callable[[str], Awaitable[bool]] | None
+    published: Mapping[str, Mapping[str, Any]],
+    is_right: Callable[[str], Awaitable[bool]] | None,
+    units_implied: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """A request's figures as its record has them, with `Answers` marked.
 
@@ -48,6 +53,7 @@ async def figures_of(
         published: `Program.figures`.
         is_right: Whether an answer is right; asked once for each class of equal answers. None, where the request has
             failed, leaves `Answers` out.
+        units_implied: Whether 5 and 5 cm are one answer.
     """
     sections: dict[str, dict[str, Any]] = {}
     for section, figures in published.items():
@@ -56,12 +62,14 @@ async def figures_of(
             if not isinstance(value, Answers):
                 kept[name] = list(value) if isinstance(value, tuple) else value
             elif is_right is not None and value.answers:
-                kept |= await _marked(value, is_right)
+                kept |= await _marked(value, is_right, units_implied)
     return sections
 
 
-async def _marked(given: Answers, is_right: Callable[[str], Awaitable[bool]]) -> dict[str, list[float]]:
-    classes = list(group(given.answers) if given.classes is None else given.classes)
+async def _marked(
+    given: Answers, is_right: Callable[[str], Awaitable[bool]], units_implied: bool
+) -> dict[str, list[float]]:
+    classes = list(group(given.answers, units_implied=units_implied) if given.classes is None else given.classes)
     of_class = {-1: False}
     for number, answer in zip(classes, given.answers, strict=True):
         if number not in of_class and answer is not None:
@@ -89,11 +97,11 @@ class Sections:
     """Sums the figures of records up as they come; it keeps two sums a question and figure."""
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+        self._sums: dict[_Name, tuple[array[float], array[float]]] = {}
         self._counts: dict[tuple[str, str], dict[str, float]] = {}
 
-    def add(self, question: str, figures: Mapping[str, Mapping[str, Any]]) -> None:
-        """Count the figures of one record."""
+    def add(self, question: int, figures: Mapping[str, Mapping[str, Any]]) -> None:
+        """Count the figures of one record, of the question with that number."""
         for section, named in figures.items():
             for name, value in named.items():
                 if isinstance(value, Mapping):
@@ -102,39 +110,52 @@ class Sections:
                         counts[which] = counts.get(which, 0) + number
                     continue
                 kind, num, of = ("share", *value) if isinstance(value, (list, tuple)) else ("mean", value, 1)
-                sums = self._sums.setdefault((section, name, kind), {}).setdefault(question, [0, 0])
-                sums[0] += num
-                sums[1] += of
+                key = section, name, kind
+                if key not in self._sums:
+                    self._sums[key] = array("d"), array("d")
+                for sums, amount in zip(self._sums[key], (num, of), strict=True):
+                    if len(sums) <= question:
+                        sums.frombytes(bytes(8 * (question + 1 - len(sums))))
+                    sums[question] += amount
 
-    def figures(self, questions: Collection[str]) -> dict[str, dict[str, SectionFigure]]:
-        """All figures by section.
+    def columns(self, num_questions: int) -> tuple[list[_Name], Floats]:
+        """The figures' names, and their sums: parts and wholes, shape [num_figures, 2, num_questions]."""
+        columns = np.zeros((len(self._sums), 2, num_questions))
+        for place, pair in enumerate(self._sums.values()):
+            for which, sums in enumerate(pair):
+                columns[place, which, : len(sums)] = sums
+        return list(self._sums), columns
 
-        Args:
-            questions: Ids of all questions, from which resamples are drawn.
-        """
+    def counts(self) -> list[tuple[str, str, dict[str, float]]]:
+        """Section, name and counts of each figure that counts by name."""
+        return [(*key, counts) for key, counts in self._counts.items()]
+
+    @classmethod
+    def of(cls, names: Iterable[Sequence[str]], sums: Floats, counts: Iterable[Sequence[Any]]) -> Sections:
+        """The inverse of `columns` and `counts`."""
+        found = cls()
+        for name, pair in zip(names, sums, strict=True):
+            section, figure, kind = name
+            found._sums[section, figure, kind] = array("d", pair[0].tobytes()), array("d", pair[1].tobytes())
+        found._counts = {(section, figure): named for section, figure, named in counts}
+        return found
+
+    def figures(self, num_questions: int) -> dict[str, dict[str, SectionFigure]]:
+        """All figures by section; resamples are drawn from all questions of the run, of which this is the number."""
         found: dict[str, dict[str, SectionFigure]] = {}
-        ends = self._intervals(list(questions))
-        for key, sums in self._sums.items():
-            section, name, kind = key
-            num, of = (sum(column) for column in zip(*sums.values(), strict=True))
-            low, high = ends.get(key, (None, None))
-            value = num / of if of else None
-            found.setdefault(section, {})[name] = SectionFigure(kind, value, low, high, num, of)
+        names, sums = self.columns(num_questions)
+        totals = sums.sum(axis=2)
+        told = [place for place in range(len(names)) if totals[place, 1] > 0]
+        ends: dict[int, tuple[float, float]] = {}
+        if num_questions > 1 and told:
+            quotients = bootstrap_quotients(sums[told, 0].T, sums[told, 1].T, rng=np.random.default_rng(_SEED))
+            ends = {place: (low, high) for place, (_, low, high) in zip(told, quotients, strict=True)}
+        for place, (section, name, kind) in enumerate(names):
+            num, of = (float(total) for total in totals[place])
+            low, high = ends.get(place, (None, None))
+            found.setdefault(section, {})[name] = SectionFigure(kind, num / of if of else None, low, high, num, of)
         for (section, name), counts in self._counts.items():
             total = sum(counts.values())
             named = dict(sorted(counts.items(), key=lambda item: -item[1]))
             found.setdefault(section, {})[name] = SectionFigure("counts", None, None, None, total, total, named)
         return found
-
-    def _intervals(self, questions: list[str]) -> dict[tuple[str, str, str], tuple[float, float]]:
-        """The ends of all quotients that have some, from the same resamples."""
-        keys = [key for key, sums in self._sums.items() if sum(of for _, of in sums.values()) > 0]
-        if len(questions) < 2 or not keys:
-            return {}
-        rows = {question: number for number, question in enumerate(questions)}
-        above, below = np.zeros((2, len(questions), len(keys)))
-        for column, key in enumerate(keys):
-            for question, (num, of) in self._sums[key].items():
-                above[rows[question], column], below[rows[question], column] = num, of
-        quotients = bootstrap_quotients(above, below, rng=np.random.default_rng(_SEED))
-        return {key: (low, high) for key, (_, low, high) in zip(keys, quotients, strict=True)}

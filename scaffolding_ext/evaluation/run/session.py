@@ -18,22 +18,25 @@ from scaffolding_ext import __version__
 from scaffolding_ext.controllers.base import BaseController, sub_controllers
 from scaffolding_ext.documents import json_text, write_text
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Example, format_of, load_dataset
 from scaffolding_ext.evaluation.run.progress import progress_shown
 from scaffolding_ext.evaluation.run.ray_engine import ray_engine
 from scaffolding_ext.evaluation.run.records import Record, record_writer
+from scaffolding_ext.evaluation.run.rows import FORMATS
 from scaffolding_ext.evaluation.run.run_folder import (
     CONFIG,
     SAMPLES,
     SUMMARY,
     VOTES,
+    Done,
     check_config,
     fingerprint,
     mend,
     taken_up,
 )
 from scaffolding_ext.evaluation.run.runner import Engine, EvaluationJob, LocalEngine, check_samples, jobs_of, run_rounds
-from scaffolding_ext.evaluation.run.summary import Summary, Tally, summarize
+from scaffolding_ext.evaluation.run.summary import Summary, summary_of
+from scaffolding_ext.evaluation.run.tally import Tally
 from scaffolding_ext.evaluation.run.vote_budget import VoteBudget
 from scaffolding_ext.protocol import Controller
 from scaffolding_ext.protocol.notes import TokenCounts
@@ -47,12 +50,25 @@ def local_engine(config: StackConfig) -> Iterator[Engine]:
     """A stack in this process."""
     with build_stack(config) as llm:
         settings = config.evaluation
+        llm.keep_samples = settings.keep_samples
         yield LocalEngine(
             llm,
             settings.request_timeout,
+            units_implied=units_implied(config),
             samples_of_votes=settings.total_tokens is not None,
             deadline_times=settings.deadline_times,
         )
+
+
+def units_implied(config: StackConfig) -> bool:
+    """Whether questions name the unit: as the stack says, or its worker `compare`, or the data set's format."""
+    if config.evaluation.units_implied is not None:
+        return config.evaluation.units_implied
+    compare = config.workers.get("compare")
+    if compare is not None and "units_implied" in compare.args:
+        return bool(compare.args["units_implied"])
+    name = None if config.dataset is None else format_of(config.dataset.source, config.dataset.format)
+    return name in FORMATS and FORMATS[name].units_implied
 
 
 def engine_of(config: StackConfig) -> AbstractContextManager[Engine]:
@@ -104,13 +120,13 @@ class Session:
     ) -> None:
         self.config = config
         self.controller = check_stack(config) if controller is None else controller
-        self.tally = Tally()
-        self.done: set[tuple[str, int]] = set()
         self._samples = samples
         self._folder = folder
         self._budget = budget
         self._epochs = config.evaluation.epochs if budget is None else budget.max_samples
         check_samples(samples, self._epochs)
+        self.tally = Tally(units_implied(config), keeps_answers=self._epochs > 1)
+        self.done = Done(samples, self._epochs)
 
     @classmethod
     def of(cls, config: StackConfig, folder: Path | None) -> Session:
@@ -126,7 +142,9 @@ class Session:
         samples = load_dataset(**_dataset_of(config), limit=limit)
         budget = None
         if settings.total_tokens is not None:
-            budget = VoteBudget(controller, samples, settings.total_tokens, settings.spending)
+            budget = VoteBudget(
+                controller, samples, settings.total_tokens, settings.spending, units_implied=units_implied(config)
+            )
         return cls(config, samples, folder, controller, budget)
 
     @property
@@ -176,9 +194,19 @@ class Session:
                 f"{before.evaluation.total_tokens}; name another --output_path",
                 "evaluation.total_tokens",
             )
+        if units_implied(before) != units_implied(self.config):
+            raise ConfigError(
+                f"is {units_implied(self.config)}, but the run in {self._folder} was scored with "
+                f"{units_implied(before)}; name another --output_path",
+                "evaluation.units_implied",
+            )
         if is_mended and mend(path):
             warnings.warn(f"{path}: its last line was not written to its end, and is mended", stacklevel=2)
-        self.done = taken_up(path, self._samples, self._epochs, self._count)
+        if self._budget is not None:  # it needs every record
+            self.done = taken_up(path, self._samples, self._epochs, self._count)
+            return
+        self.tally, num_bytes = Tally.read(path, units_implied(self.config), keeps_answers=self._epochs > 1)
+        self.done = taken_up(path, self._samples, self._epochs, self._count, self.tally, num_bytes)
 
     def go(self, say: Callable[[str], object], against: Mapping[tuple[str, int], int] | None = None) -> int | None:
         """Run what is not done, each record written as soon as there is one.
@@ -227,15 +255,17 @@ class Session:
         calibrations = calibration_cost(self.controller)
         price = {str(kind): each for kind, each in self.config.evaluation.price.items()}
         if self._budget is None:
-            tuned = self.config.tuned
-            promised = None if tuned is None else tuned.max_loss
-            summary = self.tally.summary(calibrations, price=price, promised_loss=promised)
+            tally, records = self.tally, SAMPLES
         else:
             votes = self._budget.votes()
             if self._folder is not None:
                 lines = (json_text(vote.to_json()) + "\n" for vote in votes)
                 write_text(self._folder / VOTES, "".join(lines))
-            summary = summarize(votes, calibrations, price=price)
+            tally, records = Tally(units_implied(self.config)), VOTES
+            for vote in votes:
+                tally.add(vote)
+        promised = None if self.config.tuned is None else self.config.tuned.max_loss
+        summary = summary_of(tally, calibrations, price=price, promised_loss=promised)
         document = self.document() | {
             "state": "finished" if stopped_by is None else "interrupted",
             "summary": summary.to_json(),
@@ -243,6 +273,7 @@ class Session:
             **({} if self._budget is None else {"budget": self._budget.figures()}),
         }
         if self._folder is not None:
+            tally.write(self._folder / records)
             write_text(self._folder / SUMMARY, json.dumps(document, indent=2) + "\n")
         return Finished(document, summary)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from array import array
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,10 +12,11 @@ import numpy.typing as npt
 from scaffolding_ext.answers import group
 from scaffolding_ext.documents import plain
 from scaffolding_ext.evaluation.run.records import Record
-from scaffolding_ext.evaluation.run.sections import SectionFigure, Sections
+from scaffolding_ext.evaluation.run.sections import SectionFigure
+from scaffolding_ext.evaluation.run.tally import OUTCOMES, Column, Tally, Undetermined
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts
-from scaffolding_ext.stats.intervals import Estimate, Interval, wilson_interval
-from scaffolding_ext.stats.repeats import majority_at_k, mean_of_questions, pass_at_k
+from scaffolding_ext.stats.intervals import Estimate, Interval, share_of_questions
+from scaffolding_ext.stats.repeats import majority_at_k, pass_at_k
 from scaffolding_ext.stats.watching import lower_bound
 
 _SEED = 0  # of subsets and resamples: a run has one summary
@@ -56,55 +54,72 @@ class Repeats(NamedTuple):
         }
 
 
-def figures_of(questions: Iterable[Sequence[Attempt]], ks: Collection[int] | None = None) -> Repeats:
+def figures_of(
+    questions: Iterable[Sequence[Attempt]], ks: Collection[int] | None = None, *, units_implied: bool = False
+) -> Repeats:
     """The figures of questions, each with its attempts in any order.
 
     Args:
         questions: At least one, each with at least one attempt.
         ks: The `k` of maj@k and pass@k; None takes the powers of two up to the epochs, and the epochs. A question with
             fewer than `k` attempts, which only a run has that was interrupted, is left out of that figure.
+        units_implied: Whether 5 and 5 cm are one answer.
 
     Raises:
         ValueError: A `k` is below 1, or above the attempts of every question.
     """
-    tables: dict[int, list[Sequence[Attempt]]] = {}  # by their number of attempts
+    tables: dict[int, tuple[list[list[bool]], list[list[int]]]] = {}  # by their number of attempts
     for attempts in questions:
-        tables.setdefault(len(attempts), []).append(sorted(attempts, key=lambda attempt: attempt.epoch))
-    n = max(tables)
+        ordered = sorted(attempts, key=lambda attempt: attempt.epoch)
+        right = [attempt.correct for attempt in ordered]
+        said = [None if attempt.correct else attempt.answer for attempt in ordered]
+        known = list(dict.fromkeys(answer for answer in said if answer is not None))
+        numbers = [-1 if answer is None else known.index(answer) for answer in said]
+        rows, classes = tables.setdefault(len(ordered), ([], []))
+        rows.append(right)
+        classes.append(_classes(numbers, right, known, units_implied))
+    return _figures_of([_Attempts(np.array(tables[size][0]), np.array(tables[size][1])) for size in sorted(tables)], ks)
+
+
+class _Attempts(NamedTuple):
+    """Questions with equally many attempts: which are right and which equal, shape [num_questions, num_attempts]."""
+
+    correct: npt.NDArray[np.bool_]
+    classes: npt.NDArray[np.int64]
+
+
+def _figures_of(tables: Sequence[_Attempts], ks: Collection[int] | None = None) -> Repeats:
+    n = max(table.correct.shape[1] for table in tables)
     wanted = sorted({2**i for i in range(n.bit_length())} | {n}) if ks is None else sorted(set(ks))
     if wanted[0] < 1 or wanted[-1] > n:
         raise ValueError(f"k is {wanted}; with {n} epochs it may be 1 to {n}")
-    parts = [_Table(tables[size]) for size in sorted(tables)]
-    means = np.concatenate([part.correct.mean(axis=1) for part in parts])
+
+    def estimated(shares: Sequence[npt.NDArray[np.float64]], k: int) -> Estimate:
+        values, size = np.concatenate(shares), n / k  # of n attempts so many subsets have no attempt in common
+        return share_of_questions(size * values, np.full(len(values), size))
+
     majority, passed = {}, {}
     for k in wanted:
-        enough = [part for part in parts if part.correct.shape[1] >= k]
+        enough = [table for table in tables if table.correct.shape[1] >= k]
         rng = np.random.default_rng(_SEED)
-        votes = [majority_at_k(part.classes, part.correct, k, rng=rng) for part in enough]
-        majority[k] = mean_of_questions(np.concatenate(votes), rng=np.random.default_rng(_SEED))
-        shares = [pass_at_k(part.correct, k) for part in enough]
-        passed[k] = mean_of_questions(np.concatenate(shares), rng=np.random.default_rng(_SEED))
-    return Repeats(n, mean_of_questions(means, rng=np.random.default_rng(_SEED)), majority, passed)
+        majority[k] = estimated([majority_at_k(table.classes, table.correct, k, rng=rng) for table in enough], k)
+        passed[k] = estimated([pass_at_k(table.correct, k) for table in enough], k)
+    return Repeats(n, estimated([table.correct.mean(axis=1) for table in tables], 1), majority, passed)
 
 
-class _Table:
-    """Questions with equally many attempts: which are right, and which answers are equal."""
+def _classes(numbers: Sequence[int], right: Sequence[bool], answers: Sequence[str], units_implied: bool) -> list[int]:
+    """Class of each attempt's answer, -1 without one; right answers, which all equal the target, are one class.
 
-    def __init__(self, questions: Sequence[Sequence[Attempt]]) -> None:
-        self.correct = np.array([[attempt.correct for attempt in attempts] for attempts in questions])
-        self.classes = np.array([_classes(attempts) for attempts in questions])
-
-
-def _classes(attempts: Sequence[Attempt]) -> list[int]:
-    """Class of each answer, -1 without one. Right answers are one class: all equal the target."""
-    if len(attempts) == 1:
-        return [-1 if attempts[0].answer is None else 0]
-    wrong = group([None if attempt.correct else attempt.answer for attempt in attempts])
-    return [0 if attempt.correct else number + (number >= 0) for attempt, number in zip(attempts, wrong, strict=True)]
+    Args:
+        numbers: Of the wrong answers; -1 for no answer, and for a right one.
+        right: Which attempts are right.
+        answers: The wrong answers by their numbers.
+        units_implied: Whether 5 and 5 cm are one answer.
+    """
+    wrong = group([None if number < 0 else answers[number] for number in numbers], units_implied=units_implied)
+    return [0 if is_right else number + (number >= 0) for is_right, number in zip(right, wrong, strict=True)]
 
 
-CUT_OFF = "length"  # the exit reason of a chain that its budget ended
-COUNTS = ("decoded", "prefilled", "reused")
 _MOST_DISCARDED = 0.1  # share of the decoded tokens; above it a run is warned about
 _MOST_UNANSWERED = 0.5  # share of the outputs that came to their end; above it a run is warned about
 _ALPHA = 0.05  # of the bound on what audits found
@@ -154,11 +169,11 @@ class Summary:
         num_undetermined: Other answers: different strings from the target, and no comparison could decide.
         num_wrong: All other answers.
         accuracy: Right answers by samples, failed ones included; None without samples.
-        accuracy_interval: 95 % Wilson interval. It takes samples as independent: with several epochs it is too narrow.
+        accuracy_interval: 95 % interval (`stats.intervals.share_of_questions`).
         accuracy_of_finished: Right answers by samples that did not fail; None where all failed. It shows how good the
             answers are, not how good the run was: failed samples are seldom a random part of all.
-        accuracy_of_finished_interval: 95 % Wilson interval.
-        repeats: mean@n, maj@k and pass@k, with 95 % intervals from resampling questions; None without samples.
+        accuracy_of_finished_interval: Likewise.
+        repeats: mean@n, maj@k and pass@k, with such intervals; None without samples.
         total_tokens: Decoded, prefilled and reused tokens.
         per_right_answer: The same, `seconds`, and with prices `cost`, by right answers; None without any.
         mean_decoded_tokens: Tokens decoded a sample: probes, verification and discarded work included.
@@ -179,6 +194,7 @@ class Summary:
         calibration_tokens: Tokens that the stack's calibrations cost before the run: decoded, prefilled and reused. No
             other figure holds them. None where there was no calibration, or where its file names no cost.
         audits: What the audits found; None where no request was audited.
+        undetermined: The first undetermined answers, three at most.
     """
 
     num_samples: int
@@ -210,6 +226,7 @@ class Summary:
     calibration_tokens: dict[str, int] | None = None
     mean_suffix_tokens: float | None = None
     audits: Audits | None = None
+    undetermined: tuple[Undetermined, ...] = ()
 
     @property
     def mean_calibration_tokens(self) -> float:
@@ -226,7 +243,7 @@ class Summary:
 
     @property
     def warnings(self) -> list[str]:
-        """What the user should change: much was decoded in vain, or most outputs state no answer."""
+        """What the user should change: much was decoded in vain, or answers are missing or do not compare."""
         found = []
         if self.discarded_share > _MOST_DISCARDED:
             found.append(
@@ -247,6 +264,13 @@ class Summary:
                 '\\boxed{} nor behind "the answer is". Ask for a box by prompt.prompt_suffix, or name the model\'s '
                 "family by prompt.family (docs/stack_files.md); `scaffolding-ext check STACK` shows what is missing"
             )
+        if self.num_undetermined:
+            shown = "; ".join(f"{one.answer!r} where {one.target!r} is asked ({one.id})" for one in self.undetermined)
+            found.append(
+                f"{self.num_undetermined} of {self.num_samples} answers could not be compared with the right one, and "
+                f"count as wrong: {shown}. Where the questions name the unit, set evaluation.units_implied: true "
+                "(docs/answers.md)"
+            )
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -262,153 +286,132 @@ def summarize(
     calibration_cost: TokenCounts | None = None,
     *,
     price: Mapping[str, float] | None = None,
+    units_implied: bool = False,
 ) -> Summary:
-    """Sum a run's records up; the arguments are those of `Tally.summary`."""
-    tally = Tally()
+    """Sum a run's records up; the arguments are those of `Tally` and of `summary_of`."""
+    tally = Tally(units_implied)
     for record in records:
         tally.add(record)
-    return tally.summary(calibration_cost, price=price)
+    return summary_of(tally, calibration_cost, price=price)
 
 
-class Tally:
-    """Counts a run's records as they come.
+def summary_of(
+    tally: Tally,
+    calibration_cost: TokenCounts | None = None,
+    *,
+    price: Mapping[str, float] | None = None,
+    promised_loss: float | None = None,
+) -> Summary:
+    """The figures of what was counted.
 
-    Attributes:
-        num_samples: Records so far.
-        num_correct: Right answers so far.
-        num_failed: Failed ones so far.
-        tokens: Decoded, prefilled and reused so far.
-        first_error: Id and message of the first that failed, or None.
+    Args:
+        tally: Counted the run's records.
+        calibration_cost: What `session.calibration_cost` says of the run's controller.
+        price: What a million tokens cost that were `decoded`, `prefilled`, `reused`; None for no costs.
+        promised_loss: The share of requests that the stack's tuning promised to lose at most.
     """
+    num_samples, num_finished = tally.num_samples, tally.num_samples - tally.num_failed
+    columns = tally.columns()
+    num_of = dict(zip(OUTCOMES, np.bincount(columns["outcome"].astype(int), minlength=len(OUTCOMES)), strict=True))
+    cost = None if not price else sum(tally.tokens[name] * each for name, each in price.items()) / _PRICED
+    seconds = float(columns["seconds"].sum())
+    spent = {**tally.tokens, "seconds": seconds, **({} if cost is None else {"cost": cost})}
+    firsts = columns["first_token"][~np.isnan(columns["first_token"])]
 
-    def __init__(self) -> None:
-        self.num_samples = self.num_correct = self.num_failed = 0
-        self.tokens = dict.fromkeys(COUNTS, 0)
-        self.first_error: str | None = None
-        self._outcomes: Counter[str] = Counter()
-        self._by_purpose: dict[str, dict[str, int]] = {}
-        self._num_unmetered_tasks = self._num_suffix_tokens = 0
-        self._seconds: Counter[str] = Counter()
-        self._first_tokens = array("d")
-        self._exit_reasons: Counter[str] = Counter()
-        self._errors: Counter[str] = Counter()
-        self._attempts: dict[str, list[Attempt]] = {}
-        self._sections = Sections()
-        self._num_audited = self._num_changed = self._num_lost = 0
-        self._jobs = array("d")  # of each: decoded tokens, seconds, when it ended
+    def mean(total: float) -> float | None:
+        return total / num_samples if num_samples else None
 
-    def add(self, record: Record) -> None:
-        """Count a record."""
-        self.num_samples += 1
-        self.num_correct += record.correct and record.error is None
-        self.num_failed += record.error is not None
-        self._outcomes[_outcome(record)] += 1
-        for name in COUNTS:
-            self.tokens[name] += record.ledger["total"][name]
-        for purpose, counts in record.ledger["by_purpose"].items():
-            of_purpose = self._by_purpose.setdefault(purpose, dict.fromkeys(COUNTS, 0))
-            for name in COUNTS:
-                of_purpose[name] += counts[name]
-        self._num_unmetered_tasks += record.ledger["num_unmetered_tasks"]
-        self._num_suffix_tokens += record.ledger.get("num_suffix_tokens", 0)
-        for phase, seconds in record.seconds.items():
-            if phase == "first_token":
-                self._first_tokens.append(seconds)
-            elif phase != "ended_at":
-                self._seconds[phase] += seconds  # type: ignore[assignment]
-        if record.error is None:
-            self._exit_reasons[record.exit_reason or "unknown"] += 1
-        else:
-            self._errors[record.error.type] += 1
-            self.first_error = self.first_error or f"{record.id}: {record.error.message}"
-        attempt = Attempt(record.epoch, record.answer, record.correct and record.error is None)
-        self._attempts.setdefault(record.id, []).append(attempt)
-        ended_at = record.seconds.get("ended_at", math.nan)
-        self._jobs.extend((record.ledger["total"]["decoded"], record.seconds["total"], ended_at))
-        if record.audit is not None:
-            self._num_audited += 1
-            self._num_changed += record.audit["changed"]
-            self._num_lost += record.audit["correct"] and not record.correct
-        if record.figures:
-            self._sections.add(record.id, record.figures)
-
-    def summary(
-        self,
-        calibration_cost: TokenCounts | None = None,
-        *,
-        price: Mapping[str, float] | None = None,
-        promised_loss: float | None = None,
-    ) -> Summary:
-        """The figures of what was counted.
-
-        Args:
-            calibration_cost: What `calibration_cost.calibration_cost` says of the run's controller.
-            price: What a million tokens cost that were `decoded`, `prefilled`, `reused`; None for no costs.
-            promised_loss: The share of requests that the stack's tuning promised to lose at most.
-        """
-        num_samples, num_finished = self.num_samples, self.num_samples - self.num_failed
-        cost = None if not price else sum(self.tokens[name] * each for name, each in price.items()) / _PRICED
-        spent = {**self.tokens, "seconds": self._seconds["total"], **({} if cost is None else {"cost": cost})}
-        firsts = np.frombuffer(self._first_tokens) if self._first_tokens else None
-        return Summary(
-            num_samples=num_samples,
-            num_failed=self.num_failed,
-            num_correct=self.num_correct,
-            num_cut_off=self._outcomes["cut_off"],
-            num_unanswered=self._outcomes["unanswered"],
-            num_undetermined=self._outcomes["undetermined"],
-            num_wrong=self._outcomes["wrong"],
-            accuracy=self.num_correct / num_samples if num_samples else None,
-            accuracy_interval=wilson_interval(self.num_correct, num_samples),
-            accuracy_of_finished=self.num_correct / num_finished if num_finished else None,
-            accuracy_of_finished_interval=wilson_interval(self.num_correct, num_finished),
-            repeats=figures_of(self._attempts.values()) if num_samples else None,
-            total_tokens=dict(self.tokens),
-            per_right_answer={name: amount / self.num_correct for name, amount in spent.items()}
-            if self.num_correct
-            else None,
-            mean_decoded_tokens=self._mean(self.tokens["decoded"]),
-            mean_computed_tokens=self._mean(self.tokens["decoded"] + self.tokens["prefilled"]),
-            mean_tokens_by_purpose={
-                purpose: {name: number / num_samples for name, number in counts.items()}
-                for purpose, counts in self._by_purpose.items()
-            },
-            num_unmetered_tasks=self._num_unmetered_tasks,
-            mean_seconds=self._mean(self._seconds["total"]),
-            mean_seconds_by_phase={
-                phase: seconds / num_samples for phase, seconds in self._seconds.items() if phase != "total"
-            },
-            seconds_to_first_token=None
-            if firsts is None
-            else {
-                "mean": float(firsts.mean()),
-                "median": float(np.median(firsts)),
-                "p95": float(np.quantile(firsts, 0.95)),
-            },
-            cost=None if cost is None else {"total": cost, "per_sample": cost / max(1, num_samples)},
-            exit_reasons=dict(self._exit_reasons.most_common()),
-            errors=dict(self._errors.most_common()),
-            jobs=_job_figures(np.frombuffer(self._jobs).reshape(-1, 3)) if num_samples else None,
-            sections=self._sections.figures(self._attempts),
-            calibration_tokens=None if calibration_cost is None else calibration_cost._asdict(),
-            mean_suffix_tokens=self._mean(self._num_suffix_tokens),
-            audits=self._audits(promised_loss) if self._num_audited else None,
-        )
-
-    def _audits(self, promised: float | None) -> Audits:
-        least = lower_bound(self._num_lost, self._num_audited, _ALPHA)
-        return Audits(self._num_audited, self._num_changed, self._num_lost, least, promised)
-
-    def _mean(self, total: float) -> float | None:
-        return total / self.num_samples if self.num_samples else None
+    return Summary(
+        num_samples=num_samples,
+        num_failed=tally.num_failed,
+        num_correct=tally.num_correct,
+        num_cut_off=int(num_of["cut_off"]),
+        num_unanswered=int(num_of["unanswered"]),
+        num_undetermined=int(num_of["undetermined"]),
+        num_wrong=int(num_of["wrong"]),
+        accuracy=mean(tally.num_correct),
+        accuracy_interval=_share_of(columns, np.ones(num_samples, bool)),
+        accuracy_of_finished=tally.num_correct / num_finished if num_finished else None,
+        accuracy_of_finished_interval=_share_of(columns, columns["outcome"] != OUTCOMES.index("failed")),
+        repeats=_repeats_of(tally, columns) if num_samples else None,
+        total_tokens=dict(tally.tokens),
+        per_right_answer={name: amount / tally.num_correct for name, amount in spent.items()}
+        if tally.num_correct
+        else None,
+        mean_decoded_tokens=mean(tally.tokens["decoded"]),
+        mean_computed_tokens=mean(tally.tokens["decoded"] + tally.tokens["prefilled"]),
+        mean_tokens_by_purpose={
+            purpose: {name: number / num_samples for name, number in counts.items()}
+            for purpose, counts in tally.by_purpose.items()
+        },
+        num_unmetered_tasks=tally.num_unmetered_tasks,
+        mean_seconds=mean(seconds),
+        mean_seconds_by_phase={phase: waited / num_samples for phase, waited in tally.phase_seconds.items()},
+        seconds_to_first_token={
+            "mean": float(firsts.mean()),
+            "median": float(np.median(firsts)),
+            "p95": float(np.quantile(firsts, 0.95)),
+        }
+        if len(firsts)
+        else None,
+        cost=None if cost is None else {"total": cost, "per_sample": cost / max(1, num_samples)},
+        exit_reasons=dict(tally.exit_reasons.most_common()),
+        errors=dict(tally.errors.most_common()),
+        jobs=_job_figures(columns) if num_samples else None,
+        sections=tally.sections.figures(len(tally.questions)),
+        calibration_tokens=None if calibration_cost is None else calibration_cost._asdict(),
+        mean_suffix_tokens=mean(tally.num_suffix_tokens),
+        audits=_audits(tally, promised_loss),
+        undetermined=tuple(tally.undetermined),
+    )
 
 
-def _job_figures(jobs: npt.NDArray[np.float64]) -> dict[str, Any]:
-    """Figures of jobs, each with its decoded tokens, its seconds and when it ended, shape [num_jobs, 3]."""
-    figures: dict[str, Any] = {"num": len(jobs)}
-    busy = _busy_seconds(jobs[:, 2] - jobs[:, 1], jobs[:, 2])
-    figures["an_hour"] = 3600 * len(jobs) / busy if busy > 0 else None
-    for name, values in (("tokens", jobs[:, 0]), ("seconds", jobs[:, 1])):
+def _audits(tally: Tally, promised: float | None) -> Audits | None:
+    num, changed, lost = (tally.audits[name] for name in ("num", "changed", "lost"))
+    return Audits(num, changed, lost, lower_bound(lost, num, _ALPHA), promised) if num else None
+
+
+def _share_of(columns: Mapping[str, Column], chosen: npt.NDArray[np.bool_]) -> Interval:
+    """Interval of the share of right answers among the chosen records."""
+    question = columns["question"].astype(np.int64)[chosen]
+    sizes = np.bincount(question)
+    right = np.bincount(question, weights=columns["outcome"][chosen] == OUTCOMES.index("correct"))
+    has_some = sizes > 0
+    return Interval(*share_of_questions(right[has_some], sizes[has_some])[1:]) if has_some.any() else Interval(0.0, 1.0)
+
+
+def _repeats_of(tally: Tally, columns: Mapping[str, Column]) -> Repeats:
+    """mean@n, maj@k and pass@k of a run's epochs."""
+    correct = columns["outcome"] == OUTCOMES.index("correct")
+    question = columns["question"].astype(np.int64)
+    sizes = np.bincount(question, minlength=len(tally.questions))
+    order = np.lexsort((columns["epoch"], question))
+    ends = np.cumsum(sizes)
+    answers = list(tally.answers)
+    tables = []
+    for size in sorted(set(sizes.tolist())):
+        own = np.flatnonzero(sizes == size)
+        places = order[(ends[own] - size)[:, None] + np.arange(size)]  # of its attempts, shape [num_questions, size]
+        classes = np.zeros_like(places)
+        if size > 1:
+            numbers = columns["answer"].astype(np.int64)[places]
+            classes = np.array(
+                [
+                    _classes(row, right, answers, tally.units_implied)
+                    for row, right in zip(numbers, correct[places], strict=True)
+                ]
+            )
+        tables.append(_Attempts(correct[places], classes))
+    return _figures_of(tables)
+
+
+def _job_figures(columns: Mapping[str, Column]) -> dict[str, Any]:
+    """How many jobs an hour there were, and their tokens and seconds."""
+    tokens, seconds, ends = (columns[name] for name in ("decoded", "seconds", "ended_at"))
+    figures: dict[str, Any] = {"num": len(ends)}
+    busy = _busy_seconds(ends - seconds, ends)
+    figures["an_hour"] = 3600 * len(ends) / busy if busy > 0 else None
+    for name, values in (("tokens", tokens), ("seconds", seconds)):
         p50, p95 = np.quantile(values, (0.5, 0.95))
         figures[name] = {"mean": float(values.mean()), "p50": float(p50), "p95": float(p95)}
     return figures
@@ -420,16 +423,3 @@ def _busy_seconds(begins: npt.NDArray[np.float64], ends: npt.NDArray[np.float64]
     begins, ends = begins[order], np.maximum.accumulate(ends[order])
     seen = np.concatenate((begins[:1], ends[:-1]))  # up to where time is counted already
     return float(np.maximum(0.0, ends - np.maximum(begins, seen)).sum())
-
-
-def _outcome(record: Record) -> str:
-    """The one group of the record, in the order in which `Summary` has them."""
-    if record.error is not None:
-        return "failed"
-    if record.correct:
-        return "correct"
-    if record.exit_reason == CUT_OFF:
-        return "cut_off"
-    if record.answer is None:
-        return "unanswered"
-    return "undetermined" if record.verdict == "undetermined" else "wrong"

@@ -39,6 +39,7 @@ class VoteBudget:
         questions: The questions to vote on.
         total_tokens: The budget.
         spending: Who gets further samples.
+        units_implied: Whether 5 and 5 cm are one answer.
 
     Attributes:
         max_samples: Most samples of a question.
@@ -49,7 +50,13 @@ class VoteBudget:
     """
 
     def __init__(
-        self, controller: Controller, questions: Sequence[Example], total_tokens: int, spending: Spending
+        self,
+        controller: Controller,
+        questions: Sequence[Example],
+        total_tokens: int,
+        spending: Spending,
+        *,
+        units_implied: bool = False,
     ) -> None:
         vote = _checked(controller)
         if total_tokens < len(questions):
@@ -60,6 +67,7 @@ class VoteBudget:
         self._questions = questions
         self._total_tokens = total_tokens
         self._spending = spending
+        self._units_implied = units_implied
         self._drawn: dict[str, dict[int, Record]] = {question.id: {} for question in questions}
 
     def add(self, record: Record) -> None:
@@ -96,14 +104,14 @@ class VoteBudget:
 
     def votes(self) -> list[Record]:
         """A record for each question that has samples: its vote, with the tokens of all of them."""
-        return [_vote_of(samples) for samples in self._samples()]
+        return [_vote_of(samples, self._classes(samples)) for samples in self._samples()]
 
     def figures(self) -> dict[str, Any]:
         """Tokens spent, samples bought, right votes, and the right votes of an oracle on these samples."""
         votes = [
             LabelledVote(
                 samples[0].id,
-                group([sample.answer for sample in samples]),
+                self._classes(samples),
                 [sample.correct for sample in samples],
                 [_decoded(sample) for sample in samples],
             )
@@ -127,9 +135,12 @@ class VoteBudget:
         """The samples of each question that has some, in the order of their index."""
         return [[drawn[index] for index in sorted(drawn)] for drawn in self._drawn.values() if drawn]
 
+    def _classes(self, samples: Sequence[Record]) -> list[int]:
+        return group([sample.answer for sample in samples], units_implied=self._units_implied)
+
     def _votes_of(self, question: Example, num_samples: int) -> Votes:
         samples = [self._drawn[question.id][index] for index in range(num_samples)]
-        classes = group([sample.answer for sample in samples])
+        classes = self._classes(samples)
         return Votes(classes, self.max_samples, lengths=[_decoded(sample) for sample in samples])
 
 
@@ -156,9 +167,8 @@ def _checked(controller: Controller) -> MajorityVoteController:
     return controller
 
 
-def _vote_of(samples: Sequence[Record]) -> Record:
+def _vote_of(samples: Sequence[Record], classes: list[int]) -> Record:
     """The vote of a question: the first sample that gave the winning answer, with what all samples cost."""
-    classes = group([sample.answer for sample in samples])
     winner, first = elect(classes)
     ended = [sample for sample in samples if sample.error is None]
     elected = samples[first] if winner >= 0 else (ended or samples)[0]

@@ -141,13 +141,23 @@ def test_a_run_counts_what_its_calibration_cost(stack, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")  # narrower, the line would be broken
     made, _ = calibrate(stack, "--alpha", "0.25")
     marginal = ("--set", "controller.args.coverage=marginal", "--set", "controller.args.calibration=made.json")
-    evaluated = ("eval", "--config", stack, *marginal, "--set", "controller.args.alpha=0.4", "--output_path", "run")
+    evaluated = (
+        "eval",
+        "--config",
+        stack,
+        *marginal,
+        "--set",
+        "controller.args.alpha=0.4",
+        "--output_path",
+        "run",
+        "--verbose",
+    )
     shown = call(*evaluated).output
     cost = made.level(0.4).ledger["total"]
     summary = json.loads(Path("run", "summary.json").read_text())["summary"]
     assert summary["calibration_tokens"] == cost
     assert f"calibration tokens, spent before: decoded {cost['decoded']}, " in shown
-    assert f"{cost['decoded'] / 6:.6g} decoded a sample of this run" in shown
+    assert f"{cost['decoded'] / 6:.4g} decoded a sample of this run" in shown
 
 
 def test_the_cost_of_a_calibration_is_found_in_sub_controllers_too(stack):

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from scaffolding_ext.evaluation.report.terminal import comparison_table
 from scaffolding_ext.evaluation.run.records import Record, RecordError
-from scaffolding_ext.evaluation.run.summary import Summary, summarize
+from scaffolding_ext.evaluation.run.summary import Summary, Undetermined, summarize
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts
 from scaffolding_ext.request.ledger import Ledger
 from scaffolding_ext.stats.intervals import wilson_interval
@@ -94,6 +94,7 @@ def test_a_summary_counts_and_averages_failed_samples_included() -> None:
         },
         sections={},
         mean_suffix_tokens=2.0,
+        undetermined=(Undetermined("3", "1", "1"),),
     )
     assert summary.repeats is not None
     assert (summary.repeats.n, summary.repeats.mean.value) == (1, pytest.approx(1 / 6))
@@ -109,12 +110,12 @@ def test_prices_give_costs_and_the_table_a_column() -> None:
 
 
 def test_one_right_answer_and_nine_time_outs_are_not_perfect() -> None:
-    summary = summarize([make(True), *[FAILED] * 9])
+    summary = summarize([make(True), *(dataclasses.replace(FAILED, id=f"q{n}") for n in range(9))])
     assert (summary.accuracy, summary.accuracy_of_finished) == (0.1, 1.0)
     assert summary.accuracy_interval == wilson_interval(1, 10)
     assert summary.accuracy_of_finished_interval == wilson_interval(1, 1)
     [line] = shown({"late": summary})
-    assert line[:7] == ["late", "10", "9", "10.0", "(1.8-40.4)", "100.0", "(20.7-100.0)"]
+    assert " ".join(line).startswith("late 10 9 10.0 (1.8 to 40.4) 100.0 (20.7 to 100.0) ")
 
 
 def test_without_samples_nothing_is_claimed() -> None:
@@ -128,7 +129,7 @@ def test_without_samples_nothing_is_claimed() -> None:
 def test_where_all_failed_nothing_is_claimed_of_the_finished() -> None:
     summary = summarize([FAILED])
     assert (summary.accuracy, summary.accuracy_of_finished) == (0.0, None)
-    assert shown({"late": summary})[0][3:6] == ["0.0", "(0.0-79.3)", "-"]
+    assert shown({"late": summary})[0][3:8] == ["0.0", "(0.0", "to", "79.3)", "-"]
 
 
 def test_a_summary_is_json() -> None:
@@ -145,22 +146,22 @@ def shown(runs: dict[str, Summary]) -> list[list[str]]:
 
 
 def test_the_table_shows_savings_against_the_first_run() -> None:
-    runs = {"base": summarize([make(True, 100)]), "quick": summarize([make(True, 60), make(False, 40)])}
+    runs = {"base": summarize([make(True, 100)]), "quick": summarize([make(True, 60), make(False, 40, id="other")])}
     base, quick = shown(runs)
-    assert base == ["base", "1", "0", "100.0", "(20.7-100.0)", "100.0", "0.0%", "-", "103.0", "2.000"]
-    assert quick == ["quick", "2", "0", "50.0", "(9.5-90.5)", "50.0", "0.0%", "50.0%", "53.0", "2.000"]
+    assert base == ["base", "1", "0", "100.0", "(20.7", "to", "100.0)", "100.0", "0.0%", "-", "103.0", "2.000"]
+    assert quick == ["quick", "2", "0", "50.0", "(9.5", "to", "90.5)", "50.0", "0.0%", "50.0%", "53.0", "2.000"]
 
 
 def test_what_a_calibration_cost_is_spread_over_the_runs_samples_and_taken_off_what_it_saves() -> None:
     runs = {
         "base": summarize([make(True, 100)]),
-        "quick": summarize([make(True, 60), make(False, 40)], TokenCounts(decoded=50, prefilled=8)),
+        "quick": summarize([make(True, 60), make(False, 40, id="other")], TokenCounts(decoded=50, prefilled=8)),
     }
     assert runs["quick"].to_json()["calibration_tokens"] == {"decoded": 50, "prefilled": 8, "reused": 0}
     assert (runs["quick"].mean_calibration_tokens, runs["base"].calibration_tokens) == (25.0, None)
     base, quick = shown(runs)
-    assert base[5:9] == ["100.0", "0.0%", "0.0", "-"]
-    assert quick[5:9] == ["50.0", "0.0%", "25.0", "25.0%"]
+    assert base[7:11] == ["100.0", "0.0%", "0.0", "-"]
+    assert quick[7:11] == ["50.0", "0.0%", "25.0", "25.0%"]
 
 
 def test_the_table_of_no_runs_is_empty() -> None:

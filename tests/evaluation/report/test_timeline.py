@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext.evaluation.compare.compared import KeptSample, kept_samples
+from scaffolding_ext.evaluation.compare.compared import PairedSample, kept_samples
 from scaffolding_ext.evaluation.compare.finished_run import read_run
 from scaffolding_ext.evaluation.report.timeline import TimelineStep, lanes_of, steps_of, write_chrome_trace
 from scaffolding_ext.evaluation.run.records import RecordError, read_records
@@ -55,7 +55,7 @@ def test_chrome_gets_a_process_a_sample_and_run_and_a_thread_a_branch(
 ) -> None:
     folder = write_run("run", [("a", True, 150, {"trace": TRACE, "epoch": 3})])
     (record,) = read_records(folder / "samples.jsonl")
-    sample = KeptSample(read_run(folder).keys[0], [record, record])
+    sample = PairedSample(read_run(folder).key(0), [record, record])
     write_chrome_trace(tmp_path / "trace.json", ["one", "two"], [sample])
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     names = {found["pid"]: found["args"]["name"] for found in events if found["name"] == "process_name"}

@@ -11,7 +11,7 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, record_writer
 from scaffolding_ext.evaluation.run.runner import evaluate_async
-from scaffolding_ext.evaluation.run.summary import Tally
+from scaffolding_ext.evaluation.run.tally import Tally
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
 

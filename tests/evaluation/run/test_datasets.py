@@ -188,7 +188,7 @@ GSM8K = {"question": "1+1?", "answer": "1+1=<<1+1=2>>2 clips.\n#### 1,234"}
         ("aime", AIME, Example("2024-I-1", "1+1?", "25")),
         ("aime", {"id": 60, "problem": "1+1?", "answer": "204", "year": "2024"}, Example("60", "1+1?", "204")),
         ("amc", AMC, Example("3", "1+1?", "27")),
-        ("gsm8k", GSM8K, Example("1", "1+1?", "1234")),
+        ("gsm8k", GSM8K, Example("1", "1+1?", "1234", answers_anyhow=True)),
     ],
 )
 def test_benchmarks_are_read_as_they_are_written(

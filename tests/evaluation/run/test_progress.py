@@ -6,7 +6,7 @@ import pytest
 
 from scaffolding_ext.evaluation.run.progress import progress_shown
 from scaffolding_ext.evaluation.run.records import Record, RecordError
-from scaffolding_ext.evaluation.run.summary import Tally
+from scaffolding_ext.evaluation.run.tally import Tally
 from scaffolding_ext.testing import FakeClock
 
 

@@ -15,7 +15,8 @@ from scaffolding_ext.errors import EngineError, RequestCancelledError
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, RecordError, prompt_hash
 from scaffolding_ext.evaluation.run.runner import evaluate, evaluate_async
-from scaffolding_ext.evaluation.run.summary import Tally
+from scaffolding_ext.evaluation.run.summary import summary_of
+from scaffolding_ext.evaluation.run.tally import Tally
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ScaffoldingOutput
 from scaffolding_ext.testing import FakeClock, Reply, ScriptedWorker
@@ -252,12 +253,12 @@ def test_a_record_tells_what_stopping_has_changed_and_the_summary_holds_it_again
     tally = Tally()
     for record in records:
         tally.add(Record.from_json(record.to_json()))
-    audits = tally.summary(promised_loss=0.02).audits
+    audits = summary_of(tally, promised_loss=0.02).audits
     assert audits is not None
     assert (audits.num, audits.num_changed, audits.num_lost, audits.is_broken) == (30, 30, 30, True)
-    assert "the promise of this stack is broken" in " ".join(tally.summary(promised_loss=0.02).warnings)
-    assert tally.summary().audits is not None
-    assert not any("promise" in warning for warning in tally.summary().warnings)
+    assert "the promise of this stack is broken" in " ".join(summary_of(tally, promised_loss=0.02).warnings)
+    assert summary_of(tally).audits is not None
+    assert not any("promise" in warning for warning in summary_of(tally).warnings)
 
 
 def test_without_audits_a_summary_says_nothing_of_them() -> None:
@@ -266,4 +267,4 @@ def test_without_audits_a_summary_says_nothing_of_them() -> None:
     assert records[0].audit is None
     tally = Tally()
     tally.add(records[0])
-    assert tally.summary(promised_loss=0.02).audits is None
+    assert summary_of(tally, promised_loss=0.02).audits is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaffolding_ext.evaluation.run.summary import Attempt, figures_of
+from scaffolding_ext.stats.intervals import share_of_questions, wilson_interval
 
 RIGHT = [Attempt(epoch, "7", True) for epoch in range(4)]
 # Two ways to write one wrong answer outvote the right one; the attempts come in another order than they are counted.
@@ -19,8 +20,8 @@ def test_figures_of_two_questions() -> None:
     assert found.passed[2].value == pytest.approx((1 + 1 / 2) / 2)
     assert found.passed[4].value == 1.0
     assert found.majority[4].value == 0.5
-    assert found.mean.low == 0.25
-    assert found.mean.high == 1.0
+    assert found.mean == share_of_questions([4, 1], [4, 4]) == found.majority[1] == found.passed[1]
+    assert found.majority[4] == share_of_questions([1, 0], [1, 1])
 
 
 def test_the_ks_are_chosen() -> None:
@@ -37,5 +38,6 @@ def test_questions_of_an_interrupted_run_count_where_they_have_enough_attempts()
     assert found.majority[4].value == found.passed[4].value == 1.0
 
 
-def test_bounds_that_nothing_is_known_of_are_null() -> None:
-    assert figures_of([RIGHT]).to_json()["mean_at_n"] == {"n": 4, "value": 1.0, "low": None, "high": None}
+def test_one_question_counts_for_one_sample_however_often_it_was_asked() -> None:
+    low, high = wilson_interval(1, 1)
+    assert figures_of([RIGHT]).to_json()["mean_at_n"] == {"n": 4, "value": 1.0, "low": low, "high": high}

@@ -1,0 +1,292 @@
+"""What is kept of a run's records: counts, and a few numbers a record. Texts and traces are counted and not kept.
+
+A run writes its tally beside its records (`columns.npz`), so that `compare` and `--resume` need not read them again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import zipfile
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scaffolding_ext import __version__
+from scaffolding_ext.errors import OutputError
+from scaffolding_ext.evaluation.run.records import CUT_OFF, Record, prompt_hash
+from scaffolding_ext.evaluation.run.sections import Sections
+
+COLUMNS = "columns.npz"  # beside a run's records
+Column = npt.NDArray[np.float64]
+COUNTS = ("decoded", "prefilled", "reused")
+OUTCOMES = ("correct", "failed", "cut_off", "unanswered", "undetermined", "wrong")
+_OUTCOME_OF = {name: float(number) for number, name in enumerate(OUTCOMES)}
+_MOST_SHOWN = 3  # undetermined answers
+_TAIL_BYTES = 2**12  # of the records, by which columns know them again
+# Columns of a record, with the types that they have in the file.
+_COLUMNS = {
+    "question": np.int32,
+    "epoch": np.int32,
+    "outcome": np.uint8,
+    "answer": np.int32,
+    "decoded": np.int64,
+    "computed": np.int64,
+    "seconds": np.float64,
+    "ended_at": np.float64,
+    "first_token": np.float64,
+}
+_COUNTERS = ("audits", "exit_reasons", "errors", "num_with_event", "vote_sizes", "phase_seconds")
+
+
+class Undetermined(NamedTuple):
+    """An answer that nobody could tell to be right or wrong."""
+
+    id: str
+    answer: str
+    target: str
+
+
+class Mark(NamedTuple):
+    """Tells whether two runs asked the same: 64 bits of the hashes of a question and of its right answer."""
+
+    prompt: int
+    target: int
+
+
+def mark_of(hash_of_prompt: str, target: str) -> Mark:
+    """The mark of a question."""
+    digest = hashlib.blake2b(target.encode(), digest_size=8).digest()
+    return Mark(int(hash_of_prompt, 16), int.from_bytes(digest, "big"))
+
+
+class Tally:
+    """Counts a run's records as they come: about 100 bytes a record, and 150 a question.
+
+    Args:
+        units_implied: Whether 5 and 5 cm are one answer.
+        keeps_answers: Whether wrong answers are kept, once each, for votes over epochs.
+
+    Attributes:
+        num_samples: Records so far.
+        num_correct: Right answers so far.
+        num_failed: Failed ones so far.
+        tokens: Decoded, prefilled and reused so far.
+        first_error: Id and message of the first that failed, or None.
+        questions: Number of each question by its id, in the order in which they came.
+        marks: Of each question.
+        answers: Number of each wrong answer.
+        by_purpose: Decoded, prefilled and reused tokens by purpose.
+        num_unmetered_tasks: Tasks whose tokens nobody counted.
+        num_suffix_tokens: Tokens of suffixes with which chains were asked.
+        exit_reasons: Of finished requests; those that name none count under `"unknown"`.
+        errors: Of failed requests, by type.
+        num_with_event: How many records' traces hold each event.
+        vote_sizes: How many samples votes drew that went several rounds.
+        phase_seconds: Seconds waited for the tasks of each purpose.
+        audits: How many requests were audited (`num`), how many answers stopping has `changed`, how many right ones it
+            has `lost`.
+        undetermined: The first undetermined answers, three at most.
+        sections: What controllers published.
+    """
+
+    def __init__(self, units_implied: bool = False, *, keeps_answers: bool = True) -> None:
+        self.units_implied = units_implied
+        self.keeps_answers = keeps_answers
+        self.num_samples = self.num_correct = self.num_failed = 0
+        self.tokens = dict.fromkeys(COUNTS, 0)
+        self.first_error: str | None = None
+        self.questions: dict[str, int] = {}
+        self.marks = array("Q")
+        self.answers: dict[str, int] = {}
+        self.by_purpose: dict[str, dict[str, int]] = {}
+        self.num_unmetered_tasks = self.num_suffix_tokens = 0
+        self.exit_reasons: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.num_with_event: Counter[str] = Counter()
+        self.vote_sizes: Counter[str] = Counter()
+        self.phase_seconds: Counter[str] = Counter()
+        self.audits: Counter[str] = Counter()
+        self.undetermined: list[Undetermined] = []
+        self.sections = Sections()
+        self._rows = array("d")
+
+    def add(self, record: Record) -> None:
+        """Count a record."""
+        number = self.questions.get(record.id)
+        if number is None:
+            number = self.questions[record.id] = len(self.questions)
+            self.marks.extend(mark_of(record.prompt_hash, record.target))
+        outcome = _outcome(record)
+        total = record.ledger["total"]
+        self.num_samples += 1
+        self.num_correct += outcome == "correct"
+        for name in COUNTS:
+            self.tokens[name] += total[name]
+        for purpose, counts in record.ledger["by_purpose"].items():
+            of_purpose = self.by_purpose.setdefault(purpose, dict.fromkeys(COUNTS, 0))
+            for name in COUNTS:
+                of_purpose[name] += counts[name]
+        self.num_unmetered_tasks += record.ledger["num_unmetered_tasks"]
+        self.num_suffix_tokens += record.ledger.get("num_suffix_tokens", 0)
+        if record.error is None:
+            self.exit_reasons[record.exit_reason or "unknown"] += 1
+        else:
+            self.num_failed += 1
+            self.errors[record.error.type] += 1
+            self.first_error = self.first_error or f"{record.id}: {record.error.message}"
+        if outcome == "undetermined" and len(self.undetermined) < _MOST_SHOWN:
+            self.undetermined.append(Undetermined(record.id, str(record.answer), record.target))
+        answer = -1
+        if self.keeps_answers and outcome != "correct" and record.answer is not None:
+            answer = self.answers.setdefault(record.answer, len(self.answers))
+        seconds = record.seconds
+        for phase, waited in seconds.items():
+            if phase not in _OWN_SECONDS:
+                self.phase_seconds[phase] += waited  # type: ignore[assignment]
+        self._rows.extend(
+            (
+                number,
+                record.epoch,
+                _OUTCOME_OF[outcome],
+                answer,
+                total["decoded"],
+                total["decoded"] + total["prefilled"],
+                seconds["total"],
+                seconds.get("ended_at", math.nan),
+                seconds.get("first_token", math.nan),
+            )
+        )
+        if record.trace:
+            self._look_at(record.trace)
+        if record.audit is not None:
+            lost = record.audit["correct"] and not record.correct
+            self.audits.update({"num": 1, "changed": int(record.audit["changed"]), "lost": int(lost)})
+        if record.figures:
+            self.sections.add(number, record.figures)
+
+    def _look_at(self, trace: Iterable[Mapping[str, Any]]) -> None:
+        self.num_with_event.update({event["event"] for event in trace})
+        for event in trace:
+            if event["event"] == "vote" and event.get("num_rounds", 1) > 1:
+                self.vote_sizes[str(event["num_samples"])] += 1
+
+    def columns(self) -> dict[str, Column]:
+        """The columns of all records, in their order; add no record as long as you hold them.
+
+        They are `question` and `epoch`, `outcome` (its place in `OUTCOMES`), `answer` (of a wrong one, -1 without),
+        tokens and seconds.
+        """
+        rows = np.frombuffer(self._rows) if self._rows else np.empty(0)
+        return dict(zip(_COLUMNS, rows.reshape(-1, len(_COLUMNS)).T, strict=True))
+
+    def write(self, records: Path) -> None:
+        """Write the tally beside a file of records, which holds just these.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        names, sums = self.sections.columns(len(self.questions))
+        header = {
+            "version": __version__,
+            "units_implied": self.units_implied,
+            "keeps_answers": self.keeps_answers,
+            "num_bytes": records.stat().st_size,
+            "tail": _tail(records, records.stat().st_size),
+            "tokens": self.tokens,
+            "first_error": self.first_error,
+            "by_purpose": self.by_purpose,
+            "num_unmetered_tasks": self.num_unmetered_tasks,
+            "num_suffix_tokens": self.num_suffix_tokens,
+            "undetermined": self.undetermined,
+            "sections": names,
+            "counts": self.sections.counts(),
+            **{name: getattr(self, name) for name in _COUNTERS},
+        }
+        texts = {"header": header, "questions": list(self.questions), "answers": list(self.answers)}
+        arrays: dict[str, Any] = {"marks": np.array(self.marks, dtype=np.uint64), "sums": sums}
+        arrays |= {f"column_{name}": column.astype(_COLUMNS[name]) for name, column in self.columns().items()}
+        arrays |= {name: np.frombuffer(json.dumps(text).encode(), np.uint8) for name, text in texts.items()}
+        path = records.parent / COLUMNS
+        try:
+            with path.open("wb") as file:
+                np.savez(file, **arrays)
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {error.strerror}") from error
+
+    @classmethod
+    def read(cls, records: Path, units_implied: bool | None = None, *, keeps_answers: bool = True) -> tuple[Tally, int]:
+        """The tally that lies beside a file of records, and how many of the file's bytes it holds.
+
+        Where there is none that fits (another version wrote it, the records were changed, or it lacks something), the
+        tally is empty and holds no bytes.
+
+        Args:
+            records: The file of records.
+            units_implied: What it must have been counted with; None takes any.
+            keeps_answers: Whether it must have the wrong answers.
+        """
+        empty = cls(bool(units_implied), keeps_answers=keeps_answers), 0
+        try:
+            with (records.parent / COLUMNS).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+                texts = {name: json.loads(file[name].tobytes()) for name in ("header", "questions", "answers")}
+                header = texts["header"]
+                if header["version"] != __version__ or header["tail"] != _tail(records, header["num_bytes"]):
+                    return empty
+                if units_implied not in (None, header["units_implied"]) or keeps_answers > header["keeps_answers"]:
+                    return empty
+                tally = cls(header["units_implied"], keeps_answers=header["keeps_answers"])
+                rows = np.column_stack([file[f"column_{name}"].astype(np.float64) for name in _COLUMNS])
+                marks, sums = file["marks"], file["sums"]
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+            return empty
+        tally._rows.frombytes(rows.tobytes())
+        tally.marks.frombytes(marks.tobytes())
+        tally.questions = {name: number for number, name in enumerate(texts["questions"])}
+        tally.answers = {name: number for number, name in enumerate(texts["answers"])}
+        tally.num_samples = len(rows)
+        outcomes = rows[:, list(_COLUMNS).index("outcome")]
+        tally.num_correct = int((outcomes == _OUTCOME_OF["correct"]).sum())
+        tally.num_failed = int((outcomes == _OUTCOME_OF["failed"]).sum())
+        for name in ("tokens", "first_error", "by_purpose", "num_unmetered_tasks", "num_suffix_tokens"):
+            setattr(tally, name, header[name])
+        for name in _COUNTERS:
+            setattr(tally, name, Counter(header[name]))
+        tally.undetermined = [Undetermined(*one) for one in header["undetermined"]]
+        tally.sections = Sections.of(header["sections"], sums, header["counts"])
+        return tally, header["num_bytes"]
+
+    def mark(self, number: int) -> Mark:
+        """The mark of a question by its number."""
+        return Mark(self.marks[2 * number], self.marks[2 * number + 1])
+
+
+_OWN_SECONDS = ("total", "ended_at", "first_token")
+
+
+def _outcome(record: Record) -> str:
+    """The one group of the record, of `OUTCOMES`."""
+    if record.error is not None:
+        return "failed"
+    if record.correct:
+        return "correct"
+    if record.exit_reason == CUT_OFF:
+        return "cut_off"
+    if record.answer is None:
+        return "unanswered"
+    return "undetermined" if record.verdict == "undetermined" else "wrong"
+
+
+def _tail(records: Path, num_bytes: int) -> str | None:
+    """Tells whether the file still begins with the bytes that were counted; None where it is shorter."""
+    with records.open("rb") as file:
+        start = max(0, num_bytes - _TAIL_BYTES)
+        file.seek(start)
+        tail = file.read(num_bytes - start)
+    return prompt_hash(tail.decode(errors="replace")) if len(tail) == num_bytes - start else None
