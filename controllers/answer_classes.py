@@ -23,7 +23,6 @@ def classify(
     open votes as strings and the trace says so. A worker that groups open-ended answers decides about all of them.
 
     Args:
-        controller: Knows what its workers can do.
         answers: The answers; None stands for "no answer" and equals nothing.
         known: What is known of earlier answers of the request. A controller that asks again and again gives one
             `AnswerClasses` of its own each time, so that new answers alone are compared.

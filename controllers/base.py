@@ -60,7 +60,6 @@ class BaseController(Controller):
 
     Attributes:
         WorkerTag: The roles of workers, where upstream's controllers have theirs.
-        required_tags: The workers that this controller itself sends tasks to; a stack without them is refused.
         required_tasks: Task types that must be served natively, because nothing can take their place.
         registries: By argument, where the types of components are found that are no controllers: a rule, for instance.
         longest_request: Most tokens behind the prompt that one of its requests reads and writes, as far as its
@@ -70,7 +69,6 @@ class BaseController(Controller):
         calibration_cost: Tokens that were spent on a calibration of its own, before any request; None where there is
             none, or nothing says how many.
         reads_logprobs: Of a reward controller: whether it reads the log-probabilities of the samples' tokens.
-        continues_answers: Whether it has workers go on with an unfinished answer, which not every chat server can.
         sampling_workers: Once bound, the tags of the stack's workers whose model says itself that it is sampled.
         prompting: Of the outermost controller of a stack: applied to the prompt when a request starts. Where it was
             never set, our host takes the prompting of the generation worker's model; None sends prompts as they are.
@@ -200,7 +198,6 @@ class BaseController(Controller):
         """The budget, lowered to what the worker's context leaves after the prompt and some reserved tokens.
 
         Args:
-            tag: The worker that continues the prompt.
             task: Its `input_tokens` are the prompt; where they are None, or the context unknown, the budget stays.
             budget: Tokens wanted.
             reserved: Tokens that must fit beyond it: a suffix and what it asks for.
@@ -232,14 +229,6 @@ class BaseController(Controller):
         **kwargs: Any,
     ) -> ControllerGenerator:
         """Run one request; under a host that opens no program, one is opened here.
-
-        Args:
-            prompt: What the user says last.
-            history: The turns before it; see `Prompting.apply`.
-            raw: Whether the prompt goes to the model as it is, without template and suffix.
-            streaming: Whether the caller reads the text while it grows: what is certain to stand is handed on.
-            last_turn: As for `Prompting.apply`.
-            **kwargs: For `process`; the prompt tells the model of the `tools` among them.
 
         Raises:
             ConfigError: There is history, or a tool, and no prompting to render it.

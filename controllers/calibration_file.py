@@ -27,9 +27,7 @@ class CalibrationFile(BaseModel):
     """The base of all calibration files. A subclass sets `kind` and `command`, and adds fields.
 
     Attributes:
-        command: The subcommand of `scaffolding-ext` that makes such a file, for errors and warnings.
         kind: Says in the file whose it is, such as `"chain_policy"`.
-        version: Of the kind's format.
         package_version: The release of this package that wrote the file.
         model: Name of the model that it was made for; None where it is not known.
         data: Name of the data that it was made from: a file, or a data set.
@@ -79,7 +77,6 @@ class CalibrationFile(BaseModel):
         """Warn where the file is used with another model than its own; a model without a name is not compared.
 
         Args:
-            model: Name of the model that it is used with.
             stacklevel: As `warnings.warn` counts: 2 blames the caller of this method.
         """
         if None not in (self.model, model) and self.model != model:

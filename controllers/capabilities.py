@@ -16,9 +16,7 @@ class Capabilities(NamedTuple):
     """What a controller knows of a worker.
 
     Attributes:
-        tasks: Task types that it serves natively.
         context_len: Prompt and generated tokens that one of its tasks may have; None where it does not say.
-        streamed_tasks: Those of the task types whose output it can stream to the caller.
         server_budget: What is known of its server's thinking budget; None where it has no server that could keep one.
         tokens_per_block: Of its KV, whose whole blocks requests that begin alike share; None where they share none, or
             it does not say.
@@ -79,10 +77,6 @@ def check_worker(worker: Worker, tag: WorkerTag, sent: Requests, continues_answe
 
     Args:
         worker: One that does not say how many log-probabilities it reports is believed to give them.
-        tag: Its role.
-        sent: What the controller sends it.
-        continues_answers: Whether the controller has it go on with an unfinished answer.
-        controller: The controller's name.
 
     Raises:
         ConfigError: It cannot.
@@ -104,11 +98,7 @@ def check_worker(worker: Worker, tag: WorkerTag, sent: Requests, continues_answe
 
 
 def refuse_worker(worker: Worker, tag: WorkerTag, what: str, name: str, controller: str) -> NoReturn:
-    """Raise an error that says what a worker cannot do, and why, if the worker's `refused` has the reason.
-
-    Raises:
-        ConfigError: Always.
-    """
+    """Raise an error that says what a worker cannot do, and why, if the worker's `refused` has the reason."""
     why = declared(worker).refused.get(name)
     raise ConfigError(
         f"{type(worker).__name__} cannot {what}, which {controller} needs{f': {why}' if why else ''}",

@@ -159,7 +159,6 @@ def is_certain(
     Args:
         thresholds: At least one.
         classes: Class of each sample's answer, -1 where there is none.
-        rewards: Reward of each path, for the measures that need it.
         min_answers: Answers that there must be, as `has_answers` counts them; whatever is measured.
 
     Raises:

@@ -55,9 +55,6 @@ class Loops:
         line_repeats: The same for cycles of lines; 0 looks for none.
         max_lines: Lines of the longest cycle of lines.
 
-    Raises:
-        ConfigError: A number is below its least.
-
     Reference:
         Fine and Wilf, "Uniqueness Theorems for Periodic Functions" (1965), on texts that have two periods: the reason
         why there are few places. Karp and Rabin, "Efficient Randomized Pattern-Matching Algorithms" (1987), search and
@@ -91,7 +88,6 @@ class Loops:
         """The repetition in which a chain ends; None where it ends in none.
 
         Args:
-            text: The chain's text, or its end.
             token_ids: Its token ids, or their end; None where they are not known.
         """
         found = self._cycle(text, CHARACTERS) if token_ids is None else self._cycle(token_ids, 1)

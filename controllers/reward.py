@@ -111,7 +111,6 @@ class RewardController(BaseController):
         self.scores: list[float] | None = None
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
-        """Score finished tasks, all in one batch."""
         if self.checks:
             verdicts = yield from self._checked(tasks)
             self.scores = [values[0] for values in verdicts]
@@ -171,7 +170,6 @@ class RewardController(BaseController):
         """P(yes) for each text of each task, in one batch.
 
         Args:
-            tasks: The tasks whose prompts precede the texts.
             texts: Of each task, solutions or beginnings of solutions, up to the place where YES or NO follows.
 
         Returns:
@@ -219,10 +217,6 @@ def first_tokens(yes: str, no: str, encode: Callable[[str], list[int]]) -> tuple
 
 def ask_verdicts(controller: BaseController, tasks: Sequence[VerifyTask]) -> ControllerGenerator:
     """Have a worker serve verify tasks, all in one batch; where it cannot, lower them, and say so in the trace.
-
-    Args:
-        controller: Knows what its worker can do.
-        tasks: Get their scores; all are one worker's.
 
     Raises:
         NoOutputError: The worker left no scores.

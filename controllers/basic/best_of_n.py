@@ -81,10 +81,7 @@ class BestOfNController(BaseController):
         """Answer the task's prompt.
 
         Args:
-            task: The task that the request began with; the output is written into it.
             sample_num: How many samples, instead of the default.
-            generation_kwargs: For the sub-controller's `process`.
-            **sampling_params: Sampling fields of this request; they reach the sub-controller, too.
         """
         num = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
         prepare(self.reward_controller, task)

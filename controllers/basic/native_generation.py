@@ -67,12 +67,10 @@ class NativeGenerationController(BaseController):
         """Generate all tasks in one batch.
 
         Args:
-            tasks: Get the outputs.
             thinking_budget: Tokens after which thinking is closed: by the worker's server where that can and does, and
                 else by a `BudgetForcingController`, in the place of this one.
             tools: Tools that the prompt has told the model of. Its answer is then its calls, in canonical JSON, or else
                 all that it says.
-            **sampling_params: Sampling fields of this request.
 
         Raises:
             ConfigError: There are tools beside a budget of thinking.

@@ -47,12 +47,6 @@ class ProcessRewardController(RewardController):
         reward: What a step scores: `"verdict"`, P(yes) to the prompt family's question about a step (or to `verdict`),
             or `"mean_logprob"`, the geometric mean of the probabilities of the step's tokens.
         **arguments: As for `RewardController`, without `checks`.
-
-    Attributes:
-        step_scores: Scores of the judged steps of each task of the last `process`.
-
-    Raises:
-        ConfigError: An argument is outside its range.
     """
 
     def __init__(

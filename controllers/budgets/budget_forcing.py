@@ -97,7 +97,6 @@ class BudgetForcingController(BaseController):
         """Answer the task's prompt.
 
         Args:
-            task: The task that the request began with; the output is written into it.
             thinking_budget: Tokens of thinking of this request; the smaller of both budgets holds.
             **sampling_params: Sampling fields of this request. `max_tokens` holds for thinking and answer together;
                 where nothing of it is left, a forced answer of at most 64 tokens comes in addition.

@@ -19,11 +19,8 @@ class TypeFit(BaseModel):
     """What `budget fit` measured of one type, an entry a budget; its other fields are for people.
 
     Attributes:
-        kind: Name of the type.
         budgets: Tokens.
         monotone: Chance of a right answer, which only rises.
-        mean_seconds: Mean time of service.
-        spread_seconds: Standard deviation of the time of service.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -39,7 +36,6 @@ class TaskTypes(CalibrationFile):
     """Types of questions. A file that somebody writes needs its `tasks` alone.
 
     Attributes:
-        tasks: The types, with fitted curves.
         fits: What was measured; empty where nothing was.
     """
 
@@ -84,11 +80,9 @@ class PlannedBudgets(CalibrationFile):
     """Budgets of a demand.
 
     Attributes:
-        demand: The load that they were planned for.
         budgets: Tokens by name of the type.
         mixture_budget: Tokens of a question whose type is not known: the best of one budget for all types.
         forecast: What the budgets come to, for people; None stands for an infinite time.
-        uniform_forecast: What `mixture_budget` for all comes to.
     """
 
     command: ClassVar = "budget plan"
@@ -103,10 +97,6 @@ class PlannedBudgets(CalibrationFile):
     @classmethod
     def of(cls, demand: Demand, **origin: str | None) -> PlannedBudgets:
         """The best budgets for a demand.
-
-        Args:
-            demand: The load.
-            **origin: Fields of the file: `model`, `data`, `fingerprint`, `date`.
 
         Raises:
             UnstableLoadError: Not even the quickest budgets can be served.

@@ -70,7 +70,7 @@ class QueueAwareBudgetController(BaseController):
         return honoured_by(self.generation_controller) | {"task_type"}
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """As every controller's; warns where the plan was measured on another model."""
+        """Bind; a warning says where the plan was measured on another model."""
         super().bind(workers)
         self.live.plan.check_model(model_of(worker_for(workers, WorkerTag.GENERATION)))
 
@@ -80,10 +80,8 @@ class QueueAwareBudgetController(BaseController):
         """Answer the task's prompt.
 
         Args:
-            task: The task that the request began with; the output is written into it.
             task_type: Name of the request's type; None asks the classifier.
             thinking_budget: Tokens of thinking of this request; the smaller of both budgets holds.
-            **kwargs: For the controller that keeps the budget.
         """
         if task_type is None and self.classifier is not None:
             task_type = self.classifier(task.input_str or "")
@@ -126,9 +124,6 @@ class LivePlan:
     Args:
         plan: The first plan.
         bounds: What counts as a drift; None keeps the plan for ever.
-
-    Attributes:
-        plan: The present plan.
     """
 
     def __init__(self, plan: PlannedBudgets, bounds: DriftBounds | None) -> None:
@@ -137,10 +132,6 @@ class LivePlan:
 
     def arrived(self, seconds: float, name: str | None) -> dict[str, Any] | None:
         """Take note of an arrival.
-
-        Args:
-            seconds: When it came, on any clock.
-            name: Its type, if it is known.
 
         Returns:
             What the plan was made anew from, for a trace; None where it stays.

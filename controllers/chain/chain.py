@@ -24,7 +24,6 @@ class Prefix(NamedTuple):
 
     Attributes:
         num_tokens: How many tokens of the chain it holds (the prompt not counted).
-        text: Their text.
         token_ids: Their ids, or None where the worker gives none.
         logprobs: For each of the tokens a dict of the likeliest ids at its place, each with a `logprob` (and perhaps a
             `rank`); None where nobody asked for `num_logprobs`: `token_logprobs` raises then.
@@ -58,7 +57,6 @@ class Chain(ABC):
 
     Attributes:
         runs_on: Whether the worker goes on with the chain while nothing of it is yielded.
-        ended: Whether the chain has ended, by itself or at its budget.
         finish_reason: Once it has ended: `"length"` where the budget ended it, `"loop"` where it repeats itself and the
             stack's `loops` are watched for, else what the worker says.
 
@@ -210,9 +208,7 @@ class ChunkText:
         """Add a chunk.
 
         Args:
-            text: As the worker decoded it.
             token_ids: Its ids, or None where the worker gives none.
-            stop: The request's stop strings.
 
         Returns:
             Whether the text now holds a stop string; it and what follows are cut off.
@@ -244,8 +240,6 @@ def is_text_of(token_ids: list[int], text: str, whole: bool = True) -> bool:
     """Whether the running request's tokenizer gives a text for token ids, parts of characters left out.
 
     Args:
-        token_ids: The ids.
-        text: The text.
         whole: Off, the text may lack an end: a worker holds back what may become a stop string.
     """
     decoded = decode(token_ids)

@@ -18,7 +18,6 @@ class Chunk(NamedTuple):
     """What was written at one go.
 
     Attributes:
-        text: As its worker decoded it.
         token_ids: Its ids; None where the worker gives none, or another model goes on, which does not know them.
         num_tokens: Tokens that reach the chain if the chunk is kept.
         num_generated: Tokens that the worker is known to have generated for it.
@@ -45,9 +44,6 @@ class ChunkChain(Chain):
     """Plain generation tasks, one a chunk; token ids are carried on, so that no text is tokenised twice.
 
     Args:
-        prompt: As for every chain.
-        max_tokens: As for every chain.
-        sampling_params: As for every chain.
         carries_ids: Off, chunks are passed on as text, to a reader with another tokenizer.
         reseeds: Whether each chunk draws from a seed of its own.
     """
@@ -164,8 +160,6 @@ class ControlledChain(ChunkChain):
     """A controller writes each piece of the chain, and may end before the piece is full.
 
     Args:
-        prompt: As for every chain.
-        max_tokens: As for every chain.
         controller: Writes; it is cloned for each piece.
     """
 
@@ -193,7 +187,6 @@ def written_chunk(work: Iterable[object], task: GenerationTask) -> ControllerGen
     """Work to `yield from`: a controller's work on a task.
 
     Args:
-        work: Its generator.
         task: What it writes into, noted as a chunk, with its `max_tokens`.
 
     Returns:

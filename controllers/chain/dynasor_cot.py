@@ -148,9 +148,7 @@ class DynasorCoTController(BaseController):
         """Answer the task's prompt.
 
         Args:
-            task: The task that the request began with; the output is written into it.
             thinking_budget: Budget of this request's chain, where that is fewer tokens.
-            **sampling_params: Sampling fields of this request.
         """
         set_sampling_params(task, sampling_params)
         audited = is_audited(self.audit)

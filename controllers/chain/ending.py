@@ -37,13 +37,8 @@ def conclude(
     budget ended stays open, for the writer that goes on with it.
 
     Args:
-        task: The task that the request began with; the output is written into it.
-        chain: Has ended by itself, at its budget, or goes on.
-        family: How thinking is closed.
-        sampling_params: Sampling fields of an answer that is asked for, `max_tokens` among them.
         exit_reason: Why a chain that goes on is left. One that ended by itself exits with `"end"`, one that its budget
             ended with `"length"`, and one that was ended since it repeats itself with `"loop"`.
-        insist_on_answer: Whether a chain that ended by itself without an answer is asked for one, too.
         at: Where the chain is left, if it has grown since the decision; None leaves it as it stands.
         cause: Why an answer had to be asked for, as `forced_answers` counts it; None: as the chain ended.
     """

@@ -48,11 +48,7 @@ class ProbeSchedule:
             gap *= self.growth
 
     def is_due(self, text: str) -> bool:
-        """Whether the chain is looked at here; else it is read on.
-
-        Args:
-            text: What the chain wrote since its last look.
-        """
+        """Whether the chain is looked at here; else it is read on."""
         return True
 
 
@@ -129,7 +125,6 @@ class LookTasks(NamedTuple):
     """What a chain is asked at one look; nothing, where no rule needs it.
 
     Attributes:
-        answer: Asks for the answer.
         entropy: Reads the token behind closed thinking.
     """
 

@@ -24,15 +24,10 @@ class ChainPolicy(CalibrationFile):
     Attributes:
         recorded: Arguments of the controller whose chains and probes were recorded.
         loss: What counts as lost: `"differs"` or `"lost"`.
-        max_loss: Largest mean loss that was allowed.
         confidence: Of keeping to that on exchangeable questions, at least 0.5; None where nothing is promised.
         testing: How settings were tested for that; None without confidence.
-        cost: Which cost was to be small.
         policy: Rule and schedule, each `{type, args}`; None where no setting loses as little: nothing is stopped.
-        chosen_on: Figures on the questions that it was chosen on.
-        reported_on: Figures on the others.
         positions: Tokens after which each chain was left under it, for the test of drift.
-        forced: Whether it was written although it lost more than `max_loss` on the others.
     """
 
     command: ClassVar = "calibrate chain"
@@ -87,7 +82,6 @@ class Calibrated(StoppingRule):
         window: Chains that a test looks back on, at least 2; no test before that many have ended.
 
     Attributes:
-        policy: The file.
         schedule: Where it looks.
 
     Raises:
@@ -113,11 +107,9 @@ class Calibrated(StoppingRule):
         return self.stop(probes) is not None
 
     def stop(self, probes: Sequence[Probe]) -> Stop | None:
-        """As its rule."""
         return None if self._rule is None else self._rule.stop(probes)
 
     def certaindex(self, probes: Sequence[Probe]) -> float:
-        """As its rule."""
         return 0.0 if self._rule is None else self._rule.certaindex(probes)
 
     def observe(self, num_tokens: int) -> Mapping[str, float] | None:

@@ -34,11 +34,9 @@ class Probe(NamedTuple):
         answer: The answer that it gave when it was asked; None where it gave none, or was not asked.
         answer_class: Number of the class of equal answers among the chain's probes, in order of first appearance; -1
             for no answer.
-        hedged: Whether the response contains a hedge word.
         response: All that the chain responded; None where it was not asked.
         is_part: Whether the answer is its first token alone, and may go on.
         answer_logprobs: Log-probability of each token of the response, up to the one that closes the box.
-        closes: Whether the response closes the chain's thinking, or the model ended it.
         entropy: Of the token behind closed thinking.
     """
 
@@ -140,9 +138,6 @@ class AnswerProbe:
 
     Attributes:
         sampling_params: All sampling fields of the answer, `max_tokens` among them.
-
-    Raises:
-        ConfigError: An argument is outside its range.
     """
 
     def __init__(
@@ -191,10 +186,7 @@ def asking(prompt: GenerationTask, prefix: Prefix, suffix: str, sampling_params:
     """A task that asks an unfinished chain for its answer with a suffix that opens a box.
 
     Args:
-        prompt: The task that the chain answers.
-        prefix: The chain so far.
         suffix: `family.probe` to ask in passing, `family.close` or `family.close_closed` to end with the answer.
-        sampling_params: Sampling fields of the answer, `max_tokens` among them.
     """
     task = continuation(prompt, prefix, sampling_params["max_tokens"], suffix)
     apply_sampling_params(task, sampling_params)
@@ -222,7 +214,6 @@ class Entropy(NamedTuple):
     """How uncertain one token is.
 
     Attributes:
-        nats: Its entropy, or a lower bound of it.
         missing: Probability of the tokens that were not reported; 0 where all were.
     """
 

@@ -32,9 +32,6 @@ class StreamChain(Chain):
     stream, behind what has arrived; where that happens twice, it grows in chunks from then on.
 
     Args:
-        prompt: As for every chain.
-        max_tokens: As for every chain.
-        sampling_params: As for every chain.
         streaming_output: Whether the chain is streamed to the caller.
         max_lead: Tokens that it may be ahead of the position asked for; None takes as many as it was last asked to
             grow: one spacing.
@@ -83,7 +80,7 @@ class StreamChain(Chain):
         return self._num_generated_before + (cost.written.decoded + cost.written.reused if cost else 0)
 
     def grow(self, num_tokens: int, beside: Sequence[Task] = ()) -> ControllerGenerator:
-        """As every chain's; where loops are watched for, it is read in steps, but runs ahead as if it were not."""
+        """Where loops are watched for, the chain is read in steps, and the stream runs ahead as if it were not."""
         goal = min(num_tokens, self.max_tokens)
         if self.loops is None or self.ended or goal <= self._num_tokens:
             yield from super().grow(num_tokens, beside)
@@ -226,11 +223,8 @@ def start_chain(
     """A chain on a task's prompt, of the kind that the worker can serve; what is lowered is said in the trace.
 
     Args:
-        controller: Knows what its worker can do.
         task: The chain answers its prompt, with its sampling fields, and within its `max_tokens` where it has any.
-        family: How the chain is asked.
         max_tokens: The chain's budget; less, where the worker's context leaves less.
-        sampling_params: Sampling fields of the chain.
         answer_tokens: Tokens of an answer that is asked for; the context keeps room for them.
         mode: `"stream"` falls back to chunks where the worker cannot stream.
         streaming_output: Whether the chain is streamed to the caller; chunks are not.

@@ -54,7 +54,6 @@ def grow_within(chain: Chain, budget: int, family: PromptFamily, server: ServerB
     Args:
         chain: Has not begun; in chunks, where the server is asked.
         budget: Tokens of thinking.
-        family: How thinking is closed.
         server: What is known of the worker's server, which may keep the budget; None where there is none.
 
     Returns:
@@ -95,9 +94,7 @@ def grow_exactly(chain: ChunkChain, budget: int, family: PromptFamily, wait: str
     is shortened where there is no room for all of it. The chain grows each time, so that this comes to an end.
 
     Args:
-        chain: Has not begun.
         budget: Tokens of thinking, those of `wait` among them.
-        family: How thinking is closed.
         wait: A text of a token at least.
 
     Returns:

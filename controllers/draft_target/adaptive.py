@@ -20,14 +20,6 @@ class AdaptiveLevel:
         alpha: Rate to keep, in (0, 1).
         step_len: Step, above 0; larger steps follow drift faster and scatter more. The paper uses 0.005.
 
-    Attributes:
-        level: Of the next decision.
-        num_decisions: So far.
-        num_fired: Decisions that fired.
-
-    Raises:
-        ValueError: A setting is out of range.
-
     Reference:
         Gibbs, Candès, "Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021, equation 2 and
         proposition 4.1.

@@ -29,8 +29,6 @@ class CalibrationTurn(NamedTuple):
 
     Attributes:
         questions: Number of each chunk's question.
-        scores: Nonconformity of each chunk.
-        taken_over: Whether the target took over.
     """
 
     questions: list[int]

@@ -35,8 +35,6 @@ class DraftTargetSetting(_Frozen):
         target_model: Name of the model that scores and takes over; None where its worker does not say.
         draft_tokens: Tokens of a drafted chunk.
         target_tokens: Tokens of a chunk that the target writes.
-        on_reject: What a rejection leads to.
-        score: Name of the nonconformity score.
     """
 
     draft_model: str | None
@@ -55,7 +53,6 @@ class TurnScores(_Frozen):
     """One turn of the calibration chains at one level.
 
     Attributes:
-        scores: Nonconformity scores of the chunks.
         rate: Share of them that were taken over, each ranked among the others; 0 where there are none.
         low: Lower end of its interval from resampling questions; None with fewer than 2 questions.
         high: Upper end.
@@ -71,7 +68,6 @@ class LevelScores(_Frozen):
     """The calibration chains that ran at one level.
 
     Attributes:
-        alpha: The level.
         turns: Their turns, from 0.
         num_target_tokens: Tokens that the target wrote in them; None in files that do not say, like the next.
         ledger: All their tokens, as `Ledger.to_json` gives them.
@@ -94,11 +90,7 @@ class ConformalCalibration(CalibrationFile):
 
     Attributes:
         source: `"online"` where the questions are those at hand, `"held_out"` where they are others.
-        setting: What the scores depend on.
-        num_chains: Chains a question.
-        seed: Of the calibration run.
         questions: A fingerprint of each question's prompt as the models read it, sorted.
-        levels: The chains of each level.
     """
 
     command: ClassVar = "calibrate conformal"
@@ -153,11 +145,7 @@ class ConformalCalibration(CalibrationFile):
                 )
 
     def is_foreign(self, prompt: str) -> bool:
-        """Whether an online calibration, which is for the questions at hand, meets another one.
-
-        Args:
-            prompt: As the models read it.
-        """
+        """Whether an online calibration, which is for the questions at hand, meets another one."""
         return self.source == "online" and fingerprint(prompt) not in self.questions
 
 

@@ -45,17 +45,11 @@ class DraftTargetChain:
         variety: Sees to it that this chain and others differ; None where there is no other.
 
     Attributes:
-        index: As given.
-        turn: Chunks drafted so far.
-        text: The text so far.
         num_tokens: Its tokens, counted by who wrote them.
         exit_reason: Why the chain has ended; None while it goes on.
-        draft_chunk: The chunk that waits for a decision.
         score: Its nonconformity; None where nothing was written, or chunks are not scored.
         waits_since: When it began to wait, in the program's seconds: when it was drafted and, where chunks are, scored.
-        seconds_drafting: What the present chunk took to be drafted and scored.
         answer: The chain's answer, once it is concluded.
-        accepted_scores: Nonconformity of the drafted chunks that stand.
     """
 
     def __init__(
@@ -132,7 +126,6 @@ class DraftTargetChain:
         """Keep the drafted chunk, or have the target take over for a chunk.
 
         Args:
-            taken_over: Whether it does.
             priority: Place among those that wait for the target, from here on: the lower, the sooner.
 
         Returns:
@@ -162,12 +155,7 @@ class DraftTargetChain:
         self.exit_reason = self.exit_reason or reason
 
     def conclude(self, family: PromptFamily, sampling_params: dict[str, Any]) -> ControllerGenerator:
-        """Read the chain's answer; where it has none, the draft model is asked for it.
-
-        Args:
-            family: How the answer is asked for.
-            sampling_params: Sampling fields of an answer that is asked for, `max_tokens` among them.
-        """
+        """Read the chain's answer; where it has none, the draft model is asked for it."""
         self.answer = extract(self.text)
         if self.answer is None:
             prefix = self._written.prefix

@@ -81,9 +81,6 @@ class ConformalDraftTargetController(BaseController):
             target's probabilities of its drafted chunks; 1 for a chain without one), or a function of the chain.
         answer_sampling_params: Sampling fields of an answer that a chain without one is asked for.
 
-    Attributes:
-        rule: Decides on the chunks.
-
     Raises:
         ConfigError: An argument is outside its range, or the calibration is of another setting.
     """
@@ -157,7 +154,7 @@ class ConformalDraftTargetController(BaseController):
         return {WorkerTag.DRAFT: Requests(max_tokens=longest), WorkerTag.TARGET: Requests(scores, longest)}
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """As every controller's; the models must be those of the calibration."""
+        """Bind; the models must be those of the calibration."""
         super().bind(workers)
         draft, target = worker_for(workers, WorkerTag.DRAFT), worker_for(workers, WorkerTag.TARGET)
         self.setting = self.setting.of_models(model_of(draft), model_of(target))

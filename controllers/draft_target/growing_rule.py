@@ -62,9 +62,6 @@ class GrowingRule(TakeOverRule):
         min_questions: Questions whose scores a turn needs before it ranks, at least 1.
         most_questions: Questions that are remembered; the oldest are forgotten, and with them the chains that lived
             under coins.
-
-    Raises:
-        ConfigError: An argument is outside its range.
     """
 
     def __init__(self, alpha: float = 0.4, min_questions: int = 8, most_questions: int = 200) -> None:

@@ -27,11 +27,9 @@ class OnWorker(BaseController):
         self.required_tags = (tag,)
 
     def clone(self) -> OnWorker:
-        """A copy for one request, with a copy of the controller."""
         return OnWorker(self.controller.clone(), self.tag)
 
     def requests(self) -> dict[str, Requests]:
-        """What the controller sends, its generation under the tag."""
         inside = WorkerTag.GENERATION.value
         sent = super().requests().items()
         return joined({self.tag.value if name == inside else name: requests} for name, requests in sent)
@@ -53,7 +51,6 @@ class OnWorker(BaseController):
         return {**others, WorkerTag.GENERATION: workers[key]}
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
-        """Do the tasks as the controller does them."""
         return on_worker(self.controller.process(tasks, **kwargs), self.tag)
 
 

@@ -25,7 +25,6 @@ class Ranks(NamedTuple):
     Attributes:
         num_greater: Calibration scores above each score, shape [num_scores].
         num_equal: Calibration scores equal to it, shape [num_scores].
-        num_calibration: Calibration scores.
     """
 
     num_greater: Integers
@@ -92,14 +91,9 @@ def leave_one_out_p_values(
     Args:
         scores: Nonconformity scores, shape [num_scores], finite, at least one. A single one has nothing to be compared
             with: its p-value is 1, or uniform with random ties.
-        ties: As in `p_values`.
-        rng: As in `p_values`.
 
     Returns:
         The p-values, shape [num_scores], in (0, 1].
-
-    Raises:
-        ValueError: As in `p_values`.
     """
     values = checked_values("scores", scores)
     ordered = np.sort(values)

@@ -79,8 +79,6 @@ class ScorePool:
 
         Args:
             score: The new score, finite.
-            ties: As in `p_values`.
-            rng: As in `p_values`.
 
         Raises:
             ValueError: The score is not finite, or random ties have no `rng`.

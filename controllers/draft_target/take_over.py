@@ -19,7 +19,6 @@ class Decision(NamedTuple):
 
     Attributes:
         taken_over: Whether the target writes instead of it, or behind it.
-        figures: What the decision was taken on, for the trace; JSON-serialisable.
         priority: Place of the chain among those that wait for the target: the lower, the sooner.
     """
 
@@ -51,7 +50,6 @@ class TakeOverRule(ABC):
         """Why the rule's promise does not hold, as the text of a warning; None where it holds.
 
         Args:
-            max_turns: Chunks that a chain may draft.
             prompt: Prompt of a request, as the models read it; None when the stack is built, before any request.
         """
         return None
@@ -73,7 +71,6 @@ class TakeOverRule(ABC):
 
         Args:
             chains: All chains of a turn in step, else one. Each has written something.
-            rngs: The generator of each chain.
 
         Returns:
             A `Decision` for each chain, as the generator's return value.

@@ -16,7 +16,6 @@ class Rate(NamedTuple):
 
     Attributes:
         rate: Share of the decisions that fired.
-        num_decisions: Decisions.
         binomial: Wilson's interval, for decisions that are independent.
         clustered: Interval from resampling whole questions; None without questions.
     """
@@ -41,8 +40,6 @@ def realised_rate(
         fired: Whether each decision fired, shape [num_decisions], booleans or 0 and 1.
         questions: Question of each decision, shape [num_decisions]. Scores of one question are alike, so the binomial
             interval is too narrow; with questions there is a clustered one beside it.
-        rng: Source of the resamples; needed with `questions`.
-        num_resamples: Bootstrap resamples.
         confidence: Nominal coverage of both intervals, in (0, 1).
 
     Raises:

@@ -60,9 +60,6 @@ class DeepConfController(BaseController):
         answer_tokens: Tokens of that answer.
         sampling_params: Sampling fields of the traces.
         family: Name of the prompt family; None takes the one of the stack's prompting.
-
-    Raises:
-        ConfigError: An argument is outside its range.
     """
 
     def __init__(
@@ -100,9 +97,7 @@ class DeepConfController(BaseController):
         """Answer the task's prompt.
 
         Args:
-            task: The task that the request began with; the output is written into it.
             sample_num: Traces in all, instead of the default.
-            **sampling_params: Sampling fields of this request.
         """
         num = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
         sampler = Sampler(self.trace_controller, task, num, sampling_params)

@@ -113,9 +113,7 @@ class MajorityVoteController(BaseController):
         """Answer the task's prompt.
 
         Args:
-            task: The task that the request began with; the output is written into it.
             sample_num: Samples of this vote, instead of the default.
-            generation_kwargs: For the sub-controller's `process`.
             only_sample: Index of one sample of the vote. It is drawn as the vote would draw it, and is the output. For
                 callers that count the votes themselves, such as an evaluation with one budget for all questions.
             **sampling_params: Sampling fields of this request; they reach the sub-controller, too. Beside `tools`,
@@ -179,9 +177,6 @@ class MajorityVoteController(BaseController):
 
         Args:
             num_samples: How many more.
-            sampler: Draws them.
-            answers: Answers so far.
-            weights: Weights so far.
             known: What is known of earlier answers; None where the answers are calls of tools.
         """
         yield sampler.start(num_samples)

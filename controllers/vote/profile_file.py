@@ -20,7 +20,6 @@ class VoteProfile(CalibrationFile):
 
     Attributes:
         max_loss: Largest loss of accuracy that was allowed, as a share.
-        policy: The allocation rule, as `{type, args}`.
         figures: Accuracy, tokens and rounds on the data, of the policy and of the full vote.
         knob: Samples after which `certaindex` was taken.
         certaindex: Certaindex of each calibration question at the knob, for the test of drift.
@@ -84,7 +83,6 @@ class CalibratedRule(AllocationRule):
         return self.rule.looks_at
 
     def refuses_weights(self, most_weight: float) -> str | None:
-        """As its policy does."""
         return self.rule.refuses_weights(most_weight)
 
     def observe(self, ended: Votes) -> Mapping[str, float] | None:

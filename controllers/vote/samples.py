@@ -71,7 +71,6 @@ def check_variety(num_samples: int, **controllers: Controller) -> None:
 
     Args:
         num_samples: Samples that a request draws by default.
-        **controllers: The controllers that draw them, by the argument that holds each.
 
     Raises:
         ConfigError: A temperature is 0.
@@ -99,7 +98,6 @@ def honoured_by_samples(controller: Controller, reads_logprobs: bool) -> frozens
     """The keywords of a request that reach every sample of a controller.
 
     Args:
-        controller: Draws the samples.
         reads_logprobs: Whether their log-probabilities are read; a chain that is cut at a thinking budget has none.
     """
     return honoured_by(controller) - ONE_GENERATION - ({"thinking_budget"} if reads_logprobs else set())
@@ -110,8 +108,6 @@ class Sample:
 
     Attributes:
         index: Its number among the samples of its prompt; its seed derives from this number.
-        task: What the sub-controller writes its output into.
-        ledger: What the run has cost so far.
         reward: The score of a reward controller, where one was asked.
         seconds: From its start to its end, where the caller keeps samples.
     """
@@ -180,13 +176,7 @@ def end_vote(
     Args:
         task: The task that the request began with; the output is written into it. The exit reason is `"certain"` where
             samples were left undrawn, `"no_answer"` where no sample has an answer, else `"vote"`.
-        samples: Those that were drawn.
-        answers: The answer of each one.
         classes: Class of each one's answer, -1 where there is none.
-        weights: What each one's vote weighs.
-        max_samples: Samples that the vote could have drawn.
-        section: Whose figures they are: the controller's.
-        **figures: For the trace, beside what every vote tells.
     """
     winner, first = elect(classes, weights)
     record(
@@ -220,7 +210,7 @@ class Sampler:
         kwargs: Passed to the sub-controller's `process`.
 
     Attributes:
-        controller: As given; set another between rounds to draw the next ones with it.
+        controller: Draws the next runs; it may be replaced between rounds.
         samples: Every run so far, in order of its index.
     """
 
@@ -265,11 +255,7 @@ class Sampler:
         return process
 
     def look_for_copies(self, controller: BaseController) -> None:
-        """Warn in the trace where all samples are one text: such a vote costs much and says nothing.
-
-        Args:
-            controller: Holds the vote; the first of its requests warns in the log, too.
-        """
+        """Warn in the trace where all samples are one text: such a vote costs much and says nothing."""
         texts = [sample.task.output_str for sample in self.samples]
         if len(texts) > 1 and len(set(texts)) == 1:
             reason = "all samples are the same text: set a temperature, and let each have a seed of its own"

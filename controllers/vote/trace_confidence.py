@@ -38,11 +38,6 @@ def trace_confidence(
 ) -> float:
     """Confidence of one trace from the log-probabilities of each position's k likeliest tokens.
 
-    Args:
-        top_logprobs: As for `position_confidences`.
-        aggregate: As for `confidence_of_positions`.
-        group_size: As there.
-
     Returns:
         The confidence in nats, at least 0.
 

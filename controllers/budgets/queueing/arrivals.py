@@ -21,8 +21,6 @@ class DriftBounds:
     Attributes:
         rate: Largest difference from the planned rate, as a share of it.
         mix: Largest total variation between the shares of the types and the planned ones, in (0, 1].
-        window: Arrivals that are compared together.
-        level: Chance of a false alarm in a window, for the rate and for the mix.
     """
 
     rate: float = 0.25
@@ -41,9 +39,7 @@ class Arrivals(NamedTuple):
     """How questions arrived in a window, beside the plan.
 
     Attributes:
-        rate: Arrivals a second, with a 95 % interval of Poisson arrivals.
         shares: Of the planned types, by name; smoothed towards the plan by one arrival a type, so that none is 0.
-        rate_drifted: Whether the rate differs from the planned one.
         mix_drifted: Whether the shares differ from the planned ones.
     """
 
@@ -75,9 +71,7 @@ def compare_arrivals(
         seconds: From the arrival before the first of them to the last, above 0.
         counts: Arrivals of each planned type; those that are not named are none.
         num_unknown: Arrivals of no planned type, which count for the rate alone.
-        arrival_rate: Of the plan.
         shares: Of the plan, above 0, with the sum 1.
-        bounds: What counts as a drift.
     """
     require.number("seconds", seconds, above=0)
     seen = np.array([counts.get(name, 0) for name in shares], dtype=np.float64)
@@ -119,8 +113,6 @@ class ArrivalWindow:
         Args:
             seconds: When it came, on any clock; an earlier one than the last is taken as of the same moment.
             name: Its type; one that is not among the shares is unknown.
-            arrival_rate: Of the plan.
-            shares: Of the plan.
 
         Returns:
             How the window that it completes compares with the plan; None before.

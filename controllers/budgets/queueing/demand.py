@@ -26,10 +26,8 @@ class Forecast(NamedTuple):
     """The results of budgets, by formula.
 
     Attributes:
-        accuracy: Mean over arrivals.
         system_time: Mean seconds of waiting and service; infinite where the load cannot be served.
         load: Share of the queue's capacity that is used.
-        objective: alpha times accuracy less system time.
     """
 
     accuracy: Floats
@@ -43,11 +41,7 @@ class Demand:
     """Types of questions that arrive together, the worth of a right answer, and the queue that serves them.
 
     Attributes:
-        types: Fitted or measured, of one sort; their probabilities sum to 1.
-        arrival_rate: Arrivals a second, of all types.
         alpha: Seconds that an accuracy of 1 is worth.
-        max_tokens: No budget is larger.
-        queue: What serves.
 
     Raises:
         ConfigError: A number is outside its range, names repeat, or types are of two sorts.
@@ -93,7 +87,6 @@ class Demand:
         """The same types at another rate and in another mix.
 
         Args:
-            arrival_rate: Arrivals a second.
             shares: Of the types by name; above 0, with the sum 1.
         """
         types = [replace(each, probability=shares[each.name]) for each in self.types]

@@ -30,10 +30,7 @@ class AccuracyFit:
     """A (1 - exp(-b l)) + D, with 95 % intervals from resampled answers.
 
     Attributes:
-        A: Accuracy that thinking can add.
         b: Rate at which thinking adds it, a token.
-        D: Accuracy without thinking.
-        largest_miss: Largest distance of a measured accuracy from the curve.
         p_value: Chance of misses as large as these; None with three budgets, which every curve fits.
         warnings: Why the curve, or a number of it, is not to be trusted.
     """
@@ -58,7 +55,6 @@ class ServiceFit:
         t0: Seconds without thinking.
         c: Seconds a token.
         spread: Standard deviation of the seconds around the line.
-        warnings: Why it is not to be trusted.
     """
 
     t0: Estimate
@@ -88,10 +84,7 @@ def fit_accuracy(
 
     Args:
         budgets: Tokens, at least three different ones, shape [num_budgets].
-        num_correct: Right answers at each.
         num_answers: Answers at each, at least 1.
-        rng: Of the resamples.
-        num_resamples: Of the intervals.
 
     Raises:
         ConfigError: Fewer than three budgets, or counts that cannot be.
@@ -131,7 +124,6 @@ def fit_service(budgets: npt.ArrayLike, seconds: npt.ArrayLike) -> ServiceFit:
 
     Args:
         budgets: Tokens of each answer, or the budget that it had, shape [num_answers].
-        seconds: Of its service, without waiting.
 
     Raises:
         ConfigError: Fewer than three answers, or one budget only.

@@ -28,11 +28,8 @@ class MeasuredType:
     """A type of question by what was measured, an entry a budget.
 
     Attributes:
-        name: Name of the type.
         probability: Share of the arrivals, above 0.
         budgets: Tokens, each more than the one before.
-        accuracies: Chance of a right answer.
-        seconds: Mean time of service.
         spread: Standard deviation of the time of service within the type, in seconds; 0 where left out.
 
     Raises:
@@ -130,13 +127,7 @@ def solve_on_grid(
 def best_by_coordinates(
     worth: Callable[[Sequence[int]], float], sizes: Sequence[int], starts: Sequence[Sequence[int]]
 ) -> list[int]:
-    """Change one place at a time to its best value, until no change gains; the best end of several starts.
-
-    Args:
-        worth: Of a place in a grid, such as the figure of a simulated queue with one seed for all places.
-        sizes: Of the grid.
-        starts: Places to begin at.
-    """
+    """Change one place at a time to its best value, until no change gains; the best end of several starts."""
     known: dict[tuple[int, ...], float] = {}
 
     def looked_up(place: Sequence[int]) -> float:

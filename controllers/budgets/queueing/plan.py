@@ -30,18 +30,13 @@ class BudgetPlan:
     """Budgets for types of questions, and what they give by the model.
 
     Attributes:
-        tasks: The types.
-        arrival_rate: Arrivals a second, of all types.
         alpha: Seconds that an accuracy of 1 is worth.
-        max_tokens: No budget is larger.
         budgets: Tokens of each type, real numbers.
         integer_budgets: Tokens of each type, whole.
         objective: alpha times accuracy less mean seconds in the system, at `budgets`.
-        integer_objective: The same at `integer_budgets`.
         rounding_bound: No rounding of `budgets` has a lower objective (eq. 41); None where rounding up might not be
             served.
         kkt_residual: How far `budgets` are from the optimum, at most 1e-8.
-        accuracy: Mean over arrivals, at `integer_budgets`.
         system_time: Mean seconds of waiting and service, at `integer_budgets`.
         load: Share of the time in which the server serves, at `integer_budgets`.
     """
@@ -81,15 +76,10 @@ def solve(
         tasks: The types; their probabilities sum to 1, up to 1 % that rounding may have cost.
         arrival_rate: Arrivals a second, of all types, above 0.
         alpha: Seconds that an accuracy of 1 is worth, at least 0.
-        max_tokens: No budget is larger.
         solver: `"lbfgs"`, or one of the paper's two: `"fixed_point"` (eq. 24) and `"projected_gradient"` (eq. 38).
         rounding: `"best"` of all roundings up and down (eq. 39), or the `"nearest"` whole budgets (eq. 40).
 
     Raises:
-        ConfigError: A number is outside its range, names repeat, or probabilities do not sum to 1; or the solver does
-            not come to the optimum, and the message has its residual.
-        UnstableLoadError: Not even budgets of 0 can be served; it has the largest rate that can.
-
     Reference: arXiv 2601.10274.
     """
     find, whole_of = SOLVERS[require.one_of("solver", solver, SOLVERS)], require.one_of("rounding", rounding, ROUNDINGS)

@@ -85,7 +85,6 @@ class Outcome(NamedTuple):
     """The result of a simulation.
 
     Attributes:
-        simulated: The simulated mean time in the system.
         formula: The mean time by Pollaczek-Khinchine; None where several are served at once.
     """
 
@@ -104,7 +103,6 @@ def simulate(
     """Serve Poisson arrivals of the types, each with its budget.
 
     Raises:
-        ConfigError: A number is outside its range.
         UnstableLoadError: Work arrives faster than the queue does it.
     """
     require.whole("num_queries", num_queries, 1000)

@@ -41,9 +41,6 @@ def coordinate_search(worth: Worth, budgets: Floats, max_tokens: float, steps: W
     """From the nearest whole budgets, the one token more or less that gains most, as long as one gains.
 
     Args:
-        worth: Says what gains.
-        budgets: With fractions.
-        max_tokens: No budget is larger.
         steps: Says which step is worth most; None asks `worth` about each, which takes long for many types.
     """
     whole = nearest(worth, budgets, max_tokens)

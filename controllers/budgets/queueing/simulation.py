@@ -68,9 +68,7 @@ def simulate_fifo(
 
     Args:
         services: Draws that many service times, in seconds.
-        arrival_rate: Arrivals a second.
         num_queries: Queries to simulate, at least 1,000.
-        rng: Source of all randomness.
         warm_up: Share of the queries at the beginning that are not counted, since the queue starts empty.
     """
     require.number("arrival_rate", arrival_rate, above=0)

@@ -46,7 +46,6 @@ def maximised(
         worth: Of budgets; not finite where they cannot be served.
         slope: Its derivatives where it is finite; None takes differences of `worth`.
         start: Budgets that can be served, shape [num_types].
-        max_tokens: No budget is larger.
         scale: Tokens by which each budget is measured, so that all bend alike, shape [num_types].
     """
 
@@ -77,8 +76,6 @@ def lbfgs(mix: Mix, start: Floats, max_rounds: int = 20) -> Floats:
     anew.
 
     Args:
-        mix: The types.
-        start: Budgets that can be served.
         max_rounds: After so many rounds it ends where it is.
     """
     budgets = fixed_point(mix, start, _FIRST_STEPS)

@@ -19,13 +19,7 @@ _EXACT = 1e-9  # and those that were not rounded
 
 
 class Given(NamedTuple):
-    """What a type of question gets for budgets: arrays of the budgets' shape.
-
-    Attributes:
-        accuracy: Chance of a right answer.
-        seconds: Mean time of service.
-        square: Mean of its square.
-    """
+    """What a type of question gets for budgets: arrays of the budgets' shape."""
 
     accuracy: Floats
     seconds: Floats
@@ -57,10 +51,7 @@ def check_served(arrival_rate: float, seconds: float, capacity: float, how: str)
     """Refuse a load that cannot be served.
 
     Args:
-        arrival_rate: Arrivals a second.
-        seconds: Mean time of service.
         capacity: Seconds of work that are done in a second at most.
-        how: Under which budgets, for the message.
 
     Raises:
         UnstableLoadError: Work arrives as fast as it is done, or faster.
@@ -74,7 +65,6 @@ class TaskType:
     """One type of question. Accuracy at l tokens is A (1 - exp(-b l)) + D, service takes t0 + c l seconds.
 
     Attributes:
-        name: Name of the type.
         probability: Share of the arrivals, above 0.
         A: Accuracy that thinking can add, in [0, 1].
         b: Rate at which thinking adds it, a token; above 0.
@@ -83,8 +73,6 @@ class TaskType:
         c: Seconds a token of thinking, above 0.
 
     Raises:
-        ConfigError: A number is outside its range.
-
     Reference: arXiv 2601.10274, eq. 1 (service) and 2 (accuracy).
     """
 
@@ -145,10 +133,7 @@ class Mix:
     """Types of questions that arrive together, as arrays of one entry a type.
 
     Attributes:
-        tasks: The types.
-        arrival_rate: Arrivals a second, of all types.
         alpha: Seconds that an accuracy of 1 is worth.
-        max_tokens: No budget is larger.
     """
 
     tasks: tuple[TaskType, ...]

@@ -110,9 +110,6 @@ def has_stabilised(classes: Sequence[int], window: int, tolerance: float) -> boo
         window: k, probes in a mixture, at least 1; twice as many are needed.
         tolerance: Largest total-variation distance that counts as no movement, in [0, 1).
 
-    Raises:
-        ValueError: A setting is out of range.
-
     Reference:
         Certaindex, arXiv 2412.20993, appendix E, definition 2.
     """

@@ -24,10 +24,8 @@ class Stop(NamedTuple):
     """Thinking is to end.
 
     Attributes:
-        reason: The request's exit reason.
         answer: What the request is left with: the `newest` answer, the `best` (the most frequent, the newest among
             equals), or `none`. Where there is no such answer the chain is asked for one, but for `none`.
-        figures: What was decided on, for the trace.
     """
 
     reason: str
@@ -48,10 +46,8 @@ class StoppingRule(ABC):
     """Decides when thinking ends.
 
     Attributes:
-        needs: What it needs to see.
         schedule: Where it looks; None leaves that to the controller.
         exit_reason: The request's exit reason where the rule ended it.
-        answer: What a request that it ended is left with (see `Stop`).
     """
 
     needs: Needs = Needs()

@@ -32,9 +32,6 @@ class EntropyAfterThinking(StoppingRule):
         min_looks: Looks before it may stop, at least 2.
         top_k: Log-probabilities that are read: as many as the vocabulary has tokens give the exact entropy.
         suffix: What closes thinking; None takes the prompt family's `close`, up to and with the opening brace.
-
-    Raises:
-        ConfigError: An argument is outside its range.
     """
 
     exit_reason = "entropy"

@@ -46,9 +46,6 @@ class GiveUp(StoppingRule):
         window: Of the signal; None takes 3 answers, or 64 tokens.
         answer: What a chain that was given up is left with: the `"best"` (the most frequent; where it has none yet, it
             is asked for one) or `"none"`.
-
-    Raises:
-        ConfigError: An argument is outside its range.
     """
 
     exit_reason = "gave_up"
@@ -109,9 +106,6 @@ def rising_threshold(num_tokens: float, least: float, most: float, midpoint: flo
     """A logistic curve over the length of a chain: near `least` at first, near `most` in the end.
 
     Args:
-        num_tokens: Length of the chain.
-        least: What it begins near.
-        most: What it rises to.
         midpoint: Tokens at which it is half way.
         steepness: Its rate, in 1 / token; 4 / steepness tokens take it from 12 to 88 % of its way.
 

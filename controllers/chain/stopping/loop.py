@@ -24,9 +24,6 @@ class LoopStop(StoppingRule):
         min_tokens: Tokens that all repeats together have at least.
         line_repeats: The same for cycles of lines that differ in their numbers alone; 0 looks for none.
         max_lines: Lines of the longest cycle of lines.
-
-    Raises:
-        ConfigError: A number is below its least.
     """
 
     needs = Needs(answer=False)

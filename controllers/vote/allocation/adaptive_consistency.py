@@ -47,9 +47,6 @@ class BetaConsistency(SequentialRule):
         confidence: Probability at which to stop, in (0.5, 1).
         min_samples: Samples drawn whatever the confidence, at least 1.
 
-    Raises:
-        ValueError: A setting is out of range.
-
     Deviation:
         The paper's code integrates numerically; this is the closed form.
     """

@@ -26,7 +26,6 @@ class Votes:
         rewards: Reward of each sample, in [0, 1], where there is one.
         lengths: Tokens of each sample, where they are known.
         weights: What each sample's vote weighs, at least 0; None where all weigh 1.
-        most_weight: The most that a vote can weigh.
         probabilities: Probability of the asked answer of each sample, where it was asked.
     """
 
@@ -105,10 +104,6 @@ class Standing(NamedTuple):
 
     Attributes:
         lead: Votes of the leader, by weight; 0 without any answer.
-        rivals: The other classes, most votes first.
-        num_samples: Samples drawn, those without an answer included.
-        num_remaining: Samples that may still be drawn.
-        most_weight: The most that each of them can weigh.
     """
 
     lead: float

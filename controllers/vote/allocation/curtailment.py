@@ -28,7 +28,6 @@ class Curtailment(SequentialRule):
         return {"curtailment": [{"leap": 1.0}]}
 
     def is_certain(self, standing: Standing) -> bool:
-        """Whether the winner of the full vote is known."""
         rivals = (*standing.rivals, Rival(0, False))  # a class not seen yet would come last
         further = standing.num_remaining * standing.most_weight
         return all((rival.num_votes + further, rival.wins_ties) <= (standing.lead, False) for rival in rivals)

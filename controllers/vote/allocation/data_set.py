@@ -63,9 +63,6 @@ def next_round(
     by at most what the samples of one round take.
 
     Args:
-        questions: The votes so far, with the lengths of their samples.
-        total_tokens: The budget.
-        claim: Sorts the votes; `evenness` gives a sample to each in turn.
         rule: Votes that the rule calls settled get no more samples; None draws up to each vote's most.
 
     Raises:
@@ -106,12 +103,6 @@ def spend(
 ) -> list[int]:
     """Spend a budget on the votes, each giving its samples in their order.
 
-    Args:
-        votes: All samples of each question.
-        total_tokens: The budget.
-        claim: As `next_round` takes it.
-        rule: As `next_round` takes it.
-
     Returns:
         How many samples each question got, shape [num_questions].
 
@@ -136,10 +127,6 @@ def skyline(votes: Sequence[LabelledVote], total_tokens: float) -> list[int]:
 
     Every question has one sample. From there, a right answer of a question costs the samples up to the first size at
     which its vote is right. The oracle buys the cheapest right answers first, which no other choice can beat.
-
-    Args:
-        votes: All samples of each question.
-        total_tokens: The budget; one sample a question is bought in any case.
 
     Returns:
         How many samples each question gets, shape [num_questions].

@@ -21,9 +21,6 @@ class AgreementDoubling(AllocationRule):
         first: Samples before the first look, at least 1.
         min_answers: Answers that a look must find: so many of the samples, or all of them where there are fewer.
 
-    Raises:
-        ValueError: A setting is out of range.
-
     Reference:
         `AdaptiveSelfConsistency` of its_hub (Red Hat AI Innovation Team), whose defaults `agreement` and `first` are.
     """

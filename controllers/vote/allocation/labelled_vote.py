@@ -14,7 +14,6 @@ class LabelledVote:
     """All samples of one question; which of them are right is known.
 
     Attributes:
-        id: The question's.
         classes: Class of each sample's answer, shape [num_samples]; -1 where there is none.
         correct: Whether each sample is right, shape [num_samples].
         lengths: Tokens of each sample, shape [num_samples].

@@ -38,8 +38,6 @@ def overtake_probability(
     Args:
         lead: Votes of the leader, at least 1.
         rival: The rival. A rival without votes stands for all answers not seen yet, and holds `concentration`.
-        num_samples: Samples drawn.
-        num_remaining: Samples still to come.
         concentration: Weight of unseen answers, above 0.
     """
     rival_mass = rival.num_votes or concentration
@@ -113,9 +111,6 @@ class LeaderChange(SequentialRule):
         miss: That probability, in [0, 1); at 0 the rule is curtailment.
         concentration: Weight of answers not seen yet, above 0, in votes; `fit_concentration` takes it from data.
 
-    Raises:
-        ValueError: A setting is out of range.
-
     Reference:
         Ours. The urn is Blackwell and MacQueen's, "Ferguson distributions via Polya urn schemes", 1973.
     """
@@ -141,5 +136,4 @@ class LeaderChange(SequentialRule):
         return {name: [{"miss": miss, **args} for miss in MISSES] for name, args in lists.items()}
 
     def is_certain(self, standing: Standing) -> bool:
-        """Whether the winner is known well enough."""
         return change_probability(standing, self.concentration) <= self.miss

@@ -21,7 +21,6 @@ class Replay(NamedTuple):
     """What a rule did.
 
     Attributes:
-        num_samples: Samples that voted.
         num_rounds: Times that it drew; samples of one round run at once.
         critical_length: Tokens of the longest sample of each round, summed: the time of the vote in decoding steps.
             0 where no lengths are known.
@@ -41,10 +40,8 @@ def replay(
     """Give the rule the samples in their order until it stops or no sample is left.
 
     Args:
-        rule: The rule.
         classes: Class of each sample's answer, shape [num_samples]; -1 where there is none.
         lengths: Tokens of each sample.
-        rewards: Reward of each sample.
     """
     num_drawn = num_rounds = critical_length = 0
     while True:
@@ -74,8 +71,6 @@ class Outcome:
 
     Attributes:
         correct: Share of right votes.
-        num_samples: Samples that voted.
-        num_rounds: Rounds of drawing.
         tokens: Tokens decoded in rounds.
         tokens_at_once: Tokens decoded where all start together and the rest is stopped.
         critical_length: Tokens on the critical path, in rounds.
@@ -104,7 +99,6 @@ def play(rule: AllocationRule, orders: Sequence[Sequence[LabelledVote]]) -> Outc
     """Play a rule on every order of every question.
 
     Args:
-        rule: The rule.
         orders: As `shuffled` gives them: equally many orders of each question.
     """
     rows, sizes = [], []

@@ -28,9 +28,6 @@ class CertaindexRule(AllocationRule):
         threshold: Least entropy certaindex.
         reward_thresholds: Further measures that must reach a threshold too; they need the samples' rewards.
         min_answers: Answers that a look must find: so many of the samples, or all of them where there are fewer.
-
-    Raises:
-        ValueError: A setting is out of range.
     """
 
     plainness = 2
@@ -61,9 +58,6 @@ class StaticThreshold(CertaindexRule):
     Args:
         knob: Samples before the look, at least 1.
 
-    Raises:
-        ValueError: A setting is out of range.
-
     Reference:
         Certaindex, arXiv 2412.20993: the detection knob and the static threshold policy.
     """
@@ -90,9 +84,6 @@ class ThresholdEvery(CertaindexRule):
 
     Args:
         step: Samples between looks, at least 1.
-
-    Raises:
-        ValueError: A setting is out of range.
 
     Reference:
         Certaindex, arXiv 2412.20993: the threshold policy applied every few steps.
