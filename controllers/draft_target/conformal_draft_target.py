@@ -182,7 +182,7 @@ class ConformalDraftTargetController(BaseController):
         set_sampling_params(task, sampling_params)
         if (doubt := self.rule.doubt(self.max_turns, task.input_str or "")) is not None:
             record("warning", what="calibration", reason=doubt)
-            if self.rule.doubt(self.max_turns) is None:  # else it was said when the stack was built
+            if doubt != self.rule.doubt(self.max_turns):  # else it was said when the stack was built
                 self._warn(doubt)
         rule = self.rule.for_request()
         chains = self.open_chains(task, scores=rule.scores_chunks)
@@ -249,10 +249,11 @@ class ConformalDraftTargetController(BaseController):
         num_target_tokens = yield from chain.settle(decision.taken_over, decision.priority)
         record("take_over" if decision.taken_over else "accept", **figures, num_target_tokens=num_target_tokens)
         rejected = decision.taken_over and self.setting.on_reject == "resample"
-        level = decision.figures.get("alpha")
+        level, num_calibration = decision.figures.get("alpha"), decision.figures.get("num_calibration")
         publish_figures(
             type(self).__name__,
             take_over_rate=Ratio(int(decision.taken_over), 1),
+            **({} if num_calibration is None else {"decided_by_coin": Ratio(int(num_calibration == 0), 1)}),
             **({} if level is None else {"alpha": Ratio(level, 1)}),
             draft_tokens=num_draft_tokens,
             target_tokens=num_target_tokens,

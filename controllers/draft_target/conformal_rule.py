@@ -17,7 +17,7 @@ from scaffolding_ext.controllers.draft_target.adaptive import AdaptiveLevel
 from scaffolding_ext.controllers.draft_target.calibration_file import ConformalCalibration, DraftTargetSetting
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.p_values import Ties, leave_one_out_p_values
-from scaffolding_ext.controllers.draft_target.scores import ScorePool, pool_key
+from scaffolding_ext.controllers.draft_target.scores import Pool, ScorePool, pool_key
 from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator
@@ -37,6 +37,8 @@ class ConformalRule(TakeOverRule):
         calibration: A calibration, or its file; needed for marginal coverage, and not used for the other. At a turn
             that no calibration chain reached, a coin of probability alpha decides, which keeps the rate.
         ties: `"random"` keeps the rate at alpha where scores tie; `"conservative"` at most at alpha.
+        pool: `"per_turn"` ranks a chunk among those of its own turn. `"first_turn"` ranks all chunks among those of the
+            first turn, as A1's released code does: alpha then holds on the first turn alone.
         adaptive_step: With a step, the level adapts online so that the rate stays at alpha under drift; decisions then
             depend on the order in which requests come. None, the default, keeps the level.
 
@@ -51,6 +53,7 @@ class ConformalRule(TakeOverRule):
         calibration: str | Path | ConformalCalibration | None = None,
         *,
         ties: Ties = "random",
+        pool: Pool = "per_turn",
         adaptive_step: float | None = None,
     ) -> None:
         self._given = {
@@ -58,11 +61,13 @@ class ConformalRule(TakeOverRule):
             "coverage": coverage,
             "calibration": calibration,
             "ties": ties,
+            "pool": pool,
             "adaptive_step": adaptive_step,
         }
         self.alpha = require.number("alpha", alpha, least=0, most=1)
         self.coverage = require.one_of("coverage", coverage, get_args(Coverage))
         self.ties = require.one_of("ties", ties, get_args(Ties))
+        self.pool = require.one_of("pool", pool, get_args(Pool))
         if coverage == "marginal" and calibration is None:
             raise ConfigError(
                 "is None, but marginal coverage ranks scores among a calibration's: make one with `scaffolding-ext "
@@ -96,8 +101,25 @@ class ConformalRule(TakeOverRule):
                 "far more chunks (47 % where 25 % was asked for, on the embedded models): choose coverage 'marginal' "
                 "with a calibration, or max_turns 1"
             )
-        if self.calibration is not None and prompt is not None and self.calibration.is_foreign(prompt):
+        if self.calibration is None:
+            return None
+        if prompt is not None and self.calibration.is_foreign(prompt):
             return "the calibration was made online, for other questions than this one"
+        return self._doubt_of_turns(self.calibration, max_turns)
+
+    def _doubt_of_turns(self, calibration: ConformalCalibration, max_turns: int) -> str | None:
+        if self.pool == "first_turn" and max_turns > 1:
+            return (
+                "pool 'first_turn' holds alpha on the first turn alone: later chunks are ranked among scores of the "
+                "first turn"
+            )
+        num_turns = sum(bool(turn.scores) for turn in calibration.level(self.alpha).turns)
+        if num_turns < max_turns:
+            return (
+                f"the calibration has scores of {num_turns} turns, and a chain may draft {max_turns} chunks: behind "
+                f"these turns a coin of probability {self.alpha:g} decides. Calibrate longer chains, or set pool "
+                "'first_turn'"
+            )
         return None
 
     def for_request(self) -> ConformalRule:
@@ -123,6 +145,7 @@ class ConformalRule(TakeOverRule):
     def _pool(self, turn: int) -> ScorePool:
         if self.calibration is None:
             return self._own
+        turn = 0 if self.pool == "first_turn" else turn
         return self._pools.get(pool_key(turn, self.alpha, self.calibration.setting.on_reject), _NO_SCORES)
 
     def _decision(self, p_value: float, num_calibration: int) -> Decision:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Sequence
+from typing import get_args
 
 import numpy as np
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
-from scaffolding_ext.controllers.draft_target.scores import ScorePool
+from scaffolding_ext.controllers.draft_target.scores import Pool, ScorePool
 from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
 from scaffolding_ext.protocol import ControllerGenerator
 
@@ -49,30 +50,66 @@ class GrowingPools:
             self._num_questions[turn] = self._num_questions.get(turn, 0) + step
 
 
+class FirstTurnScores:
+    """The first-turn scores of the last questions, each from the moment when it is known.
+
+    Args:
+        most_questions: Questions that are remembered.
+    """
+
+    def __init__(self, most_questions: int) -> None:
+        self.pool = ScorePool()
+        self._most_questions = most_questions
+        self._questions: deque[list[float]] = deque()
+
+    @property
+    def num_questions(self) -> int:
+        return len(self._questions)
+
+    def add(self, question: list[float], score: float) -> None:
+        """Put a score of a question in; the first one of a question may have the oldest question forgotten."""
+        if not question:
+            self._questions.append(question)
+            if len(self._questions) > self._most_questions:
+                for oldest in self._questions.popleft():
+                    self.pool.remove(oldest)
+        question.append(score)
+        self.pool.add(score)
+
+
 class GrowingRule(TakeOverRule):
     """Ranks a chunk among those of its turn in the questions that were answered before, at a rate near alpha.
 
-    Until enough questions have reached a turn, a coin of probability alpha decides there. Decisions depend on the order
-    in which requests end. If questions are exchangeable and requests come one after the other, a decision of the first
-    turn is a take-over with probability alpha, up to one part in the number of questions. At later turns, and where
-    requests run side by side, alpha holds about: docs/conformal.md.
+    Until `min_questions` questions have reached a turn, a coin of probability alpha decides there: by default for the
+    first 8 questions of each turn. Decisions depend on the order in which requests end. If questions are exchangeable
+    and requests come one after the other, a decision of the first turn is a take-over with probability alpha, up to one
+    part in the number of questions. At later turns, and where requests run side by side, alpha holds about:
+    docs/conformal.md.
 
     Args:
         alpha: Share of the chunks that the target takes over, in [0, 1].
         min_questions: Questions whose scores a turn needs before it ranks, at least 1.
         most_questions: Questions that are remembered; the oldest are forgotten, and with them the chains that lived
             under coins.
+        pool: `"per_turn"` ranks a chunk among those of its turn in the answered questions. `"first_turn"` ranks all
+            chunks among the first-turn chunks of the questions at hand, its own question included, each as soon as it
+            is scored; A1's released code does so. Nothing is guaranteed then.
     """
 
-    def __init__(self, alpha: float = 0.4, min_questions: int = 8, most_questions: int = 200) -> None:
+    def __init__(
+        self, alpha: float = 0.4, min_questions: int = 8, most_questions: int = 200, pool: Pool = "per_turn"
+    ) -> None:
         self.alpha = require.number("alpha", alpha, least=0, most=1)
         self.min_questions = require.whole("min_questions", min_questions)
         self._pools = GrowingPools(require.whole("most_questions", most_questions, least=self.min_questions))
+        self.pool = require.one_of("pool", pool, get_args(Pool))
+        self._first = FirstTurnScores(most_questions)
         self._scores: list[tuple[int, float]] = []  # of a request
+        self._first_scores: list[float] = []  # of a request, those of its first turn
 
     def for_request(self) -> GrowingRule:
         twin = copy.copy(self)
-        twin._scores = []
+        twin._scores, twin._first_scores = [], []
         return twin
 
     def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
@@ -84,12 +121,17 @@ class GrowingRule(TakeOverRule):
 
     def _decided(self, chain: DraftTargetChain, rng: np.random.Generator) -> Decision:
         assert chain.score is not None, "chunks are scored"
-        self._scores.append((chain.turn, chain.score))
-        pool, num_questions = self._pools.at(chain.turn)
+        if self.pool == "first_turn":
+            pool, num_questions = self._first.pool, self._first.num_questions
+        else:
+            self._scores.append((chain.turn, chain.score))
+            pool, num_questions = self._pools.at(chain.turn)
         if num_questions < self.min_questions:
             pool = _NO_SCORES  # whose p-value is uniform: a coin
         p_value = pool.p_value(chain.score, "random", rng)
         figures = {"p_value": p_value, "alpha": self.alpha, "num_calibration": len(pool)}
+        if self.pool == "first_turn" and chain.turn == 0:
+            self._first.add(self._first_scores, chain.score)
         return Decision(p_value <= self.alpha, figures, priority=p_value)
 
 

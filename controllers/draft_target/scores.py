@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isfinite
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from sortedcontainers import SortedList
@@ -88,6 +88,9 @@ class ScorePool:
         num_equal = num_at_most - self._ordered.bisect_left(score)
         ranks = Ranks(np.array([len(self) - num_at_most]), np.array([num_equal]), len(self))
         return float(ranks.p_values(ties, rng)[0])
+
+
+Pool = Literal["per_turn", "first_turn"]  # whose scores a chunk is ranked among: of its own turn, or of the first
 
 
 class PoolKey(NamedTuple):

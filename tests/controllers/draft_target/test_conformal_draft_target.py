@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import inspect
 import re
+import warnings
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,6 +39,8 @@ from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.testing import FakeClock, ScriptedWorker
 from scaffolding_ext.workers.budgeted import BudgetedWorker
+
+pytestmark = pytest.mark.filterwarnings("ignore:the take-over rule. the calibration has scores of")
 
 SETTING = {"draft_tokens": 4, "target_tokens": 6, "on_reject": "resample", "score": "mean_nll"}
 
@@ -202,6 +205,27 @@ def test_a_turn_that_no_calibration_chain_reached_is_decided_by_a_coin_of_the_sa
     assert all(event["num_calibration"] == 0 for event in decisions)
     rate = np.mean([event["event"] == "take_over" for event in decisions])
     assert rate == pytest.approx(0.4, abs=4 * (0.24 / len(decisions)) ** 0.5)
+
+
+def test_turns_that_no_calibration_chain_reached_are_warned_of_when_the_stack_is_built(events) -> None:
+    (told,) = events(run(controller(NINE)), "warning")
+    assert "scores of 1 turns" in told["reason"]
+    workers = {"draft": drafting(), "target": scored(lambda task: 5.0)}
+    with pytest.warns(CalibrationWarning, match=r"scores of 2 turns, and a chain may draft 3 chunks: .* a coin"):
+        controller(NINE, NINE, []).bind(workers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        controller(NINE, NINE, NINE).bind(workers)
+
+
+@pytest.mark.filterwarnings("ignore:the take-over rule. pool 'first_turn'")
+def test_a_pool_of_the_first_turn_decides_at_all_turns(events) -> None:
+    made = controller(NINE, max_turns=3, pool="first_turn")
+    decisions = events(run(made), "accept", "take_over")
+    assert [event["turn"] for event in decisions] == [0, 1, 2]
+    assert {event["num_calibration"] for event in decisions} == {len(NINE)}
+    with pytest.warns(CalibrationWarning, match="holds alpha on the first turn alone"):
+        made.bind({"draft": drafting(), "target": scored(lambda task: 5.0)})
 
 
 @pytest.mark.parametrize("of_the_task", [True, False])
@@ -502,6 +526,7 @@ def test_the_usual_arguments_change_the_packaged_stack_s_rule(tmp_path) -> None:
 def test_a1_s_own_settings_are_a_stack() -> None:
     made = check_stack(load_config("configs:conformal_draft_target_a1"))
     assert (made.rule.alpha, made.num_chains, made.max_tokens) == (0.4, 16, 8192)
+    assert (made.rule.pool, made.rule.min_questions) == ("first_turn", 1)
     assert (made.setting.draft_tokens, made.setting.target_tokens, made.setting.on_reject) == (500, 500, "continue")
     temperatures = {
         made.draft.controller.sampling_params["temperature"],
@@ -624,8 +649,8 @@ def test_a_worker_that_cannot_score_is_refused() -> None:
 
 
 def test_questions_that_an_online_calibration_did_not_see_are_told_in_the_trace(events) -> None:
-    online = calibration(NINE, source="online", prompts=("question",))
+    online = calibration(NINE, NINE, NINE, source="online", prompts=("question",))
     assert not events(run(controller(calibration=online)), "warning")
     with pytest.warns(CalibrationWarning, match="for other questions than this one"):
         assert events(run(controller(calibration=online), prompt="another"), "warning")
-    assert not events(run(controller(NINE), prompt="another"), "warning")
+    assert not events(run(controller(NINE, NINE, NINE), prompt="another"), "warning")

@@ -47,8 +47,30 @@ def test_the_rate_is_alpha_on_exchangeable_questions():
     assert rate == pytest.approx(0.4, abs=4 * (0.24 / 400) ** 0.5)
 
 
+def test_a_pool_of_the_first_turn_has_each_score_at_once_and_a_coin_decides_on_one_chunk_alone():
+    rule = GrowingRule(0.25, min_questions=1, most_questions=2, pool="first_turn")
+    made = decisions(rule, lambda task: 1.0, 4, 2, 3)
+    sizes = [[event["num_calibration"] for event in sorted(q, key=lambda e: (e["turn"], e["chain"]))] for q in made]
+    assert [sum(size == 0 for size in question) for question in sizes] == [1, 0, 0, 0]
+    assert max(map(max, sizes)) == 4  # two questions of two chains
+    assert min(map(min, sizes[2:])) >= 2
+
+
+def test_a_chunk_of_a_later_turn_is_ranked_among_first_turns():
+    nlls = iter([1.0, 2.0, 3.0, 4.0, 0.5, 9.0])
+    made = decisions(GrowingRule(0.34, 1, pool="first_turn"), lambda task: next(nlls), 3, max_turns=2)
+    assert made[2][1]["event"] == "take_over"  # 9.0 beside the first chunks 1.0, 3.0 and 0.5
+    assert 0 < made[2][1]["p_value"] <= 0.25
+
+
 @pytest.mark.parametrize(
-    ("arguments", "key"), [({"alpha": 2}, "alpha"), ({"min_questions": 0}, "min_q"), ({"most_questions": 7}, "most_q")]
+    ("arguments", "key"),
+    [
+        ({"pool": "all"}, "pool"),
+        ({"alpha": 2}, "alpha"),
+        ({"min_questions": 0}, "min_q"),
+        ({"most_questions": 7}, "most_q"),
+    ],
 )
 def test_settings_out_of_range_are_refused(arguments, key):
     with pytest.raises(ConfigError, match=key):

@@ -161,7 +161,7 @@ def test_take_overs_stand_beside_alpha_with_tokens_of_both_models() -> None:
     section = summarize(records).sections["ConformalDraftTargetController"]
     assert section["take_over_rate"].value == 1.0
     assert section["take_over_rate"].of == 6 * 2 * 3  # questions, chains, turns
-    assert "alpha" not in section  # a coin has none
+    assert not section.keys() & {"alpha", "decided_by_coin"}  # a coin has neither a level nor a calibration
     tokens = {name: section[name].value for name in ("draft_tokens", "target_tokens", "rejected_draft_tokens")}
     assert tokens == {"draft_tokens": 24.0, "target_tokens": 36.0, "rejected_draft_tokens": 24.0}
     assert section["rejected_drafts"].value == 1.0
@@ -180,6 +180,9 @@ def test_kept_chunks_are_no_rejected_drafts_and_alpha_is_told() -> None:
     assert section["take_over_rate"].num == taken
     assert section["take_over_rate"].of == len(decided)
     assert section["take_over_rate"].low is not None
+    coins = [event for event in decided if event["num_calibration"] == 0]
+    assert (section["decided_by_coin"].num, section["decided_by_coin"].of) == (len(coins), len(decided))
+    assert len(coins) == len(decided)  # six questions: the pools of this rule begin at eight
 
 
 def test_the_intensity_is_work_over_what_chains_waited_for_decisions() -> None:
