@@ -73,8 +73,6 @@ class Expander(BaseController):
         writes_steps: Whether it can write a part of a branch, and go on with it later.
         refines: Whether it writes whole solutions, each in the place of its parent's.
         reads_logprobs: Whether pieces must bring log-probabilities; the search sets it.
-        drops_ended: Whether nobody reads behind an ended branch, so that the worker may free its KV first. The search
-            sets it.
         in_time: Whether the search's time is over; a branch without an output has not grown then. The search sets it.
 
     Raises:
@@ -84,7 +82,6 @@ class Expander(BaseController):
     writes_steps = True
     refines = False
     reads_logprobs = True
-    drops_ended = False
     in_time: InTime | None = None
 
     def __init__(
@@ -211,7 +208,7 @@ class WorkerExpander(Expander):
             return id(each[0].parent), each[1].max_tokens, each[0].to_end
 
         groups = [list(group) for _, group in itertools.groupby(asked, key=together)]
-        tasks = [_branch_task(group, self.least_similarity, self.drops_ended) for group in groups]
+        tasks = [_branch_task(group, self.least_similarity) for group in groups]
         yield tasks
         for task, group in zip(tasks, groups, strict=True):
             if not self._is_missing(task.outputs):
@@ -352,9 +349,7 @@ def saw(branch: Branch, piece: GenerationTask) -> ControllerGenerator:
         branch.saw(logprobs, generation_confidence(top))
 
 
-def _branch_task(
-    group: Sequence[tuple[Branch, GenerationTask]], least_similarity: float | None, drops_ended: bool = False
-) -> BranchTask:
+def _branch_task(group: Sequence[tuple[Branch, GenerationTask]], least_similarity: float | None) -> BranchTask:
     """The task of the children of one parent: what they share, and what each has of its own."""
     first, piece = group[0]
     prefix, inputs = first.prefix_tokens, [each.input_tokens or [] for _, each in group]
@@ -372,7 +367,7 @@ def _branch_task(
         top_p=piece.top_p,
         top_k=piece.top_k,
         seeds=seeds if len(seeds) == len(group) else None,
-        branch_scores=[0.0 if drops_ended and branch.to_end else branch.prior for branch, _ in group],
+        branch_scores=[branch.prior for branch, _ in group],
         depth=first.depth,
         phrasings=phrasings if has_phrasings else None,
         least_similarity=least_similarity if begins else None,

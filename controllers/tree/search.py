@@ -24,7 +24,7 @@ from scaffolding_ext.controllers.tree.expand import ControllerExpander, Expander
 from scaffolding_ext.controllers.tree.gates.confidence import Gates
 from scaffolding_ext.controllers.tree.held_blocks import HeldBlocks
 from scaffolding_ext.controllers.tree.in_time import InTime
-from scaffolding_ext.controllers.tree.score import CheckerScorer, Scorer
+from scaffolding_ext.controllers.tree.score import Scorer
 from scaffolding_ext.controllers.tree.select import Leaf, Selector
 from scaffolding_ext.controllers.tree.steps import StepEnds
 from scaffolding_ext.controllers.tree.stops import Budget, Certaindex, Look, SearchStop, Spent, leader_of
@@ -40,7 +40,7 @@ from scaffolding_ext.prompts.sampling_params import (
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.notes import Purpose
 from scaffolding_ext.protocol.relay import relay
-from scaffolding_ext.protocol.tasks import LimitedStep
+from scaffolding_ext.protocol.tasks import KeepKVTask, LimitedStep
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.registry import (
     search_expanders,
@@ -153,11 +153,6 @@ class SearchController(BaseController):
             self.scorer.reads_logprobs or self.gates.skip is not None or self.gates.decode_exit is not None
         )
         self.expander.num_logprobs = int(self.expander.reads_logprobs)  # a worker without them is refused
-        self.expander.drops_ended = (
-            (self.scorer.is_free or isinstance(self.scorer, CheckerScorer))
-            and self.gates.decode_exit is None
-            and self.budget.seconds is None
-        )
         self._check_together()
         writes = isinstance(self.expander, WorkerExpander)
         self.required_tags = (WorkerTag.GENERATION,) if writes or insist_on_answer else ()
@@ -268,6 +263,11 @@ class _Search:
         self._most_held = 0
         tokens_per_block = controller.capabilities(WorkerTag.GENERATION).tokens_per_block
         self._blocks = None if tokens_per_block is None else HeldBlocks(tokens_per_block)
+        self._keeps_kv = (
+            controller.strategy.max_depth > 1
+            and isinstance(controller.expander, WorkerExpander)
+            and controller.expander.can_serve(WorkerTag.GENERATION, KeepKVTask)
+        )
         self._in_time = controller.expander.in_time = InTime(self._seconds_left)
         self._closings: dict[tuple[int, ...], tuple[Prefix, str]] = {}
         self._winner: Branch | None = None
@@ -326,6 +326,7 @@ class _Search:
         nodes = self._asked()
         while nodes:
             publish(self._progress())
+            yield from self._keep_live(nodes)
             yield from self._write(nodes)
             going = [node for node in nodes if not node.is_cut]
             if going:
@@ -443,6 +444,20 @@ class _Search:
         nodes: list[Any] = self._strategy.ask(min((each for each in limits if each is not None), default=None))
         self._asked_by.update((node.path, self._strategy) for node in nodes)
         return sorted(nodes, key=lambda node: node.path)
+
+    def _keep_live(self, nodes: Sequence[Branch]) -> ControllerGenerator:
+        """Tell the worker which KV the search can still use, so that it frees that of ended and pruned branches.
+
+        Live are the parents of the next round, and each node that the strategy may come back to.
+        """
+        prompt = self._root.prompt.input_tokens
+        if not (self._keeps_kv and prompt and self._nodes):
+            return
+        told = [node for node in self._nodes if node.score is not None and not node.is_cut]
+        live = [node for node in told if self._asked_by[node.path].is_live(node)]
+        live += [node.parent for node in nodes if node.parent is not None and node.parent.depth]
+        sequences = {node.path: [*(node.prompt.input_tokens or ()), *node.token_ids] for node in live}
+        yield [KeepKVTask(worker_tag=WorkerTag.GENERATION, sequences=[prompt, *sequences.values()])]
 
     def _write(self, nodes: list[Branch]) -> ControllerGenerator:
         """Write the steps of a round; a decode exit may cut all of them but one."""

@@ -107,6 +107,10 @@ class Strategy(ABC):
             )
         return None
 
+    def is_live(self, node: Node) -> bool:
+        """Whether a node that has its score may still have children, beside those that `ask` has just given."""
+        return not node.has_ended
+
     def visits(self, node: Node) -> float:
         """How often the strategy came by an ended node: what its vote weighs where votes are weighed by visits."""
         return 1.0
@@ -156,6 +160,9 @@ class LevelStrategy(Strategy):
             self._queue.extend(self._next(level))
         count = len(self._queue) if most is None else min(most, len(self._queue))
         return [self._grow(self._queue.popleft()) for _ in range(count)]
+
+    def is_live(self, node: Node) -> bool:
+        return False  # it never comes back to a level
 
     @abstractmethod
     def _first(self) -> Iterable[Node]:

@@ -31,6 +31,9 @@ class BestFirst(Strategy):
         self.max_depth = require.whole("max_depth", max_depth)
         self.first_ended = first_ended
 
+    def is_live(self, node: Node) -> bool:
+        return not node.has_ended and len(node.children) < self.branching
+
     def _start(self) -> None:
         self._leaves: list[tuple[float, tuple[int, ...], Node]] = []
         self._queue = [self.root] * self.branching

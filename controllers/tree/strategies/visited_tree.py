@@ -30,6 +30,9 @@ class VisitedTree(Strategy):
     def _start(self) -> None:
         self.known: dict[tuple[int, ...], Visits] = {(): Visits()}
 
+    def is_live(self, node: Node) -> bool:
+        return not self.known[node.path].is_exhausted and self._num_steps(node) < self.branching
+
     def visits(self, node: Node) -> float:
         return float(self.known[node.path].num_visits)
 

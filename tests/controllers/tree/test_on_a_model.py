@@ -6,6 +6,7 @@ from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranching
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.stack.build import load_stack
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 PROMPT = "Start with 5. Apply a+3,b-2. Find the total."
@@ -44,3 +45,12 @@ def test_verdicts_read_little_more_than_their_question(worker):
     assert verify.decoded == 0
     assert verify.prefilled <= 3 * (question + 16)  # of each branch what its last, unfilled block holds
     assert verify.reused >= 3 * 16
+
+
+def test_the_stack_of_searches_that_ships_has_a_stop_that_fires(events):
+    """Four solutions of an easy question agree, so that the search does not grow."""
+    with load_stack("configs:search") as llm:
+        result = llm.generate(PROMPT, sample_id="one", timeout=120)
+    (tree,) = events(result, "tree")
+    assert (tree["reason"], tree["num_leaves"]) == ("stopped", 4)
+    assert events(result, "width")[0]["enough"] == ["Certaindex"]

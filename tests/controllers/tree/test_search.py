@@ -26,7 +26,7 @@ from scaffolding_ext.protocol import GenerationTask, RewardTask, TaskStatus
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch, write_back_branch
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts, token_counts_of
-from scaffolding_ext.protocol.tasks import REWARD
+from scaffolding_ext.protocol.tasks import REWARD, KeepKVTask
 from scaffolding_ext.stack.build import load_stack
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.doubles import Gate
@@ -716,16 +716,6 @@ def test_a_template_without_its_places_is_refused():
             SearchController("AdaptiveBranching", expander={"type": "refine", "args": {"template": template}})
 
 
-@pytest.mark.parametrize(("scorer", "worth"), [("mean_logprob", [0.0]), ("random", [0.0]), ("verdict", [1.0])])
-def test_what_is_written_to_its_end_is_worth_no_blocks_unless_a_verdict_is_read_behind_it(scorer, worth):
-    worker = Stepper()
-    searched(SearchController({"type": "BestOfN", "args": {"num_samples": 3}}, scorer, budget=9), worker)
-    assert [set(task.branch_scores) for task in of_type(worker, BranchTask)] == [set(worth)]
-    worker = Stepper()
-    searched(SearchController(Beam(2, 1), scorer, budget=3), worker)
-    assert 0.0 not in of_type(worker, BranchTask)[0].branch_scores  # steps that others stand behind
-
-
 EXITS_AT_ONCE = {"decode_exit": {"least": 0.0, "gap": 0.0, "after": 1}}
 
 
@@ -966,3 +956,49 @@ def test_allocation_rules_that_read_rewards_or_lengths_end_a_search(rule):
     result = searched(SearchController(strategy, "random", stop=stop, budget=60), Stepper(num_steps=1, num_answers=9))
     assert tree_of(result)["reason"] == "stopped"
     assert tree_of(result)["num_nodes"] < 40
+
+
+class Keeping(Stepper):
+    """Serves `KeepKVTask`, and refuses to write behind what it was told that nobody uses."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.kept = []
+
+    async def _keep(self, task):
+        self.kept.append([Characters().decode(ids) for ids in task.sequences])
+        return TaskStatus.SUCCESS
+
+    async def _branch(self, task):
+        read = Characters().decode(task.prefix_tokens)
+        assert not self.kept or read in self.kept[-1], "the search writes behind KV that it gave up"
+        return await super()._branch(task)
+
+    task_handlers = {**Stepper.task_handlers, BranchTask: _branch, KeepKVTask: _keep}  # noqa: RUF012
+
+
+@pytest.mark.parametrize(
+    ("strategy", "widths"),
+    [*((name, None) for name in STRATEGIES), *((name, [4, 8]) for name in STRATEGIES if name not in ("Beam", "DVTS"))],
+)
+def test_a_search_tells_its_worker_which_kv_it_can_still_use(strategy, widths, events):
+    stop = {"type": "unchanged", "args": {"rounds": 99}}
+    controller = SearchController(strategy, "mean_logprob", budget=40, widths=widths, stop=widths and stop)
+    worker = Keeping(num_steps=3)
+    plain = searched(controller, Stepper(num_steps=3))
+    result = searched(controller, worker)
+    assert result.outputs[0].text == plain.outputs[0].text
+    assert [each["paths"] for each in events(result, "branches")] == [
+        each["paths"] for each in events(plain, "branches")
+    ]
+    assert result.program.ledger.num_unmetered_tasks == 0
+    assert len(worker.kept) == (0 if strategy == "BestOfN" else len(events(result, "branches")) - 1)
+    for kept in worker.kept:
+        assert kept[0] == "What?"
+        assert not any("boxed" in text for text in kept), "an ended solution is still held"
+
+
+def test_a_beam_keeps_the_kv_of_its_beams_alone():
+    worker = Keeping(num_steps=3)
+    searched(SearchController(Beam(6, 2), "mean_logprob"), worker)
+    assert [len(kept) for kept in worker.kept] == [3, 3, 3]  # the prompt and two beams
