@@ -41,11 +41,7 @@ def in_turn(given: Sequence[T], number: int) -> T | None:
 
 
 def hints_of(hints: str | Sequence[str] | None, file: str | os.PathLike[str] = PACKAGED_HINTS) -> tuple[str, ...]:
-    """The list of hints. It is empty where branches differ by chance alone.
-
-    Args:
-        hints: The texts, or the name of a domain in the file.
-        file: A JSON object of domains, each a list of texts; `configs:NAME` is one that ships with the package.
+    """The texts, or those of a domain in a JSON file of domains; none where branches differ by chance alone.
 
     Raises:
         ConfigError: The file cannot be read, has no such domain, or a hint is no text.
@@ -73,11 +69,7 @@ def _read(file: str | os.PathLike[str]) -> dict[str, list[str]]:
 
 
 def templates_of(phrasings: Sequence[str] | None) -> tuple[str, ...]:
-    """The list of templates. It is empty where all branches read the question as it stands.
-
-    Raises:
-        ConfigError: They are no list of texts, or a template does not have exactly one place for the question.
-    """
+    """The list of templates; it is empty where all branches read the question as it stands."""
     if phrasings is None:
         return ()
     found = [phrasings] if isinstance(phrasings, str) else list(phrasings)
@@ -90,22 +82,12 @@ def templates_of(phrasings: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def refine_template_of(template: str) -> str:
-    """The template itself.
-
-    Raises:
-        ConfigError: It has not exactly one place for the question and one for the answer.
-    """
     if not isinstance(template, str) or template.count(QUESTION) != 1 or template.count(ANSWER) != 1:
         raise ConfigError(f"is {template!r}; give a text with one {QUESTION} and one {ANSWER}", "template")
     return template
 
 
 def least_similarity_of(least: float | None, templates: Sequence[str], hints: Sequence[str]) -> float | None:
-    """The threshold of a similarity gate; None where there is no gate.
-
-    Raises:
-        ConfigError: It is outside [-1, 1], or no branch has a wording of its own.
-    """
     if least is None:
         return None
     require.number("least_similarity", least, least=-1.0, most=1.0)
@@ -138,11 +120,7 @@ def phrased(prompt: GenerationTask, template: str) -> GenerationTask:
 
 
 def refined(prompt: GenerationTask, template: str, solution: str) -> GenerationTask:
-    """The prompt that asks for a better solution than a given one. The thinking of that solution is left out.
-
-    Raises:
-        ConfigError: The prompt is raw, or not the request's alone.
-    """
+    """The prompt that asks for a better solution than a given one, whose thinking is left out; raises as `phrased`."""
     close = prompt_family().think_close
     answer = solution.rpartition(close)[2] if close else solution
     before, _, behind = template.partition(ANSWER)

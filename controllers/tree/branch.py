@@ -111,22 +111,16 @@ class Branch(Node):
 
     @property
     def num_own_tokens(self) -> int:
-        """Tokens of its own step."""
         return self.chain.num_tokens - (0 if self.parent is None or self.refines else self.parent.chain.num_tokens)
 
     @property
     def own_logprobs(self) -> list[float]:
-        """Log-probabilities of the tokens of its own step.
-
-        Raises:
-            NoOutputError: Its worker reported none.
-        """
+        """Log-probabilities of the tokens of its own step; an error where there are none."""
         num_before = len(self.parent.logprobs or ()) if self.parent is not None and not self.refines else 0
         return self.known_logprobs()[num_before:]
 
     @property
     def value(self) -> float:
-        """Its score times its weight."""
         assert self.score is not None, "branches are scored before they are compared"
         return self.score * self.weight
 
@@ -166,12 +160,7 @@ class Branch(Node):
         return cast("list[GenerationTask]", self.chain.advance(num_tokens))
 
     def saw(self, logprobs: Sequence[float] | None, confidence: float | None) -> None:
-        """Take in how sure the worker was of the tokens that it has just decoded.
-
-        Args:
-            logprobs: Of each token; None where the worker does not report them.
-            confidence: The mean probability of the likeliest token at these positions.
-        """
+        """Take in the log-probabilities of new tokens, and the mean probability of the likeliest token there."""
         if logprobs is None or confidence is None or self.logprobs is None:
             self.logprobs = None
         else:
@@ -180,20 +169,12 @@ class Branch(Node):
 
     @property
     def confidence(self) -> float:
-        """The mean probability of the likeliest token, over all decoded tokens; 0 without one (RKSC, eq. 3).
-
-        Raises:
-            NoOutputError: Its worker reported no log-probabilities.
-        """
+        """The mean probability of the likeliest token, over all decoded tokens; 0 without one (RKSC, eq. 3)."""
         return self._top_probabilities / max(1, len(self.known_logprobs()))
 
     @property
     def mean_probability(self) -> float:
-        """The geometric mean of the probabilities of its tokens, in [0, 1].
-
-        Raises:
-            NoOutputError: Its worker reported no log-probabilities.
-        """
+        """The geometric mean of the probabilities of its tokens, in [0, 1]."""
         return mean_token_probability(self.known_logprobs())
 
     def known_logprobs(self) -> list[float]:

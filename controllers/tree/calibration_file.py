@@ -12,7 +12,7 @@ from scaffolding_ext.protocol.branching import LayerExit
 
 
 class BranchingFigures(BaseModel):
-    """What the thresholds came to on the problems that they were chosen on.
+    """The figures of the thresholds on the problems that they were chosen on.
 
     Attributes:
         num_problems: How many there were.

@@ -317,7 +317,7 @@ class ControllerExpander(Expander):
 
 
 def adapted_expander(given: Any) -> Expander | None:
-    """An expander by which a controller writes; None for anything else."""
+    """The expander of a controller; None for anything else."""
     return ControllerExpander(given) if isinstance(given, Controller) else None
 
 
@@ -350,7 +350,6 @@ def saw(branch: Branch, piece: GenerationTask) -> ControllerGenerator:
 
 
 def _branch_task(group: Sequence[tuple[Branch, GenerationTask]], least_similarity: float | None) -> BranchTask:
-    """The task of the children of one parent: what they share, and what each has of its own."""
     first, piece = group[0]
     prefix, inputs = first.prefix_tokens, [each.input_tokens or [] for _, each in group]
     lens = [len(branch.prompt.input_tokens or ()) + len(first.inherited_tokens) for branch, _ in group]
@@ -378,7 +377,6 @@ def _branch_task(group: Sequence[tuple[Branch, GenerationTask]], least_similarit
 
 
 def _write_back(task: BranchTask, group: Sequence[tuple[Branch, GenerationTask]]) -> None:
-    """Write what a BranchTask brought into the piece of each branch."""
     texts, ids, reasons = task.outputs, task.output_tokens, task.finish_reasons
     logprobs: Sequence[Sequence[float] | None] = task.logprobs or [None] * len(group)
     confidences = task.confidences

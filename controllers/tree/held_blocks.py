@@ -51,11 +51,7 @@ class HeldBlocks(Watch):
 
 
 def num_blocks(requests: Sequence[Request], tokens_per_block: int) -> int:
-    """Blocks that requests hold together; one that several share counts once.
-
-    Args:
-        requests: Of each, the ids that it reads, and the number of tokens that it writes behind them.
-    """
+    """Blocks that requests hold together; one that several share counts once."""
     shared: dict[tuple[int, tuple[int, ...]], int] = {}  # a block by the number of the one before it, and its tokens
     num_own = 0
     for ids, num_written in requests:

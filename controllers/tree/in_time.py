@@ -30,12 +30,7 @@ class InTime:
         self.keeps_rest = False
 
     def limit(self, work: Any, is_branch: bool = False) -> ControllerGenerator:
-        """The work, until a step of it is late; it returns None then.
-
-        Args:
-            work: A controller's generator.
-            is_branch: Whether the work is a branch of parallel work; a branch ends at its late step in any case.
-        """
+        """The work, until a step of it is late; it returns None then. A branch of parallel work always ends there."""
         inner = iter(work)
         is_over = is_given_up = False
         try:

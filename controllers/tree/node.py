@@ -40,7 +40,6 @@ class Node:
         return self.has_ended
 
     def end(self) -> None:
-        """Say that the solution ends with it."""
         self._has_ended = True
 
     def grow(self, to_end: bool = False) -> Node:
@@ -53,14 +52,14 @@ class Node:
         return Node(path, self, to_end)
 
     def ancestors(self) -> Iterator[Node]:
-        """Its parent, the parent's parent, and so on to the root."""
+        """Its ancestors, from its parent to the root."""
         node = self.parent
         while node is not None:
             yield node
             node = node.parent
 
     def subtree(self) -> Iterator[Node]:
-        """It and all nodes below it, parents first."""
+        """The node and all nodes below it, parents first."""
         open_ones = [self]
         while open_ones:
             node = open_ones.pop()

@@ -385,18 +385,13 @@ def _weigh(branches: Sequence[Branch]) -> None:
 
 
 def _mean_entropy(rows: Sequence[Sequence[float]]) -> float:
-    """The mean over places of the entropy of their likeliest tokens, in nats."""
     logs = np.array(rows)
     logs = logs - np.log(np.exp(logs).sum(axis=1, keepdims=True))
     return float(-(np.exp(logs) * logs).sum(axis=1).mean())
 
 
 def _written(branch: Branch) -> list[int]:
-    """The prompt and the branch as ids, without the token that ended it.
-
-    Raises:
-        ConfigError: There is no tokenizer.
-    """
+    """The prompt and the branch as ids, without the token that ended it."""
     prompt, ids = branch.prompt.input_tokens, branch.chain.prefix.token_ids
     if prompt is None or ids is None:
         raise _no_tokenizer()

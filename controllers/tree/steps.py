@@ -41,7 +41,6 @@ class StepEnds:
 
     @classmethod
     def of(cls, given: StepEnds | Mapping[str, Any] | int | None) -> StepEnds:
-        """The rule from its object, from its arguments, or from its number of tokens."""
         if given is None or isinstance(given, StepEnds):
             return given or cls()
         if not isinstance(given, Mapping):
@@ -53,7 +52,6 @@ class StepEnds:
 
     @property
     def texts(self) -> list[str]:
-        """The texts that end a step of the running request."""
         if self.ends == MARKS:
             return [*(f"\n{word}" for word in TURN_WORDS), prompt_family().think_close]
         return [self.ends] if isinstance(self.ends, str) else list(self.ends or ())

@@ -17,8 +17,6 @@ from scaffolding_ext.registry import allocation_rules
 
 
 class Spent(NamedTuple):
-    """What a search has used so far."""
-
     tokens: int
     computed_tokens: int
     nodes: int
@@ -60,7 +58,6 @@ class Budget:
 
     @classmethod
     def of(cls, given: Budget | Mapping[str, Any] | int | None) -> Budget:
-        """A budget from its object, from its limits, or from its number of nodes."""
         if given is None or isinstance(given, Budget):
             return given or cls()
         if not isinstance(given, Mapping):
@@ -76,11 +73,9 @@ class Budget:
         return min(1.0, max(spent[at] / limit for at, limit in enumerate(self._limits()) if limit is not None))
 
     def nodes_left(self, spent: Spent) -> int | None:
-        """Nodes that may still be written."""
         return None if self.nodes is None else max(0, self.nodes - spent.nodes)
 
     def tokens_left(self, spent: Spent) -> int | None:
-        """Tokens that may still be decoded."""
         return None if self.tokens is None else max(0, self.tokens - spent.tokens)
 
     def _limits(self) -> tuple[float | None, ...]:
@@ -106,7 +101,7 @@ class SearchStop(ABC):
 
     @abstractmethod
     def is_enough(self, look: Look) -> bool:
-        """Whether the search may end, after a round that ended solutions."""
+        """Whether the search may end."""
 
 
 _PRESETS: dict[str, tuple[tuple[tuple[str, float], ...], int]] = {

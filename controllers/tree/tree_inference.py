@@ -47,7 +47,7 @@ class TreeInferenceController(BaseController):
             self.controller.generation_controller = _RenderedGeneration(inner)  # type: ignore[attr-defined]
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
-        """Run the controller on each task alone, as it asks for.
+        """Run the controller on each task alone.
 
         Raises:
             NoOutputError: It left no answer in a task.
@@ -77,17 +77,7 @@ class TreeInferenceController(BaseController):
 
 
 class ResultRewardController(BaseController):
-    """Has a reward controller score tasks whose text is in `task.result`, as TensorRT-LLM's trees ask for it.
-
-    Args:
-        controller: Any reward controller.
-
-    Attributes:
-        scores: Of the last tasks.
-
-    Raises:
-        ConfigError: It is no controller.
-    """
+    """Scores the tasks of TensorRT-LLM's trees, whose text is in `task.result`, by any reward controller."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
@@ -97,7 +87,6 @@ class ResultRewardController(BaseController):
         self.scores: list[float] | None = None
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
-        """Score the texts of tasks."""
         for task in tasks:
             outputs = getattr(getattr(task, "result", None), "_outputs", None)
             if task.output_str is None and outputs:
@@ -108,14 +97,13 @@ class ResultRewardController(BaseController):
 
 
 class _RenderedGeneration(BaseController):
-    """Generates a tree's tasks by another controller, which gets their prompts rendered."""
+    """Renders the prompts of a tree's tasks, and has another controller generate them."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self.controller = controller
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
-        """Generate the tasks; each is its own `result`."""
         for task in tasks:
             _render(task)
         _give_results(tasks)
@@ -128,7 +116,7 @@ def _question() -> Question:
 
 
 def _render(task: GenerationTask) -> None:
-    """Make a tree's prompt the model's, where the stack has a prompting; the suffix is in the question already."""
+    """Render a tree's prompt; its question has the suffix already."""
     question = _question()
     if question.prompting is not None and task.input_tokens is None:
         question.prompting.apply(task, question.history, question.raw, last_turn={})

@@ -85,14 +85,7 @@ class Gates:
 
     @classmethod
     def of(cls, given: Gates | Mapping[str, Any] | None, known_skip: ConfidenceGate | None = None) -> Gates:
-        """Gates, or the gates of a mapping of `skip` and `decode_exit`, each as `gate_from` takes it.
-
-        Args:
-            known_skip: The skip gate of a calibration, for a mapping that leaves `skip` open.
-
-        Raises:
-            ConfigError: It is neither, or an argument of a gate is wrong.
-        """
+        """Gates, or those of a mapping of `skip` and `decode_exit`; a calibration's skip gate where `skip` is open."""
         if isinstance(given, Gates):
             return given
         given = {} if given is None else given
@@ -113,8 +106,6 @@ def gate_from(key: str, kind: type[G], given: G | Mapping[str, Any] | bool | Non
     """A gate from its object, from its arguments, or from whether there is one.
 
     Args:
-        key: Name of the argument.
-        kind: Class of the gate.
         given: True: the gate with its defaults. False: no gate. None: `known`.
         known: The gate of a calibration.
 
@@ -143,11 +134,7 @@ def gate_from(key: str, kind: type[G], given: G | Mapping[str, Any] | bool | Non
 
 
 def relative_gap(confidences: Sequence[float]) -> float:
-    """The lead of the highest confidence over the next, as a share of the highest: 1 without a next, 0 where all are 0.
-
-    Raises:
-        ValueError: There is no confidence.
-    """
+    """The lead of the highest confidence over the next, as a share of the highest; 1 without a next, 0 of zeros."""
     if not confidences:
         raise ValueError("there are no confidences; give one a branch")
     best, *rest = sorted(confidences, reverse=True)
