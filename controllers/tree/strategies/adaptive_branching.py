@@ -90,7 +90,7 @@ class AdaptiveBranching(Strategy):
             known = self._known.get(node.path)
             if known is None or not known.children.numbers or self._widens(node, known):
                 return node
-            node = node.children[known.children.numbers[int(self._worths(known).argmax())]]
+            node = node.children[known.children.numbers[int(self._values(known).argmax())]]
 
     def _widens(self, node: Node, known: Known) -> bool:
         if self.model == "widening":
@@ -99,8 +99,8 @@ class AdaptiveBranching(Strategy):
         gen, cont = draws(self.model, np.stack([known.gen, known.cont], axis=1), self.rng)
         return bool(gen >= cont)
 
-    def _worths(self, known: Known) -> Floats:
-        """What each child is worth: a draw from its posterior, or its upper confidence bound."""
+    def _values(self, known: Known) -> Floats:
+        """The value of each child: a draw from its posterior, or its upper confidence bound."""
         children = known.children.columns
         if self.model != "widening":
             return draws(self.model, children, self.rng)

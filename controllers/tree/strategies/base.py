@@ -21,7 +21,7 @@ S = TypeVar("S", bound="Strategy")
 class Strategy(ABC):
     """Decides which nodes are expanded, and how often.
 
-    `begin` gives a copy for one search. Its `ask` grows nodes to write, its `tell` takes in what a node is worth. Nodes
+    `begin` gives a copy for one search. Its `ask` grows nodes to write, its `tell` takes in the score of a node. Nodes
     may be told in any order and more than once: what was told between two `ask`s is learnt in the order of the paths.
     A subclass gives `_choose`, and `_learn` where it needs scores one by one.
 
@@ -30,7 +30,7 @@ class Strategy(ABC):
         max_depth: Depth at which solutions are written to their end.
         used: Share of the search's budget that is used, in [0, 1]; the caller keeps it.
         num_open: Nodes that were asked for and not told.
-        score: What each node that was told is worth, by its path.
+        score: Of each node that was told, by its path.
     """
 
     at_once: int | None = None
@@ -69,7 +69,7 @@ class Strategy(ABC):
         return nodes
 
     def tell(self, node: Node, score: float) -> None:
-        """Say what a node that was asked for is worth; a node that was told before stays as it is.
+        """Take in the score of a node that was asked for; a node that was told before stays as it is.
 
         Raises:
             ValueError: The score is not finite, or nobody asked for the node.
