@@ -77,7 +77,11 @@ class TreeInferenceController(BaseController):
 
 
 class ResultRewardController(BaseController):
-    """Scores the tasks of TensorRT-LLM's trees, whose text is in `task.result`, by any reward controller."""
+    """Scores the tasks of TensorRT-LLM's trees, whose text is in `task.result`.
+
+    Args:
+        controller: Any reward controller.
+    """
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
