@@ -26,11 +26,7 @@ _adopting = threading.Lock()
 
 
 class LlmLoop(OwnLoop):
-    """The one event loop of an LLM. While workers use the LLM, it stands in the place of `llm.generate_async`.
-
-    Args:
-        llm: The LLM.
-    """
+    """The one event loop of an LLM. While workers use the LLM, it stands in the place of `llm.generate_async`."""
 
     def __init__(self, llm: Any) -> None:
         super().__init__("tensorrt-llm", SHUT_DOWN)
@@ -80,17 +76,9 @@ class RequestProgress(NamedTuple):
     """What has come of a request so far.
 
     Attributes:
-        text: The generated text.
-        token_ids: The generated tokens.
-        logprobs: For each token, the reported tokens and their `Logprob`; None where none were asked for.
-        cumulative_logprob: Of the whole output; None where the release does not report it.
-        prompt_logprobs: What the release reports of the prompt's tokens.
+        logprobs: For each generated token, the reported tokens and their `Logprob`; None where none were asked for.
         context_logits: A tensor of shape [tokens, vocabulary]; None where it was not asked for.
         finish_reason: Why the request has ended; None while it runs.
-        ended: Whether it has ended, for any reason.
-        counts: Its cost.
-        prompt_len: Tokens of the prompt.
-        request_id: TensorRT-LLM's number of the request.
         ttft_s: Seconds from the submission to the first token; None before the first token.
         latency_s: Seconds from the submission to now.
     """
@@ -144,7 +132,6 @@ class Call:
 
     Args:
         submit: Sends the request and returns TensorRT-LLM's result object. The first wait calls it.
-        prompt_len: Tokens of the prompt.
         timeout: Seconds from the submission within which the request must end; None waits for ever. `wait_for`
             is not used: before Python 3.12 it loses a cancellation that comes together with a token.
         is_piece: Whether its budget is only a part of its task's budget, so that the request's end is a pause.

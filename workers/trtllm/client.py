@@ -32,8 +32,6 @@ class LlmClient:
     """One worker's way to its LLM.
 
     Args:
-        loaded: The LLM and what is known of it.
-        reader: Reads its tasks.
         request_timeout: Seconds that one request may take; None is no limit.
         seed: Seeds sampled tasks that have no seed; None draws fresh entropy.
 
@@ -57,7 +55,6 @@ class LlmClient:
         """A request for a generation task; the first `advance` submits it.
 
         Args:
-            task: The task.
             streaming: Whether its tokens are wanted as they come.
             end_at: Tokens at which it ends, with `PAUSED` as its reason; None is the task's budget.
             late: Keywords of `generate_async` that only some releases have.
@@ -163,8 +160,6 @@ class LlmClient:
         """Forget a request, however it ended, and note its cost.
 
         Args:
-            task: The task of the request.
-            call: The request.
             decodes: False if its only token is not wanted: that token comes with the prompt, without a step of its own.
         """
         self.forget(call)
@@ -232,10 +227,7 @@ class LlmClient:
         return call
 
     def _unshared(self) -> dict[str, Any]:
-        """Keywords that keep a request from reusing KV, because the engine reports nothing about reused tokens.
-
-        Nobody can reuse the KV of such a request, so its blocks are evicted first.
-        """
+        """Keywords that keep a request from reusing KV, of which the engine reports nothing; its own KV goes first."""
         if not self._loaded.reuses_blocks:
             return {}
         retention = lowest_retention(self._loaded.release.setting("KvCacheRetentionConfig"))

@@ -23,7 +23,6 @@ class EngineNeeds(NamedTuple):
         prefix_sharing: Requests that begin alike share the KV of their common beginning.
         max_seq_len: Prompt and generated tokens of one request; None sets no requirement.
         max_num_tokens: Tokens of one step, over all requests of the batch.
-        max_batch_size: Requests that run at once.
         chunked_prefill: Whether a prompt may be read over several steps, so that it may exceed `max_num_tokens`.
     """
 
@@ -48,20 +47,12 @@ class EngineNeeds(NamedTuple):
 
 
 class EngineConfig(NamedTuple):
-    """What an engine was built for.
+    """What an engine was built for, in the names of `trtllm-build`; lengths are tokens.
 
     Attributes:
-        folder: The engine's folder.
-        max_batch_size: Requests of a batch.
-        max_input_len: Tokens of a prompt.
-        max_seq_len: Prompt and generated tokens of one request.
-        max_num_tokens: Tokens of one step.
-        gather_context_logits: Whether the engine returns the logits of prompt tokens.
-        gather_generation_logits: Whether the engine returns the logits of generated tokens.
         paged_context_fmha: Whether a prompt may begin on KV blocks that already exist.
-        paged_kv_cache: Whether the KV cache is made of blocks.
         vocab_size: Token ids are below it; None where the file does not say.
-        context_len: The model's own context, in tokens; None where the file does not say.
+        context_len: The model's own context; None where the file does not say.
     """
 
     folder: Path
@@ -151,11 +142,7 @@ class EngineConfig(NamedTuple):
         return flags
 
     def check(self, needs: EngineNeeds) -> None:
-        """Refuse an engine that lacks something.
-
-        Raises:
-            ConfigError: The engine lacks something; the message has the flags to build it with.
-        """
+        """Raise a ConfigError if the engine lacks something; the message has the flags to build it with."""
         lacking = self.shortfalls(needs)
         if not lacking:
             return

@@ -74,11 +74,7 @@ def retention_priority(score: float) -> int:
 
 
 def lowest_retention(config_class: Any) -> Any:
-    """The `KvCacheRetentionConfig` of KV that nobody can reuse.
-
-    Args:
-        config_class: TensorRT-LLM's own.
-    """
+    """The `KvCacheRetentionConfig` of KV that nobody can reuse."""
     ranges = [config_class.TokenRangeRetentionConfig(0, None, _LOWEST)]
     return config_class(token_range_retention_configs=ranges, decode_retention_priority=_LOWEST)
 
@@ -87,7 +83,6 @@ def branch_retention(config_class: Any, prefix_len: int, score: float) -> Any:
     """The `KvCacheRetentionConfig` of one branch.
 
     Args:
-        config_class: TensorRT-LLM's own.
         prefix_len: Tokens that all branches share.
         score: The score of the branch's own blocks, in [0, 1].
     """

@@ -53,16 +53,12 @@ class LoadedLlm(NamedTuple):
     """An `LLM` and what is known about it.
 
     Attributes:
-        llm: TensorRT-LLM's `LLM`.
-        release: What the installed release takes.
         tokenizer: The model's fast tokenizer, from transformers.
         model: The name by which that tokenizer is found; None where it is unknown.
         engine: What the engine was built for; None for a checkpoint.
         max_seq_len: Prompt and generated tokens of one request; None where it is unknown.
         vocab_size: Token ids are below it.
-        reuses_blocks: Whether requests that begin alike share KV.
         is_own: Whether this package loaded it.
-        orders_by_priority: Whether the engine takes waiting requests by their priority.
         defaults: How the model is sampled if a task sets no temperature.
     """
 
@@ -88,11 +84,7 @@ class LoadedLlm(NamedTuple):
         return "thinking_token_budget" in self.release.sampling_fields and bool(self.argument("reasoning_parser"))
 
     def check_streamed_logprobs(self) -> None:
-        """Refuse streams with log-probabilities where a cancel of one crashes the engine (#10810).
-
-        Raises:
-            InvalidTaskError: The release crashes, and its engine gathers the logits of generated tokens.
-        """
+        """Refuse streams with log-probabilities where a cancel of one crashes the engine (#10810)."""
         if self.engine is not None and self.argument("gather_generation_logits") and self.release.crashes_on_abort:
             raise InvalidTaskError(
                 f"num_logprobs is set, but TensorRT-LLM {self.release.version} crashes when a stream with "
@@ -219,11 +211,7 @@ def _model_config(folder: str | None) -> dict[str, Any]:
 def _llm_arguments(
     engine: EngineConfig | None, needs: EngineNeeds, share: Share, llm_args: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """All arguments of the LLM except model and tokenizer.
-
-    Raises:
-        ConfigError: An argument is wrong, or the release does not take it.
-    """
+    """All arguments of the LLM except model and tokenizer."""
     arguments = dict(llm_args)
     for name in ("max_seq_len", "max_num_tokens", "max_batch_size"):
         if getattr(needs, name) is not None:
@@ -273,15 +261,7 @@ def _kv_cache_config(share: Share, given: Any) -> Any:
 
 
 def _read_in_steps(arguments: dict[str, Any], longest: int | None) -> None:
-    """Have long prompts read over several steps: a chain that goes on may be longer than one step.
-
-    Args:
-        arguments: Of the LLM; chunked prefill is switched on in them where it is needed.
-        longest: Tokens that a request may have; None where this is unknown.
-
-    Raises:
-        ConfigError: Chunked prefill was switched off, and requests may be longer than one step.
-    """
+    """Switch chunked prefill on where a request of `longest` tokens exceeds one step: a chain goes on growing."""
     step_len = arguments.get("max_num_tokens") or _MAX_NUM_TOKENS
     if longest is None or longest <= step_len:
         return
@@ -294,11 +274,7 @@ def _read_in_steps(arguments: dict[str, Any], longest: int | None) -> None:
 
 
 def _readable(args: Any, engine: EngineConfig | None, wanted: int | None, longest: int | None) -> int | None:
-    """Tokens that a request may have in a loaded LLM. Without chunked prefill one step must read the whole prompt.
-
-    Raises:
-        ConfigError: The caller wants more tokens.
-    """
+    """Tokens that a request may have in a loaded LLM. Without chunked prefill one step must read the whole prompt."""
     step_len: int | None = getattr(args, "max_num_tokens", None)
     if engine is not None or step_len is None or getattr(args, "enable_chunked_prefill", False):
         return longest

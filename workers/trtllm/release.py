@@ -41,13 +41,9 @@ def why_not_installed() -> list[str]:
 
 
 def llm_class(engine_folder: str | None) -> Any:
-    """The class that loads a model.
-
-    Args:
-        engine_folder: An engine of `trtllm-build`; None for a checkpoint.
+    """The class that loads an engine of `trtllm-build`, or a checkpoint where there is no `engine_folder`.
 
     Raises:
-        MissingDependencyError: TensorRT-LLM is not installed.
         ConfigError: This release no longer has engines.
     """
     package = tensorrt_llm()
@@ -67,9 +63,6 @@ def llm_class(engine_folder: str | None) -> Any:
 
 class Release:
     """What the installed release takes.
-
-    Args:
-        llm: An `LLM` of this release, or an object with the same `generate_async`.
 
     Attributes:
         sampling_fields: The fields that its `SamplingParams` takes.

@@ -51,12 +51,10 @@ def sampling_arguments(
     None differently.
 
     Args:
-        task: The task.
         max_tokens: Tokens to generate at most; the default of `SamplingParams` is 32.
         defaults: How the model is sampled if the task sets no temperature.
         known: The fields that the installed release's `SamplingParams` takes.
         version: The installed release, for errors.
-        vocab_size: Number of tokens of the model's vocabulary.
 
     Raises:
         InvalidTaskError: A field is unusable, or asks for something that is impossible.

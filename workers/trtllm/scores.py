@@ -22,7 +22,6 @@ def from_prompt_logprobs(
     Args:
         entries: For each position, the reported tokens with their `Logprob`. In the simple format of newer releases it
             is only the log-probability of the next token.
-        token_ids: The whole prompt.
         start: The first token to score, at least 1.
 
     Returns:
@@ -49,7 +48,6 @@ def from_context_logits(logits: Any, token_ids: Sequence[int], start: int) -> li
 
     Args:
         logits: A tensor or array of shape [tokens, vocabulary], or [1, tokens, vocabulary].
-        token_ids: The whole prompt.
         start: The first token to score, at least 1.
 
     Raises:

@@ -162,11 +162,7 @@ class TRTLLMWorker(ChatWorker):
         Args:
             engine_dir: The engine's folder.
             tokenizer_dir: The checkpoint that the engine was built from, or another folder with its tokenizer.
-            arguments: Further arguments of the constructor.
-
-        Raises:
-            MissingDependencyError: TensorRT-LLM is not installed.
-            ConfigError: The engine lacks something that is needed, or this release takes no engines.
+            arguments: Of the constructor.
         """
         return cls(engine_dir, tokenizer=tokenizer_dir, **arguments)
 
@@ -177,10 +173,6 @@ class TRTLLMWorker(ChatWorker):
         Args:
             model_dir: A folder, a hub name, or `tinylm/NAME`.
             llm_args: The constructor's arguments; all others go to `LLM`.
-
-        Raises:
-            MissingDependencyError: TensorRT-LLM is not installed.
-            ConfigError: An argument is wrong.
         """
         own = {name: llm_args.pop(name) for name in cls.__init__.__kwdefaults__ or {} if name in llm_args}
         nested = own.pop("llm_args", None) or {}
