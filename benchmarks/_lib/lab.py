@@ -8,17 +8,42 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import click
+
 from benchmarks._lib.store import kept
+from scaffolding_ext.evaluation.run.datasets import EMBEDDED
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import Controller, Task, Worker
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from scaffolding_ext.workers.openai.worker import OpenAIWorker
 
 MODELS = {"draft": "tinylm/draft", "target": "tinylm/target"}
 AT_ONCE = 8  # questions: with 16 chains each, as many rows as the engines have, so that no chain's KV is evicted
+_F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T", bound=Task)
 _V = TypeVar("_V")
+
+
+def draft_and_target(function: _F) -> _F:
+    """Options of a study of two models: which they are, where they run, and the questions."""
+    for option in (
+        click.option("--dataset", default=EMBEDDED, show_default=True, help="Where the questions come from."),
+        click.option(
+            "--base_url", help="A server's address that ends in /v1, which has both models under these names."
+        ),
+        click.option("--draft", default=MODELS["draft"], show_default=True, help="The draft model, or its folder."),
+        click.option("--model", default=MODELS["target"], show_default=True, help="The target model, or its folder."),
+    ):
+        function = option(function)
+    return function
+
+
+def told_apart(*names: str) -> str:
+    """What a stored study of other models or questions has behind its name; nothing for the embedded ones."""
+    own = (MODELS["target"], MODELS["draft"], EMBEDDED)
+    return "".join(f"_{Path(name).name}" for name in names) if names != own else ""
 
 
 class Lab:
@@ -28,6 +53,7 @@ class Lab:
         models: Name of each model.
         seed: Of what controllers answer.
         store: Folder of what was found before; None keeps nothing.
+        base_url: A server that has the models; None runs them here.
         worker: Class of the engines.
         engine: Further arguments of the engines.
     """
@@ -38,10 +64,14 @@ class Lab:
         *,
         seed: int = 0,
         store: Path | None = None,
+        base_url: str | None = None,
         worker: type[HuggingFaceWorker] = HuggingFaceWorker,
         **engine: Any,
     ) -> None:
-        self.workers = {tag: worker(model, **engine) for tag, model in models.items()}
+        self.workers: dict[str, Worker] = {
+            tag: worker(model, **engine) if base_url is None else OpenAIWorker(base_url, model, tokenizer=model)
+            for tag, model in models.items()
+        }
         self.prompting = Prompting.for_model(list(models.values())[-1])
         self.seed, self.store = seed, store
 

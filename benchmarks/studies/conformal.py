@@ -31,14 +31,15 @@ from benchmarks._lib.draft_target import (
     greedy_chains,
     pooled_rates,
 )
-from benchmarks._lib.lab import AT_ONCE, MODELS, Lab
+from benchmarks._lib.lab import AT_ONCE, MODELS, Lab, draft_and_target, told_apart
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import GREEDY
+from benchmarks._lib.users_models import questions_of
 from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, ReflectionWords, SpecReasonMarks
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingRule
 from scaffolding_ext.controllers.draft_target.p_values import p_values
 from scaffolding_ext.controllers.draft_target.validity import realised_rate
-from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.tinylm import grammar
 
@@ -261,6 +262,7 @@ def _decisions(answers: list[Answered]) -> tuple[list[bool], list[int]]:
 @click.option(
     "--part", "parts", type=click.Choice((*PARTS, "none")), multiple=True, default=PARTS, help="Beside the levels."
 )
+@draft_and_target
 @size("--num_problems", 100, quick=2, help="Questions of a block.")
 @size("--num_blocks", 1, quick=2, help="Blocks, of consecutive seeds.")
 @size("--num_chains", 16, quick=2, help="Chains a question.")
@@ -273,6 +275,10 @@ def main(
     compared: int,
     ranked: int,
     parts: tuple[str, ...],
+    model: str,
+    draft: str,
+    base_url: str | None,
+    dataset: str,
     num_problems: int,
     num_blocks: int,
     num_chains: int,
@@ -283,12 +289,18 @@ def main(
     """Accuracy and target tokens of conformal take-over and of the rules that it is measured against."""
     alphas = alphas or ((0.4,) if report.setting["quick"] else (0.25, 0.4, 0.1, 0.6))
     setting = Setting(num_chains, 48, max_tokens, 15, "resample")
-    report.setting |= setting._asdict() | {"alphas": alphas, "models": MODELS}
-    with Lab(max_batch_size=128) as lab, progress() as bars:
+    report.setting |= setting._asdict() | {"alphas": alphas}
+    models = {"draft": draft, "target": model}
+    if models != MODELS and "marks" in parts:
+        raise click.UsageError(
+            "--part marks asks in the embedded models' words: leave it out, by naming the other parts."
+        )
+    with Lab(models, base_url=base_url, max_batch_size=128) as lab, progress() as bars:
         blocks = []
         for seed in range(report.seed, report.seed + num_blocks):
-            folder = store and store / f"seed{seed}_problems{num_problems}_chains{num_chains}_tokens{max_tokens}"
-            samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=seed)
+            name = f"seed{seed}_problems{num_problems}_chains{num_chains}_tokens{max_tokens}"
+            folder = store and store / (name + told_apart(model, draft, dataset))
+            samples = questions_of(dataset, num_problems, seed)
             blocks.append(Block(lab.block(seed, folder), samples))
         study = Study(blocks, setting, report, bars)
         for number, alpha in enumerate(alphas):
@@ -310,7 +322,7 @@ def main(
             study.found,
             report.figures,
             plot_path,
-            f"{num_problems * num_blocks} questions, {num_chains} chains, {MODELS['target']}",
+            f"{num_problems * num_blocks} questions, {num_chains} chains, {model}",
         )
 
 

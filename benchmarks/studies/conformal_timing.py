@@ -44,14 +44,14 @@ import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, progress, size, stored
 from benchmarks._lib.draft_target import Setting, calibrated, controller
-from benchmarks._lib.lab import MODELS, Lab
+from benchmarks._lib.lab import MODELS, Lab, draft_and_target, told_apart
 from benchmarks._lib.latency import Latency, SetLatency, scheduled_ends
 from benchmarks._lib.report import Report
 from benchmarks._lib.roofline import BATCH_SIZES, Roofline, measured
 from benchmarks._lib.timing import InStep, ScoredCoin, System, Timed, Timer
 from benchmarks._lib.timing_figures import plot
+from benchmarks._lib.users_models import questions_of
 from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking
-from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.protocol import Worker
 from scaffolding_ext.stats.power import required_num_questions
 
@@ -208,6 +208,7 @@ class Study:
 
 @benchmark("studies.conformal_timing --num_problems 24 --store runs/timing --plot_path timing.png")
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS, help="Repeatable; all parts.")
+@draft_and_target
 @size("--num_problems", 24, quick=2, help="Questions whose chains are timed.")
 @size("--num_set", 24, quick=2, help="Of them, those that run with latencies set, too.")
 @size("--num_counted", 6, quick=2, help="Of them, those at every number of chains.")
@@ -219,6 +220,10 @@ class Study:
 def main(
     report: Report,
     parts: tuple[str, ...],
+    model: str,
+    draft: str,
+    base_url: str | None,
+    dataset: str,
     num_problems: int,
     num_set: int,
     num_counted: int,
@@ -231,15 +236,19 @@ def main(
     """Wall-clock of asynchronous chains against synchronous ones, arithmetic intensity, and the target's memory."""
     seed, chain_counts = report.seed, CHAIN_COUNTS[:num_counts]
     folder = store and store / f"timing_seed{seed}_problems{num_problems}_chains{num_chains}_tokens{max_tokens}"
+    folder = folder and folder.with_name(folder.name + told_apart(model, draft, dataset))
+    if base_url is not None and "chains" in parts:
+        raise click.UsageError("--part chains measures the engine itself: leave it out where a server has the models.")
     setting = Setting(num_chains, 48, max_tokens, 15, "resample")
     latencies = {f"{tag}_set_{key}": value for tag, one in LATENCIES.items() for key, value in one._asdict().items()}
     report.setting |= setting._asdict() | latencies
-    report.setting |= {"alpha": ALPHA, "at_once_where_set": AT_ONCE, "models": MODELS}
-    samples = load_dataset("tinylm:held_out", num_samples=num_problems + 1, seed=seed)
+    report.setting |= {"alpha": ALPHA, "at_once_where_set": AT_ONCE}
+    models = {"draft": draft, "target": model}
+    samples = questions_of(dataset, num_problems + 1, seed)
     warm_up, prompts = samples[-1].prompt, [sample.prompt for sample in samples[:-1]]
     num_groups = {"as_is": 5 * num_problems, "set": 4 * -(-num_set // AT_ONCE)}
     num_groups["chains"] = 3 * num_counted * len(chain_counts)
-    with Lab(seed=seed, store=folder, max_batch_size=128) as lab, progress() as bars:
+    with Lab(models, seed=seed, store=folder, base_url=base_url, max_batch_size=128) as lab, progress() as bars:
         bar = bars.add_task("questions of systems", total=sum(num_groups[part] for part in parts))
         timer = Timer(lab, np.random.default_rng(seed + 1), warm_up, lambda: bars.advance(bar))
         fewer = setting._replace(num_chains=CALIBRATION_CHAINS)

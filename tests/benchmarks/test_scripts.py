@@ -143,3 +143,16 @@ def test_quick_run_prints_one_document(script, warm_torch, tmp_path):
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_help_has_an_example(script, warm_python, tmp_path):
     assert f"python -m benchmarks.{script}" in run_script(script, "--help", python=warm_python, folder=tmp_path).stdout
+
+
+@pytest.mark.slow
+def test_the_study_of_draft_and_target_takes_other_models(warm_torch, tmp_path):
+    models = ("--model", "tinylm/draft", "--draft", "tinylm/target")
+    run = run_script(
+        "studies.conformal", "--quick", "--json", "--part", "alone", *models, python=warm_torch, folder=tmp_path
+    )
+    assert run.returncode == 0, run.stderr
+    setting = json.loads(run.stdout)["setting"]
+    assert (setting["model"], setting["draft"]) == ("tinylm/draft", "tinylm/target")
+    refused = run_script("studies.conformal", "--quick", *models, python=warm_torch, folder=tmp_path)
+    assert (refused.returncode, "--part marks asks in the embedded models' words" in refused.stderr) == (2, True)
