@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import scaffolding_ext.protocol.worker_tags
 from scaffolding_ext.controllers.capabilities import UNBOUND, Capabilities, Requests, check_worker, joined
 from scaffolding_ext.errors import ConfigError, NoOutputError
-from scaffolding_ext.prompts.prompting import Prompting, Turn
+from scaffolding_ext.prompts.prompting import TextPrompting, Turn
 from scaffolding_ext.protocol import (
     Controller,
     ControllerGenerator,
@@ -86,7 +86,7 @@ class BaseController(Controller):
     reads_logprobs: bool = False
     continues_answers: bool = False
     sampling_workers: frozenset[str] = frozenset()
-    prompting: Prompting | None = None
+    prompting: TextPrompting | None = None
     loops: Loops | None = None
 
     def prepare(self, task: GenerationTask) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, PromptFamily, Prompting, family_named
+from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, PromptFamily, TextPrompting, family_named
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.request.program import current_program
 
@@ -32,22 +32,22 @@ def next_turn(task: GenerationTask, prompt: str) -> GenerationTask:
 
 
 def encode(text: str) -> list[int] | None:
-    """Token ids of a piece of text by the running request's prompting; None without a prompting, where text is sent."""
+    """Token ids of a piece of text by the running request's prompting; None without a tokenizer, where text is sent."""
     prompting = _prompting()
     return None if prompting is None else prompting.encode(text)
 
 
 def decode(token_ids: list[int]) -> str | None:
-    """The text of token ids by the running request's prompting; None where it has none."""
+    """The text of token ids by the running request's prompting; None where it has no tokenizer."""
     prompting = _prompting()
     return None if prompting is None else prompting.decode(token_ids)
 
 
 def longest_len(*texts: str) -> int:
-    """Tokens of the longest of some texts; where the running request has no prompting, at most its UTF-8 bytes."""
+    """Tokens of the longest of some texts; where the running request has no tokenizer, at most its UTF-8 bytes."""
     return max(len(text.encode()) if (ids := encode(text)) is None else len(ids) for text in texts)
 
 
-def _prompting() -> Prompting | None:
+def _prompting() -> TextPrompting | None:
     program = current_program()
     return None if program is None else program.question.prompting

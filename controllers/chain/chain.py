@@ -11,7 +11,7 @@ from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inherit_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
-from scaffolding_ext.protocol.notes import Purpose, notes_of, set_notes, set_turn_start
+from scaffolding_ext.protocol.notes import Purpose, notes_of, set_notes
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.request.program import current_program, discard, record
 
@@ -180,7 +180,8 @@ def continuation(prompt: GenerationTask, prefix: Prefix, max_tokens: int, suffix
     if suffix_ids:
         set_notes(task, notes_of(task)._replace(num_suffix_tokens=len(suffix_ids)))
     if prompt.input_str is not None and (prefix.text or suffix):
-        set_turn_start(task, len(prompt.input_str))
+        notes = notes_of(task)._replace(turn_start=len(prompt.input_str), turns=notes_of(prompt).turns)
+        set_notes(task, notes)
     return task
 
 

@@ -7,10 +7,12 @@ import json
 import click
 
 from scaffolding_ext.cli.options import Command, Finite, json_option, set_option
+from scaffolding_ext.cli.own_model import OwnModel, model_options
 
 
 @click.command(cls=Command, short_help="Ask a stack two questions and say what is wrong with it.")
 @click.argument("stack")
+@model_options
 @set_option
 @click.option("--question", "questions", multiple=True, metavar="TEXT", help="What is asked; may be repeated.")
 @click.option(
@@ -33,6 +35,7 @@ def check(
     ctx: click.Context,
     stack: str,
     overrides: tuple[str, ...],
+    own_model: OwnModel,
     questions: tuple[str, ...],
     max_tokens: int,
     timeout: float,
@@ -50,9 +53,8 @@ def check(
       scaffolding-ext check stack.yaml --question "What is 17 + 25?" --max_tokens 512
     """
     from scaffolding_ext.doctor.examination import examine
-    from scaffolding_ext.stack.load import load_config
 
-    found = examine(load_config(stack, overrides), questions, max_tokens, timeout)
+    found = examine(own_model.load(stack, overrides), questions, max_tokens, timeout)
     if as_json:
         click.echo(json.dumps(found.to_json()))
     else:

@@ -25,6 +25,7 @@ from scaffolding_ext.cli.options import (
     skip_option,
     verbose_option,
 )
+from scaffolding_ext.cli.own_model import OwnModel, model_options
 
 
 def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dict[str, float] | None:
@@ -41,6 +42,7 @@ def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dic
 
 @click.command("eval", cls=Command, short_help="Run a dataset: accuracy, tokens, time.")
 @config_option
+@model_options
 @set_option
 @dataset_option
 @limit_option
@@ -98,6 +100,7 @@ def evaluate(
     /,
     source: str,
     overrides: tuple[str, ...],
+    own_model: OwnModel,
     dataset: str | None,
     skip_bad_rows: bool,
     seed: int | None,
@@ -128,7 +131,7 @@ def evaluate(
 
     settings["output_path"] = None if output_path is None else str(output_path)
     options = given(seed=seed, max_parallel_requests=max_parallel_requests) + given("evaluation.", **settings)
-    config, _ = config_with_dataset(source, dataset, [*overrides, *options], skip_bad_rows)
+    config, _ = config_with_dataset(source, dataset, [*overrides, *options], skip_bad_rows, own_model)
     kept_in = config.evaluation.output_path
     folder = None if kept_in is None else Path(kept_in)
     if resume and folder is None:

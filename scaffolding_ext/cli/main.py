@@ -15,12 +15,12 @@ from typing import Any
 import click
 
 from scaffolding_ext import __version__
+from scaffolding_ext.cli.about import env, stacks
 from scaffolding_ext.cli.budget import budget
 from scaffolding_ext.cli.calibrate import calibrate
 from scaffolding_ext.cli.check import check
 from scaffolding_ext.cli.compare import compare
 from scaffolding_ext.cli.engine import engine
-from scaffolding_ext.cli.env import env
 from scaffolding_ext.cli.evaluate import evaluate
 from scaffolding_ext.cli.options import Group
 from scaffolding_ext.cli.run import run
@@ -77,5 +77,5 @@ def main() -> None:
     """Reasoning with a budget: run and evaluate inference-time-compute controllers."""
 
 
-for command in (run, check, evaluate, compare, budget, calibrate, tune, replay, engine, serve, env):
+for command in (run, check, evaluate, compare, budget, calibrate, tune, replay, engine, serve, stacks, env):
     main.add_command(command)

@@ -7,15 +7,20 @@ import logging
 import math
 import os
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from scaffolding_ext.cli.own_model import NO_OWN_MODEL, OwnModel
+
 if TYPE_CHECKING:
+    from scaffolding_ext.host.llm import ScaffoldingLlm
     from scaffolding_ext.stack.config import DatasetConfig, StackConfig
 
 
@@ -81,20 +86,13 @@ def _exists(path: Path) -> bool:
     return True
 
 
-class _ConfigOption(click.Option):
-    """An option whose help names the packaged stacks; they are looked up only when the help is printed."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        from scaffolding_ext.documents import packaged_recipes, packaged_stacks
-
-        self.help = (
-            f"Stack file, or one of the package's: {', '.join(f'configs:{name}' for name in packaged_stacks())}. "
-            f"For models: {', '.join(f'configs:{name}' for name in packaged_recipes())}."
-        )
-        return super().get_help_record(ctx)
-
-
-config_option = click.option("--config", "source", cls=_ConfigOption, required=True, metavar="FILE")
+config_option = click.option(
+    "--config",
+    "source",
+    required=True,
+    metavar="FILE",
+    help="Stack file, or configs:NAME for one of the package's; `scaffolding-ext stacks` lists them.",
+)
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a key of the stack file; may be repeated."
 )
@@ -132,25 +130,61 @@ def families_told() -> Iterator[None]:
         logger.setLevel(level)
 
 
+_QUIET_SECONDS = 2.0
+
+
+def started(config: StackConfig, timeout: float | None) -> ScaffoldingLlm:
+    """Build a stack within a time; if a server keeps it waiting, standard error says which.
+
+    Raises:
+        RequestTimeoutError: The workers are not ready in time.
+    """
+    from scaffolding_ext.errors import RequestTimeoutError
+    from scaffolding_ext.stack.build import build_stack
+
+    building: Future[ScaffoldingLlm] = Future()
+
+    def build() -> None:
+        try:
+            building.set_result(build_stack(config))
+        except BaseException as error:
+            building.set_exception(error)
+
+    threading.Thread(target=build, name="start", daemon=True).start()  # a daemon: the program ends without it
+    servers = ", ".join(str(worker.args["base_url"]) for worker in config.workers.values() if "base_url" in worker.args)
+    quiet = _QUIET_SECONDS if timeout is None else min(_QUIET_SECONDS, timeout)
+    done, _ = wait([building], quiet)
+    if not done and servers:
+        click.echo(f"asking {servers} ...", err=True)
+    done, _ = wait([building], None if timeout is None else timeout - quiet)
+    if not done:
+        what = f"the server at {servers} did not answer" if servers else "the workers did not start"
+        raise RequestTimeoutError(f"{what} within {timeout:g} s: look whether it runs, or give a longer --timeout")
+    return building.result()
+
+
 def given(section: str = "", **options: Any) -> list[str]:
     """The options that were given, as overrides of the stack file or of one of its sections."""
     return [f"{section}{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
 
 
 def config_with_dataset(
-    source: str, dataset: str | None, overrides: Sequence[str], skip_bad_rows: bool = False
+    source: str,
+    dataset: str | None,
+    overrides: Sequence[str],
+    skip_bad_rows: bool = False,
+    own_model: OwnModel = NO_OWN_MODEL,
 ) -> tuple[StackConfig, DatasetConfig]:
-    """The stack of `--config`, `--dataset`, `--set` and `--skip_bad_rows`, and what it runs on.
+    """The stack of `--config`, `--model`, `--dataset`, `--set` and `--skip_bad_rows`, and what it runs on.
 
     Raises:
         ConfigError: The stack is wrong, or names no dataset.
     """
     from scaffolding_ext.errors import ConfigError
-    from scaffolding_ext.stack.load import load_config
 
     replaced = [] if dataset is None else ["dataset=" + json.dumps({"source": dataset})]
     skipping = ["dataset.skip_bad_rows=true"] if skip_bad_rows else []
-    config = load_config(source, [*replaced, *overrides, *skipping])
+    config = own_model.load(source, [*replaced, *overrides, *skipping])
     if config.dataset is None:
         raise ConfigError("is missing: name a JSONL file or tinylm:held_out here, or by --dataset", "dataset")
     return config, config.dataset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ from scaffolding_ext.cli.options import (
     given,
     json_option,
     set_option,
+    started,
 )
+from scaffolding_ext.cli.own_model import OwnModel, model_options
 
 if TYPE_CHECKING:
     from scaffolding_ext.request.results import ScaffoldingResult
@@ -26,9 +29,14 @@ if TYPE_CHECKING:
 @click.command(cls=Command, short_help="Run one prompt and print answer and tokens.")
 @click.argument("prompt")
 @config_option
+@model_options
 @set_option
 @click.option("--seed", type=int, help="Seed of the run instead of the stack file's.")
-@click.option("--timeout", type=Finite(min=0, min_open=True), help="Seconds after which the request fails.")
+@click.option(
+    "--timeout",
+    type=Finite(min=0, min_open=True),
+    help="Seconds after which the command fails, the start of the workers included.",
+)
 @click.option(
     "--execution_trace",
     type=OutputPath(),
@@ -39,6 +47,7 @@ def run(
     prompt: str,
     source: str,
     overrides: tuple[str, ...],
+    own_model: OwnModel,
     seed: int | None,
     timeout: float | None,
     execution_trace: Path | None,
@@ -52,12 +61,13 @@ def run(
     """
     from scaffolding_ext.errors import OutputError
     from scaffolding_ext.host.arguments import checked_prompt
-    from scaffolding_ext.stack.build import load_stack
 
     checked_prompt(prompt)
-    with families_told(), load_stack(source, [*overrides, *given(seed=seed)]) as llm:
+    config, began = own_model.load(source, [*overrides, *given(seed=seed)]), time.monotonic()
+    with families_told(), started(config, timeout) as llm:
         llm.record_execution = execution_trace is not None
-        result = llm.generate(prompt, timeout=timeout)
+        left = None if timeout is None else max(0.001, timeout - (time.monotonic() - began))
+        result = llm.generate(prompt, timeout=left)
     if execution_trace is not None and result.execution is not None:
         try:
             result.execution.save(execution_trace, result.id)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from scaffolding_ext.cli.options import Command, Finite, config_option, set_option
+from scaffolding_ext.cli.own_model import OwnModel, model_options
 
 if TYPE_CHECKING:
     from scaffolding_ext.serving.access import Keys
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command, short_help="Serve stacks under OpenAI's HTTP interface.")
 @config_option
+@model_options
 @set_option
 @click.option("--name", help="Model name of the stack of --config; its file's name where none is given.")
 @click.option("--stack", "stacks", multiple=True, metavar="NAME=FILE", help="A further stack; may be repeated.")
@@ -78,10 +80,18 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds that running requests get after SIGTERM.",
 )
+@click.option(
+    "--unknown_fields",
+    type=click.Choice(["refuse", "ignore"]),
+    default="refuse",
+    show_default=True,
+    help="Whether a request with unknown fields is refused, or these are left out and logged once a key.",
+)
 @click.option("--log_content", is_flag=True, help="Write prompts and answers to the log.")
 def serve(
     source: str,
     overrides: tuple[str, ...],
+    own_model: OwnModel,
     name: str | None,
     stacks: tuple[str, ...],
     host: str,
@@ -101,6 +111,7 @@ def serve(
     max_seconds: float,
     keep_alive_seconds: float,
     drain_seconds: float,
+    unknown_fields: str,
     log_content: bool,
 ) -> None:
     """Serve stacks under OpenAI's HTTP interface, each as a model.
@@ -121,7 +132,6 @@ def serve(
     from scaffolding_ext.serving.served_stack import ServedStack, name_of
     from scaffolding_ext.serving.settings import EFFORTS, Knob, Limits, read_effort
     from scaffolding_ext.stack.build import build_stack
-    from scaffolding_ext.stack.load import load_config
 
     limits = Limits(
         max_body_bytes=max_body_bytes,
@@ -134,17 +144,18 @@ def serve(
         keep_alive_seconds=keep_alive_seconds,
         drain_seconds=drain_seconds,
         efforts=dict(map(read_effort, efforts)) or dict(EFFORTS),
+        ignores_unknown_fields=unknown_fields == "ignore",
         shows_content=log_content,
     )
     keys = _keys(keys_file, keys_env, share_prefixes)
-    configs = {name or name_of(source): load_config(source, overrides)}
+    configs = {name or name_of(source): own_model.load(source, overrides)}
     for further in stacks:
         own, equals, file = further.partition("=")
         if not equals or not own or own in configs:
             raise ConfigError(
                 f"is {further!r}; it must have the form NAME=FILE, with a name that no other stack has", "stack"
             )
-        configs[own] = load_config(file)
+        configs[own] = own_model.load(file)
     knobs = list(map(Knob.read, allow))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     served: list[ServedStack] = []

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext.controllers.base import attributes_of
-from scaffolding_ext.doctor.calls import CallLog
-from scaffolding_ext.doctor.exchange import Exchange, ask, questions_of
+from scaffolding_ext.doctor.exchange import CallLog, Exchange, Written, ask, questions_of
 from scaffolding_ext.doctor.findings import Examined, Finding, findings
-from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.prompting import TextPrompting
 from scaffolding_ext.stack.build import build_stack
 from scaffolding_ext.stack.config import StackConfig
 
 _SHOWN_CHARACTERS = 600
+_SHOWN_CHAINS = 4
 
 
 class Examination(NamedTuple):
@@ -43,11 +43,13 @@ class Examination(NamedTuple):
                 {
                     "question": exchange.question,
                     "prompt": exchange.prompt,
-                    "written": exchange.written,
+                    "written": [
+                        {"text": chain.text, "probe": None if chain.probe is None else chain.probe._asdict()}
+                        for chain in exchange.written
+                    ],
                     "text": exchange.text,
                     "answer": exchange.answer,
                     "exit_reason": exchange.exit_reason,
-                    "probe": None if exchange.probe is None else exchange.probe._asdict(),
                     "error": exchange.error,
                 }
                 for exchange in self.examined.exchanges
@@ -67,15 +69,11 @@ class Examination(NamedTuple):
             yield ""
             yield _row(f"question {number}", exchange.question)
             yield _row("prompt", _quoted(exchange.prompt))
-            yield _row("model wrote", _quoted(exchange.written))
+            yield from _chains(exchange.written)
             if exchange.error is not None:
                 yield _row("failed", exchange.error)
-                continue
-            yield _row("answer", f"{'-' if exchange.answer is None else exchange.answer} ({exchange.exit_reason})")
-            if exchange.probe is not None:
-                asked_by = "by the controller" if exchange.probe.by_controller else "by this check, halfway"
-                yield _row("probe", f"{_quoted(exchange.probe.suffix)} ({asked_by})")
-                yield _row("", f"-> {_quoted(exchange.probe.response)}")
+            else:
+                yield _row("answer", f"{'-' if exchange.answer is None else exchange.answer} ({exchange.exit_reason})")
         yield ""
         for finding in self.findings:
             yield f"{'WRONG' if finding.is_wrong else 'note':<6}{finding.name}: {finding.message}"
@@ -122,12 +120,24 @@ def _row(name: str, value: str) -> str:
     return f"{name:<13}{value}"
 
 
-def _family(prompting: Prompting | None) -> str:
+def _family(prompting: TextPrompting | None) -> str:
     if prompting is None:
         return "- (prompts go to the worker as they are)"
     opened = "open" if prompting.opens_thinking else "not open"
     thinks = "" if prompting.choice.name == "instruct" else f"; thinking is {opened} at the end of a prompt"
     return f"{prompting.choice}{thinks}"
+
+
+def _chains(written: Sequence[Written]) -> Iterator[str]:
+    """The chains of an answer, each with its probe; of many samples the first few."""
+    for number, chain in enumerate(written[:_SHOWN_CHAINS], 1):
+        yield _row("model wrote" if len(written) == 1 else f"sample {number}", _quoted(chain.text))
+        if chain.probe is not None:
+            asked_by = "by the controller" if chain.probe.by_controller else "by this check, halfway"
+            yield _row("  probe", f"{_quoted(chain.probe.suffix)} ({asked_by})")
+            yield _row("", f"-> {_quoted(chain.probe.response)}")
+    if len(written) > _SHOWN_CHAINS:
+        yield _row("", f"and {len(written) - _SHOWN_CHAINS} samples more; --json has all")
 
 
 def _sampling(exchanges: Sequence[Exchange]) -> str:

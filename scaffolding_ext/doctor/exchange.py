@@ -1,30 +1,105 @@
-"""Two questions to a stack: what was asked, what came back, and what a probe of the chain would get."""
+"""Questions to a stack: what its workers were sent, what came back, and what a probe of the chain would get."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.answers import up_to_brace
 from scaffolding_ext.controllers.base import attributes_of, honoured_by
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.doctor.calls import Call, CallLog
 from scaffolding_ext.errors import ScaffoldingExtError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.protocol.notes import Purpose
-from scaffolding_ext.protocol.worker import declared
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
+from scaffolding_ext.protocol.notes import Purpose, num_decoded_of, purpose_of
+from scaffolding_ext.protocol.task_results import finish_reason_of
+from scaffolding_ext.protocol.worker import BaseWorker, declared
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
+from scaffolding_ext.request.program import current_program
+from scaffolding_ext.request.seeds import branch_path
+from scaffolding_ext.stack.config import DatasetConfig
 
 if TYPE_CHECKING:
-    from scaffolding_ext.prompts.prompting import PromptFamily, Prompting
+    from scaffolding_ext.prompts.prompting import PromptFamily
     from scaffolding_ext.stack.config import StackConfig
 
 QUESTIONS = (
     "What is 17 + 25?",
     "A train goes 60 km in 45 minutes. How far does it go in 3 hours, in km?",
 )
+_EMBEDDED = "tinylm/"
 _PROBE_TOKENS = 20
+
+
+class ServedTask(NamedTuple):
+    """One task as its worker left it.
+
+    Attributes:
+        tag: The worker's role.
+        worker: The worker.
+        purpose: What its new tokens are for.
+        task: The task itself, which its controller may have changed since.
+        text: The text that came back.
+        token_ids: Its ids; None where the worker tells none.
+        num_decoded: Tokens that the worker says, or that its ids count; None if unknown.
+        finish_reason: Why it ended; None where nobody says, or where it goes on.
+        has_logprobs: Whether log-probabilities came back.
+        branch: The branch of the request that sent it: a sample of a vote has one of its own.
+    """
+
+    tag: str
+    worker: Worker
+    purpose: Purpose
+    task: GenerationTask
+    text: str
+    token_ids: list[int] | None
+    num_decoded: int | None
+    finish_reason: str | None
+    has_logprobs: bool
+    branch: tuple[int, ...] = ()
+
+
+class CallLog:
+    """Records the generation tasks that workers serve, in the order in which they were first sent.
+
+    Args:
+        workers: Worker by tag. Those of this package are watched; nothing that they do changes.
+    """
+
+    def __init__(self, workers: Mapping[Any, Worker]) -> None:
+        self._calls: dict[str, dict[int, ServedTask]] = {}
+        for tag, worker in workers.items():
+            if isinstance(worker, BaseWorker):
+                self._watch(str(getattr(tag, "value", tag)), worker)
+
+    def of(self, program_id: str) -> list[ServedTask]:
+        """The calls of one request."""
+        return list(self._calls.get(program_id, {}).values())
+
+    def _watch(self, tag: str, worker: BaseWorker) -> None:
+        handlers = dict(worker.task_handlers)
+
+        async def handle(served_by: Any, task: Any) -> TaskStatus | None:
+            status: TaskStatus | None = await handlers[type(task)](served_by, task)
+            if isinstance(task, GenerationTask):
+                self._record(tag, served_by, task)
+            return status
+
+        worker.task_handlers = dict.fromkeys(handlers, handle)  # type: ignore[misc]  # read from the instance
+
+    def _record(self, tag: str, worker: Worker, task: GenerationTask) -> None:
+        program = current_program()
+        ids = None if task.output_tokens is None else list(task.output_tokens)
+        call = ServedTask(
+            *(tag, worker, purpose_of(task).written, task, task.output_str or "", ids),
+            num_decoded=num_decoded_of(task),
+            finish_reason=finish_reason_of(task),
+            has_logprobs=bool(task.logprobs),
+            branch=branch_path(),
+        )
+        self._calls.setdefault("" if program is None else program.identity.id, {})[id(task)] = call
 
 
 class Probed(NamedTuple):
@@ -43,6 +118,25 @@ class Probed(NamedTuple):
     by_controller: bool
 
 
+class Written(NamedTuple):
+    """A chain of an answer: all of a plain one's, or one sample of a vote.
+
+    Attributes:
+        text: What the model wrote, without what the stack put between or behind.
+        calls: The tasks that wrote it.
+        probe: Its first probe; None where none could be sent.
+    """
+
+    text: str
+    calls: list[ServedTask]
+    probe: Probed | None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the model ended it by itself."""
+        return any(call.finish_reason == "stop" for call in self.calls)
+
+
 class Exchange(NamedTuple):
     """A question to the stack, and what became of it.
 
@@ -50,42 +144,55 @@ class Exchange(NamedTuple):
         question: As the user would ask it.
         prompt: As the model reads it, where the stack renders it; else the question.
         calls: What the workers were sent.
+        written: The chains, each by itself.
         text: The stack's output; None where the request failed.
         answer: The stack's answer.
         exit_reason: Why the controller stopped.
-        probe: The first probe of the chain; None where none could be sent.
+        confidences: Of the answers at the controller's looks, where it saw them.
         error: What failed; None where nothing did.
     """
 
     question: str
     prompt: str
-    calls: list[Call]
+    calls: list[ServedTask]
+    written: list[Written]
     text: str | None
     answer: str | None
     exit_reason: str | None
-    probe: Probed | None
+    confidences: list[float]
     error: str | None
 
     @property
-    def chains(self) -> list[Call]:
-        """The calls that wrote the chain, or the chains."""
+    def chains(self) -> list[ServedTask]:
+        """The calls that wrote the chains."""
         return [call for call in self.calls if call.purpose is Purpose.CHAIN]
-
-    @property
-    def written(self) -> str:
-        """All that the model wrote as chains, without what the stack put between or behind."""
-        return "".join(call.text for call in self.chains)
 
 
 def questions_of(config: StackConfig) -> list[str]:
-    """Two questions that suit a stack: of its own data set where that is at hand, else two of arithmetic."""
+    """Two questions that the stack's model can read.
+
+    The embedded models read their own problems alone. Other models get questions of the stack's data set if it is a
+    file on this machine, or else two of arithmetic.
+    """
     from scaffolding_ext.evaluation.run.datasets import load_dataset
 
-    dataset = config.dataset
-    at_hand = dataset is not None and (dataset.source.startswith("tinylm:") or Path(dataset.source).is_file())
-    if dataset is None or not at_hand:
+    models = {name for worker in config.workers.values() for name in _models_in(worker.args)}
+    if models and all(name.startswith(_EMBEDDED) for name in models):
+        own = DatasetConfig(source="tinylm:held_out", num_samples=2)
+    elif config.dataset is not None and Path(config.dataset.source).is_file():
+        own = config.dataset
+    else:
         return list(QUESTIONS)
-    return [sample.prompt for sample in load_dataset(**dataset.model_dump(), limit="2")]
+    return [sample.prompt for sample in load_dataset(**own.model_dump(), limit="2")]
+
+
+def _models_in(args: Any) -> Iterator[str]:
+    """The models that a worker's arguments name, those of a worker inside it included."""
+    if isinstance(args, Mapping):
+        for key, value in args.items():
+            if key == "model" and isinstance(value, str):
+                yield value
+            yield from _models_in(value)
 
 
 def ask(llm: ScaffoldingLlm, log: CallLog, question: str, max_tokens: int, timeout: float) -> Exchange:
@@ -106,15 +213,32 @@ def ask(llm: ScaffoldingLlm, log: CallLog, question: str, max_tokens: int, timeo
     calls = log.of(result.id)
     chains = [call for call in calls if call.purpose is Purpose.CHAIN]
     prompt = (chains[0].task.input_str if chains else None) or question
-    text = None if error is not None else result.outputs[0].text
     prompting = attributes_of(controller).prompting
-    probe = _probe_by_controller(calls, None if prompting is None else prompting.family)
-    if probe is None and error is None and prompting is not None and chains:
-        probe = _probe_by_doctor(llm, prompting, prompt, chains[0].text, timeout)
+    written = _written(calls, None if prompting is None else prompting.family)
+    is_probed = any(chain.probe for chain in written)
+    if written and not is_probed and error is None and isinstance(prompting, Prompting):
+        probe = _probe_by_doctor(llm, prompting, prompt, written[0].text, timeout)
+        written[0] = written[0]._replace(probe=probe)
+    looks = (event.get("confidence") for event in result.program.trace if event["event"] == "probe")
     return Exchange(
-        *(question, prompt, calls, text, result.answer, result.exit_reason, probe),
+        *(question, prompt, calls, written),
+        text=None if error is not None else result.outputs[0].text,
+        answer=result.answer,
+        exit_reason=result.exit_reason,
+        confidences=[float(seen) for seen in looks if seen is not None],
         error=None if error is None else f"{type(error).__name__}: {error}",
     )
+
+
+def _written(calls: Sequence[ServedTask], family: PromptFamily | None) -> list[Written]:
+    """The chains of a request, each with its first probe: chain and probe are of one branch."""
+    branches = list(dict.fromkeys(call.branch for call in calls if call.purpose is Purpose.CHAIN))
+    found = []
+    for branch in branches:
+        own = [call for call in calls if call.branch[: len(branch)] == branch]
+        pieces = [call for call in own if call.purpose is Purpose.CHAIN and call.branch == branch]
+        found.append(Written("".join(piece.text for piece in pieces), pieces, _probe_by_controller(own, family)))
+    return found
 
 
 def _limit(llm: ScaffoldingLlm, max_tokens: int) -> int | None:
@@ -130,7 +254,7 @@ def _limit(llm: ScaffoldingLlm, max_tokens: int) -> int | None:
     return None if own is not None and own <= room else room
 
 
-def _probe_by_controller(calls: Sequence[Call], family: PromptFamily | None) -> Probed | None:
+def _probe_by_controller(calls: Sequence[ServedTask], family: PromptFamily | None) -> Probed | None:
     for call in calls:
         if call.purpose is Purpose.PROBE and family is not None:
             asked = call.task.input_str or ""

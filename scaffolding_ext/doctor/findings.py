@@ -6,19 +6,26 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.base import attributes_of
-from scaffolding_ext.doctor.exchange import Exchange
+from scaffolding_ext.controllers.base import BaseController, attributes_of
+from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
+from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence
+from scaffolding_ext.doctor.exchange import Exchange, ServedTask, Written
 from scaffolding_ext.prompts.family_choice import config_of
-from scaffolding_ext.prompts.prompting import COLLECTIONS, Prompting, model_folder
+from scaffolding_ext.prompts.prompting import COLLECTIONS, Prompting, TextPrompting, model_folder
 from scaffolding_ext.protocol.worker import model_of
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 
 if TYPE_CHECKING:
-    from scaffolding_ext.doctor.calls import Call
     from scaffolding_ext.stack.config import StackConfig
 
 BOX = 'prompt: {prompt_suffix: "\\nPlease reason step by step, and put your final answer within \\\\boxed{}."}'
 _HIDDEN = 32  # tokens that a text may lack: marks, and the token that ends it
+
+
+_LOWER = (
+    "controller.args.rule: a lower threshold of {type: confidence}, or {type: consecutive}, which asks for equal "
+    "answers alone; `scaffolding-ext tune` chooses for your model"
+)
 
 
 class Finding(NamedTuple):
@@ -49,7 +56,7 @@ class Examined(NamedTuple):
 
     config: StackConfig
     controller: Any
-    prompting: Prompting | None
+    prompting: TextPrompting | None
     exchanges: Sequence[Exchange]
 
     @property
@@ -58,7 +65,17 @@ class Examined(NamedTuple):
         return self.prompting is not None and self.prompting.family.thinks
 
     @property
-    def chains(self) -> list[Call]:
+    def tokenized(self) -> Prompting | None:
+        """The prompting, if the tokenizer is known."""
+        return self.prompting if isinstance(self.prompting, Prompting) else None
+
+    @property
+    def written(self) -> list[Written]:
+        """All chains of the requests that did not fail."""
+        return [chain for exchange in self.exchanges if exchange.error is None for chain in exchange.written]
+
+    @property
+    def chains(self) -> list[ServedTask]:
         """All calls that wrote chains."""
         return [call for exchange in self.exchanges for call in exchange.chains]
 
@@ -79,8 +96,8 @@ def failed(examined: Examined) -> Iterator[Finding]:
 
 def no_prompting(examined: Examined) -> Iterator[Finding]:
     """Nobody renders the prompt, and no server does."""
-    is_chat = any(worker.args.get("endpoint") == "chat" for worker in examined.config.workers.values())
-    if examined.prompting is None and not is_chat:
+    prompting = examined.prompting
+    if prompting is None or (examined.tokenized is None and not prompting.chat):
         yield Finding(
             "no_template",
             "prompts go to the model without its chat template: no worker names a model, or prompt is null",
@@ -91,12 +108,13 @@ def no_prompting(examined: Examined) -> Iterator[Finding]:
 
 def no_box(examined: Examined) -> Iterator[Finding]:
     """Chains end without an answer that can be read."""
-    ended = [exchange for exchange in examined.exchanges if _ended(exchange)]
+    ended = [chain for chain in examined.written if chain.has_ended]
     close = "</think>" if examined.prompting is None else examined.prompting.family.think_close
-    unread = [exchange for exchange in ended if extract(exchange.written.rpartition(close)[2]) is None]
+    unread = [chain for chain in ended if extract(chain.text.rpartition(close)[2]) is None]
     if not unread:
         return
-    lost = [exchange for exchange in unread if exchange.answer is None]
+    answered = [exchange for exchange in examined.exchanges if exchange.error is None and exchange.written]
+    lost = [exchange for exchange in answered if exchange.answer is None]
     message = f'{len(unread)} of {len(ended)} chains ended without \\boxed{{}} and without "the answer is"'
     prompt = examined.config.prompt
     asks = prompt is not None and prompt.prompt_suffix is not None and "boxed" in prompt.prompt_suffix
@@ -107,7 +125,9 @@ def no_box(examined: Examined) -> Iterator[Finding]:
     elif asks:
         change = "controller: {type: DynasorCoTController}  # it asks a chain that ends without an answer for one"
     if lost:
-        yield Finding("no_box", f"{message}, and the stack has no answer to {len(lost)} of them", change)
+        yield Finding(
+            "no_box", f"{message}, and the stack has no answer to {len(lost)} of {len(answered)} questions", change
+        )
     else:
         yield Finding("no_box", f"{message}; the stack asked for the answer", "" if asks else change, is_wrong=False)
 
@@ -118,10 +138,10 @@ def no_thinking_mark(examined: Examined) -> Iterator[Finding]:
     if prompting is None:
         return
     family = prompting.family
-    written = [exchange for exchange in examined.exchanges if exchange.chains and exchange.error is None]
+    written = examined.written
     if not examined.thinks:
         marks = ("<think>", "</think>", "[THINK]", "assistantfinal")
-        seen = next((mark for mark in marks for exchange in written if mark in exchange.written), None)
+        seen = next((mark for mark in marks for chain in written if mark in chain.text), None)
         if seen is not None:
             found = {"[THINK]": "magistral", "assistantfinal": "gpt_oss"}.get(seen, "deepseek_r1")
             yield Finding(
@@ -132,8 +152,8 @@ def no_thinking_mark(examined: Examined) -> Iterator[Finding]:
             )
         return
     opened = prompting.opens_thinking
-    unopened = [e for e in written if not opened and not e.written.lstrip().startswith(family.think_open)]
-    unclosed = [e for e in written if _ended(e) and family.think_close not in e.written]
+    unopened = [chain for chain in written if not opened and not chain.text.lstrip().startswith(family.think_open)]
+    unclosed = [chain for chain in written if chain.has_ended and family.think_close not in chain.text]
     if unclosed:
         which = f"{len(unclosed)} of {len(written)} chains ended by themselves without {family.think_close!r}"
         if prompting.choice.name == "gpt_oss":
@@ -159,7 +179,7 @@ def no_thinking_mark(examined: Examined) -> Iterator[Finding]:
 
 def dropped_thinking(examined: Examined) -> Iterator[Finding]:
     """The thinking is written, and somebody on the way drops it."""
-    prompting = examined.prompting
+    prompting = examined.tokenized
     if prompting is not None and examined.thinks and not prompting.family.hidden:
         mark = prompting.family.think_close
         if mark not in prompting.decode(prompting.encode(f"a{mark}b")):
@@ -250,7 +270,7 @@ def missing_logprobs(examined: Examined) -> Iterator[Finding]:
 
 def stop_ids(examined: Examined) -> Iterator[Finding]:
     """The model goes on behind the end of its turn."""
-    prompting = examined.prompting
+    prompting = examined.tokenized
     if prompting is None or prompting.family.hidden:  # in harmony the end of a message is not the end of a turn
         return
     end = prompting.turn_end()
@@ -271,7 +291,8 @@ def stop_ids(examined: Examined) -> Iterator[Finding]:
 
 def unanswered_probe(examined: Examined) -> Iterator[Finding]:
     """Probes get no answer that can be read."""
-    probes = [exchange.probe for exchange in examined.exchanges if exchange.probe is not None]
+    chains = [chain for exchange in examined.exchanges for chain in exchange.written]
+    probes = [chain.probe for chain in chains if chain.probe is not None]
     silent = [probe for probe in probes if probe.answer is None]
     if probes and len(silent) == len(probes):
         needs = attributes_of(examined.controller).continues_answers
@@ -282,6 +303,39 @@ def unanswered_probe(examined: Examined) -> Iterator[Finding]:
             "{max_tokens: 40}} for longer answers",
             is_wrong=needs,
         )
+
+
+def out_of_reach(examined: Examined) -> Iterator[Finding]:
+    """A rule of confidence never fires."""
+    seen = [confidence for exchange in examined.exchanges for confidence in exchange.confidences]
+    rules = [rule for rule in _rules_in(examined.controller, set()) if isinstance(rule, AnswerConfidence)]
+    if not seen or not rules:
+        return
+    least = min(rule.threshold for rule in rules)
+    reached = sum(confidence >= least for confidence in seen)
+    yield Finding(
+        "threshold",
+        f"{reached} of {len(seen)} looks reached the confidence of {least:g} that the rule asks for; the highest was "
+        f"{max(seen):.3f}",
+        ""
+        if reached
+        else "the threshold of {type: confidence, args: {threshold: ...}} in controller.args.rule: lower, "
+        "or without this rule {type: consecutive}, which asks for equal answers alone; `tune` chooses",
+        is_wrong=False,
+    )
+
+
+def _rules_in(part: Any, seen: set[int]) -> Iterator[StoppingRule]:
+    """The stopping rules of a controller, of controllers inside it, and of rules that hold others."""
+    if id(part) in seen:
+        return
+    seen.add(id(part))
+    if isinstance(part, StoppingRule):
+        yield part
+    for value in vars(part).values():
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, StoppingRule | BaseController):
+                yield from _rules_in(each, seen)
 
 
 def never_ends(examined: Examined) -> Iterator[Finding]:
@@ -308,16 +362,12 @@ DIAGNOSES: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     no_box,
     missing_logprobs,
     unanswered_probe,
+    out_of_reach,
     never_ends,
 )
 
 
-def _ended(exchange: Exchange) -> bool:
-    """Whether a chain ended by itself."""
-    return exchange.error is None and any(call.finish_reason == "stop" for call in exchange.chains)
-
-
-def _temperature(call: Call) -> float | None:
+def _temperature(call: ServedTask) -> float | None:
     """The temperature at which a call was decoded; None where only its server knows."""
     if call.task.temperature is not None:
         return call.task.temperature

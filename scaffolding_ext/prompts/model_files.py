@@ -27,6 +27,12 @@ def how_to_load(folder: str, model: str, trust_remote_code: bool = False) -> dic
     options = {"trust_remote_code": trust_remote_code}
     if not model.strip() or "\0" in model:
         raise ConfigError(f"is {model!r}; {_REMEDY}", "model")
+    if folder.lower().endswith(".gguf"):
+        raise ConfigError(
+            f"is {_shown(model)}, a GGUF file. GGUF: serve it with llama-server (`pip install xllamacpp`) and take "
+            "--base_url (docs/servers.md)",
+            "model",
+        )
     if os.path.isdir(folder):
         if not os.path.isfile(os.path.join(folder, "config.json")):
             raise ConfigError(f"is {model!r}, a folder without a model: it has no config.json; {_REMEDY}", "model")

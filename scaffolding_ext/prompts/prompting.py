@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import pkgutil
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -16,6 +17,7 @@ from scaffolding_ext.errors import ConfigError, MissingDependencyError, Scaffold
 from scaffolding_ext.prompts.family_choice import FamilyChoice, chosen_family
 from scaffolding_ext.prompts.model_files import how_to_load, refuse_own_tokenizer
 from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.notes import notes_of, set_notes
 from scaffolding_ext.protocol.task_results import output_of
 
 if TYPE_CHECKING:
@@ -181,7 +183,127 @@ def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTok
     return tokenizer
 
 
-class Prompting:
+def may_have_tokenizer(model: str) -> bool:
+    """Whether a server's name for a model may name a tokenizer, too: `tinylm/NAME`, a folder, or a name of the hub."""
+    return os.path.isdir(model_folder(model)) or (model.count("/") == 1 and not model.lower().endswith(".gguf"))
+
+
+def has_tokenizer(model: str) -> bool:
+    """Whether the tokenizer of a name can be loaded; a name of the hub may take some seconds to find out."""
+    try:
+        return may_have_tokenizer(model) and load_tokenizer(model) is not None
+    except Exception as error:  # of any type: transformers has many for a model that it cannot load
+        _log.info("the tokenizer of %s cannot be loaded: %s", model, error)
+        return False
+
+
+class TextPrompting:
+    """Prompting of a worker whose tokenizer is not known here: prompts are text, and a chat's turns are messages.
+
+    Args:
+        chat: Whether the worker takes messages, which its server renders. Elsewhere prompts go to the model as they
+            are, and there are no turns.
+        family: A name in `FAMILIES`.
+        system_prompt: Goes before the user's prompt, or None.
+        prompt_suffix: Goes behind every prompt of the user, such as the request to put the answer into a box.
+
+    Attributes:
+        choice: The family's name, and why it was taken.
+        prompt_suffix: Empty where there is none.
+
+    Raises:
+        UnknownNameError: The family is unknown.
+        ConfigError: A system prompt is given, and the worker takes no messages.
+    """
+
+    def __init__(
+        self,
+        chat: bool,
+        family: str | None = None,
+        system_prompt: str | None = None,
+        prompt_suffix: str | None = None,
+    ) -> None:
+        if system_prompt is not None and not chat:
+            raise ConfigError(
+                "needs a chat template: take endpoint: chat, or name the model's tokenizer", "system_prompt"
+            )
+        reason = "named" if family else "no tokenizer tells how the model thinks; prompt.family names another"
+        self.family = family_named(family or UNTHINKING_FAMILY)
+        self.choice = FamilyChoice(family or UNTHINKING_FAMILY, reason, is_guess=family is None)
+        self.prompt_suffix = prompt_suffix or ""
+        self.chat = chat
+        self._system_prompt = system_prompt
+
+    @property
+    def opens_thinking(self) -> bool:
+        """Whether a prompt ends with thinking that is open, so that the completion begins inside it."""
+        return False
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether prompts can tell the model of tools."""
+        return False
+
+    def apply(
+        self,
+        task: GenerationTask,
+        history: Sequence[Turn] = (),
+        raw: bool = False,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        last_turn: Turn | None = None,
+    ) -> None:
+        """Add the suffix to the task's `input_str`, and note the turns before it; see `Prompting.apply`.
+
+        Raises:
+            ConfigError: There is history and the worker takes no messages; or there is a tool.
+        """
+        if tools or "role" in (last_turn or {}):
+            raise ConfigError("are given, and no tokenizer is known that shows tools: leave them out", "tools")
+        if history and not self.chat:
+            raise ConfigError(
+                "holds earlier turns, and no chat template is known that renders them: send one turn, or take "
+                "endpoint: chat",
+                "history",
+            )
+        if raw:
+            return
+        if last_turn is None:
+            task.input_str = (task.input_str or "") + self.prompt_suffix
+        turns = [dict(turn) for turn in history]
+        if self._system_prompt and turns and turns[0]["role"] == "system":
+            turns[0]["content"] = f"{self._system_prompt}\n\n{turns[0]['content']}"
+        elif self._system_prompt:
+            turns.insert(0, {"role": "system", "content": self._system_prompt})
+        if turns:
+            set_notes(task, notes_of(task)._replace(turns=tuple(turns)))
+
+    def next_turn(self, task: GenerationTask, prompt: str) -> GenerationTask:
+        """A task with the next question of a conversation; see `Prompting.next_turn`.
+
+        Raises:
+            NoOutputError: The task has no output.
+        """
+        answer, notes, text = output_of(task), notes_of(task), task.input_str or ""
+        further = prompt + self.prompt_suffix
+        if not self.chat:
+            return GenerationTask(worker_tag=task.worker_tag, input_str=f"{text}{answer}\n\n{further}\n\n")
+        found = GenerationTask(worker_tag=task.worker_tag, input_str=further)
+        begun = "" if notes.turn_start is None else text[notes.turn_start :]
+        said = _turns(text[: notes.turn_start], begun + answer)
+        set_notes(found, notes_of(found)._replace(turns=(*notes.turns, *said)))
+        return found
+
+    def encode(self, text: str) -> list[int] | None:
+        """None: no tokenizer is known."""
+        return None
+
+    def decode(self, token_ids: list[int]) -> str | None:
+        """None: no tokenizer is known."""
+        return None
+
+
+class Prompting(TextPrompting):
     """System prompt, chat template and prompt family of a stack.
 
     Args:
@@ -215,11 +337,8 @@ class Prompting:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         assistant_prefix: str | None = None,
     ) -> None:
-        self.family = family_named(family)
-        self.choice = FamilyChoice(family, "named", is_guess=False)
+        super().__init__(True, family, system_prompt, prompt_suffix)
         self._tokenizer = tokenizer
-        self._system_prompt = system_prompt
-        self.prompt_suffix = prompt_suffix or ""
         self._variables = dict(chat_template_kwargs or {})
         self._prefix = assistant_prefix or ""
         self._templated = chat_template and tokenizer.chat_template is not None

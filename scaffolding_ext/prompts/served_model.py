@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.prompting import Prompting, TextPrompting
 from scaffolding_ext.protocol import Worker
 from scaffolding_ext.protocol.worker import declared
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
@@ -29,6 +29,25 @@ class ServedModel(NamedTuple):
     model: str | None
     is_known: bool
 
+    def text_prompting(self, **options: Any) -> TextPrompting:
+        """The prompting of a worker that has no model whose tokenizer could be loaded.
+
+        Args:
+            **options: Those of `PromptConfig`, without its model.
+
+        Raises:
+            ConfigError: An option needs a tokenizer.
+        """
+        chat = _takes_messages(self.worker, set())
+        for key in ("chat_template_kwargs", "assistant_prefix"):
+            if options.pop(key, None) is not None:
+                raise ConfigError(
+                    "needs the chat template of the model's tokenizer: name the model by prompt.model", key
+                )
+        chat = chat and options.pop("chat_template", True)
+        options.pop("trust_remote_code", None)
+        return TextPrompting(chat, **options)
+
 
 def served_model(workers: Mapping[Any, Worker]) -> ServedModel | None:
     """The model that the user's prompts go to; None where no worker generates.
@@ -47,6 +66,13 @@ def served_model(workers: Mapping[Any, Worker]) -> ServedModel | None:
             "give it an attribute `model` with the one that its prompts are for"
         )
     return ServedModel(worker, next(iter(models), None), bool(models))
+
+
+def _takes_messages(worker: Worker, seen: set[int]) -> bool:
+    """Whether the worker, or one inside it, sends prompts as messages."""
+    seen.add(id(worker))
+    inner = [value for value in vars(worker).values() if isinstance(value, Worker) and id(value) not in seen]
+    return declared(worker).takes_messages or any(_takes_messages(value, seen) for value in inner)
 
 
 def _models_in(worker: Worker, seen: set[int]) -> set[str | None]:

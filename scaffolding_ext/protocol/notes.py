@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -96,6 +96,7 @@ class TaskNotes(NamedTuple):
         draw: Which draw of its request it is: samples, chains and pieces, from the outermost in. Each draw derives a
             seed of its own from a seed that is given for all.
         num_suffix_tokens: Tokens of its input that ask an unfinished chain for something.
+        turns: The turns before `input_str`, for a worker that takes messages.
     """
 
     purpose: PurposeOf | None = None
@@ -109,6 +110,7 @@ class TaskNotes(NamedTuple):
     draw: tuple[int | str, ...] = ()
     thinking: ThinkingBudget | None = None
     num_suffix_tokens: int = 0
+    turns: tuple[Mapping[str, Any], ...] = ()
 
 
 _NO_NOTES = TaskNotes()

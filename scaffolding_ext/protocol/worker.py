@@ -35,6 +35,7 @@ class BaseWorker(Worker):
         task_handlers: What it serves: a function by the exact type of the task, called with worker and task.
         model: The model that its prompts are written for, by a name that `Prompting.for_model` takes; None where it has
             none. A worker without this attribute says nothing: see `model_of`.
+        takes_messages: Whether it sends prompts as the messages of a chat, which its server renders.
         trust_remote_code: Whether Python code that the model's tokenizer brings may be run.
         chat_template: How the model's prompts are rendered; None where nobody knows.
         tokenizer_fingerprint: Equal for tokenizers that give the same ids; None where nobody knows.
@@ -48,6 +49,7 @@ class BaseWorker(Worker):
     """
 
     model: str | None
+    takes_messages: bool = False
     trust_remote_code: bool = False
     chat_template: str | None = None
     tokenizer_fingerprint: str | None = None

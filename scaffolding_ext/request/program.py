@@ -24,7 +24,7 @@ from scaffolding_ext.request.seeds import BranchSeeds, branch_path, derive_seed
 
 if TYPE_CHECKING:
     from scaffolding_ext.controllers.repetition import Loops
-    from scaffolding_ext.prompts.prompting import Prompting
+    from scaffolding_ext.prompts.prompting import TextPrompting
     from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput
     from scaffolding_ext.request.audit import Audit
 
@@ -121,7 +121,7 @@ class Question(NamedTuple):
     raw: bool = False
     tools: Sequence[Mapping[str, Any]] | None = None
     last_turn: Mapping[str, Any] | None = None
-    prompting: Prompting | None = None
+    prompting: TextPrompting | None = None
 
     def put(self, task: GenerationTask, words: str | None = None) -> None:
         """Write the rendered question into a task, as text and as token ids; `words` replace the user's last words.

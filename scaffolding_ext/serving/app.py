@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -31,6 +32,7 @@ from scaffolding_ext.serving.settings import Limits
 
 _log = logging.getLogger(__name__)
 _LONG = 1 << 15  # bytes; the prompt of a longer body is tokenised on a thread
+_MOST_IGNORED = 1000  # unknown fields that the log names
 _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not hold events back
 
 
@@ -69,6 +71,7 @@ class Front:
         self.limits = limits or Limits()
         self.jobs: set[Job] = set()
         self._audits: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
+        self._ignored: set[tuple[str, str]] = set()
         self._keys = keys or Keys(None)
         if self._keys.num_holders > 1:
             for stack in stacks:
@@ -115,7 +118,8 @@ class Front:
         try:
             holder = self._keys.holder(request.headers.get("authorization"))
             content = await self._content(request)
-            body = read_body(kind, content)
+            ignore = functools.partial(self._ignore, holder) if self.limits.ignores_unknown_fields else None
+            body = read_body(kind, content, ignore)
             stack = self._stack(body.model)
             model = stack.name
             is_quick = len(content) < _LONG and not body.scaffolding
@@ -174,6 +178,12 @@ class Front:
             ) from None
         except ClientDisconnect:
             raise ApiError(CLIENT_LEFT, "the client closed the connection", "cancelled") from None
+
+    def _ignore(self, holder: str, field: str) -> None:
+        """Log that an unknown field of a holder's requests is left out, once."""
+        if (holder, field) not in self._ignored and len(self._ignored) < _MOST_IGNORED:
+            self._ignored.add((holder, field))
+            _log.warning("the unknown field %r in requests of %s is left out", field, holder)
 
     def _stack(self, name: str) -> ServedStack:
         stack = self.stacks.get(name)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json, to_json
 
 from scaffolding_ext.protocol.stop_strings import MOST_CHARACTERS, MOST_STRINGS
 from scaffolding_ext.serving.refusals import ApiError, of_validation, unsupported
@@ -244,27 +245,56 @@ class CompletionBody(Body):
         return [self.prompt] if one else list(self.prompt)  # type: ignore[list-item, arg-type]
 
 
-def read_body(kind: type[B], content: bytes) -> B:
+def read_body(kind: type[B], content: bytes, ignore: Callable[[str], None] | None = None) -> B:
     """The body of a request.
+
+    A field `extra_body` that holds an object is taken as that object's fields: some programs write the argument of
+    OpenAI's client of that name into the body.
+
+    Args:
+        kind: The endpoint's body.
+        content: The JSON text.
+        ignore: Called with the name of each unknown field, which is then left out; None refuses unknown fields.
 
     Raises:
         ApiError: The body is no JSON; or a field is unknown, has a wrong type, or asks for something impossible here.
     """
     try:
         body = kind.model_validate_json(content)
+        if isinstance((body.model_extra or {}).get("extra_body"), dict):
+            body = kind.model_validate_json(_unwrapped(content))
     except ValidationError as error:
         raise of_validation(error) from None
-    for name, value in (body.model_extra or {}).items():
+    for name, value in list((body.model_extra or {}).items()):
         if value is None:
             continue
         if name not in _FURTHER:
-            raise ApiError(
-                400, f"{name[:80]!r} is no field of this endpoint: leave it out", "unknown_parameter", name[:80]
-            )
+            if ignore is None:
+                raise ApiError(
+                    400, f"{name[:80]!r} is no field of this endpoint: leave it out", "unknown_parameter", name[:80]
+                )
+            ignore(name[:80])
+            continue
         neutral = _FURTHER[name]
         if neutral is not None and value not in neutral:
             raise unsupported(name, f"is not served: leave it out{_or(neutral)}")
     return body
+
+
+def _unwrapped(content: bytes) -> bytes:
+    """A body with the fields of its `extra_body` as its own.
+
+    Raises:
+        ApiError: A field is in both, with different values.
+    """
+    fields = from_json(content)
+    extra = fields.pop("extra_body")
+    twice = next((name for name in extra if name in fields and fields[name] != extra[name]), None)
+    if twice is not None:
+        raise ApiError(
+            400, f"{twice[:80]!r} has one value in the body and another in extra_body: give it once", "invalid_value"
+        )
+    return to_json(extra | fields)
 
 
 def _or(values: tuple[Any, ...]) -> str:

@@ -130,7 +130,7 @@ class Job:
         """What all choices have used so far."""
         if self._usage is not None:
             return self._usage
-        prompting, num_shown = self.stack.prompting, None
+        prompting, num_shown = self.stack.tokenized, None
         if prompting is not None and self.wanted.reading.think_close is not None:
             shown = [self.shown(index) for index, result in enumerate(self.results) if result.outputs]
             num_shown = sum(len(prompting.encode(each.content)) for each in shown)
@@ -161,7 +161,7 @@ class Job:
         return {"index": index, "message": message, "logprobs": logprobs, **self.end_of(index)}
 
     def _logprobs(self, index: int) -> dict[str, Any] | None:
-        prompting, num_top = self.stack.prompting, self.body.num_logprobs or 0
+        prompting, num_top = self.stack.tokenized, self.body.num_logprobs or 0
         if prompting is None:
             return None
         if self.is_chat:

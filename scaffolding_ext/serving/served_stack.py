@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.base import BaseController, attributes_of, hono
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import Prompting, Turn
+from scaffolding_ext.prompts.prompting import Prompting, TextPrompting, Turn
 from scaffolding_ext.prompts.served_model import served_model
 from scaffolding_ext.prompts.tool_calls import names_of
 from scaffolding_ext.protocol import GenerationTask
@@ -133,10 +133,15 @@ class ServedStack:
         self.context_len: int | None = None if served is None else getattr(served.worker, "max_seq_len", None)
 
     @property
-    def prompting(self) -> Prompting | None:
-        """How its prompts are rendered."""
-        prompting: Prompting | None = attributes_of(self.variants.own).prompting
+    def prompting(self) -> TextPrompting | None:
+        """How its prompts are made."""
+        prompting: TextPrompting | None = attributes_of(self.variants.own).prompting
         return prompting
+
+    @property
+    def tokenized(self) -> Prompting | None:
+        """The same, if the tokenizer is known."""
+        return self.prompting if isinstance(self.prompting, Prompting) else None
 
     @property
     def thinks(self) -> bool:
@@ -288,11 +293,11 @@ class ServedStack:
         """A prompt as text; a prompt of token ids is refused if its text would give other ids."""
         if isinstance(prompt, str):
             return prompt
-        if self.prompting is None:
+        if self.tokenized is None:
             raise unsupported(
                 "prompt", f"holds token ids, and {self.name!r} has no tokenizer that reads them: send a text"
             )
-        text = self.prompting.text_of(prompt)
+        text = self.tokenized.text_of(prompt)
         if text is None:
             raise unsupported(
                 "prompt", f"holds {len(prompt)} token ids that no text gives when it is tokenised: send the text"
@@ -346,7 +351,7 @@ class ServedStack:
             able = ", ".join(shown for own, shown in _FIELDS.items() if own in honoured) or "none of these fields"
             message = f"is not a field that {self.name!r} ({type(controller).__name__}) takes; it takes: {able}"
             raise unsupported(_FIELDS[name], message)
-        if "num_logprobs" in fields and self.prompting is None:
+        if "num_logprobs" in fields and self.tokenized is None:
             raise unsupported(
                 "logprobs", f"needs the text of each token, and {self.name!r} has no tokenizer: leave it out"
             )
@@ -424,13 +429,13 @@ class ServedStack:
                     self.prompting.apply(task, history, is_raw, tools=how.get("tools"), last_turn=how.get("last_turn"))
                 except ConfigError as error:
                     raise unsupported("messages", error.message) from error
-                length = len(task.input_tokens or ())
+                length = len(text.encode()) if task.input_tokens is None else len(task.input_tokens)
             most = min(self._limits.max_prompt_tokens, self.context_len or self._limits.max_prompt_tokens)
             if length > most:
                 message = f"the prompt has {length} tokens; it may have at most {most}: shorten it"
                 raise ApiError(400, message, "context_length_exceeded", "messages")
             lengths.append(length)
-        return None if self.prompting is None else sum(lengths)
+        return None if self.tokenized is None else sum(lengths)
 
 
 def _no_deadline() -> ApiError:

@@ -32,6 +32,7 @@ class Limits:
         keep_alive_seconds: Seconds of silence in a stream after which a comment is sent.
         drain_seconds: Seconds that running requests have to end when the server is told to stop.
         efforts: Thinking tokens for each `reasoning_effort`.
+        ignores_unknown_fields: Whether unknown fields of a body are left out and logged, and not refused.
         shows_content: Whether the log shows prompts and answers.
 
     Raises:
@@ -51,6 +52,7 @@ class Limits:
     keep_alive_seconds: float = 10.0
     drain_seconds: float = 30.0
     efforts: Mapping[str, int] = field(default_factory=lambda: dict(EFFORTS))
+    ignores_unknown_fields: bool = False
     shows_content: bool = False
 
     def __post_init__(self) -> None:

@@ -280,17 +280,21 @@ def _set_prompting(controller: Any, workers: Mapping[str, Any], config: StackCon
     if config.prompt is None:
         controller.prompting = None
         return
-    model = config.prompt.model
+    model, options = config.prompt.model, config.prompt.model_dump(exclude={"model"}, exclude_unset=True)
+    served = None
     if model is None:
         with require.under("prompt.model"):
             served = served_model(workers)
         model = None if served is None else served.model
-    if model is None:
-        raise ConfigError(
-            "is missing, and no worker names a model: name the model whose tokenizer reads the prompt", "prompt.model"
-        )
     with require.under("prompt"):
-        controller.prompting = Prompting.for_model(model, **config.prompt.model_dump(exclude={"model"}))
+        if model is not None:
+            controller.prompting = Prompting.for_model(model, **options)
+        elif served is not None and served.is_known:
+            controller.prompting = served.text_prompting(**options)
+        else:
+            raise ConfigError(
+                "is missing, and no worker names a model: name the model whose tokenizer reads the prompt", "model"
+            )
 
 
 def check_placement(workers: Iterable[PlannedWorker]) -> None:

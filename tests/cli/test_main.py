@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from scaffolding_ext import __version__
 from scaffolding_ext.cli.main import main
-from scaffolding_ext.documents import packaged_stacks
+from scaffolding_ext.documents import packaged_recipes, packaged_stacks
 from scaffolding_ext.evaluation.run.records import read_records
 from scaffolding_ext.stack.load import load_config
 
@@ -322,11 +323,29 @@ def test_the_help_of_the_program_cuts_nothing_off() -> None:
     assert "..." not in call("--help").stdout.partition("Commands:")[2]
 
 
-@pytest.mark.parametrize("command", ["run", "eval"])
-def test_the_help_of_a_command_names_the_packaged_stacks(command: str) -> None:
-    text = " ".join(call(command, "--help").stdout.split())
-    assert ", ".join(f"configs:{name}" for name in packaged_stacks()) + "." in text
-    assert "configs:models/qwen3," in text
+@pytest.mark.parametrize("command", ["run", "eval", "serve", "check", "budget plan"])
+def test_no_help_lists_the_packaged_stacks(command: str) -> None:
+    text = call(*command.split(), "--help").stdout
+    assert text.count("configs:") <= 4
+    assert "models/llama3_instruct" not in text
+
+
+def test_the_packaged_stacks_are_listed_one_a_line() -> None:
+    lines = call("stacks").stdout.splitlines()
+    names = [line.split()[0] for line in lines]
+    assert names == [f"configs:{name}" for name in packaged_stacks() | packaged_recipes()]
+    assert all(len(line.split(maxsplit=1)[1]) > 5 for line in lines)
+    assert json.loads(call("stacks", "--json").stdout)["configs:native"].startswith("Plain generation")
+
+
+def test_the_time_of_a_run_includes_the_start_of_its_workers(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts and never answers
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        result = call(
+            "run", "2+2?", "--config", "configs:native", "--model", "x", "--base_url", url, "--timeout", "0.2"
+        )
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"asking {url} ...\nError: the server at {url} did not answer within 0.2 s")
 
 
 @pytest.mark.parametrize("command", ["run", "eval"])
@@ -347,7 +366,7 @@ def test_other_errors_keep_their_traceback(folder: Path, monkeypatch: pytest.Mon
     def broken(*arguments: Any, **options: Any) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("scaffolding_ext.stack.build.load_stack", broken)
+    monkeypatch.setattr("scaffolding_ext.stack.build.build_stack", broken)
     assert isinstance(CliRunner().invoke(main, ["run", "x", "--config", "stack.yaml"]).exception, ZeroDivisionError)
 
 

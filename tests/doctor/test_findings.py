@@ -11,7 +11,8 @@ import pytest
 
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.doctor.examination import Examination, examine
-from scaffolding_ext.doctor.findings import Examined, Finding, dropped_thinking
+from scaffolding_ext.doctor.exchange import Exchange, questions_of
+from scaffolding_ext.doctor.findings import Examined, Finding, dropped_thinking, out_of_reach
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.stack.load import load_config
@@ -249,7 +250,7 @@ def test_probes_without_an_answer(saved_model: Callable[..., str]) -> None:
 def test_a_controller_keeps_its_own_limit(saved_model: Callable[..., str]) -> None:
     controller = {"type": "NativeGenerationController", "args": {"sampling_params": {"max_tokens": 3}}}
     found = examined("a long text", saved_model("smollm2"), controller, max_tokens=2048)
-    assert [exchange.written for exchange in found.examined.exchanges] == ["a l", "a l"]
+    assert [chain.text for chain in found.examined.written] == ["a l", "a l"]
 
 
 def test_a_limit_that_every_chain_runs_into_is_noted(saved_model: Callable[..., str]) -> None:
@@ -267,3 +268,65 @@ def test_a_stack_without_a_template_is_noted() -> None:
     found = examined("\\boxed{42}")
     assert found.is_fine
     assert noted(found).keys() == {"no_template"}
+
+
+# ---- what is shown
+
+
+def test_the_samples_of_a_vote_are_looked_at_one_by_one(saved_model: Callable[..., str]) -> None:
+    vote = {
+        "type": "MajorityVoteController",
+        "args": {"default_sample_num": 6, "allocation": None, "generation_controller": NATIVE},
+    }
+    texts = iter([GOOD] * 5 + ["<think>\nhm, forty-two."] + [GOOD] * 6)
+    found = examined(
+        lambda task: "42}" if str(task.input_str).endswith("{") else next(texts), saved_model("qwen3"), vote
+    )
+    assert "1 of 12 chains ended by themselves without '</think>'" in wrong(found)["no_thinking_mark"].message
+    first, _ = found.to_json()["exchanges"]
+    assert [chain["text"] for chain in first["written"]][4:] == [GOOD, "<think>\nhm, forty-two."]
+    lines = list(found.lines())
+    assert [line.split()[:2] for line in lines if line.startswith("sample ")][:4] == [
+        ["sample", str(number)] for number in range(1, 5)
+    ]
+    assert any("and 2 samples more" in line for line in lines)
+
+
+def test_a_probe_stands_with_the_chain_that_it_asked(saved_model: Callable[..., str]) -> None:
+    vote = {
+        "type": "MajorityVoteController",
+        "args": {"default_sample_num": 2, "allocation": None, "generation_controller": DYNASOR},
+    }
+    found = examined(lambda task: "42}" if str(task.input_str).endswith("{") else GOOD * 3, saved_model("qwen3"), vote)
+    for exchange in found.examined.exchanges:
+        assert len(exchange.written) == 2
+        assert all(chain.probe is not None and chain.probe.by_controller for chain in exchange.written)
+
+
+def test_it_says_how_many_looks_reached_the_threshold_of_a_rule_of_confidence() -> None:
+    confidence = {"type": "confidence", "args": {"threshold": 0.9}}
+    controller = DynasorCoTController(rule={"type": "all", "args": {"rules": ["consecutive", confidence]}})
+    exchange = Exchange("?", "?", [], [], "", None, "length", [0.2, 0.95, 0.5], None)
+    stack = load_config({"controller": DYNASOR, "workers": {"generation": {"type": "ScriptedWorker"}}})
+    (finding,) = out_of_reach(Examined(stack, controller, None, [exchange]))
+    assert finding.message.startswith("1 of 3 looks reached the confidence of 0.9")
+    assert (finding.change, finding.is_wrong) == ("", False)
+    (finding,) = out_of_reach(Examined(stack, controller, None, [exchange._replace(confidences=[0.2, 0.5])]))
+    assert finding.message.startswith("0 of 2 looks reached")
+    assert "controller.args.rule" in finding.change
+    assert not list(out_of_reach(Examined(stack, DynasorCoTController(), None, [exchange])))
+
+
+@pytest.mark.parametrize(
+    ("worker", "dataset", "is_embedded"),
+    [
+        ({"type": "HuggingFaceWorker", "args": {"model": "tinylm/target"}}, None, True),
+        ({"type": "HuggingFaceWorker", "args": {"model": "org/mine"}}, "tinylm:held_out", False),
+        ({"type": "BudgetedWorker", "args": {"worker": {"args": {"model": "tinylm/draft"}}}}, None, True),
+    ],
+)
+def test_it_asks_what_the_model_can_read(worker: Any, dataset: str | None, is_embedded: bool) -> None:
+    more = {} if dataset is None else {"dataset": dataset}
+    questions = questions_of(load_config({"controller": NATIVE, "workers": {"generation": worker}, **more}))
+    assert len(questions) == 2
+    assert questions[0].startswith("What is 17") != is_embedded

@@ -409,3 +409,25 @@ def test_a_request_may_say_until_when_its_answer_is_wanted(serve: Any) -> None:
     for wrong in (0, -1, True, "5", [5], 1e12):
         status, document, _ = post(served.url, json.dumps(ASK | {"scaffolding": {"deadline": wrong}}).encode())
         assert (status, document["error"]["param"]) == (400, "scaffolding.deadline")
+
+
+def test_a_literal_extra_body_is_taken_as_the_bodys_own_fields(serve: Any) -> None:
+    served = serve(stack_file=VOTE, knobs=(Knob("default_sample_num", 8),))
+    extra = {"scaffolding": {"default_sample_num": 2}, "seed": 7}
+    status, document, _ = post(served.url, json.dumps(ASK | {"extra_body": extra}).encode())
+    assert (status, document["usage"]["completion_tokens"]) == (200, 2 * 16)
+    assert document["choices"][0]["scaffolding"]["seed"] == 7
+    for wrong, param in [({"seed": "x"}, "seed"), ({"never": 1}, "never"), ("x", "extra_body")]:
+        status, document, _ = post(served.url, json.dumps(ASK | {"extra_body": wrong}).encode())
+        assert (status, document["error"]["param"]) == (400, param)
+    status, document, _ = post(served.url, json.dumps(ASK | {"seed": 1, "extra_body": {"seed": 2}}).encode())
+    assert (status, "'seed' has one value" in document["error"]["message"]) == (400, True)
+
+
+def test_unknown_fields_are_left_out_where_the_operator_says_so(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    served = serve(limits=Limits(ignores_unknown_fields=True))
+    for _ in range(2):
+        assert post(served.url, json.dumps(ASK | {"never": 1, "min_p": 0.1}).encode())[0] == 200
+    told = [record.getMessage() for record in caplog.records if "is left out" in record.getMessage()]
+    assert told == [f"the unknown field {name!r} in requests of anybody is left out" for name in ("never", "min_p")]
+    assert post(served.url, json.dumps(ASK | {"logit_bias": {"1": 1}}).encode())[0] == 400  # known, and not served

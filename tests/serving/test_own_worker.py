@@ -43,7 +43,7 @@ def answered(front: FrontThread, name: str, tags: tuple[str, ...] = ("generation
     overrides = [f"workers.{tag}={worker_at(front, **options)}" for tag in tags]
     short = {
         "native": "sampling_params.temperature=0.0",
-        "dynasor_cot": "certainty_threshold=2",
+        "dynasor_cot": "rule={type: consecutive, args: {threshold: 2}}",
         "budget_forcing": "thinking_tokens=64",
     }.get(name)
     if short is not None:

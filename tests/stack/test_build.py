@@ -446,7 +446,7 @@ def test_an_explicit_null_means_no_prompting_and_warns(helpers: Any) -> None:
 
 
 def test_a_prompt_that_cannot_be_applied_is_refused(helpers: Any) -> None:
-    assert key_of(stack(prompt={"family": "tinylm"})) == "prompt.model"
+    assert key_of(stack(prompt={"assistant_prefix": "<think>"})) == "prompt.assistant_prefix"  # it has no template
     assert key_of(stack(prompt={"family": "gpt"})) == "prompt.family"
     assert key_of(stack(controller={"type": f"{HERE}:Plain"}, prompt={"model": DRAFT})) == "prompt"
     assert key_of(stack(prompt={"model": "/no/such/folder"})) == "prompt.model"

@@ -252,7 +252,7 @@ class RequestBodies:
                 "input_str is None, and a chat server takes only text: set controller.prompting to None"
             )
         start = notes_of(task).turn_start
-        messages = [{"role": "user", "content": task.input_str[:start]}]
+        messages = [*map(dict, notes_of(task).turns), {"role": "user", "content": task.input_str[:start]}]
         if start is not None:
             messages.append({"role": "assistant", "content": task.input_str[start:]})
         return messages

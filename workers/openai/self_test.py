@@ -19,6 +19,10 @@ _PROMPT = "Start with 5. Add 3 to it, and then take half of the sum, which is"
 _WORDS = " one two three four five six seven eight nine ten"
 _NUM_TOKENS = 8
 _NUM_TRIALS = 3
+_INSTEAD = (
+    "take endpoint: completions with the model's tokenizer, a server that goes on with an assistant's message (vLLM, "
+    "SGLang, llama-server), or a controller that asks for whole answers, such as a vote"
+)
 _UNTESTED = "the worker tests whether a server's model gives rewards only with flavor='auto'; set it"
 _TOLERANCE = 0.1  # nats: half-precision decoding and prefilling differ by less, neighbouring tokens by more
 
@@ -151,7 +155,7 @@ async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | 
     turn and opens another one reads more prompt tokens for them.
     """
     if bodies.flavor.chat.continue_turn is None:
-        return f"chat servers of flavor {bodies.flavor.name!r} cannot continue an unfinished answer"
+        return f"chat servers of flavor {bodies.flavor.name!r} cannot continue an unfinished answer: {_INSTEAD}"
     lengths = []
     for text, start in ((_PROMPT, None), (_PROMPT + _WORDS, len(_PROMPT)), (_PROMPT + _WORDS, None)):
         task = GenerationTask(input_str=text, max_tokens=1)
@@ -163,7 +167,10 @@ async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | 
     extra = (opened - asked) - (plain - asked)
     if abs(extra) <= 1:  # one token may hold the first word and text before it
         return None
-    return f"the chat server does not continue an unfinished answer: it read {extra} tokens more than the worker sent"
+    return (
+        f"the chat server does not continue an unfinished answer (it read {extra} tokens more than the worker sent): "
+        f"{_INSTEAD}"
+    )
 
 
 def _choice(reply: Any) -> Any:

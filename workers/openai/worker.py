@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError, WorkerError
-from scaffolding_ext.prompts.prompting import load_tokenizer
+from scaffolding_ext.prompts.prompting import has_tokenizer, load_tokenizer, may_have_tokenizer
 from scaffolding_ext.protocol import (
     DropKVCacheTask,
     GenerationTask,
@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from scaffolding_ext.protocol.standins import TaskHandler
 
 DEFAULT_KEY = "OPENAI_API_KEY"
-ENDPOINTS = ("completions", "chat")
+ENDPOINTS = ("completions", "chat", "auto")
+_CHAT_FLAVORS = ("openai", "scaffolding_ext")  # servers that may have no completions, or render prompts themselves
 
 
 def api_key(variable: str) -> str:
@@ -130,13 +131,14 @@ class OpenAIWorker(ChatWorker):
             `"auto"` does not find it), or `"openai"` for any other server; see `docs/servers.md`.
         endpoint: `"completions"` takes prompts as the stack's chat template renders them, as token ids where it can.
             `"chat"` leaves the template to the server, takes text alone, and must be able to go on with an unfinished
-            answer where a controller asks for one.
+            answer where a controller asks for one. `"auto"` takes `"chat"` if the server is of no known kind, or if the
+            model's tokenizer cannot be loaded.
         tokenizer: Folder, hub name or `tinylm/NAME` of the model's tokenizer; needed if `model` is not such a name.
         compact_prompts: Whether a prompt of token ids is sent as text if the text is shorter (usually by half) and the
             tokenizer gives the same ids for it. The flavour's servers must add nothing to a text (`"vllm"`,
             `"trtllm"`).
         text_prompts: Whether prompts are sent as text, for a server that takes no token ids. A prompt of ids is refused
-            if no text gives these ids.
+            if no text gives these ids. If the model's name can be no tokenizer's, prompts have no chat template.
         max_seq_len: Prompt and generated tokens of one request; None takes the server's own limit.
         max_concurrency: Requests at once, open streams included; further requests wait.
         max_retries: Most further attempts for one request.
@@ -163,8 +165,8 @@ class OpenAIWorker(ChatWorker):
         EngineError: With `flavor="auto"`, the server cannot be reached.
 
     Attributes:
-        model: The name of the tokenizer that prompts are rendered for; None on the chat endpoint, where prompts are
-            sent as they are.
+        model: The name of the tokenizer that prompts are rendered for; None on the chat endpoint, whose server renders
+            messages, and with `text_prompts` if the model's name can be no tokenizer's.
         max_seq_len: Prompt and generated tokens of one request at most, or None.
         max_num_logprobs: Most alternatives a token that `num_logprobs` may ask for.
         flavor: The server's kind.
@@ -179,7 +181,7 @@ class OpenAIWorker(ChatWorker):
         *,
         api_key_env: str = DEFAULT_KEY,
         flavor: str = "auto",
-        endpoint: Literal["completions", "chat"] = "completions",
+        endpoint: Literal["completions", "chat", "auto"] = "completions",
         tokenizer: str | None = None,
         compact_prompts: bool = False,
         text_prompts: bool = False,
@@ -233,14 +235,19 @@ class OpenAIWorker(ChatWorker):
             if named is None:
                 served = described(self._connection.run_blocking(self._connection.models), model, base_url)
                 named, max_seq_len = served.flavor, max_seq_len or served.max_seq_len
-            self._path = "chat" if endpoint == "chat" else "completions"
+            if endpoint == "auto":
+                needs_chat = named.name in _CHAT_FLAVORS or not has_tokenizer(tokenizer or model)
+                endpoint = "chat" if needs_chat else "completions"
+            self._path = endpoint
             lacking: Mapping[str, str] = {}
             if served is not None and self._path != "chat":
                 named, lacking = self._connection.run_blocking(proven, self._connection, named, model)
             if text_prompts:
                 named = named._replace(ids=named.ids._replace(in_prompts=False))
             self.flavor = named.name
-            self.model = None if endpoint == "chat" else tokenizer or model
+            self.takes_messages = endpoint == "chat"
+            has_none = self.takes_messages or (text_prompts and not tokenizer and not may_have_tokenizer(model))
+            self.model = None if has_none else tokenizer or model
             self.max_seq_len = max_seq_len
             self._bodies = RequestBodies(
                 named,

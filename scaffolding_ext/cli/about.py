@@ -1,8 +1,9 @@
-"""`scaffolding-ext env`: facts about the machine and the stack for a bug report, without secrets."""
+"""What is here: `scaffolding-ext stacks`, and `scaffolding-ext env` with facts for a bug report, without secrets."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -35,6 +36,33 @@ def env(source: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
 
         told["stack"] = shareable(load_config(source, overrides))
     click.echo(json.dumps(told, indent=2) if as_json else _as_text(told))
+
+
+@click.command(cls=Command, short_help="The stacks that ship with the package, one a line.")
+@json_option
+def stacks(as_json: bool) -> None:
+    """List the stacks that ship with the package: the name for --config, and what it is.
+
+    \b
+    Example:
+      scaffolding-ext run "2+2?" --config configs:native
+    """
+    from scaffolding_ext.documents import packaged_recipes, packaged_stacks
+
+    files = packaged_stacks() | packaged_recipes()
+    rows = {f"configs:{name}": _first_line(path) for name, path in files.items()}
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    width = max(map(len, rows))
+    for name, what in rows.items():
+        click.echo(f"{name:<{width}}  {what}")
+
+
+def _first_line(path: Path) -> str:
+    """The first sentence of the comment with which a stack file begins."""
+    line = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
+    return line.partition(". ")[0].rstrip(".")
 
 
 def _as_text(told: dict[str, Any]) -> str:
