@@ -35,9 +35,7 @@ def url() -> Iterator[str]:
             ["controller.args.rule=consecutive"] if name == "dynasor_cot" else []
         )  # this worker tells no probabilities
         config = load_config(f"configs:{packaged}", [f"workers={WORKERS}", "prompt=null", *own])
-        stacks.append(
-            ServedStack(name, build_stack(config), limits, config=config, knobs=[Knob("chunk_size")])
-        )
+        stacks.append(ServedStack(name, build_stack(config), limits, config=config, knobs=[Knob("chunk_size")]))
     with FrontThread(Front(stacks, limits)) as running:
         yield running.url
 

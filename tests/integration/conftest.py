@@ -94,16 +94,16 @@ def named(variable: str) -> str:
     return os.environ[variable]
 
 
-def llama_server(model: Path) -> Callable[[int], list[str]]:
+def llama_server(model: Path, alias: str = MODEL) -> Callable[[int], list[str]]:
     """With four slots, each of the model's whole context: a program that was built, or the one in xllamacpp's wheel."""
     if not os.environ.get("SCAFFOLDING_LLAMA_SERVER"):
         has_wheel = importlib.util.find_spec("xllamacpp") is not None
         python = sys.executable if has_wheel else named("SCAFFOLDING_XLLAMACPP")
         script = Path(__file__).parent / "xllamacpp_server.py"
-        return lambda port: [python, str(script), str(model), MODEL, str(port), str(CONTEXT_LEN), "4"]
+        return lambda port: [python, str(script), str(model), alias, str(port), str(CONTEXT_LEN), "4"]
     program = named("SCAFFOLDING_LLAMA_SERVER")
     return lambda port: [
-        *(program, "--model", str(model), "--alias", MODEL, "--host", "127.0.0.1", "--port", str(port)),
+        *(program, "--model", str(model), "--alias", alias, "--host", "127.0.0.1", "--port", str(port)),
         *("--ctx-size", str(4 * CONTEXT_LEN), "--parallel", "4", "--threads", "1", "--slots"),
     ]
 
