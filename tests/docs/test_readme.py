@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -82,3 +83,29 @@ def test_every_link_leads_to_a_file() -> None:
     links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
     assert links
     assert [link for link in links if not (root / link).exists()] == []
+
+
+def test_its_commands_run_in_their_order_in_an_empty_folder(tmp_path: Path, warm_torch: Path) -> None:
+    pytest.importorskip("torch")
+    blocks = re.findall(r"^```\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    (block,) = (block for block in blocks if "scaffolding-ext check" in block)
+    commands = [line for line in block.splitlines() if "ENGINE_DIR" not in line]  # an engine of the reader's own
+    stack = re.search(r"^```yaml\n(controller:.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert stack is not None
+    (tmp_path / "stack.yaml").write_text(stack[1], encoding="utf-8")
+    shutil.copytree(Path(__file__).parents[2] / "examples", tmp_path / "examples")
+    done = subprocess.run(
+        ["bash", "-ec", "\n".join(commands)],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": os.pathsep.join([str(warm_torch), os.environ["PATH"]]), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=WAIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^answer +14$", done.stdout, re.MULTILINE)
+    assert "nothing is wrong with the stack" in done.stdout
+    assert (tmp_path / "report.html").exists()
+    for run in ("plain", "mine", "budget"):
+        assert (tmp_path / "runs" / run / "summary.json").exists()
