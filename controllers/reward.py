@@ -38,11 +38,7 @@ def reads_logprobs(controller: Controller | None) -> bool:
 
 
 def score(controller: Controller, tasks: list[GenerationTask]) -> ControllerGenerator:
-    """Have a reward controller score finished tasks, and return the scores in order.
-
-    Raises:
-        NoOutputError: It left no score for some of them.
-    """
+    """Have a reward controller score finished tasks, and return the scores in order."""
     judge = controller.clone()
     yield from judge.process(tasks)
     scores = getattr(judge, "scores", None)
@@ -204,11 +200,7 @@ class RewardController(BaseController):
 
 
 def first_tokens(yes: str, no: str, encode: Callable[[str], list[int]]) -> tuple[int, int]:
-    """The tokens that two verdicts begin with.
-
-    Raises:
-        ConfigError: They begin with the same one.
-    """
+    """The tokens that two verdicts begin with."""
     first, other = encode(yes)[0], encode(no)[0]
     if first == other:
         raise ConfigError(f"{yes!r} and {no!r} begin with the same token; give words that differ in their first", "yes")
@@ -216,11 +208,7 @@ def first_tokens(yes: str, no: str, encode: Callable[[str], list[int]]) -> tuple
 
 
 def ask_verdicts(controller: BaseController, tasks: Sequence[VerifyTask]) -> ControllerGenerator:
-    """Have a worker serve verify tasks, all in one batch; where it cannot, lower them, and say so in the trace.
-
-    Raises:
-        NoOutputError: The worker left no scores.
-    """
+    """Have a worker serve verify tasks, all in one batch; where it cannot, lower them, and say so in the trace."""
     tag = WorkerTag(tag_name(tasks[0].worker_tag))
     if controller.can_serve(tag, VerifyTask):
         yield list(tasks)

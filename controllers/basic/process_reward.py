@@ -103,12 +103,7 @@ class ProcessRewardController(RewardController):
 
 
 def _probabilities(task: GenerationTask, beginnings: Sequence[str]) -> list[float]:
-    """The geometric mean of the probabilities of each step's tokens; a token belongs to the step where it ends.
-
-    Raises:
-        NoOutputError: The sample brought no log-probabilities.
-        ConfigError: There is no tokenizer to tell where steps end.
-    """
+    """The geometric mean of the probabilities of each step's tokens; a token belongs to the step where it ends."""
     ids = task.output_tokens or []
     logprobs = sampled_logprobs(task.output_tokens, reported_logprobs(task))
 

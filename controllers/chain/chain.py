@@ -35,11 +35,7 @@ class Prefix(NamedTuple):
     logprobs: list[Any] | None = None
 
     def token_logprobs(self) -> list[Any]:
-        """`logprobs`; an error where there are none.
-
-        Raises:
-            ConfigError: There are none.
-        """
+        """`logprobs`; an error where there are none."""
         if self.logprobs is None and self.num_tokens:
             raise ConfigError(
                 "the chain has no log-probabilities: add num_logprobs to its sampling_params, such as "

@@ -101,11 +101,7 @@ class Needs(NamedTuple):
         return max(self.entropy, int(self.answer_logprobs), int(self.chain_logprobs))
 
     def joined(self, other: Needs) -> Needs:
-        """What two rules need together.
-
-        Raises:
-            ConfigError: They read the entropy behind different suffixes.
-        """
+        """What two rules need together."""
         if self.entropy and other.entropy and self.suffix != other.suffix:
             raise ConfigError(
                 f"is {self.suffix!r} for one rule and {other.suffix!r} for another, and a look reads one token, after "
@@ -172,11 +168,7 @@ class Looker:
         return asked
 
     def read(self, prefix: Prefix, asked: LookTasks, family: PromptFamily) -> Probe:
-        """The look after a prefix, with what the tasks brought; its answer has no class yet.
-
-        Raises:
-            NoOutputError: The worker brought no log-probabilities where a rule needs them.
-        """
+        """The look after a prefix, with what the tasks brought; its answer has no class yet."""
         look = Probe(prefix) if asked.answer is None else self._probe.read(prefix, asked.answer)
         if self._needs.chain_logprobs and prefix.logprobs is None and prefix.num_tokens:
             raise _without_logprobs("the chain")

@@ -104,21 +104,13 @@ class ConformalCalibration(CalibrationFile):
     levels: list[LevelScores]
 
     def pools(self, alpha: float) -> TurnPools:
-        """The pools for decisions at a level.
-
-        Raises:
-            ConfigError: No chains were calibrated at that level.
-        """
+        """The pools for decisions at a level."""
         level = self.level(alpha)
         keys: list[PoolKey] = [pool_key(t, alpha, self.setting.on_reject) for t in range(len(level.turns))]
         return TurnPools(zip(keys, (ScorePool(turn.scores) for turn in level.turns), strict=True))
 
     def level(self, alpha: float) -> LevelScores:
-        """The chains of a level.
-
-        Raises:
-            ConfigError: No chains were calibrated at that level.
-        """
+        """The chains of a level."""
         for level in self.levels:
             if level.alpha == alpha:
                 return level
@@ -130,11 +122,7 @@ class ConformalCalibration(CalibrationFile):
         )
 
     def check(self, setting: DraftTargetSetting) -> None:
-        """Refuse another setting than that of the scores; a model without a name is not compared.
-
-        Raises:
-            ConfigError: Models, chunk lengths, policy or score differ.
-        """
+        """Refuse another setting than that of the scores; a model without a name is not compared."""
         for name, ours in self.setting.model_dump().items():
             theirs = getattr(setting, name)
             if ours != theirs and not (name.endswith("_model") and None in (ours, theirs)):

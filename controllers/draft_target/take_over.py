@@ -40,11 +40,7 @@ class TakeOverRule(ABC):
     calibration_cost: TokenCounts | None = None
 
     def check(self, setting: DraftTargetSetting) -> None:  # noqa: B027  # most rules hold for any setting
-        """Refuse models, chunk lengths, a policy or a score for which the rule does not hold.
-
-        Raises:
-            ConfigError: It does not hold for the setting.
-        """
+        """Refuse models, chunk lengths, a policy or a score for which the rule does not hold."""
 
     def doubt(self, max_turns: int, prompt: str | None = None) -> str | None:
         """Why the rule's promise does not hold, as the text of a warning; None where it holds.

@@ -47,10 +47,6 @@ class Election(NamedTuple):
 
 
 def elect(classes: Sequence[int], weights: Sequence[float] | None = None) -> Election:
-    """The winner, as `vote` finds it, and the sample that stands for it.
-
-    Raises:
-        ValueError: As `vote`.
-    """
+    """The winner, as `vote` finds it, and the sample that stands for it."""
     winner = vote(classes, weights)
     return Election(winner, list(classes).index(winner) if winner != -1 else 0)

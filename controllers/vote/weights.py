@@ -213,9 +213,6 @@ def top_logprobs(task: GenerationTask, top_k: int) -> list[list[float]]:
 
     A position reports k tokens, or k + 1 with the sampled one; the k highest count. Where a worker reports fewer at
     some position, all positions are cut to the fewest.
-
-    Raises:
-        NoOutputError: The sample brought none.
     """
     reported = reported_logprobs(task)
     width = _width(reported, top_k)

@@ -124,11 +124,7 @@ def has_stabilised(classes: Sequence[int], window: int, tolerance: float) -> boo
 
 
 def total_variation(first: Sequence[int], second: Sequence[int]) -> float:
-    """Total-variation distance of the empirical distributions of two lists of classes, in [0, 1].
-
-    Raises:
-        ValueError: A list is empty.
-    """
+    """Total-variation distance of the empirical distributions of two lists of classes, in [0, 1]."""
     if not first or not second:
         raise ValueError(f"the lists hold {len(first)} and {len(second)} classes; each needs at least one")
     left, right = Counter(first), Counter(second)
