@@ -6,25 +6,20 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.tree.score import LogprobScorer
 from scaffolding_ext.controllers.tree.search import SearchController
-from scaffolding_ext.controllers.tree.strategies.base import Strategy
-from scaffolding_ext.controllers.tree.strategies.mcts import MCTS
 from scaffolding_ext.controllers.tree.strategies.rebase import Rebase
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Task, TaskStatus
-from scaffolding_ext.protocol.tasks import KeepKVTask
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 AT_ONCE = 16
 NUM_TIMED = 16  # programs
 STEP_LEN = 48  # tokens
-SMALL_POOL = 8 * 2**20  # bytes of KV: less than eight trees need
-NUM_KEPT = 8  # programs at once in it
 
 
 class CountingWorker(HuggingFaceWorker):
@@ -112,44 +107,3 @@ def add_programs(report: Report, model: str, problems: Sequence[Any], width: int
     )
     report.share("trees that are the same alone and among 16", same, len(problems))
     report.bar("trees that are the same alone and among 16", same / len(problems), ">=", 1.0)
-
-
-class LruWorker(HuggingFaceWorker):
-    """Is not told which KV a search can still use, and evicts what was used least recently."""
-
-    task_handlers: ClassVar[dict[type[Any], Any]] = {
-        kind: handler for kind, handler in HuggingFaceWorker.task_handlers.items() if kind is not KeepKVTask
-    }
-
-
-def add_kept(report: Report, model: str, problems: Sequence[Any]) -> None:
-    """Prefilled tokens in a pool too small for all trees, where searches name their live KV and where they do not."""
-    searches: dict[str, tuple[Strategy, int]] = {"REBASE": (Rebase(8), 800), "MCTS": (MCTS(at_once=4), 96)}
-    for name, (strategy, nodes) in searches.items():
-        prefilled: dict[str, list[int]] = {}
-        answers: dict[str, list[Any]] = {}
-        for way, worker in (("live frontier", HuggingFaceWorker), ("least recently used", LruWorker)):
-            with Lab(
-                {"generation": model}, seed=report.seed, worker=worker, max_batch_size=32, kv_cache_bytes=SMALL_POOL
-            ) as lab:
-                controller = SearchController(
-                    strategy,
-                    LogprobScorer(),
-                    steps=STEP_LEN,
-                    max_tokens=600,
-                    budget=nodes,
-                    sampling_params={"temperature": 0.8},
-                )
-                controller.prompting = lab.prompting
-                with ScaffoldingLlm(
-                    controller, dict(lab.workers), seed=report.seed, max_parallel_requests=NUM_KEPT
-                ) as llm:
-                    asked = [llm.generate_async(each.question, sample_id=each.question) for each in problems]
-                    results = [each.result() for each in asked]
-            prefilled[way] = [each.program.ledger.total.prefilled for each in results]
-            answers[way] = [each.outputs[0].answer for each in results]
-            report.figure(f"{name}, {way}: prefilled tokens", sum(prefilled[way]))
-        live, lru = prefilled.values()
-        report.saved(f"{name}, live frontier: prefilled tokens saved, share", live, lru)
-        same = sum(a == b for a, b in zip(*answers.values(), strict=True))
-        report.share(f"{name}: answers that are the same", same, len(problems))

@@ -13,8 +13,6 @@ Parts, of which `--part` runs some:
 - `widths`: REBASE, best of n and MCTS that grow from 4 to 8 and 16 solutions (iterations of MCTS) where they are
   unsettled, beside fixed widths, one tree of 16, and a vote of as many tokens. Widths are replayed, too;
 - `difficulty`: questions of few and of many operations: chosen answer, any right leaf, distinct answers;
-- `kv`: prefilled tokens of REBASE and MCTS in a small pool of blocks, where the search names its live KV and where it
-  does not;
 - `programs`: wall-clock at 1 and 16 programs, blocks held with and without sharing, and whether trees are the same.
 """
 
@@ -43,7 +41,7 @@ from benchmarks._lib.searching import (
     within_question_auc,
 )
 from benchmarks._lib.stopping_searches import Stopped, cut, cut_at_leaves, cut_at_random, stopped, stopped_between
-from benchmarks._lib.tree_programs import add_kept, add_programs
+from benchmarks._lib.tree_programs import add_programs
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree.node import Node
 from scaffolding_ext.controllers.tree.score import LogprobScorer, RandomScorer, VerdictScorer
@@ -61,7 +59,7 @@ from scaffolding_ext.controllers.tree.strategies.particle_filter import Particle
 from scaffolding_ext.controllers.tree.strategies.rebase import Rebase
 from scaffolding_ext.registry import search_scorers
 
-PARTS = ("cost", "scores", "stops", "widths", "difficulty", "programs", "kv")
+PARTS = ("cost", "scores", "stops", "widths", "difficulty", "programs")
 STEP_LEN = 48  # tokens
 NUM_VOTES = 16
 WIDTHS = (4, 8, 16)
@@ -371,8 +369,6 @@ def main(
                 add_widths(report, lab, problems)
             if "difficulty" in wanted:
                 add_difficulty(report, lab, num_questions, width)
-    if "kv" in wanted:
-        add_kept(report, model, draw_problems(min(16, num_questions), report.seed, least_steps))
     if "programs" in wanted:
         add_programs(report, model, draw_problems(num_same, report.seed, least_steps), width, store)
 
