@@ -400,6 +400,7 @@ allocation_rules = Registry(
         "Curtailment": "scaffolding_ext.controllers.vote.allocation.curtailment:Curtailment",
         "DirichletConsistency": "scaffolding_ext.controllers.vote.allocation.adaptive_consistency:DirichletConsistency",
         "DynamicSkyline": "scaffolding_ext.controllers.vote.allocation.skyline:DynamicSkyline",
+        "FirstToFinish": "scaffolding_ext.controllers.vote.allocation.first_to_finish:FirstToFinish",
         "EarlyStoppingWindow": "scaffolding_ext.controllers.vote.allocation.early_stopping:EarlyStoppingWindow",
         "Even": "scaffolding_ext.controllers.vote.allocation.baselines:Even",
         "InitialStepSkyline": "scaffolding_ext.controllers.vote.allocation.skyline:InitialStepSkyline",

@@ -25,6 +25,7 @@ from scaffolding_ext.controllers.vote.weights import UniformWeight, Weight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.tool_calls import classes_of
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
+from scaffolding_ext.protocol.tasks import FirstBranches
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.registry import allocation_rules, vote_weights
 from scaffolding_ext.request.audit import AuditFinding, Work
@@ -179,7 +180,11 @@ class MajorityVoteController(BaseController):
             num_samples: How many more.
             known: What is known of earlier answers; None where the answers are calls of tools.
         """
-        yield sampler.start(num_samples)
+        num_needed = None if self.allocation is None else self.allocation.num_to_wait_for
+        step = sampler.start(num_samples, num_needed=num_needed)
+        yield step
+        if isinstance(step, FirstBranches):
+            sampler.keep_first(step)
         new = sampler.samples[len(weights) :]
         if self.reward_controller is not None:
             scores = yield from score(self.reward_controller, [sample.task for sample in new])

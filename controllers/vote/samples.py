@@ -27,6 +27,7 @@ from scaffolding_ext.protocol import (
 from scaffolding_ext.protocol.notes import Purpose, noted_draws, purpose_of
 from scaffolding_ext.protocol.relay import Visit, relay
 from scaffolding_ext.protocol.task_results import sampled_logprobs
+from scaffolding_ext.protocol.tasks import FirstBranches
 from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_name
 from scaffolding_ext.request.figures import Answers, KeptSample
 from scaffolding_ext.request.ledger import Ledger, Meter, enter_part
@@ -222,6 +223,7 @@ class Sampler:
         kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self.samples: list[Sample] = []
+        self._num_started = 0
         self.controller = controller
         self._task = task
         self._kwargs = dict(kwargs or {})
@@ -230,14 +232,16 @@ class Sampler:
         if self._seed is None and not isinstance(controller, BaseController):  # upstream's sets its own on all alike
             self._seed = sampling_params_of(controller).get("seed")
 
-    def start(self, num_samples: int, first: int | None = None) -> ParallelProcess:
+    def start(self, num_samples: int, first: int | None = None, *, num_needed: int | None = None) -> ParallelProcess:
         """Work to yield: so many more runs in parallel branches.
 
         Args:
             num_samples: How many.
             first: Index of the first; None continues behind the last one.
+            num_needed: How many of them must end; `keep_first` follows then. None: all.
         """
-        first = len(self.samples) if first is None else first
+        first = self._num_started if first is None else first
+        self._num_started = first + num_samples
         indices = range(first, first + num_samples)
         shared = self._task.__dict__
         new = [
@@ -246,13 +250,23 @@ class Sampler:
         ]
         self.samples += new
         path = branch_path()
-        process = ParallelProcess([], [], [])
         runs = [_Run(self.controller, sample, self._kwargs, self._variety) for sample in new]
-        process.sub_gens = list(runs)
+        branches: list[Any] = list(runs)
         if current_program() is None:  # within a foreign controller: no meter counts for the parts
-            process.sub_gens = [relay(run, self._variety, Meter(run.sample.ledger)) for run in runs]
+            branches = [relay(run, self._variety, Meter(run.sample.ledger)) for run in runs]
+        process = ParallelProcess([], [], []) if num_needed is None else FirstBranches(branches, num_needed)
+        process.sub_gens = branches
         process.branch_paths = [(*path, sample.index) for sample in new]  # so that a branch is a sample in every round
         return process
+
+    def keep_first(self, step: FirstBranches) -> None:
+        """Keep the runs of a step that ended first, of more the shortest, and discard the tokens of the others."""
+        of_step = self.samples[-len(step.has_ended) :]
+        ended = [sample for sample, has_ended in zip(of_step, step.has_ended, strict=True) if has_ended]
+        kept = sorted(ended, key=lambda sample: (sample.num_decoded, sample.index))[: step.num_needed]
+        num_tokens = self.discard(sample for sample in of_step if sample not in kept)
+        record("first_to_finish", kept=[sample.index for sample in kept], discarded_tokens=num_tokens)
+        self.samples[-len(of_step) :] = sorted(kept, key=lambda sample: sample.index)
 
     def look_for_copies(self, controller: BaseController) -> None:
         """Warn in the trace where all samples are one text: such a vote costs much and says nothing."""

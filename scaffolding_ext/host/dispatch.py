@@ -19,7 +19,7 @@ from scaffolding_ext.protocol import (
     current_scope,
 )
 from scaffolding_ext.protocol.notes import TaskNotes, notes_of, set_notes
-from scaffolding_ext.protocol.tasks import LimitedStep
+from scaffolding_ext.protocol.tasks import FirstBranches, LimitedStep
 from scaffolding_ext.protocol.worker import BaseWorker
 from scaffolding_ext.protocol.worker_tags import tag_name, tag_names, worker_for
 from scaffolding_ext.request.results import ScaffoldingResult
@@ -124,7 +124,8 @@ class Dispatcher:
             else [ExecutionScope(scope.request_id, tuple(path)) for path in paths]  # not every release has a method
         )
         branches = zip(process.sub_gens, scopes, strict=True)
-        await _all_or_none([self.drive(branch, result, child) for branch, child in branches])
+        work = [self.drive(branch, result, child) for branch, child in branches]
+        await (_first_of(process, work) if isinstance(process, FirstBranches) else _all_or_none(work))
 
     async def _run_in_time(self, step: LimitedStep) -> None:
         """Run a step's tasks until its time is over; then cancel those that still run.
@@ -199,6 +200,20 @@ class Dispatcher:
             except Exception as error:  # the request has ended: nobody can act on it but the loop's handler
                 message = f"{type(worker).__name__}.on_scope_end failed"
                 asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+
+
+async def _first_of(process: FirstBranches, work: Iterable[Coroutine[Any, Any, Any]]) -> None:
+    """Run branches until enough of them have ended; then cancel the others. The first failure of one is raised."""
+    branches = [asyncio.create_task(each) for each in work]
+    try:
+        running = set(branches)
+        while running and len(branches) - len(running) < process.num_needed:
+            ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for branch in ended:
+                branch.result()
+        process.has_ended = [branch not in running for branch in branches]
+    finally:
+        await _end(branches)
 
 
 def _forget(running: asyncio.Future[Any]) -> None:

@@ -1,4 +1,4 @@
-"""What Scaffolding's protocol lacks: scores of a continuation, comparisons of answers, steps with a limit of time.
+"""What Scaffolding's protocol lacks: scores of a continuation, comparisons of answers, steps that are cut.
 
 Plain generation stays the protocol's exact `GenerationTask` or `StreamGenerationTask`; tasks about branches stand in
 `branching`. `lowering` may rewrite as plain generation what a worker does not serve natively.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from scaffolding_ext.answers.comparison import Verdict
-from scaffolding_ext.protocol import Task
+from scaffolding_ext.protocol import ParallelProcess, Task
 
 REWARD = "reward"  # key of custom_output_params under which a worker leaves the score of a RewardTask
 
@@ -67,6 +68,25 @@ class CompareTask(Task):
 
 class MeaningTask(CompareTask):
     """As `CompareTask`, of open-ended answers: which of them mean the same, however they are put."""
+
+
+class FirstBranches(ParallelProcess):
+    """Branches of which the controller needs only some: those that end first.
+
+    When `num_needed` branches have ended, the host cancels the others, and `has_ended` says which have ended by then. A
+    cancelled branch has no output; the tokens that its worker reports are counted. TensorRT-LLM's host takes the step
+    for plain branches, and waits for all of them.
+
+    Args:
+        branches: The generators of the branches.
+        num_needed: Branches to wait for, at least 1.
+    """
+
+    def __init__(self, branches: Iterable[Any], num_needed: int) -> None:
+        super().__init__([], [], [])
+        self.sub_gens = list(branches)
+        self.num_needed = num_needed
+        self.has_ended = [True] * len(self.sub_gens)
 
 
 class LimitedStep(list[Task]):

@@ -64,6 +64,11 @@ class AllocationRule(DecisionRule[Votes]):
         """`"size"`, `"counts"` (of each class), `"answers"` (the order counts, too), or columns of `Votes`."""
         return frozenset({"counts"})
 
+    @property
+    def num_to_wait_for(self) -> int | None:
+        """How many samples of a round must end before the rule decides; the others are stopped then. None: all."""
+        return None
+
     @classmethod
     def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {}
