@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,10 +95,20 @@ def kept_samples(runs: Sequence[Run], num_samples: int) -> list[PairedSample]:
             raise ValueError(
                 f"{run.name} was not read from a file, so it has no file of samples: read the run from its folder"
             )
-        records = {}
-        for record in each_record(run.path):
-            key = Key(record.id, record.epoch)
-            if key in wanted:
-                records[key] = record
-        found.append(records)
+        found.append(_records_of(run.path, wanted))
     return [PairedSample(key, [own[key] for own in found]) for key in keys]
+
+
+def _records_of(path: Path, wanted: Collection[Key]) -> dict[Key, Record]:
+    """Some records of a file. Lines that begin as `eval` writes them are not parsed where others are wanted."""
+    heads = {json.dumps({"id": key.id, "epoch": key.epoch})[:-1].encode(): key for key in wanted}
+    found: dict[Key, Record] = {}
+    if path.suffix != ".gz":
+        with path.open("rb") as file:
+            for line in file:
+                key = heads.get(line[: line.find(b', "prompt_hash": ')])
+                if key is not None:
+                    found[key] = Record.from_json(json.loads(line))
+    if len(found) < len(heads):
+        found = {Key(record.id, record.epoch): record for record in each_record(path)}
+    return found

@@ -126,7 +126,7 @@ class Session:
         self._epochs = config.evaluation.epochs if budget is None else budget.max_samples
         check_samples(samples, self._epochs)
         self.tally = Tally(units_implied(config), keeps_answers=self._epochs > 1)
-        self.done = Done(samples, self._epochs)
+        self.done: Done | frozenset[tuple[str, int]] = frozenset()
 
     @classmethod
     def of(cls, config: StackConfig, folder: Path | None) -> Session:

@@ -96,7 +96,8 @@ def test_it_holds_tables_charts_and_the_interpolated_saving(text: str) -> None:
 
 def test_charts_stay_within_their_frame(write_run: Callable[..., Path]) -> None:
     folders = [
-        write_run(name, [(f"q{n}", n % 3, tokens + n) for n in range(40)]) for name, tokens in (("a", 0), ("b", 9e6))
+        write_run(name, [(f"q{n}", n % 3, tokens + n) for n in range(40)])
+        for name, tokens in (("a", 0), ("b", 9_000_000))
     ]
     compared = compare_runs(folders)
     for chart, height in (
