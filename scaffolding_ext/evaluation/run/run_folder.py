@@ -238,10 +238,9 @@ def taken_up(
             name not in asked or tally.mark(number) == mark_of(prompt_hash(asked[name].prompt), asked[name].target)
             for number, name in enumerate(names)
         ]
-        columns = tally.columns()
-        for question, epoch in zip(columns["question"].astype(int), columns["epoch"].astype(int), strict=True):
-            check(names[question], int(epoch))
-            note(names[question], int(epoch), is_same[question])
+        for question, epoch in zip(*(tally.columns()[name].tolist() for name in ("question", "epoch")), strict=True):
+            check(names[question], epoch)
+            note(names[question], epoch, is_same[question])
     for record in each_record(path, num_bytes):
         sample = check(record.id, record.epoch)
         note(

@@ -126,8 +126,14 @@ def test_a_run_goes_on_from_its_columns_and_the_records_behind_them(samples: Pat
     asked = [Example(f"q{n}", str(records[3 * n].prompt or f"q{n}"), records[3 * n].target) for n in range(8)]
     tally, num_bytes = Tally.read(samples)
     heard: list[Record] = []
-    done = taken_up(samples, asked, 3, heard.append, tally, num_bytes)
+
+    def hear(record: Record) -> None:
+        heard.append(record)
+        tally.add(record)
+
+    done = taken_up(samples, asked, 3, hear, tally, num_bytes)
     assert heard == records[20:]
+    assert summary_of(tally) == summarize(records)
     assert len(done) == 24
     for changed, error in (
         ([asked[0]._replace(target="another"), *asked[1:]], DatasetError),
