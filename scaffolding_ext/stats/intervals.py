@@ -156,25 +156,12 @@ def paired_bootstrap_ratio(
     num_resamples: int = 10_000,
     confidence: float = 0.95,
 ) -> Estimate:
-    """Ratio `sum(a) / sum(b)`, for example of tokens, with a percentile interval from resampling whole questions.
+    """Ratio `sum(a) / sum(b)`, of tokens, say, with a percentile interval from resampling whole questions.
 
-    Args:
-        a: Per-sample values of the first system, shape [num_samples], finite.
-        b: Per-sample values of the second, shape [num_samples]; every question's total must be above 0.
-        questions: As in `paired_bootstrap`.
-        rng: As in `paired_bootstrap`.
-        num_resamples: As in `paired_bootstrap`.
-        confidence: As in `paired_bootstrap`.
-
-    Returns:
-        The ratio of the sums (not the mean of per-sample ratios) and its interval, without unit.
+    It is the ratio of the sums, not the mean of ratios. Arguments and errors are those of `paired_bootstrap`.
 
     Raises:
-        ValueError: As in `paired_bootstrap`, or if some question's total of `b` is not above 0, so that a resample
-            could divide by 0.
-
-    Reference:
-        As for `paired_bootstrap`.
+        ValueError: Some question's total of `b` is not above 0, so that a resample could divide by 0.
     """
     values_a, values_b = checked_pair("a", a, "b", b)
     grouped = group_by_question(questions, len(values_a))
@@ -237,20 +224,14 @@ def bootstrap_quotients(
 
     Args:
         numerators: A row a question, a column a quotient, shape [num_questions, num_quotients], finite.
-        denominators: As `numerators`; every column's total above 0.
-        rng: As in `paired_bootstrap`.
-        num_resamples: As in `paired_bootstrap`.
-        confidence: As in `paired_bootstrap`.
-
-    Returns:
-        An estimate for each column. Where a resample's denominator is 0 its quotient counts as infinite.
+        denominators: Of the same shape; every column's total above 0. Where that of a resample is 0, its quotient
+            counts as infinite.
+        rng: Source of the resamples.
+        num_resamples: At least 1.
+        confidence: Nominal coverage, in (0, 1).
 
     Raises:
-        ValueError: If shapes differ, there are fewer than 2 questions, a total is not above 0, or a setting is out of
-            range.
-
-    Reference:
-        As for `paired_bootstrap`.
+        ValueError: Shapes differ, there are fewer than 2 questions, a total is not above 0, or a setting is wrong.
     """
     above, below = np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float)
     if above.ndim != 2 or above.shape != below.shape or len(above) < 2:

@@ -107,22 +107,16 @@ def required_num_questions(
     Each number is simulated from its own seed, fixed at the start, so a search is reproducible; at 2,000 simulations
     and a power of 0.9 its answer is good to some 5 percent.
 
+    Other arguments and errors are those of `bootstrap_power`.
+
     Args:
-        differences: Pilot values of `a - b`, as in `bootstrap_power`.
-        questions: As in `bootstrap_power`.
-        bar: As in `bootstrap_power`.
-        effect: As in `bootstrap_power`; at or below `bar` no number reaches a usual `power`.
+        effect: At or below `bar` no number reaches a usual `power`.
         power: Probability to reach, in (0, 1).
         max_num_questions: Largest number to consider, at least 2.
         rng: Source of the seed; one draw is taken.
-        num_simulations: Simulations at each number, at least 1.
-        confidence: As in `bootstrap_power`.
 
     Returns:
-        The number of questions, from 2 to `max_num_questions`, or None if even the largest does not reach `power`.
-
-    Raises:
-        ValueError: As in `bootstrap_power`, or if `power` or `max_num_questions` is out of range.
+        The number of questions, at least 2, or None if even `max_num_questions` does not reach `power`.
     """
     require.number("power", power, above=0, below=1)
     max_num_questions = require.whole("max_num_questions", max_num_questions, 2)

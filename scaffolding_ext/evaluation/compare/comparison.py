@@ -61,21 +61,16 @@ class Comparison:
     """A run against a baseline, on the samples that both have. Failed requests are wrong, and cost what they cost.
 
     Attributes:
-        baseline: Name of the baseline.
-        run: Name of the run.
         num_samples: Samples that both have, epochs counted each.
         num_questions: Different questions among them.
         accuracy_difference: Accuracy of the run less that of the baseline, with its 95 % interval.
         mcnemar: McNemar's exact test. A question with several epochs counts for the run that was right in more of
             them, which makes it the exact sign test.
-        baseline_point: Accuracy and decoded tokens of the baseline.
-        run_point: Accuracy and decoded tokens of the run.
         ratios: Run by baseline of `decoded` and `computed` tokens, with 95 % intervals; None where the baseline's total
             is 0.
         seconds_ratio: Run by baseline of seconds; None where the baseline's total is 0. It has no interval: resampled
             questions do not show how much the machine's load differed between the two runs.
         only_baseline_right: Where the baseline alone is right, in the order of its file.
-        only_run_right: Where the run alone is right.
         margin: Loss of accuracy that would be accepted, as a share.
         needed: How many questions a new comparison takes.
         warnings: Reasons to doubt the comparison.

@@ -82,10 +82,8 @@ def load_dataset(
         seed: Which problems to draw, or how options are shuffled where the format does so.
         kind: Draw embedded problems of this kind only; None draws all five.
         limit: `"N"`, the first N samples, or `"A-B"`, those from the A-th to the B-th.
-        columns: As in `read_jsonl`, for rows.
-        skip_bad_rows: As in `read_jsonl`, for rows.
-        format: As in `read_jsonl`, for rows; None takes that of a known dataset of Hugging Face.
-        subset: Of a dataset of Hugging Face.
+        columns: Of rows, as `skip_bad_rows` and `format`; see `read_jsonl`.
+        format: None takes that of a known dataset of Hugging Face.
         split: Of a dataset of Hugging Face; None takes that of a known one, else `test`.
         args: Configuration of a reasoning-gym task.
 
@@ -180,7 +178,7 @@ def read_jsonl(
         path: The file.
         columns: The file's own names of `prompt`, `target`, `id` and `kind`, for those that it calls otherwise.
         skip_bad_rows: Leave unusable rows out, with a warning, instead of refusing the file.
-        format: How a benchmark writes its rows: a key of `rows.FORMATS`; None takes the names above.
+        format: A key of `rows.FORMATS`; None takes the names above.
         seed: How options are shuffled where the format does so.
 
     Raises:

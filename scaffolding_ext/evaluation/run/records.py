@@ -33,12 +33,9 @@ class Record:
     """What became of one sample.
 
     Attributes:
-        id: The sample's id.
         epoch: Repetition of the sample, from 0.
         prompt_hash: Tells whether two runs asked the same; see `prompt_hash`.
-        target: The right answer.
         output: The completion, or None where the request failed.
-        answer: The extracted answer, or None.
         correct: Whether the answer is right; a failed request has none, which is wrong.
         verdict: How it was compared: `"equal"`, `"different"`, `"undetermined"`, or None without an answer.
         exit_reason: Why the controller stopped, where it says so.
@@ -46,10 +43,7 @@ class Record:
         seconds: Wall-clock times: `total` is from submission to the end, `ended_at` is that end in seconds since 1970;
             the others are `Meter.seconds`.
         seed: The request's own seed, or None.
-        trace: The controller's decisions.
-        error: Why the request failed, or None.
         prompt: The question; None in records of older runs.
-        kind: What sort of question it is, or None.
         figures: What controllers published, by section and name: a number, `[part, whole]`, or counts by name; the
             answers of a vote's samples are marked (best@n, maj@n, mean@n). None in records of older runs.
         audit: Of an audited request, what it would have answered without stopping (`whole`), whether that is another

@@ -162,8 +162,6 @@ class Summary:
 
     Attributes:
         num_samples: Records, epochs counted each.
-        num_failed: Records with an error.
-        num_correct: Right answers.
         num_cut_off: Outputs that the budget ended and that are not right. They count as wrong, like the next three.
         num_unanswered: Other outputs without an answer.
         num_undetermined: Other answers: different strings from the target, and no comparison could decide.
@@ -174,7 +172,6 @@ class Summary:
             answers are, not how good the run was: failed samples are seldom a random part of all.
         accuracy_of_finished_interval: Likewise.
         repeats: mean@n, maj@k and pass@k, with such intervals; None without samples.
-        total_tokens: Decoded, prefilled and reused tokens.
         per_right_answer: The same, `seconds`, and with prices `cost`, by right answers; None without any.
         mean_decoded_tokens: Tokens decoded a sample: probes, verification and discarded work included.
         mean_computed_tokens: Tokens that the model ran on a sample: decoded and prefilled.
@@ -186,7 +183,6 @@ class Summary:
         seconds_to_first_token: `mean`, `median` and `p95` of the samples whose workers tell; None where none does.
         cost: `total` and `per_sample`, in the currency of the prices; None without prices.
         exit_reasons: How many samples finished for each reason; samples that name none count under `"unknown"`.
-        errors: How many samples failed with each type of error.
         jobs: `num`, and of each job (a request, failed ones included) `mean`, `p50` and `p95` of its decoded `tokens`
             and of its `seconds`; `an_hour` by the time in which any of them ran, pauses between sessions left out.
             None without samples, and `an_hour` None in records of older runs.
