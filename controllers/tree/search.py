@@ -448,7 +448,8 @@ class _Search:
     def _keep_live(self, nodes: Sequence[Branch]) -> ControllerGenerator:
         """Tell the worker which KV the search can still use, so that it frees that of ended and pruned branches.
 
-        Live are the parents of the next round, and each node that the strategy may come back to.
+        Live are the parents of the next round, each node that the strategy may come back to, and ended ones whose
+        answer may be forced.
         """
         prompt = self._root.prompt.input_tokens
         if not (self._keeps_kv and prompt and self._nodes):
@@ -456,6 +457,8 @@ class _Search:
         told = [node for node in self._nodes if node.score is not None and not node.is_cut]
         live = [node for node in told if self._asked_by[node.path].is_live(node)]
         live += [node.parent for node in nodes if node.parent is not None and node.parent.depth]
+        if self._parts.insist_on_answer:
+            live += [leaf for leaf in self._leaves if leaf.answer is None]
         sequences = {node.path: [*(node.prompt.input_tokens or ()), *node.token_ids] for node in live}
         yield [KeepKVTask(worker_tag=WorkerTag.GENERATION, sequences=[prompt, *sequences.values()])]
 

@@ -1002,3 +1002,13 @@ def test_a_beam_keeps_the_kv_of_its_beams_alone():
     worker = Keeping(num_steps=3)
     searched(SearchController(Beam(6, 2), "mean_logprob"), worker)
     assert [len(kept) for kept in worker.kept] == [3, 3, 3]  # the prompt and two beams
+
+
+def test_an_ended_solution_without_an_answer_is_kept_for_the_forced_one():
+    def kept(**arguments):
+        worker = Keeping(num_steps=1, answers=False)
+        searched(SearchController("MCTS", "mean_logprob", budget=24, selector="vote", **arguments), worker)
+        return any("so be it" in text for texts in worker.kept for text in texts)
+
+    assert kept()
+    assert not kept(insist_on_answer=False)
