@@ -129,6 +129,7 @@ setup(
         "scaffolding_ext.configs": ["*.yaml", "*.json", "models/*.yaml", "calibrations/*.yaml"],
         "scaffolding_ext.evaluation.run": ["*.json"],
         "scaffolding_ext.evaluation.report": ["templates/*"],
+        "scaffolding_ext.evaluation.trial": ["templates/*"],
         "scaffolding_ext.workers.huggingface": ["*.c", "*.h", "*.pyi"],
         "scaffolding_ext.tinylm": ["weights/*/*"],
     },

@@ -152,6 +152,9 @@ def tune(
       scaffolding-ext replay logs/other.eval --config stack.yaml
     """
     from scaffolding_ext.evaluation.trial.choice import Cheapest, MostAccurate
+    from scaffolding_ext.evaluation.trial.document import document_of, frontier_of
+    from scaffolding_ext.evaluation.trial.page import write_page
+    from scaffolding_ext.evaluation.trial.picture import draw_trial
     from scaffolding_ext.evaluation.trial.promise import promised
     from scaffolding_ext.evaluation.trial.stack_file import stack_of
     from scaffolding_ext.evaluation.trial.text import notes_of, sentence_of, table_of
@@ -175,17 +178,21 @@ def tune(
     named = {**trial.baselines(goal), "chosen": judged}
     rows = trial.rows(named)
     chosen = rows[-1]
+    sentence = sentence_of(str(setting), chosen, trial.recording, trial.cost)
     if output_path is not None and (promise is None or promise.setting is not None):
         output_path.write_text(stack_of(setting, chosen, trial, promise=promise, base=base).to_yaml())
+    frontier = frontier_of(trial)
+    if plot_path is not None:
+        draw_trial(trial, frontier, rows, plot_path)
+    if report_path is not None:
+        write_page(report_path, trial, setting, rows, frontier, sentence, None if promise is None else str(promise))
     if as_json:
-        from scaffolding_ext.evaluation.trial.document import document_of
-
         stack = stack_of(setting, chosen, trial, promise=promise, base=base)
-        click.echo(json.dumps(document_of(trial, goal, rows, stack, promise)))
+        click.echo(json.dumps(document_of(trial, goal, rows, frontier, stack, promise)))
     else:
         click.echo(table_of(rows, trial.recording, trial.cost))
         click.echo()
-        click.echo(_wrapped(sentence_of(str(setting), chosen, trial.recording, trial.cost)))
+        click.echo(_wrapped(sentence))
         for note in notes_of(trial):
             click.echo(_wrapped(note))
         if promise is not None and promise.setting is not None:

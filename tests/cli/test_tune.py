@@ -145,4 +145,15 @@ def test_a_budget_and_prices_and_seconds(tmp_path: Path) -> None:
 def test_a_stack_that_cannot_be_replayed_is_refused(log: Path) -> None:
     result = run("replay", log, "--config", "configs:search")
     assert result.exit_code == 2
-    assert "replay takes a MajorityVoteController" in " ".join(result.output.split())
+    assert "is a SearchController; replay plays NativeGenerationController" in " ".join(result.output.split())
+
+
+def test_the_page_and_the_picture(log: Path, tmp_path: Path) -> None:
+    page, picture = tmp_path / "tuned.html", tmp_path / "tuned.png"
+    result = run("tune", log, "--report_path", page, "--plot_path", picture)
+    assert result.exit_code == 0, result.output
+    text = page.read_text()
+    assert "Adaptive-Consistency .90" in text
+    assert "<td>q7</td>" in text
+    assert "http" not in text.replace("http-equiv", "")  # it asks the network for nothing
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scaffolding_ext import require
@@ -24,8 +24,8 @@ class Consecutive(StoppingRule):
     """
 
     @classmethod
-    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
-        return [{"threshold": threshold} for threshold in range(2, 9)]
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"equal answers": [{"threshold": threshold} for threshold in (6, 4, 3, 2)]}
 
     def __init__(self, threshold: int = 3) -> None:
         self.threshold = require.whole("threshold", threshold)
@@ -49,9 +49,9 @@ class Window(StoppingRule):
     """
 
     @classmethod
-    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
-        pairs = ((4, 0.75), (5, 0.8), (8, 0.75))
-        return [{"threshold": threshold, "share": share} for threshold, share in pairs]
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        pairs = ((8, 0.75), (5, 0.8), (4, 0.75))
+        return {"mostly equal answers": [{"threshold": threshold, "share": share} for threshold, share in pairs]}
 
     def __init__(self, threshold: int = 3, share: float = 1.0) -> None:
         self.threshold = require.whole("threshold", threshold)
@@ -81,9 +81,9 @@ class TotalVariation(StoppingRule):
     """
 
     @classmethod
-    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
-        pairs = ((2, 0.0), (3, 0.34), (4, 0.0), (4, 0.25))
-        return [{"window": window, "tolerance": tolerance} for window, tolerance in pairs]
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        pairs = ((4, 0.0), (4, 0.25), (3, 0.34), (2, 0.0))
+        return {"settled answers": [{"window": window, "tolerance": tolerance} for window, tolerance in pairs]}
 
     def __init__(self, window: int = 3, tolerance: float = 0.0) -> None:
         self.window = require.whole("window", window)

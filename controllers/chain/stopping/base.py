@@ -8,14 +8,15 @@ decides as it did on the running chain.
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from scaffolding_ext.controllers.chain.looking import Needs, ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.rule import DecisionRule
 
 Rule = Callable[[Sequence[Probe]], bool]
 
@@ -42,8 +43,8 @@ class Stop(NamedTuple):
         return probes[-1] if self.answer == "newest" and probes[-1].answer is not None else None
 
 
-class StoppingRule(ABC):
-    """Decides when thinking ends.
+class StoppingRule(DecisionRule[int]):
+    """Decides when thinking ends. What has ended under it (`observe`) are the tokens where a chain was left or ended.
 
     Attributes:
         schedule: Where it looks; None leaves that to the controller.
@@ -63,14 +64,10 @@ class StoppingRule(ABC):
             probes: The looks at the chain so far, oldest first, at least one.
         """
 
-    @classmethod
-    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
-        """Arguments that a calibration tries; a rule without any is not calibrated."""
-        return ()
-
-    def observe(self, num_tokens: int) -> Mapping[str, float] | None:
-        """Take note of where a chain was left or ended; what it returns goes into the trace."""
-        return None
+    @property
+    def looks_at(self) -> frozenset[str]:
+        """The fields of `Needs` that it has."""
+        return frozenset(name for name, value in self.needs._asdict().items() if value)
 
     def figures(self, probes: Sequence[Probe]) -> Mapping[str, float]:
         """What it decides on at the newest look, for the trace."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scaffolding_ext import require
@@ -33,8 +33,8 @@ class AnswerConfidence(StoppingRule):
     exit_reason = "confidence"
 
     @classmethod
-    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
-        return [{"threshold": threshold} for threshold in (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)]
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"sure answers": [{"threshold": threshold} for threshold in (0.999, 0.99, 0.95, 0.9, 0.8, 0.5)]}
 
     def __init__(self, threshold: float = 0.95, must_close: bool = False) -> None:
         self.threshold = require.share("threshold", threshold)
@@ -67,9 +67,8 @@ class ChainCertainty(StoppingRule):
     exit_reason = "certainty"
 
     @classmethod
-    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
-        thresholds = (0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
-        return [{"threshold": threshold, "window": window} for window in (32, 64, 128) for threshold in thresholds]
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"sure chain": [{"threshold": threshold} for threshold in (0.999, 0.99, 0.98, 0.95, 0.9)]}
 
     def __init__(self, threshold: float = 0.99, window: int = 64) -> None:
         self.threshold = require.share("threshold", threshold)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext import require
@@ -37,9 +37,8 @@ class EntropyAfterThinking(StoppingRule):
     exit_reason = "entropy"
 
     @classmethod
-    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
-        variances = (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-        return [{"variance": variance, "smoothing": weight} for weight in (0.2, 0.5) for variance in variances]
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"entropy": [{"variance": variance} for variance in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)]}
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from scipy.special import expit
@@ -51,9 +51,9 @@ class GiveUp(StoppingRule):
     exit_reason = "gave_up"
 
     @classmethod
-    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         signals = ("agreement", "confidence", "certainty")
-        return [{"signal": signal, "midpoint": midpoint} for signal in signals for midpoint in (512, 2048)]
+        return {f"gives up by {each}": [{"signal": each, "midpoint": half} for half in (2048, 512)] for each in signals}
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scaffolding_ext import require
@@ -57,10 +57,14 @@ class AnyOf(SeveralRules):
     """
 
     @classmethod
-    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
-        agreeing = [{"type": "consecutive", "args": {"threshold": threshold}} for threshold in (3, 4)]
-        hopeless = [{"type": "give_up", "args": {"signal": signal}} for signal in ("confidence", "certainty")]
-        return [{"rules": [first, second]} for first in agreeing for second in hopeless]
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        agreeing = [{"type": "consecutive", "args": {"threshold": threshold}} for threshold in (4, 3)]
+        return {
+            f"equal answers, gives up by {signal}": [
+                {"rules": [first, {"type": "give_up", "args": {"signal": signal}}]} for first in agreeing
+            ]
+            for signal in ("confidence", "certainty")
+        }
 
     def stop(self, probes: Sequence[Probe]) -> Stop | None:
         return next((stop for rule in self.rules if (stop := rule.stop(probes)) is not None), None)
@@ -83,10 +87,19 @@ class AllOf(SeveralRules):
         super().__init__([Consecutive(2), AnswerConfidence(0.9)] if rules is None else rules)
 
     @classmethod
-    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
-        agreeing = [{"type": "consecutive", "args": {"threshold": threshold}} for threshold in (2, 3)]
-        sure = [{"type": "confidence", "args": {"threshold": threshold}} for threshold in (0.9, 0.99)]
-        return [{"rules": [first, second]} for first in agreeing for second in sure]
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        pairs = ((3, 0.99), (2, 0.99), (2, 0.9), (2, 0.8))
+        return {
+            "equal and sure answers": [
+                {
+                    "rules": [
+                        {"type": "consecutive", "args": {"threshold": threshold}},
+                        {"type": "confidence", "args": {"threshold": least}},
+                    ]
+                }
+                for threshold, least in pairs
+            ]
+        }
 
     def stop(self, probes: Sequence[Probe]) -> Stop | None:
         stops = [stop for rule in self.rules if (stop := rule.stop(probes)) is not None]

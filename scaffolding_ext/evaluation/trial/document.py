@@ -12,7 +12,12 @@ from scaffolding_ext.stack.config import StackConfig
 
 
 def document_of(
-    trial: Trial, goal: Goal, rows: Sequence[TableRow], stack: StackConfig, promise: Promise | None
+    trial: Trial,
+    goal: Goal,
+    rows: Sequence[TableRow],
+    frontier: Sequence[TableRow],
+    stack: StackConfig,
+    promise: Promise | None,
 ) -> dict[str, Any]:
     """The chosen stack, the baselines, each list chosen from alone, and the frontier.
 
@@ -20,6 +25,7 @@ def document_of(
         trial: The trial.
         goal: What was chosen for.
         rows: The lines of the table; the last one is the choice.
+        frontier: The settings that are more accurate than every cheaper one.
         stack: The chosen stack.
         promise: What is promised.
     """
@@ -31,7 +37,7 @@ def document_of(
             **_figures(rows[-1]),
         },
         "baselines": [_named(row) for row in [*rows[:-1], *trial.rows(by_list)]],
-        "frontier": [_named(row) for row in frontier_of(trial)],
+        "frontier": [_named(row) for row in frontier],
         "num_questions": len(trial.recording.questions),
         "measure": trial.recording.measure,
         "cost": trial.cost,

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
+from scaffolding_ext.controllers.vote.allocation.doubling import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.evaluation.recordings.recording import Recording
+from scaffolding_ext.evaluation.trial.chains import Ending
 from scaffolding_ext.registry import allocation_rules
 
 _MOST_NUMBERS = 8  # of samples that are tried
-
-
-class Whole(NamedTuple):
-    """Every chain ends by itself."""
-
-    plainness: int = 0
-
-    def __str__(self) -> str:
-        return ""
+_JOINT_NUMBERS = 4  # that are tried with every way to end a chain
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +32,7 @@ class Setting:
         plainness: 0 for the plainest; of settings that are alike the plainer one is chosen.
     """
 
-    ending: Any
+    ending: Ending
     num_samples: int
     rule: AllocationRule | None = None
     weight: str | None = None
@@ -63,12 +58,25 @@ class Setting:
         return {"type": allocation_rules.name_of(type(self.rule)), "args": self.rule.settings()}
 
 
-def numbers_to_try(num_samples: int) -> list[int]:
-    """Numbers of samples from all of them down to one: a short list."""
-    if num_samples <= _MOST_NUMBERS:
+def numbers_to_try(num_samples: int, most: int = _MOST_NUMBERS) -> list[int]:
+    """Numbers of samples from all of them down to one: at most so many."""
+    if num_samples <= most:
         return list(range(num_samples, 0, -1))
-    ratio = num_samples ** (1 / (_MOST_NUMBERS - 1))
-    return sorted({round(num_samples / ratio**power) for power in range(_MOST_NUMBERS)}, reverse=True)
+    ratio = num_samples ** (1 / (most - 1))
+    return sorted({round(num_samples / ratio**power) for power in range(most)}, reverse=True)
+
+
+def votes_over(ending: Ending, num_samples: int, weights: Iterable[str]) -> list[Setting]:
+    """What is tried over chains that end in one way: numbers of samples, weights, and two rules of the vote."""
+    settings = []
+    for number in numbers_to_try(num_samples, _JOINT_NUMBERS):
+        settings.append(Setting(ending, number, plainness=ending.plainness))
+        if number > 1:
+            settings += [Setting(ending, number, weight=each, plainness=ending.plainness + 5) for each in weights]
+    if num_samples > 1:
+        rules = (LeaderChange(), AgreementDoubling())
+        settings += [Setting(ending, num_samples, rule, plainness=ending.plainness + 10) for rule in rules]
+    return settings
 
 
 def rules_to_try(recording: Recording, votes: Sequence[LabelledVote]) -> dict[str, list[AllocationRule]]:

@@ -8,12 +8,15 @@ from typing import Any
 
 from scaffolding_ext import __version__
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.vote.weights import UniformWeight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.recordings.recording import Recording
+from scaffolding_ext.evaluation.trial.chains import Cut, Ending, Stopped, Whole
 from scaffolding_ext.evaluation.trial.promise import Promise
-from scaffolding_ext.evaluation.trial.space import Setting, Whole
+from scaffolding_ext.evaluation.trial.space import Setting
 from scaffolding_ext.evaluation.trial.trial import TableRow, Trial
 from scaffolding_ext.registry import controllers
 from scaffolding_ext.stack.build import build_controller
@@ -71,24 +74,51 @@ def setting_of(config: StackConfig) -> Setting:
         ConfigError: The stack is wrong, or nobody can replay it on recorded samples.
     """
     controller = build_controller(config)
-    if isinstance(controller, NativeGenerationController):
-        return Setting(Whole(), 1)
     if not isinstance(controller, MajorityVoteController):
-        raise ConfigError(
-            f"is a {type(controller).__name__}; replay takes a MajorityVoteController, and single chains", "controller"
-        )
-    if not isinstance(controller.generation_controller, NativeGenerationController):
-        raise ConfigError(
-            f"is a {type(controller.generation_controller).__name__}; the samples of the log are whole chains: give "
-            "NativeGenerationController",
-            "controller.args.generation_controller",
-        )
+        return Setting(_ending_of(config.controller.model_dump()), 1)
     weight = None if isinstance(controller.weight, UniformWeight) else config.controller.args.get("weight")
-    return Setting(Whole(), controller.default_sample_num, controller.allocation, weight)
+    ending = _ending_of(config.controller.args["generation_controller"])
+    return Setting(ending, controller.default_sample_num, controller.allocation, weight)
+
+
+def _ending_of(component: Mapping[str, Any]) -> Ending:
+    """How the chains of a controller end.
+
+    Raises:
+        ConfigError: Nobody can replay it on recorded chains.
+    """
+    kind, args = controllers.resolve(component["type"]), component.get("args", {})
+    if kind is NativeGenerationController:
+        return Whole()
+    if kind is BudgetForcingController and not args.get("exact"):
+        return Cut(args["thinking_tokens"])
+    if kind is DynasorCoTController:
+        controller = controllers.obtain(component)
+        rule, schedule = (
+            args.get("rule"),
+            args.get("schedule")
+            or {
+                "type": "ProbeSchedule",
+                "args": {"chunk_size": controller.schedule.chunk_size},
+            },
+        )
+        if rule is None:
+            threshold = getattr(controller.rule, "threshold", None)
+            rule = {"type": "all"} if threshold is None else {"type": "consecutive", "args": {"threshold": threshold}}
+        return Stopped(_described(rule), _described(schedule))
+    raise ConfigError(
+        f"is a {component['type']}; replay plays NativeGenerationController, BudgetForcingController and "
+        "DynasorCoTController, and votes over them",
+        "controller",
+    )
+
+
+def _described(part: Any) -> dict[str, Any]:
+    return {"type": part} if isinstance(part, str) else dict(part)
 
 
 def _controller(setting: Setting, base: ComponentConfig | None) -> dict[str, Any]:
-    sample = _sample(base)
+    sample = _ended(_sample(base), setting.ending)
     if setting.num_samples == 1:
         return sample
     args: dict[str, Any] = {"default_sample_num": setting.num_samples, "allocation": setting.rule_config()}
@@ -108,6 +138,26 @@ def _sample(base: ComponentConfig | None) -> dict[str, Any]:
     while "generation_controller" in own.get("args", {}):
         own = own["args"]["generation_controller"]
     return dict(own)
+
+
+def _ended(sample: dict[str, Any], ending: Ending) -> dict[str, Any]:
+    """The controller of one sample, whose chain ends in this way."""
+    sampling = (
+        {"sampling_params": sample["args"]["sampling_params"]} if "sampling_params" in sample.get("args", {}) else {}
+    )
+    if isinstance(ending, Cut):
+        args: dict[str, Any] = {"thinking_tokens": ending.num_tokens, **_without_length(sampling)}
+        return {"type": controllers.name_of(BudgetForcingController), "args": args}
+    if isinstance(ending, Stopped):
+        args = {"rule": dict(ending.rule), "schedule": dict(ending.schedule), **_without_length(sampling)}
+        return {"type": controllers.name_of(DynasorCoTController), "args": args}
+    return sample
+
+
+def _without_length(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling fields without `max_tokens`, which is an argument of a controller that ends chains."""
+    own = {name: value for name, value in sampling.get("sampling_params", {}).items() if name != "max_tokens"}
+    return {"sampling_params": own} if own else {}
 
 
 def _model_of(config: StackConfig) -> str | None:

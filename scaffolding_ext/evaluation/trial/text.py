@@ -28,8 +28,8 @@ def table_of(rows: Sequence[TableRow], recording: Recording, cost: Cost) -> str:
     for row in rows:
         share = Estimate(*(100 * value for value in row.cost_share))
         lines.append(
-            f"{row.name:{_NAME_WIDTH}.{_NAME_WIDTH}} {100 * row.accuracy:>7.1f} {_spread(row.points, 1, True):>22} "
-            f"{_spread(share, 1 if share.value < 9.95 else 0):>16} {row.rounds:>6.1f}"
+            f"{row.name:{_NAME_WIDTH}.{_NAME_WIDTH}} {100 * row.accuracy:>7.1f} {spread(row.points, 1, True):>22} "
+            f"{spread(share, 1 if share.value < 9.95 else 0):>16} {row.rounds:>6.1f}"
         )
     return "\n".join(lines)
 
@@ -71,7 +71,8 @@ def notes_of(trial: Trial) -> list[str]:
     return notes
 
 
-def _spread(estimate: Estimate, digits: int, is_signed: bool = False) -> str:
+def spread(estimate: Estimate, digits: int, is_signed: bool = False) -> str:
+    """A figure and its interval, as `-0.2 (-0.4 to +0.1)`."""
     sign = "+" if is_signed else ""
     value, low, high = (f"{0.0 + round(each, digits):{sign}.{digits}f}" for each in estimate)
     return f"{value} ({low} to {high})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,17 +15,18 @@ from scaffolding_ext.controllers.vote.allocation.doubling import AgreementDoubli
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.recordings.recording import Recording
+from scaffolding_ext.evaluation.trial.chains import Cut, Ending, Whole, ended_samples, endings_to_try
 from scaffolding_ext.evaluation.trial.choice import NUM_FOLDS, Candidates, Goal, cross_fitted
-from scaffolding_ext.evaluation.trial.ended import PATHS, Cost, Floats, Ints, Price, whole_samples
+from scaffolding_ext.evaluation.trial.ended import PATHS, Cost, EndedSamples, Floats, Ints, Price, whole_samples
 from scaffolding_ext.evaluation.trial.limits import CountPolicy, samples_until_settled
 from scaffolding_ext.evaluation.trial.orders import OrderedVotes, draw_orders
 from scaffolding_ext.evaluation.trial.space import (
     Setting,
-    Whole,
     labelled_votes,
     numbers_to_try,
     plainness_of,
     rules_to_try,
+    votes_over,
 )
 from scaffolding_ext.evaluation.trial.vote_replay import Played, first_to_finish, outcome, play
 from scaffolding_ext.stats.intervals import Estimate, bootstrap_quotients
@@ -89,12 +91,14 @@ class Trial:
         self.by_run = len(set(recording.runs)) >= LEAST_RUNS
         names = recording.runs if self.by_run else [f"{each.task}: {each.id}" for each in recording.questions]
         _, self.groups = np.unique(np.array(names), return_inverse=True)
+        self._price = price
         samples = whole_samples(recording, price)
         if cost not in samples.costs:
             lacking = "a price: give --price" if cost == "dollars" else f"{cost}: record it, or take another cost"
             raise ConfigError(f"is {cost!r}, and the recording has no {lacking}", "cost")
         orders = draw_orders(len(recording.questions), recording.num_samples, self._rng(0))
         self.votes = OrderedVotes(samples, orders)
+        self._ended: dict[Ending, EndedSamples] = {Whole(): samples}
         self.full_right = self.votes.right[:, -1].astype(float)
         self.all_samples = Setting(Whole(), recording.num_samples)
         self.full = play(self.votes, None, recording.num_samples, self.full_right)
@@ -113,7 +117,7 @@ class Trial:
             on_list: Called with the name of each list that has been played.
         """
         self.try_numbers()
-        for weight in self.votes.samples.weights:
+        for weight in self.votes.samples.weights.keys() - {"answer_probability"}:  # a look at the end has its cost
             for number in numbers_to_try(self.recording.num_samples)[:-1]:
                 self._add(f"votes by {weight}", Setting(Whole(), number, weight=weight, plainness=9))
             on_list(weight)
@@ -124,6 +128,21 @@ class Trial:
                 setting = Setting(Whole(), self.recording.num_samples, rule, plainness=plainness_of(rule))
                 self._add(name, setting, played)
             on_list(name)
+        for name, endings in self._endings().items():
+            for ending in endings:
+                for setting in votes_over(ending, self.recording.num_samples, self._joint_weights()):
+                    self._add(f"{name}: {dataclasses.replace(setting, ending=Whole())}", setting)
+                self._ended.pop(ending)
+            on_list(name)
+
+    def _endings(self) -> dict[str, list[Ending]]:
+        """The ways to end a chain, beside whole chains, in lists."""
+        lists = endings_to_try(self.recording)
+        has_probabilities = self.votes.samples.probabilities is not None
+        return {"asked at the end": [Whole(is_asked=True)], **lists} if has_probabilities else lists
+
+    def _joint_weights(self) -> list[str]:
+        return ["answer_probability"] if self.votes.samples.probabilities is not None else []
 
     def _add(self, name: str, setting: Setting, played: Played | None = None) -> None:
         self.lists.setdefault(name, []).append(setting)
@@ -135,13 +154,16 @@ class Trial:
         Raises:
             ConfigError: It needs what was not recorded.
         """
-        samples = self.votes.samples
+        if setting.ending not in self._ended:
+            self._ended[setting.ending] = ended_samples(self.recording, setting.ending, self._price)
+        samples = self._ended[setting.ending]
         if setting.weight is not None and setting.weight not in samples.weights:
             raise ConfigError(
                 f"is {setting.weight!r}, which was not recorded; the log allows {', '.join(samples.weights) or 'none'}",
                 "weight",
             )
-        votes = self.votes if setting.weight is None else OrderedVotes(samples, self.votes.orders, setting.weight)
+        is_whole = setting.weight is None and samples is self.votes.samples
+        votes = self.votes if is_whole else OrderedVotes(samples, self.votes.orders, setting.weight)
         if setting.num_first is not None:
             return first_to_finish(votes, setting.num_first, setting.num_samples, self.full_right)
         number = min(setting.num_samples, self.recording.num_samples)
@@ -227,11 +249,18 @@ class Trial:
             "curtailment": Curtailment(leap=1.0),
         }
         plain = {PLAIN_VOTES: self.lists[PLAIN_VOTES]}
+        cuts = {
+            name: [setting for setting in own if setting.num_samples == num_samples]
+            for name, own in self.lists.items()
+            if all(isinstance(each.ending, Cut) and each.rule is None and each.weight is None for each in own)
+        }
+        cuts = {name: own for name, own in cuts.items() if own}
         return {
             f"all {num_samples} samples": self.full,
             "one sample": self.play(Setting(Whole(), 1)),
             **self._greedy(),
             "fewer samples, all drawn": self.judged(goal, plain),
+            **({"all, best cut": self.judged(goal, cuts)} if cuts else {}),
             **{name: self.play(Setting(Whole(), num_samples, rule)) for name, rule in fixed.items()},
             "best on counts (limit)": self.limit(goal),
             "oracle (limit)": self.oracle(),

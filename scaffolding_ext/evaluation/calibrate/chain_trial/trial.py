@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -103,7 +104,7 @@ def settings_to_try(chains: Sequence[RecordedChain], spacing: int) -> Iterator[S
         kind = stopping_rules.resolve(name)
         if not (isinstance(kind, type) and issubclass(kind, StoppingRule)):
             continue
-        for args in kind.settings_to_try():
+        for args in itertools.chain.from_iterable(kind.settings_to_try().values()):
             rule = {"type": name, "args": dict(args)}
             needs = stopping_rules.obtain(rule).needs
             if lacking(chains, needs) is not None:
