@@ -66,9 +66,9 @@ def named_rules(votes: Sequence[LabelledVote]) -> dict[str, AllocationRule]:
         "baseline-length": LengthThreshold(max_mean_length=median, knob=KNOB),
         "Adaptive-Consistency 0.95, in leaps": BetaConsistency(leap=1.0),
         "Adaptive-Consistency 0.9, in leaps, gives up": BetaConsistency(confidence=0.9, leap=1.0, give_up=True),
-        OUR_RULE: LeaderChange(),
-        f"{OUR_RULE}, in single leaps": LeaderChange(leap=1.0),
-        f"{OUR_RULE}, gives up": LeaderChange(give_up=True),
+        OUR_RULE: LeaderChange(miss=0.1, leap=2.0),
+        f"{OUR_RULE}, in single leaps": LeaderChange(miss=0.1, leap=1.0),
+        f"{OUR_RULE}, gives up": LeaderChange(miss=0.1, leap=2.0, give_up=True),
     }
 
 

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option
+from scaffolding_ext.cli.options import (
+    SIGNAL_EXIT,
+    Command,
+    Finite,
+    OutputPath,
+    config_with_dataset,
+    dataset_option,
+    given,
+    json_option,
+    limit_option,
+)
 
 if TYPE_CHECKING:
     from scaffolding_ext.evaluation.trial.choice import Goal
@@ -19,9 +29,7 @@ if TYPE_CHECKING:
 
 _COSTS = ("decoded", "computed", "dollars", "seconds", "critical")
 _CACHES = ("kept", "blocks", "nothing")
-_log_arguments = click.argument(
-    "logs", nargs=-1, required=True, metavar="LOG...", type=click.Path(exists=True, path_type=Path)
-)
+_LOG = click.Path(exists=True, path_type=Path)
 _task_option = click.option("--task", metavar="NAME", help="Only questions of tasks whose name contains NAME.")
 _num_samples_option = click.option(
     "--num_samples",
@@ -90,7 +98,7 @@ def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> flo
 
 
 @click.command(cls=Command, short_help="What would have been saved on my model? Read logs, choose, write a stack.")
-@_log_arguments
+@click.argument("logs", nargs=-1, metavar="[LOG]...", type=_LOG)
 @_task_option
 @_num_samples_option
 @_cost_option
@@ -116,7 +124,38 @@ def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> flo
     help="Choose the most accurate setting that takes no more: tokens of all questions together, or a share such as "
     "25%. --max_loss is not used then.",
 )
-@click.option("--config", "source", metavar="FILE", help="Stack whose workers and prompt the written stack keeps.")
+@click.option(
+    "--config",
+    "source",
+    metavar="FILE",
+    help="Stack whose workers and prompt the written stack keeps. Without a LOG it draws the samples.",
+)
+@dataset_option
+@limit_option
+@click.option(
+    "--samples",
+    type=click.IntRange(min=2),
+    default=16,
+    show_default=True,
+    help="Without a LOG: how many samples of each question are drawn.",
+)
+@click.option(
+    "--look_every",
+    type=click.IntRange(min=1),
+    help="Without a LOG: tokens between two looks at a chain.  [default: half of the controller's]",
+)
+@click.option(
+    "--num_logprobs",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="Without a LOG: log-probabilities a token that the worker is asked for; 0 where it reports none.",
+)
+@click.option(
+    "--store",
+    type=OutputPath(is_folder=True),
+    help="Without a LOG: folder of the samples; what it has of them is not drawn again.",
+)
 @click.option("--output_path", type=OutputPath(), help="Write the chosen stack.")
 @click.option("--report_path", type=OutputPath(), help="Write one self-contained HTML page.")
 @click.option("--plot_path", type=OutputPath(), help="Write a picture of the frontier.")
@@ -135,6 +174,12 @@ def tune(
     confidence: float | None,
     budget: float | None,
     source: str | None,
+    dataset: str | None,
+    limit: str | None,
+    samples: int,
+    look_every: int | None,
+    num_logprobs: int,
+    store: Path | None,
     output_path: Path | None,
     report_path: Path | None,
     plot_path: Path | None,
@@ -144,12 +189,14 @@ def tune(
     """Play every rule on recorded samples, and choose the setting that saves the most and loses the least.
 
     A LOG is a log of inspect_ai, the samples of lm-evaluation-harness, details of lighteval, a folder of `eval`, or a
-    JSONL file with a question and its samples a line. Nothing runs a model.
+    JSONL file with a question and its samples a line. Nothing runs a model. Without a LOG the samples are drawn from
+    the stack of --config, with looks at their chains, into --store.
 
     \b
     Example:
       scaffolding-ext tune logs/gpqa.eval --output_path stack.yaml --report_path tuned.html
       scaffolding-ext replay logs/other.eval --config stack.yaml
+      scaffolding-ext tune --config my.yaml --dataset problems.jsonl --samples 16 --look_every 64 --store runs/samples
     """
     from scaffolding_ext.evaluation.trial.choice import Cheapest, MostAccurate
     from scaffolding_ext.evaluation.trial.document import document_of, frontier_of
@@ -163,6 +210,10 @@ def tune(
     if confidence is not None and (budget is not None or not 0 < max_loss < 100):
         raise click.UsageError("--confidence needs a --max_loss above 0, and no --budget", ctx)
     base = None if source is None else load_config(source)
+    if not logs:
+        if source is None or store is None:
+            raise click.UsageError("give a LOG, or --config and --store to draw the samples from a stack", ctx)
+        logs = (_drawn(ctx, source, dataset, limit, samples, look_every, num_logprobs, store),)
     trial = _trial(logs, task, num_samples, cost, cache, price, seed)
     trial.try_all()
     goal: Goal = Cheapest(max_loss / 100)
@@ -205,6 +256,32 @@ def tune(
         ctx.exit(1)
 
 
+def _drawn(
+    ctx: click.Context,
+    source: str,
+    dataset: str | None,
+    limit: str | None,
+    samples: int,
+    look_every: int | None,
+    num_logprobs: int,
+    store: Path,
+) -> Path:
+    """The folder with the samples of a stack; what it lacks is drawn."""
+    from scaffolding_ext.evaluation.recordings.draw import draw, recording_stack
+
+    config, _ = config_with_dataset(source, dataset, given("evaluation.", limit=limit))
+    drawn = draw(
+        recording_stack(config.for_run(), samples, look_every, num_logprobs),
+        store,
+        lambda message: click.echo(message, err=True),
+    )
+    if drawn.stopped_by is not None:
+        ctx.exit(SIGNAL_EXIT + drawn.stopped_by)
+    if drawn.first_error is not None:
+        click.echo(f"Warning: some samples failed and are left out; the first failure: {drawn.first_error}", err=True)
+    return store
+
+
 def _trial(
     logs: Sequence[Path],
     task: str | None,
@@ -228,7 +305,7 @@ def _wrapped(text: str) -> str:
 
 
 @click.command(cls=Command, short_help="What would this stack have done on these logs?")
-@_log_arguments
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...", type=_LOG)
 @click.option("--config", "source", required=True, metavar="FILE", help="The stack.")
 @_task_option
 @_num_samples_option

@@ -157,3 +157,25 @@ def test_the_page_and_the_picture(log: Path, tmp_path: Path) -> None:
     assert "<td>q7</td>" in text
     assert "http" not in text.replace("http-equiv", "")  # it asks the network for nothing
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_samples_are_drawn_from_a_stack_with_looks_and_not_drawn_again(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    store, stack = tmp_path / "drawn", tmp_path / "stack.yaml"
+    options = ["--config", "configs:dynasor_cot", "--limit", 3, "--samples", 2, "--look_every", 64, "--store", store]
+    first = run("tune", *options, "--output_path", stack, "--budget", "60%", "--json")
+    assert first.exit_code == 0, first.output
+    told = json.loads(first.stdout)
+    assert (told["num_questions"], "looks" in told["missing"]) == (3, False)
+    written = (store / "samples.jsonl").read_bytes()
+    again = run("tune", *options, "--json", "--budget", "60%")
+    assert again.stdout == first.stdout
+    assert (store / "samples.jsonl").read_bytes() == written
+    assert load_config(stack).workers["generation"].args["model"] == "tinylm/target"
+
+
+def test_without_a_log_and_a_stack_there_is_nothing_to_read() -> None:
+    result = run("tune")
+    assert result.exit_code == 2
+    assert "give a LOG, or --config and --store" in " ".join(result.output.split())

@@ -39,7 +39,7 @@ class _Ask(NamedTuple):
     num_decoded: int
 
 
-class _Look(NamedTuple):
+class _SeenLook(NamedTuple):
     """A look, with what a chain that ends there is asked."""
 
     number: int
@@ -161,7 +161,7 @@ class Stopped:
             return ChainEnd(look.number, int(looks.forced[look.number]), [*asks, look.forced])
         return ChainEnd(None, answer_class, asks)
 
-    def _scheduled(self, looks: Looks) -> Iterator[_Look]:
+    def _scheduled(self, looks: Looks) -> Iterator[_SeenLook]:
         recorded = list(_looks_of(looks))
         if self.every is not None:
             yield from recorded[self.every - 1 :: self.every]
@@ -186,13 +186,13 @@ class Stopped:
 Ending = Whole | Cut | Stopped
 
 
-def _looks_of(looks: Looks) -> Iterator[_Look]:
+def _looks_of(looks: Looks) -> Iterator[_SeenLook]:
     """The looks behind the chain's begin."""
     for index, probe in enumerate(looks.probes):
         position = probe.prefix.num_tokens
         if position:
             before = looks.num_prompt_tokens + position
-            yield _Look(
+            yield _SeenLook(
                 index,
                 probe,
                 _Ask(before, looks.num_probe_suffix, int(looks.num_answer_tokens[index])),

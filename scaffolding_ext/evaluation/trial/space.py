@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.doubling import AgreementDoubling
@@ -79,25 +79,27 @@ def votes_over(ending: Ending, num_samples: int, weights: Iterable[str]) -> list
     return settings
 
 
-def rules_to_try(recording: Recording, votes: Sequence[LabelledVote]) -> dict[str, list[AllocationRule]]:
-    """The settings of every named rule that looks at nothing that was not recorded, by list; other packages' too."""
-    lists: dict[str, list[AllocationRule]] = {}
+class RuleList(NamedTuple):
+    """Settings of one rule, from the most careful to the boldest; the first list of a rule is plainer than its next."""
+
+    plainness: int
+    rules: Sequence[AllocationRule]
+
+
+def rules_to_try(recording: Recording, votes: Sequence[LabelledVote]) -> dict[str, RuleList]:
+    """The lists of every named rule that looks at recorded columns alone, by name; other packages' rules, too."""
+    lists: dict[str, RuleList] = {}
     lacking = {"rewards": "rewards", "lengths": "tokens", "probabilities": "looks"}
     for name in allocation_rules.names():
         kind = allocation_rules.resolve(name)
         if not (isinstance(kind, type) and issubclass(kind, AllocationRule)):
             continue
-        for title, settings in kind.settings_to_try(votes).items():
+        for number, (title, settings) in enumerate(kind.settings_to_try(votes).items()):
             rules = [kind(**args) for args in settings]
             needed = set().union(*(rule.looks_at for rule in rules))
             if not any(lacking.get(each) in recording.missing for each in needed):
-                lists[title] = rules
+                lists[title] = RuleList(10 * kind.plainness + number, rules)
     return lists
-
-
-def plainness_of(rule: AllocationRule) -> int:
-    """The plainness of the rule's kind, and of equal kinds the number of arguments that differ from their defaults."""
-    return 10 * rule.plainness + len(_given(rule))
 
 
 def labelled_votes(recording: Recording) -> list[LabelledVote]:

@@ -24,7 +24,6 @@ from scaffolding_ext.evaluation.trial.space import (
     Setting,
     labelled_votes,
     numbers_to_try,
-    plainness_of,
     rules_to_try,
     votes_over,
 )
@@ -122,10 +121,10 @@ class Trial:
                 self._add(f"votes by {weight}", Setting(Whole(), number, weight=weight, plainness=9))
             on_list(weight)
         votes = labelled_votes(self.recording)
-        for name, rules in rules_to_try(self.recording, votes).items():
+        for name, (plainness, rules) in rules_to_try(self.recording, votes).items():
             fitted = self._fitted(name, rules, votes) if rules[0].is_fitted else [None] * len(rules)
             for rule, played in zip(rules, fitted, strict=True):
-                setting = Setting(Whole(), self.recording.num_samples, rule, plainness=plainness_of(rule))
+                setting = Setting(Whole(), self.recording.num_samples, rule, plainness=plainness)
                 self._add(name, setting, played)
             on_list(name)
         for name, endings in self._endings().items():
@@ -175,7 +174,8 @@ class Trial:
         parts = []
         for fold in range(NUM_FOLDS):
             others = [each for each, own in zip(votes, folds.tolist(), strict=True) if own != fold]
-            own = rules_to_try(self.recording, others).get(name, rules)
+            fitted = rules_to_try(self.recording, others).get(name)
+            own = rules if fitted is None else fitted.rules
             parts.append([play(self.votes, rule, self.recording.num_samples, self.full_right) for rule in own])
         return [_assembled([part[index] for part in parts], folds) for index in range(len(rules))]
 
