@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections import deque
-from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import scaffolding_ext
-from scaffolding_ext import plain_yaml, require
+from scaffolding_ext import plain_yaml
 from scaffolding_ext.documents import decoded, located, write_text
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.stats.drift import drift_between
 
 F = TypeVar("F", bound="CalibrationFile")
 
@@ -105,32 +102,3 @@ def read_document(path: str | os.PathLike[str]) -> Any:
     except ValueError as error:
         raise ConfigError(f"{name} {error}") from error
     return plain_yaml.parse(text, name)
-
-
-class RecentRequests:
-    """The last requests under a policy, tested against the requests of its calibration.
-
-    All requests of a stack share one of these: its clones share their rule.
-
-    Args:
-        calibrated: A value of each request of the calibration.
-        window: Requests that a test looks back on, at least 2; no test before that many have ended.
-
-    Raises:
-        ConfigError: The window is below 2.
-    """
-
-    def __init__(self, calibrated: Sequence[float], window: int) -> None:
-        self._calibrated = calibrated
-        self._recent: deque[float] = deque(maxlen=require.whole("window", window, least=2))
-
-    def observe(self, value: float) -> Mapping[str, float] | None:
-        """Note the value of a request that ended.
-
-        Returns:
-            Distance, p-value and whether to calibrate again (see `Drift`); None while too few requests ended.
-        """
-        self._recent.append(value)
-        if len(self._recent) < (self._recent.maxlen or 0):
-            return None
-        return drift_between(self._calibrated, list(self._recent))._asdict()

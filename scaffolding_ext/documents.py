@@ -6,6 +6,7 @@ Bad input is a `ValueError` that says where and why; callers put the file's name
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.resources
 import json
 import math
@@ -45,6 +46,11 @@ def located(path: str | os.PathLike[str]) -> Path:
     if not name.startswith(PACKAGED):
         return Path(name)
     return Path(str(importlib.resources.files("scaffolding_ext.configs"))) / name.removeprefix(PACKAGED)
+
+
+def fingerprint(path: str | os.PathLike[str]) -> str:
+    """The SHA-256 of a file, as `sha256:` and 64 hexadecimal digits."""
+    return "sha256:" + hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def packaged_stacks() -> dict[str, Path]:

@@ -346,7 +346,6 @@ workers = Registry(
 stopping_rules = Registry(
     "stopping rule",
     {
-        "calibrated": "scaffolding_ext.controllers.chain.policy_file:Calibrated",
         "consecutive": "scaffolding_ext.controllers.chain.stopping:Consecutive",
         "window": "scaffolding_ext.controllers.chain.stopping:Window",
         "total_variation": "scaffolding_ext.controllers.chain.stopping:TotalVariation",
@@ -394,7 +393,6 @@ take_over_rules = Registry(
 allocation_rules = Registry(
     "allocation rule",
     {
-        "calibrated": "scaffolding_ext.controllers.vote.profile_file:CalibratedRule",
         "AgreementDoubling": "scaffolding_ext.controllers.vote.allocation.doubling:AgreementDoubling",
         "BetaConsistency": "scaffolding_ext.controllers.vote.allocation.adaptive_consistency:BetaConsistency",
         "Curtailment": "scaffolding_ext.controllers.vote.allocation.curtailment:Curtailment",

@@ -10,9 +10,9 @@ import click
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks._lib.chain_replay import Outcome
+from benchmarks._lib.recorded_chains import RecordedChain, read_chains, recording_stack
 from scaffolding_ext import load_config
-from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain, read_chains, recording_stack
-from scaffolding_ext.evaluation.calibrate.chain_trial.replay import Outcome
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.evaluation.run.run_folder import SAMPLES, claimed
 from scaffolding_ext.evaluation.run.session import Session

@@ -31,14 +31,13 @@ from benchmarks._lib.command import benchmark, plotted, progress, size, stored
 from benchmarks._lib.drawing import Figures, below, drawing, of, point, points
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
+from benchmarks._lib.vote_replays import play, read_votes, shuffled
 from benchmarks.studies.vote_replay import simulated
 from scaffolding_ext.cli.main import main as scaffolding_ext
 from scaffolding_ext.controllers.vote.allocation.base import Votes
 from scaffolding_ext.controllers.vote.allocation.data_set import evenness, mean_length, skyline, spend, unsettledness
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
-from scaffolding_ext.controllers.vote.allocation.replay import play, shuffled
-from scaffolding_ext.evaluation.calibrate.samples import read_votes
 from scaffolding_ext.evaluation.run.records import read_records
 from scaffolding_ext.evaluation.run.run_folder import SAMPLES, SUMMARY, VOTES
 from scaffolding_ext.stats.intervals import Estimate
@@ -48,7 +47,7 @@ OURS, EVEN, EVEN_WITH_RULE, SKYLINE = "certaindex", "even", "even, settled votes
 BY_ITSELF, GREEDY = "each vote by itself", "one chain, greedy"
 LIVE_SHARE = 0.2
 NUM_SAMPLES = 16
-RULE = LeaderChange()
+RULE = LeaderChange(miss=0.1, leap=2.0)
 Buyer = Callable[[Sequence[LabelledVote], float], list[int]]
 
 

@@ -23,8 +23,10 @@ import click
 import numpy as np
 from rich.progress import Progress
 
+from benchmarks._lib.chain_replay import NEVER, Outcome, cut_at, fixed_cuts, play
 from benchmarks._lib.command import benchmark, plotted, progress, size, stored
 from benchmarks._lib.drawing import Figures, beside, drawing, frontier, point, points, ring
+from benchmarks._lib.recorded_chains import RecordedChain
 from benchmarks._lib.replayed import SPACING, cut_of_as_many, record_chains
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import CUT, DYNASOR, GREEDY, PLAIN, STACKS, Tally, add_side_by_side, side_by_side
@@ -32,8 +34,6 @@ from benchmarks._lib.store import kept
 from scaffolding_ext import load_config
 from scaffolding_ext.controllers.chain import ProbeSchedule
 from scaffolding_ext.controllers.chain.stopping import AllOf, AnswerConfidence, Consecutive, StoppingRule, Window
-from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
-from scaffolding_ext.evaluation.calibrate.chain_trial.replay import NEVER, Outcome, cut_at, fixed_cuts, play
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap, wilson_interval
 from scaffolding_ext.stats.power import required_num_questions

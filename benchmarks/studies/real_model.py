@@ -23,13 +23,17 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
+from benchmarks._lib.chain_replay import Outcome, cut_at, fixed_cuts, play
 from benchmarks._lib.command import benchmark, plotted, size, stored, track
 from benchmarks._lib.drawing import Figures, below, beside, coloured, drawing, of, point, points
 from benchmarks._lib.easy_questions import ASK, GYM_TASKS, TASKS, draw_exam
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.provenance import described
+from benchmarks._lib.recorded_chains import RecordedChain, recording_stack
 from benchmarks._lib.replayed import Floats, cut_of_as_many, recorded
 from benchmarks._lib.report import Report
+from benchmarks._lib.vote_replays import play as play_vote
+from benchmarks._lib.vote_replays import shuffled
 from scaffolding_ext import MajorityVoteController, NativeGenerationController, load_config
 from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
@@ -46,14 +50,10 @@ from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
-from scaffolding_ext.controllers.vote.allocation.replay import play as play_vote
-from scaffolding_ext.controllers.vote.allocation.replay import shuffled
 from scaffolding_ext.controllers.vote.allocation.threshold import ThresholdEvery
 from scaffolding_ext.controllers.vote.trace_confidence import filtered_weights
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.errors import MissingDependencyError
-from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain, recording_stack
-from scaffolding_ext.evaluation.calibrate.chain_trial.replay import Outcome, cut_at, fixed_cuts, play
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.prompts.prompting import FAMILIES, PromptFamily, Prompting
@@ -88,7 +88,7 @@ VOTE_RULES: Mapping[str, AllocationRule] = {
     "certaindex 0.7 every 4": ThresholdEvery(threshold=0.7, step=4),
     "curtailment": Curtailment(leap=1.0),
     "Adaptive-Consistency 0.95": BetaConsistency(),
-    "leader change (default)": LeaderChange(),
+    "leader change (default)": LeaderChange(miss=0.1, leap=2.0),
 }
 
 

@@ -11,7 +11,7 @@ The live rounds take turns: a round serves every policy at every load, in an ord
 of its own that all policies share. Right before it a crowd of programs tells how many the engine ends in a second while
 it never runs out of them; the load is a share of that. So what else the machine does slows all alike.
 
-`--samples` simulates on samples of a real model instead (a file that `scaffolding-ext calibrate certaindex` reads), on
+`--samples` simulates on samples of a real model instead (a file that `scaffolding-ext tune` reads), on
 an engine that is made up: its places, and `SECONDS` a token of a chain alone.
 
 Intervals are 95 %, from resampling blocks of programs that arrived one after the other.
@@ -34,10 +34,10 @@ from benchmarks._lib.programs import CHAIN, VOTE, Floats, Problem, programs_a_se
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.recorded_programs import RecordedProgram, replayed_vote
 from benchmarks._lib.report import Report
+from benchmarks._lib.vote_replays import read_votes
 from benchmarks._lib.workload import Workload, with_deadlines
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
-from scaffolding_ext.evaluation.calibrate.samples import read_votes
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.scheduling.policies import ShortestRemaining
 
@@ -274,8 +274,8 @@ def replayed(path: Path, rng: np.random.Generator) -> tuple[list[Problem], list[
         for _ in range(ORDERS):
             drawn = vote.reordered(rng.permutation(len(vote.classes)).tolist())
             problems += [Problem(vote.id, CHAIN), Problem(vote.id, VOTE)]
-            programs.append(replayed_vote(LeaderChange(), drawn.classes[:1], drawn.lengths[:1]))
-            programs.append(replayed_vote(LeaderChange(), drawn.classes, drawn.lengths))
+            programs.append(replayed_vote(LeaderChange(miss=0.1, leap=2.0), drawn.classes[:1], drawn.lengths[:1]))
+            programs.append(replayed_vote(LeaderChange(miss=0.1, leap=2.0), drawn.classes, drawn.lengths))
     return problems, programs
 
 

@@ -22,11 +22,10 @@ from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks._lib.signals import correlation, fit_combination
+from benchmarks._lib.vote_replays import read_votes, shuffled
 from benchmarks.studies.vote_replay import simulated
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.controllers.vote.allocation.replay import shuffled
-from scaffolding_ext.evaluation.calibrate.samples import read_votes
 
 KNOBS = (2, 3, 4, 5, 6, 8, 10, 12)
 NUM_RESAMPLES = 200

@@ -21,15 +21,8 @@ from typing import NamedTuple
 import click
 import numpy as np
 
-from benchmarks._lib.command import benchmark, plotted, progress, size, stored
-from benchmarks._lib.drawing import GREEDY, Figures, beside, coloured, drawing, of, point, rows
-from benchmarks._lib.replayed import SPACING, STACK, Floats, Level, cut_of_as_many, record_chains
-from benchmarks._lib.report import Report
-from benchmarks._lib.runs import run_stack
-from scaffolding_ext import load_config
-from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
-from scaffolding_ext.evaluation.calibrate.chain_trial.replay import COSTS, Outcome, cut_at, fixed_cuts
-from scaffolding_ext.evaluation.calibrate.chain_trial.trial import (
+from benchmarks._lib.chain_replay import COSTS, Outcome, cut_at, fixed_cuts
+from benchmarks._lib.chain_trial import (
     Setting,
     Trial,
     choose,
@@ -37,6 +30,13 @@ from scaffolding_ext.evaluation.calibrate.chain_trial.trial import (
     settings_to_try,
     try_settings,
 )
+from benchmarks._lib.command import benchmark, plotted, progress, size, stored
+from benchmarks._lib.drawing import GREEDY, Figures, beside, coloured, drawing, of, point, rows
+from benchmarks._lib.recorded_chains import RecordedChain
+from benchmarks._lib.replayed import SPACING, STACK, Floats, Level, cut_of_as_many, record_chains
+from benchmarks._lib.report import Report
+from benchmarks._lib.runs import run_stack
+from scaffolding_ext import load_config
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.stats.intervals import Estimate
 

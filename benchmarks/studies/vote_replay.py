@@ -3,7 +3,7 @@
     python -m benchmarks.studies.vote_replay --samples runs/votes/samples.jsonl --seed 0
 
 Each question's samples are put into random orders, and each rule is given them until it stops; all rules see the same
-orders. Files are those that `scaffolding-ext calibrate certaindex` reads; without one the votes are drawn from
+orders. Files are those that `scaffolding-ext tune` reads; without one the votes are drawn from
 simulated questions, whose chance of the right answer is spread evenly over [0.2, 1].
 
 For every rule: accuracy against the vote of all samples and tokens as a share of it (95 % intervals, paired, questions
@@ -14,7 +14,7 @@ cheapest that loses at most 0.5 points, and tested on the other half.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -23,6 +23,7 @@ import numpy as np
 from benchmarks._lib.command import benchmark, plotted, size, track
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
+from benchmarks._lib.vote_replays import Outcome, play, shuffled
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency, DirichletConsistency
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.baselines import Even, LengthThreshold
@@ -31,13 +32,17 @@ from scaffolding_ext.controllers.vote.allocation.doubling import AgreementDoubli
 from scaffolding_ext.controllers.vote.allocation.early_stopping import EarlyStoppingWindow
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
-from scaffolding_ext.controllers.vote.allocation.replay import Outcome, cheapest, play, shuffled
 from scaffolding_ext.controllers.vote.allocation.skyline import DynamicSkyline, InitialStepSkyline, fit_curve
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
 from scaffolding_ext.controllers.vote.trace_confidence import filtered_weights
 from scaffolding_ext.controllers.vote.voting import elect
-from scaffolding_ext.evaluation.calibrate.samples import read_votes
-from scaffolding_ext.evaluation.calibrate.vote_trial import Trial, plot_trial, try_rules
+from scaffolding_ext.evaluation.recordings.read import read_recording
+from scaffolding_ext.evaluation.recordings.recording import RecordedQuestion, Recording
+from scaffolding_ext.evaluation.trial.choice import Cheapest
+from scaffolding_ext.evaluation.trial.document import frontier_of
+from scaffolding_ext.evaluation.trial.picture import draw_trial
+from scaffolding_ext.evaluation.trial.plays import Trial
+from scaffolding_ext.evaluation.trial.space import labelled_votes
 
 MAX_LOSS = 0.005
 KNOB = 5
@@ -94,6 +99,25 @@ def simulated(num_questions: int, rng: np.random.Generator) -> list[LabelledVote
     return votes
 
 
+def simulated_recording(num_questions: int, rng: np.random.Generator) -> Recording:
+    """Simulated votes as a recording."""
+    questions = [
+        RecordedQuestion(
+            id=each.id,
+            run="simulated",
+            task="simulated",
+            classes=np.array(each.classes),
+            correct=np.array(each.correct),
+            target=0,
+            answers=["0", "1", "2", "3", "4"],
+            tokens=np.array(each.lengths),
+            missing=frozenset({"seconds", "logprobs", "rewards", "looks", "texts"}),
+        )
+        for each in simulated(num_questions, rng)
+    ]
+    return Recording(questions, ["simulated"], "sha256:simulated")
+
+
 def report_rule(report: Report, name: str, ran: Outcome, full: Outcome, orders: list[list[LabelledVote]]) -> None:
     """One rule's row of figures."""
     report.difference(f"{name}: accuracy difference, points", ran.correct, full.correct, scale=100)
@@ -114,19 +138,21 @@ def report_rule(report: Report, name: str, ran: Outcome, full: Outcome, orders: 
 
 
 def cross_validate(report: Report, trial: Trial, num_splits: int, rng: np.random.Generator) -> None:
-    """Choose each family's setting on half of the questions and test it on the other half."""
-    num_questions = len(trial.full.correct)
-    groups: dict[str, Mapping[AllocationRule, Outcome]] = {**trial.families, "any family": trial.outcomes}
+    """Choose the setting of each list on half of the questions and test it on the other half."""
+    goal = Cheapest(MAX_LOSS)
+    num_groups = int(trial.groups.max()) + 1
+    groups = {**{name: {name: own} for name, own in trial.lists.items()}, "any list": trial.lists}
     tested: dict[str, list[tuple[float, float, float]]] = {name: [] for name in groups}
     for _ in range(num_splits):
-        order = rng.permutation(num_questions)
-        chosen_on, tested_on = order[: num_questions // 2], order[num_questions // 2 :]
-        full = trial.full.correct[tested_on]
-        for name, outcomes in groups.items():
-            ran = outcomes[cheapest(outcomes, trial.full.correct, MAX_LOSS, chosen_on.tolist())]
-            share = ran.tokens[tested_on].sum() / trial.full.tokens[tested_on].sum()
-            gain = 100 * float(np.mean(ran.correct[tested_on] - full))
-            tested[name].append((gain, float(share), float(ran.num_rounds[tested_on].mean())))
+        chooses = rng.permutation(num_groups) < num_groups // 2
+        tested_on = ~chooses[trial.groups]
+        for name, lists in groups.items():
+            settings, found = trial.candidates(lists)
+            index = goal.chosen(found, chooses.astype(float), rng)
+            ran = trial.full if index is None else trial.played[settings[index]]
+            share = ran.costs["decoded"][tested_on].sum() / trial.full.costs["decoded"][tested_on].sum()
+            gain = 100 * float(np.mean(ran.right[tested_on] - trial.full.right[tested_on]))
+            tested[name].append((gain, float(share), float(ran.rounds[tested_on].mean())))
     for name, rows in tested.items():
         values = np.array(rows)
         low, high = np.quantile(values, (0.025, 0.975), axis=0)
@@ -178,12 +204,14 @@ def main(
     plot_path: Path | None,
 ) -> None:
     """When may a vote stop? Every allocation rule on samples that were drawn before."""
-    votes = simulated(num_simulated, report.rng) if samples is None else read_votes(samples)
+    recording = simulated_recording(num_simulated, report.rng) if samples is None else read_recording([samples])
+    votes = labelled_votes(recording)
     report.setting |= {"questions": len(votes), "samples_a_question": len(votes[0].classes), "max_loss": MAX_LOSS}
     orders = shuffled(votes, num_orders, report.rng)
     rules = named_rules(votes) | skylines(votes)
     outcomes = {name: play(rule, orders) for name, rule in track(rules.items(), "rules")}
-    trial = try_rules(votes, max(1, num_orders // 4), report.rng)
+    trial = Trial(recording)
+    trial.try_all()
     arrivals = [[each.reordered(np.argsort(each.lengths, kind="stable").tolist()) for each in q] for q in orders]
     by_arrival = play(rules["its_hub Beta"], arrivals)
     full = outcomes["all samples"]
@@ -206,7 +234,9 @@ def main(
     cross_validate(report, trial, num_splits, report.rng)
     report_weights(report, votes)
     if plot_path is not None:
-        plot_trial(trial, trial.chosen(MAX_LOSS), f"{samples.name if samples else 'simulated'}", plot_path)
+        goal = Cheapest(MAX_LOSS)
+        rows = trial.rows({**trial.baselines(goal), "chosen": trial.judged(goal)})
+        draw_trial(trial, frontier_of(trial), rows, plot_path)
 
 
 if __name__ == "__main__":

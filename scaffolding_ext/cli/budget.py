@@ -149,9 +149,8 @@ def plan_command(
     """
     from scaffolding_ext import require
     from scaffolding_ext.controllers.budgets.files import PlannedBudgets, TaskTypes
-    from scaffolding_ext.documents import located
+    from scaffolding_ext.documents import fingerprint, located
     from scaffolding_ext.evaluation.calibrate.budget_report import budgets_table, frontier_table, plot_demand
-    from scaffolding_ext.evaluation.calibrate.samples import fingerprint
     from scaffolding_ext.evaluation.tables import console
 
     demand = _demand(tasks, arrival_rate, alpha, max_tokens, measured, batch, slowdown)

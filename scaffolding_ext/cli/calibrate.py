@@ -5,13 +5,11 @@ Arguments in, files and tables out, as in `cli`. The modules that compute are im
 
 from __future__ import annotations
 
-import datetime
 import json
 from pathlib import Path
 
 import click
 
-from scaffolding_ext.cli.calibrate_chain import chain
 from scaffolding_ext.cli.options import (
     Finite,
     Group,
@@ -28,136 +26,6 @@ from scaffolding_ext.cli.options import (
 @click.group(cls=Group, short_help="Fit a controller's settings to a labelled run.")
 def calibrate() -> None:
     """Fit a controller's settings to the records of a labelled run and write them to a file."""
-
-
-calibrate.add_command(chain)
-
-
-@calibrate.command("certaindex", short_help="Choose when a vote may stop.")
-@click.argument("samples", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--model", required=True, help="Name of the model that wrote the samples; it is kept in the file.")
-@click.option(
-    "--output_path",
-    type=OutputPath(),
-    required=True,
-    help="YAML file for the policy, the data's fingerprint and the figures.",
-)
-@click.option("--plot_path", type=OutputPath(), help="Picture of accuracy and tokens.")
-@click.option(
-    "--max_loss",
-    type=Finite(0, 1),
-    default=0.005,
-    show_default=True,
-    help="Accuracy that may be lost against the vote of all samples, as a share.",
-)
-@click.option(
-    "--num_orders", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Random sample orders."
-)
-@click.option(
-    "--rewards/--no_rewards",
-    default=True,
-    show_default=True,
-    help="Whether a policy may read rewards, where the samples have some: it then needs a reward_controller.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sample orders.")
-@json_option
-def certaindex(
-    samples: Path,
-    model: str,
-    output_path: Path,
-    plot_path: Path | None,
-    max_loss: float,
-    num_orders: int,
-    rewards: bool,
-    seed: int,
-    as_json: bool,
-) -> None:
-    """Choose the cheapest vote policy that loses at most --max_loss, on labelled SAMPLES.
-
-    SAMPLES is the samples.jsonl of `scaffolding-ext eval --epochs N`, or a JSONL file of questions with their samples.
-
-    \b
-    Example:
-      scaffolding-ext eval --config configs:native --limit 300 --epochs 16 --output_path runs/votes
-      scaffolding-ext calibrate certaindex runs/votes/samples.jsonl --model tinylm/target --output_path policy.yaml
-    """
-    import numpy as np
-
-    from scaffolding_ext.controllers.certaindex import entropy_certaindex
-    from scaffolding_ext.controllers.vote.profile_file import VoteProfile
-    from scaffolding_ext.evaluation.calibrate.samples import fingerprint, read_votes
-    from scaffolding_ext.evaluation.calibrate.vote_trial import plot_trial, try_rules
-
-    votes = read_votes(samples)
-    trial = try_rules(votes, num_orders, np.random.default_rng(seed), reads_rewards=rewards)
-    rule = trial.chosen(max_loss)
-    figures = trial.figures(rule)
-    knob = max(2, int(trial.outcomes[rule].sizes.min()))  # samples that every vote under this rule draws, for drift
-    calibration = VoteProfile.of(
-        rule,
-        model=model,
-        date=datetime.date.today().isoformat(),
-        data=samples.name,
-        fingerprint=fingerprint(samples),
-        max_loss=max_loss,
-        figures=figures,
-        knob=knob,
-        certaindex=[entropy_certaindex(vote.classes[:knob]) for vote in votes],
-    )
-    calibration.save(output_path)
-    if plot_path is not None:
-        plot_trial(trial, rule, f"{model}: {len(votes)} questions", plot_path)
-    if as_json:
-        click.echo(json.dumps({"policy": calibration.policy, "figures": figures, "output_path": str(output_path)}))
-        return
-    click.echo(f"policy    {rule}")
-    if "rewards" in rule.looks_at:
-        click.echo("          it reads rewards: give the vote the reward_controller that scored these samples")
-    click.echo(f"accuracy  {figures['accuracy']:.1%} against {figures['full_accuracy']:.1%} of the full vote")
-    click.echo(f"tokens    {figures['tokens']:,.0f} against {figures['full_tokens']:,.0f} a question")
-    click.echo(f"samples   {figures['samples']:.1f} in {figures['rounds']:.1f} rounds")
-    click.echo(f"written   {output_path}")
-
-
-@calibrate.command("drift", short_help="Test whether a policy should be calibrated anew.")
-@click.argument("policy", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("records", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--model", help="Name of the model that wrote the records; warns where the policy is another's.")
-@click.option("--level", type=Finite(0, 1, True, True), default=0.01, show_default=True, help="Level of the test.")
-@json_option
-@click.pass_context
-def drift(ctx: click.Context, policy: Path, records: Path, model: str | None, level: float, as_json: bool) -> None:
-    """Test the votes or chains in RECORDS (samples.jsonl of `scaffolding-ext eval`) against the data of a POLICY.
-
-    The exit code is 1 where they have drifted: calibrate again.
-
-    \b
-    Example:
-      scaffolding-ext calibrate drift policy.yaml runs/today/samples.jsonl
-    """
-    from scaffolding_ext.controllers.calibration_file import read_document
-    from scaffolding_ext.controllers.chain.policy_file import ChainPolicy
-    from scaffolding_ext.controllers.vote.profile_file import VoteProfile
-    from scaffolding_ext.evaluation.calibrate.samples import read_certaindex, read_exits
-
-    document = read_document(policy)
-    if isinstance(document, dict) and document.get("kind") == "chain_policy":
-        of_chains = ChainPolicy.load(policy)
-        of_chains.check_model(model)
-        exits = read_exits(records)
-        found, what, told = of_chains.drift(exits, level), "chains", {"num_chains": len(exits)}
-    else:
-        of_votes = VoteProfile.load(policy)
-        of_votes.check_model(model)
-        recent = read_certaindex(records, of_votes.knob)
-        found, what = of_votes.drift(recent, level), "votes"
-        told = {"num_votes": len(recent), "knob": of_votes.knob}
-    if as_json:
-        click.echo(json.dumps({**found._asdict(), **told}))
-    else:
-        verdict = "drifted: calibrate again" if found.drifted else "no drift seen"
-        click.echo(f"{verdict} (distance {found.distance:.3f}, p {found.p_value:.3g}, {told[f'num_{what}']} {what})")
-    ctx.exit(int(found.drifted))
 
 
 @calibrate.command("conformal", short_help="Score chains, for a target that takes over at a rate.")

@@ -25,7 +25,7 @@ from scaffolding_ext.cli.options import (
 if TYPE_CHECKING:
     from scaffolding_ext.evaluation.trial.choice import Goal
     from scaffolding_ext.evaluation.trial.ended import Price
-    from scaffolding_ext.evaluation.trial.trial import Trial
+    from scaffolding_ext.evaluation.trial.plays import Trial
 
 _COSTS = ("decoded", "computed", "dollars", "seconds", "critical")
 _CACHES = ("kept", "blocks", "nothing")
@@ -76,7 +76,11 @@ _price_option = click.option(
     help="Dollars of a million tokens that are read, read from a cache, and decoded; for --cost dollars.",
 )
 _seed_option = click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of all that is random."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the sample orders and of the folds.",
 )
 
 
@@ -200,11 +204,11 @@ def tune(
     """
     from scaffolding_ext.evaluation.trial.choice import Cheapest, MostAccurate
     from scaffolding_ext.evaluation.trial.document import document_of, frontier_of
-    from scaffolding_ext.evaluation.trial.page import write_page
     from scaffolding_ext.evaluation.trial.picture import draw_trial
     from scaffolding_ext.evaluation.trial.promise import promised
     from scaffolding_ext.evaluation.trial.stack_file import stack_of
     from scaffolding_ext.evaluation.trial.text import notes_of, sentence_of, table_of
+    from scaffolding_ext.evaluation.trial.tuned_page import write_page
     from scaffolding_ext.stack.load import load_config
 
     if confidence is not None and (budget is not None or not 0 < max_loss < 100):
@@ -293,7 +297,7 @@ def _trial(
 ) -> Trial:
     """The logs, ready to be played on."""
     from scaffolding_ext.evaluation.recordings.read import read_recording
-    from scaffolding_ext.evaluation.trial.trial import Trial
+    from scaffolding_ext.evaluation.trial.plays import Trial
 
     recording = read_recording(logs, task=task, num_samples=num_samples)
     named: Any = cache if cost == "computed" else cost

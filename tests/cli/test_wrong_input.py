@@ -138,15 +138,15 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "a dangling stack": (["run", "x", "--config", "dangling"], "cannot read the stack file dangling"),
     "a deep engine config": (["engine", "check", "deep", "--config", "stack.yaml"], "nested too deeply"),
     "an output file of 300 characters": (
-        ["calibrate", "certaindex", "data.jsonl", "--model", "m", "--output_path", NAME],
+        ["tune", "data.jsonl", "--output_path", NAME],
         "cannot be written",
     ),
     "an output file in no folder": (
-        ["calibrate", "certaindex", "data.jsonl", "--model", "m", "--output_path", "none/a.yaml"],
+        ["tune", "data.jsonl", "--output_path", "none/a.yaml"],
         "none/a.yaml cannot be written",
     ),
     "deep samples": (
-        ["calibrate", "certaindex", "deep.jsonl", "--model", "m", "--output_path", "a.yaml"],
+        ["tune", "deep.jsonl", "--output_path", "a.yaml"],
         "deep.jsonl, line 1: no valid JSON: it is nested too deeply",
     ),
 }

@@ -12,7 +12,6 @@ from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.policy_file import Calibrated
 from scaffolding_ext.controllers.chain.record_chain import RecordChainController
 from scaffolding_ext.controllers.chain.stopping import AllOf, AnyOf, PatternStop
 from scaffolding_ext.controllers.draft_target.baselines import SpecReasonMarks
@@ -31,7 +30,6 @@ NEEDED = {
     MajorityVoteController: {"generation_controller": NativeGenerationController()},
     PatternStop: {"pattern": "so"},
     RecordChainController: {"generation_controller": DynasorCoTController()},
-    Calibrated: {"path": "policy.json"},
     AnyOf: {"rules": ["consecutive"]},
     AllOf: {"rules": ["consecutive"]},
 }

@@ -12,13 +12,11 @@ import scaffolding_ext
 from scaffolding_ext import plain_yaml
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets, TaskTypes
 from scaffolding_ext.controllers.calibration_file import CalibrationFile, CalibrationWarning
-from scaffolding_ext.controllers.chain.policy_file import ChainPolicy
 from scaffolding_ext.controllers.draft_target.calibration_file import ConformalCalibration, LevelScores, TurnScores
 from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibration
-from scaffolding_ext.controllers.vote.profile_file import VoteProfile
 from scaffolding_ext.errors import ConfigError
 
-KINDS = (ChainPolicy, VoteProfile, TaskTypes, PlannedBudgets, ConformalCalibration, BranchingCalibration)
+KINDS = (TaskTypes, PlannedBudgets, ConformalCalibration, BranchingCalibration)
 
 
 class Made(CalibrationFile):

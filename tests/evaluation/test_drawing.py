@@ -10,21 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.files import TaskTypes
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
-from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import MissingDependencyError
-from scaffolding_ext.evaluation.calibrate import vote_trial
 from scaffolding_ext.evaluation.calibrate.budget_report import plot_demand, plot_fits
 from scaffolding_ext.evaluation.calibrate.budget_sweep import read_sweep
-from scaffolding_ext.evaluation.calibrate.chain_trial import drawing as chain_drawing
-from scaffolding_ext.evaluation.calibrate.chain_trial.replay import COSTS, Outcome
-from scaffolding_ext.evaluation.calibrate.chain_trial.trial import Setting, Trial
-from scaffolding_ext.evaluation.calibrate.trial_drawing import Played, places
-from scaffolding_ext.evaluation.drawing import RING, drawing, points, rows
+from scaffolding_ext.evaluation.drawing import drawing, points, rows
 from scaffolding_ext.stats.intervals import Estimate
 
 Faults = Callable[[Any], list[str]]
@@ -119,58 +110,3 @@ def test_fits_are_drawn_in_the_style_with_an_interval_on_what_was_measured(
     right, times = (list(axes.containers) for axes in figure.axes)
     assert [list(bars[0].get_xdata()) for bars in (*right, *times)] == [[0, 20, 40, 80], [0, 20, 80]]
     assert all(bars.has_yerr for bars in (*right, *times))
-
-
-def test_a_trial_of_votes_is_drawn_in_the_style(drawn: list[Any], style_faults: Faults, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    votes = []
-    for number in range(NUM):
-        right = rng.random(6) < 0.3 + 0.02 * number
-        classes = np.where(right, 0, rng.integers(1, 4, 6))
-        votes.append(LabelledVote(f"q{number}", classes.tolist(), right.tolist(), rng.integers(50, 90, 6).tolist()))
-    trial = vote_trial.try_rules(votes, 2, rng)
-    vote_trial.plot_trial(trial, trial.chosen(0.0), "a trial", tmp_path / "trial.png")
-    (figure,) = drawn
-    assert style_faults(figure) == []
-    assert {"chosen", "leader change", RING} <= set(legend_of(figure))
-    assert all(bars.has_xerr and bars.has_yerr for axes in figure.axes for bars in axes.containers)
-
-
-def played(rng: np.random.Generator, share: float, num_probes: int) -> Outcome:
-    right = (rng.random(NUM) < share).astype(float)
-    costs = {cost: share * rng.uniform(100, 200, NUM) for cost in COSTS} | {"probes": np.full(NUM, float(num_probes))}
-    return Outcome(np.zeros(NUM, dtype=int), costs["decoded"], right, 1 - right, 1 - right, costs)
-
-
-def test_a_trial_of_chains_is_drawn_in_the_style(drawn: list[Any], style_faults: Faults, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    window = Setting({"type": "window", "args": {}}, chain_drawing.DEFAULT.schedule)
-    settings = [chain_drawing.DEFAULT, window, window]
-    outcomes = [played(rng, share, 4) for share in (0.7, 0.5, 0.6)]
-    trial = Trial(settings, outcomes, played(rng, 0.9, 0), [played(rng, share, 1) for share in (0.2, 0.4, 0.8)])
-    chain_drawing.plot_trial(trial, 1, np.arange(NUM), "a trial", tmp_path / "trial.png")
-    (figure,) = drawn
-    assert style_faults(figure) == []
-    assert {chain_drawing.FIXED_CUT, "whole chains", "window", "all", "chosen", RING} == set(legend_of(figure)[1:])
-
-
-def test_the_default_that_is_marked_is_the_controllers() -> None:
-    assert MajorityVoteController(NativeGenerationController()).allocation == vote_trial.DEFAULT_RULE
-    rule, schedule = chain_drawing.DEFAULT.build()
-    controller: Any = DynasorCoTController()
-    assert [(type(each), vars(each)) for each in controller.rule.rules] == [
-        (type(each), vars(each)) for each in getattr(rule, "rules", ())
-    ]
-    assert vars(controller.schedule) == vars(schedule)
-
-
-def test_places_are_shares_of_the_reference_s_cost_and_points_over_it() -> None:
-    reference = Played(np.array([1.0, 0.5]), np.array([100.0, 300.0]))
-    (place,) = places([Played(np.array([1.0, 0.0]), np.array([50.0, 50.0]))], reference)
-    assert (place.cost.value, place.points.value) == (25.0, -25.0)
-    assert (place.points.low, place.points.high) == (-50.0, 0.0)
-    free = reference._replace(cost=np.zeros(2))
-    (place,) = places([Played(np.array([1.0, 0.0]), np.array([3.0, 1.0]))], free)
-    assert place.cost.value == 2.0
-    one = Played(np.array([1.0]), np.array([10.0]))
-    assert places([one], one) == [(Estimate(100, 100, 100), Estimate(0, 0, 0))]

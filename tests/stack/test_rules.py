@@ -12,14 +12,12 @@ import pytest
 from scaffolding_ext import plain_yaml
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.certaindex import Threshold
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.skyline import Curve, DynamicSkyline, InitialStepSkyline
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.controllers.vote.profile_file import VoteProfile
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.registry import Registry, allocation_rules, controllers
@@ -32,7 +30,7 @@ NEEDED = {
     "InitialStepSkyline": {"knob": 3, "curve": {"certaindex": [1.0], "num_samples": [3]}},
     "DynamicSkyline": {"knobs": [3], "curves": [{"certaindex": [1.0], "num_samples": [3]}]},
 }
-RULES = [name for name in allocation_rules.names() if name != "calibrated"]
+RULES = list(allocation_rules.names())
 REWARDED = (Threshold("max_reward", 0.99),)
 
 
@@ -74,12 +72,6 @@ def num_samples(llm: ScaffoldingLlm) -> int:
     return int(voted)
 
 
-def calibrated(folder: Path, rule: AllocationRule) -> Path:
-    path = folder / "policy.yaml"
-    VoteProfile.of(rule, model="m", max_loss=0.0, figures={}, knob=2, certaindex=[1.0, 0.5]).save(path)
-    return path
-
-
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_runs_from_a_stack_file(tmp_path: Path, name: str) -> None:
     path = stack_file(tmp_path, {"type": name, "args": NEEDED.get(name, {})})
@@ -100,7 +92,6 @@ def test_a_rule_that_needs_nothing_is_named_alone(tmp_path: Path, name: str) -> 
 @pytest.mark.parametrize(
     ("name", "needed", "accepted"),
     [
-        ("calibrated", "'path', 'model'", "path, model, window"),
         ("InitialStepSkyline", "'knob', 'curve'", "knob, curve"),
     ],
 )
@@ -125,16 +116,12 @@ def test_a_rule_that_needs_something_says_what(tmp_path: Path, name: str, needed
     ],
     ids=lambda rule: type(rule).__name__,
 )
-def test_a_rule_is_the_same_from_json_a_stack_file_and_a_calibration(tmp_path: Path, rule: AllocationRule) -> None:
+def test_a_rule_is_the_same_from_json_and_a_stack_file(tmp_path: Path, rule: AllocationRule) -> None:
     policy = {"type": type(rule).__name__, "args": rule.settings()}
     assert type(rule)(**json.loads(json.dumps(rule.settings()))) == rule
     judge = {"reward_controller": {"$ref": "judge"}}
     path = stack_file(tmp_path, policy, **judge)
     assert check_stack(load_config(path), {"judge": Judge()}).allocation == rule
-    file = calibrated(tmp_path, rule)
-    assert VoteProfile.load(file).rule == rule
-    path = stack_file(tmp_path, {"type": "calibrated", "args": {"path": str(file), "model": "m"}}, **judge)
-    assert check_stack(load_config(path), {"judge": Judge()}).allocation.rule == rule
 
 
 def test_reward_thresholds_of_a_stack_file_are_read_when_the_vote_is_counted(tmp_path: Path) -> None:
@@ -177,21 +164,9 @@ def test_a_setting_out_of_range_is_found_by_its_key(tmp_path: Path, name: str, a
 
 def test_a_rule_that_reads_rewards_needs_someone_who_gives_them(tmp_path: Path) -> None:
     rule = StaticThreshold(reward_thresholds=REWARDED)
-    for allocation in (
-        {"type": "StaticThreshold", "args": rule.settings()},
-        {"type": "calibrated", "args": {"path": str(calibrated(tmp_path, rule)), "model": "m"}},
-    ):
-        with pytest.raises(ConfigError, match=r"allocation: reads rewards, which needs a reward_controller"):
-            check_stack(load_config(stack_file(tmp_path, allocation)))
-
-
-def test_a_calibrated_vote_runs_from_a_stack_file(tmp_path: Path) -> None:
-    file = calibrated(tmp_path, StaticThreshold(knob=2))
-    path = stack_file(tmp_path, {"type": "calibrated", "args": {"path": str(file), "model": "m"}})
-    assert num_samples(load_stack(path)) == 2
-    path = stack_file(tmp_path, {"type": "calibrated", "args": {"path": str(file), "model": "other"}})
-    with pytest.warns(CalibrationWarning, match="was made for 'm'"):
-        check_stack(load_config(path))
+    allocation = {"type": "StaticThreshold", "args": rule.settings()}
+    with pytest.raises(ConfigError, match=r"allocation: reads rewards, which needs a reward_controller"):
+        check_stack(load_config(stack_file(tmp_path, allocation)))
 
 
 def test_what_is_unknown_is_named(tmp_path: Path) -> None:

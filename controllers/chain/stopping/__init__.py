@@ -3,7 +3,7 @@
 Rules over the answers that a chain gives (`agreement`), over one token behind closed thinking (`entropy`), over how
 sure the model is (`confidence`), over its text (`pattern`), one for chains that will not converge (`giving_up`),
 one for chains that repeat themselves (`loop`), several as one (`several`), and a plain function as one
-(`FunctionRule`). The rule `calibrated` reads a calibration's file (`chain.policy_file`).
+(`FunctionRule`).
 """
 
 from scaffolding_ext.controllers.chain.looking import Needs

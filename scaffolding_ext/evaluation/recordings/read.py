@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from scaffolding_ext.documents import fingerprint
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.recordings.inspect_logs import read_inspect
 from scaffolding_ext.evaluation.recordings.lighteval_logs import read_lighteval
@@ -84,33 +85,29 @@ def read_log(path: str | os.PathLike[str]) -> Log:
         file = file / SAMPLES
     if not file.exists():
         raise DatasetError(f"{file}: there is no such file; {_KINDS}")
-    fingerprint = _hashed(file)
+    own = fingerprint(file)
     name = str(file)
     if file.suffix == ".eval" or (file.suffix == ".json" and not name.endswith(".jsonl")):
-        return read_inspect(file, fingerprint)
+        return read_inspect(file, own)
     if file.suffix == ".parquet":
-        return Log(name, fingerprint, read_lighteval(file))
+        return Log(name, own, read_lighteval(file))
     if not name.endswith((".jsonl", ".jsonl.gz")):
         raise DatasetError(f"{file}: is of no known kind; {_KINDS}")
     rows = read_rows(file, "log")
     first = next(rows, None)
     keys = set() if first is None else first.value.keys()
     if {"ledger", "epoch"} <= keys:
-        return Log(name, fingerprint, read_run(file), *stack_of(file))
+        return Log(name, own, read_run(file), *stack_of(file))
     whole = rows if first is None else itertools.chain([first], rows)
     if keys >= FIELDS:
         named = _LM_EVAL.fullmatch(file.name)
         task = file.stem.removeprefix("samples_") if named is None else named[1]
-        return Log(name, fingerprint, read_lm_eval(whole, name, file.resolve().parent.name, task))
-    return Log(name, fingerprint, read_plain(whole, name))
+        return Log(name, own, read_lm_eval(whole, name, file.resolve().parent.name, task))
+    return Log(name, own, read_plain(whole, name))
 
 
 def _named(wanted: str | None, name: str) -> bool:
     return wanted is None or wanted.lower() in name.lower()
-
-
-def _hashed(file: Path) -> str:
-    return "sha256:" + hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _fingerprint_of(fingerprints: Sequence[str]) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from scaffolding_ext.evaluation.trial.choice import Goal
+from scaffolding_ext.evaluation.trial.plays import TableRow, Trial
 from scaffolding_ext.evaluation.trial.promise import Promise
-from scaffolding_ext.evaluation.trial.trial import TableRow, Trial
 from scaffolding_ext.stack.config import StackConfig
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from scaffolding_ext.evaluation.drawing import COLOURS, bars_of, below, drawing
 from scaffolding_ext.evaluation.trial.ended import COSTS
-from scaffolding_ext.evaluation.trial.trial import TableRow, Trial
+from scaffolding_ext.evaluation.trial.plays import TableRow, Trial
 from scaffolding_ext.stats.intervals import Estimate
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scaffolding_ext.evaluation.trial.plays import Trial
 from scaffolding_ext.evaluation.trial.space import Setting
-from scaffolding_ext.evaluation.trial.trial import Trial
 from scaffolding_ext.stats.learn_then_test import learn_then_test, questions_needed
 
 

@@ -111,6 +111,7 @@ def labelled_votes(recording: Recording) -> list[LabelledVote]:
             each.correct.tolist(),
             each.tokens.tolist(),
             None if each.rewards is None else each.rewards.tolist(),
+            None if each.logprobs is None else each.logprobs.tolist(),
         )
         for each in recording.questions
     ]

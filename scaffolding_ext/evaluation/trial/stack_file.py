@@ -15,9 +15,9 @@ from scaffolding_ext.controllers.vote.weights import UniformWeight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.recordings.recording import Recording
 from scaffolding_ext.evaluation.trial.chains import Cut, Ending, Stopped, Whole
+from scaffolding_ext.evaluation.trial.plays import TableRow, Trial
 from scaffolding_ext.evaluation.trial.promise import Promise
 from scaffolding_ext.evaluation.trial.space import Setting
-from scaffolding_ext.evaluation.trial.trial import TableRow, Trial
 from scaffolding_ext.registry import controllers
 from scaffolding_ext.stack.build import build_controller
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig, TunedConfig

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from scaffolding_ext.evaluation.recordings.recording import Recording
 from scaffolding_ext.evaluation.trial.ended import COSTS, Cost
-from scaffolding_ext.evaluation.trial.trial import TableRow, Trial
+from scaffolding_ext.evaluation.trial.plays import TableRow, Trial
 from scaffolding_ext.stats.intervals import Estimate
 
 _NAME_WIDTH = 25

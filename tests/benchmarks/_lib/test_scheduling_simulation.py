@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks._lib.recorded_programs import RecordedProgram, Round, recorded_vote, replayed_vote
 from benchmarks._lib.scheduling_simulation import serve_programs
+from benchmarks._lib.vote_replays import replay
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.simulation import serve_in_batch
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
-from scaffolding_ext.controllers.vote.allocation.replay import replay
 from scaffolding_ext.registry import policies
 from scaffolding_ext.request.progress import Progress, StepCounts
 from scaffolding_ext.scheduling.policies import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from benchmarks._lib import chains as lab
+from benchmarks._lib.chain_replay import Outcome
+from benchmarks._lib.recorded_chains import RecordedChain
 from benchmarks._lib.replayed import cut_of_as_many
 from benchmarks.studies import dynasor
 from scaffolding_ext.controllers.chain import Prefix, Probe, ProbeSchedule
 from scaffolding_ext.controllers.chain.stopping import Consecutive
-from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
-from scaffolding_ext.evaluation.calibrate.chain_trial.replay import Outcome
 from scaffolding_ext.evaluation.run.datasets import Example
 
 pytest.importorskip("torch")

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from benchmarks._lib.easy_questions import Exam, Question
+from benchmarks._lib.recorded_chains import RecordedChain
 from benchmarks._lib.report import Report
+from benchmarks._lib.vote_replays import play
 from scaffolding_ext.controllers.chain import Prefix, Probe
 from scaffolding_ext.controllers.chain.probe import Entropy
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
-from scaffolding_ext.controllers.vote.allocation.replay import play
 from scaffolding_ext.errors import MissingDependencyError
-from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
 
 pytest.importorskip("torch")
 

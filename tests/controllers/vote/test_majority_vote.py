@@ -9,14 +9,12 @@ from scaffolding_ext import load_stack
 from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.basic.process_reward import ProcessRewardController
-from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
 from scaffolding_ext.controllers.vote.allocation.doubling import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.controllers.vote.profile_file import CalibratedRule, VoteProfile
 from scaffolding_ext.controllers.vote.weights import Weight
 from scaffolding_ext.errors import ConfigError, NoOutputError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -122,24 +120,6 @@ def test_a_stack_file_holds_a_rule_with_its_settings():
     arguments["allocation"]["args"] = {"confidense": 0.9}
     with pytest.raises(ConfigError, match=r"allocation.args.confidense: .*did you mean 'confidence'"):
         load_stack(stack)
-
-
-def test_a_calibrated_rule_says_when_the_votes_have_drifted(tmp_path):
-    path = tmp_path / "policy.yaml"
-    policy = Curtailment(leap=1.0)
-    VoteProfile.of(policy, model="m", max_loss=0.0, figures={}, knob=2, certaindex=[0.9, 1.0] * 20).save(path)
-    rule = CalibratedRule(str(path), "m", window=3)
-    results = [voted(boxed(*"1234"), allocation=rule, default_sample_num=4) for _ in range(4)]
-    drifts = [vote_event(result)["drift"] for result in results]
-    assert drifts[:2] == [None, None]
-    assert [drift["drifted"] for drift in drifts[2:]] == [True, True]
-
-
-def test_a_calibration_for_another_model_warns_by_name(tmp_path):
-    path = tmp_path / "policy.yaml"
-    VoteProfile.of(Curtailment(), model="m", max_loss=0.0, figures={}, knob=3, certaindex=[1.0]).save(path)
-    with pytest.warns(CalibrationWarning, match="made for 'm' and is used with 'other'"):
-        CalibratedRule(str(path), "other")
 
 
 def test_weights_decide():

@@ -30,7 +30,7 @@ from scaffolding_ext.evaluation.trial.chains import (
 )
 from scaffolding_ext.evaluation.trial.choice import MostAccurate
 from scaffolding_ext.evaluation.trial.ended import Price
-from scaffolding_ext.evaluation.trial.trial import Trial
+from scaffolding_ext.evaluation.trial.plays import Trial
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import family_named
 from scaffolding_ext.protocol.notes import PROBE, purpose_of

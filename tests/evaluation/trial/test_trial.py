@@ -12,9 +12,9 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.recordings.recording import RecordedQuestion, Recording
 from scaffolding_ext.evaluation.trial.chains import Whole
 from scaffolding_ext.evaluation.trial.choice import Cheapest, MostAccurate
+from scaffolding_ext.evaluation.trial.plays import Trial
 from scaffolding_ext.evaluation.trial.promise import promised
 from scaffolding_ext.evaluation.trial.space import Setting, numbers_to_try
-from scaffolding_ext.evaluation.trial.trial import Trial
 
 
 def recording(

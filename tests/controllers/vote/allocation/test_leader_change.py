@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks._lib.vote_replays import replay
 from scaffolding_ext.controllers.vote.allocation.base import Rival, Votes, standing_of
 from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
 from scaffolding_ext.controllers.vote.allocation.leader_change import (
@@ -17,7 +18,6 @@ from scaffolding_ext.controllers.vote.allocation.leader_change import (
     fit_concentration,
     overtake_probability,
 )
-from scaffolding_ext.controllers.vote.allocation.replay import replay
 from scaffolding_ext.controllers.vote.voting import vote
 
 

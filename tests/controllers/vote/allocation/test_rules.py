@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks._lib.vote_replays import replay
 from scaffolding_ext.controllers.certaindex import Threshold
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import (
     BetaConsistency,
@@ -25,7 +26,6 @@ from scaffolding_ext.controllers.vote.allocation.doubling import AgreementDoubli
 from scaffolding_ext.controllers.vote.allocation.early_stopping import EarlyStoppingWindow
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
-from scaffolding_ext.controllers.vote.allocation.replay import replay
 from scaffolding_ext.controllers.vote.allocation.skyline import (
     Curve,
     DynamicSkyline,

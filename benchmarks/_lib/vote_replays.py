@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,6 +14,8 @@ import numpy.typing as npt
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.evaluation.recordings.read import read_recording
+from scaffolding_ext.evaluation.trial.space import labelled_votes
 
 Floats = npt.NDArray[np.float64]
 
@@ -88,6 +91,11 @@ class Outcome:
     changed: Floats
     stopped: Floats
     sizes: npt.NDArray[np.int64]
+
+
+def read_votes(path: str | os.PathLike[str]) -> list[LabelledVote]:
+    """The samples of a log as one vote a question; errors are those of `read_recording`."""
+    return labelled_votes(read_recording([path]))
 
 
 def shuffled(votes: Sequence[LabelledVote], num_orders: int, rng: np.random.Generator) -> list[list[LabelledVote]]:

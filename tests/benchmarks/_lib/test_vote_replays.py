@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks._lib.vote_replays import Outcome, cheapest, play, shuffled, tokens_at_once
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.controllers.vote.allocation.replay import Outcome, cheapest, play, shuffled, tokens_at_once
-from scaffolding_ext.evaluation.calibrate.vote_trial import rules_to_try
+from scaffolding_ext.registry import allocation_rules
 
 VOTE = LabelledVote("a", [0, 1, 1, -1, 0, 1], [False, True, True, False, False, True], [10, 20, 30, 40, 50, 60])
 
@@ -92,7 +92,7 @@ def test_every_setting_of_every_list_plays() -> None:
     plain, made = (
         {
             name: [kind(**args) for args in own]
-            for kind in rules_to_try()
+            for kind in map(allocation_rules.resolve, allocation_rules.names())
             for name, own in kind.settings_to_try([vote]).items()
         }
         for vote in (VOTE, scored)

@@ -15,9 +15,9 @@ from scaffolding_ext import __version__
 from scaffolding_ext.documents import write_text
 from scaffolding_ext.evaluation.trial.ended import COSTS
 from scaffolding_ext.evaluation.trial.picture import draw_trial
+from scaffolding_ext.evaluation.trial.plays import TableRow, Trial
 from scaffolding_ext.evaluation.trial.space import Setting
 from scaffolding_ext.evaluation.trial.text import notes_of, spread
-from scaffolding_ext.evaluation.trial.trial import TableRow, Trial
 from scaffolding_ext.stats.intervals import Estimate
 
 _MOST_QUESTIONS = 2000

@@ -8,13 +8,13 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
+from benchmarks._lib.chain_replay import TOKENS_PER_BLOCK, cut_at, fixed_cuts, lacking, play
+from benchmarks._lib.recorded_chains import RecordedChain, read_chains
 from scaffolding_ext.controllers.chain import AnswerProbe, Prefix, Probe, ProbeSchedule
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.record_chain import RecordChainController
 from scaffolding_ext.controllers.chain.stopping import Consecutive, Needs, PatternStop, StoppingRule, Window
 from scaffolding_ext.errors import ConfigError, DatasetError, NoOutputError
-from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain, read_chains
-from scaffolding_ext.evaluation.calibrate.chain_trial.replay import TOKENS_PER_BLOCK, cut_at, fixed_cuts, lacking, play
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import record_writer
 from scaffolding_ext.evaluation.run.runner import evaluate

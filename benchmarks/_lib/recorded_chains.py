@@ -64,7 +64,7 @@ def read_chains(path: str | os.PathLike[str]) -> list[RecordedChain]:
     """
     chains = [_recorded(record, os.fspath(path)) for record in each_record(path) if record.error is None]
     if not chains:
-        raise DatasetError(f"{os.fspath(path)} holds no recorded chain; record some: scaffolding-ext calibrate chain")
+        raise DatasetError(f"{os.fspath(path)} holds no recorded chain; record some: scaffolding-ext tune --store DIR")
     return chains
 
 
@@ -72,8 +72,7 @@ def _recorded(record: Record, name: str) -> RecordedChain:
     start = next((event for event in record.trace if event["event"] == "recording"), None)
     if start is None or start["version"] != VERSION:
         raise DatasetError(
-            f"{name}: {record.id!r} is no chain recorded by version {VERSION}; record anew: scaffolding-ext calibrate "
-            "chain"
+            f"{name}: {record.id!r} is no chain recorded by version {VERSION}; record anew: scaffolding-ext tune"
         )
     rows = [event for event in record.trace if event["event"] == "look"]
     looks = probes_of(rows)

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks._lib.recorded_chains import RecordedChain
 from scaffolding_ext.controllers.chain import Probe, ProbeSchedule
 from scaffolding_ext.controllers.chain.stopping import Needs, StoppingRule
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
 
 Floats = npt.NDArray[np.float64]
 TOKENS_PER_BLOCK = 32  # as in TensorRT-LLM, and in our engine

@@ -1,1 +1,0 @@
-"""Stopping rules on recorded chains: read them, play every rule and setting, choose one, and draw the frontier."""
