@@ -62,10 +62,13 @@ pages: $(VENV)/.installed
 resolve: $(VENV)/.installed
 	time $(PIP) --dry-run '.[all,dev,docs,train]'
 
-dist: $(VENV)/.installed
-	rm -rf dist
-	$(BIN)/python -m build
-	$(BIN)/python -m twine check --strict dist/*
+dist:
+	rm -rf dist $(VENV)/dist
+	$(PYTHON) -m venv $(VENV)/dist
+	$(VENV)/dist/bin/python -m pip install --quiet build twine
+	$(VENV)/dist/bin/python -m build
+	$(VENV)/dist/bin/python -m twine check --strict dist/*
+
 
 $(VENV)/.installed: setup.py constraints.txt workers/huggingface/block_attention.c workers/huggingface/block_attention_loops.h
 	$(PYTHON) -m venv $(VENV)
