@@ -23,7 +23,7 @@ from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteControlle
 from scaffolding_ext.errors import MissingDependencyError, RequestTimeoutError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.host.telemetry import Telemetry
-from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, TaskStatus, Worker
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, StreamGenerationTask, TaskStatus, Worker
 from scaffolding_ext.request.program import record
 from scaffolding_ext.serving.app import Front
 from scaffolding_ext.serving.served_stack import ServedStack
@@ -181,7 +181,7 @@ def test_what_a_sampler_leaves_out_has_no_spans(exporter: InMemorySpanExporter) 
     with ScaffoldingLlm(
         NativeGenerationController(), {"generation": InstantWorker()}, telemetry=Telemetry(provider)
     ) as llm:
-        llm.generate("question")
+        assert llm.generate("question").program.meter.observer is None
     assert exporter.get_finished_spans() == ()
 
 
@@ -229,6 +229,7 @@ class Recorder(NativeGenerationController):
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
         record("checks", checks=["a private text"], scores=[0.5, None], num_checks=1)
         record("stream_lost", error="private", num_tokens=3)
+        record("mixed", values=[1, "a private text"])
         record("stop", reason="certain", answer="private", figures={"private": 1})
         record("lowered", task="BranchTask", to="GenerationTask", reason="the server says: a private text")
         yield from super().process(tasks, **kwargs)
@@ -242,6 +243,7 @@ def test_decisions_show_numbers_and_own_words_alone(telemetry: Telemetry, export
     assert shown == {
         "checks": {"scaffolding.event": "checks", "scaffolding.scores": "[0.5, null]", "scaffolding.num_checks": 1},
         "stream_lost": {"scaffolding.event": "stream_lost", "scaffolding.num_tokens": 3},
+        "mixed": {"scaffolding.event": "mixed"},
         "stop": {"scaffolding.event": "stop", "scaffolding.reason": "certain"},
         "lowered": {
             "scaffolding.event": "lowered",
@@ -249,6 +251,35 @@ def test_decisions_show_numbers_and_own_words_alone(telemetry: Telemetry, export
             "scaffolding.to": "GenerationTask",
         },
     }
+
+
+class StreamThenTask(NativeGenerationController):
+    """Reads a stream to its end, and then asks again."""
+
+    def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
+        stream = StreamGenerationTask(input_str="question", worker_tag="generation", streaming_step=1)
+        while not stream.end_flag:
+            yield [stream]
+        yield from super().process(tasks, **kwargs)
+
+
+def test_spans_end_with_their_tasks(telemetry: Telemetry, exporter: InMemorySpanExporter) -> None:
+    with ScaffoldingLlm(StreamThenTask(), {"generation": ScriptedWorker("abc")}, telemetry=telemetry) as llm:
+        llm.generate("question")
+    ended = [span.attributes.get("scaffolding.task", "request") for span in exporter.get_finished_spans()]
+    assert ended == ["StreamGenerationTask", "GenerationTask", "request"]
+
+
+def test_a_stream_that_is_left_open_has_a_span(telemetry: Telemetry, exporter: InMemorySpanExporter) -> None:
+    async def hold(task: Any) -> None:
+        await asyncio.Event().wait()
+
+    worker = ScriptedWorker("7", before=hold)
+    controller = DynasorCoTController(chunk_size=4, certainty_threshold=1)
+    with ScaffoldingLlm(controller, {"generation": worker}, telemetry=telemetry) as llm:
+        assert isinstance(llm.generate_async("question", timeout=0.01).exception(), RequestTimeoutError)
+    _, (stream,) = spans_of(exporter)
+    assert stream.attributes["scaffolding.task"] == "StreamGenerationTask"
 
 
 def test_a_task_that_never_ends_has_a_span(telemetry: Telemetry, exporter: InMemorySpanExporter) -> None:

@@ -26,6 +26,7 @@ from scaffolding_ext.protocol.notes import CHAIN, PROBE, Purpose, TokenCounts, s
 from scaffolding_ext.protocol.tasks import CompareTask, ScoreTask
 from scaffolding_ext.request.program import (
     Ledger,
+    Lifetime,
     Program,
     current_program,
     enter_program,
@@ -395,3 +396,19 @@ def test_a_plain_loop_leaves_no_program_behind():
     next(stopped)
     stopped.close()
     assert current_program() is None
+
+
+def test_what_is_to_happen_at_the_end_happens_once_in_order_whatever_fails() -> None:
+    lifetime, called = Lifetime(lambda: 0.0), []
+
+    def fail() -> None:
+        called.append("second")
+        raise OSError("out of order")
+
+    lifetime.at_end(lambda: called.append("first"))
+    lifetime.at_end(fail)
+    lifetime.at_end(lambda: called.append("third"))
+    with pytest.raises(OSError, match="out of order"):
+        lifetime.end()
+    lifetime.end()
+    assert called == ["first", "second", "third"]
