@@ -17,8 +17,8 @@ import torch
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool
-from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, reported_logprobs
-from scaffolding_ext.workers.huggingface.model_runner import ModelRunner, Work
+from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Work, reported_logprobs
+from scaffolding_ext.workers.huggingface.model_runner import ModelRunner
 from scaffolding_ext.workers.huggingface.prefix_index import NO_MATCH, PrefixIndex
 from scaffolding_ext.workers.huggingface.request_scheduler import RequestScheduler
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, Sampled, sample

@@ -261,3 +261,17 @@ class Waiter:
     def _resolve(self) -> None:
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
+
+
+class Work(NamedTuple):
+    """What one request computes in a pass.
+
+    Attributes:
+        request: The request.
+        num_tokens: Number of its next pending tokens that the pass computes.
+        completes: Whether nothing is pending afterwards, so that the next token can be drawn.
+    """
+
+    request: EngineRequest
+    num_tokens: int
+    completes: bool = True

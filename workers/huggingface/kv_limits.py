@@ -37,9 +37,9 @@ def rounded_to(dtype: str, kv_cache_dtype: str | None) -> torch.dtype | None:
 def token_bytes(network: Any, kv_dtype: torch.dtype | None = None) -> int:
     """Memory of the keys and values of one token, measured by a pass over one token; `kv_dtype` as in `KVBlocks`."""
     from scaffolding_ext.workers.huggingface.block_pool import Block
-    from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest
+    from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Work
     from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
-    from scaffolding_ext.workers.huggingface.model_runner import ModelRunner, Work
+    from scaffolding_ext.workers.huggingface.model_runner import ModelRunner
     from scaffolding_ext.workers.huggingface.sampling import GREEDY
 
     kv = KVBlocks(1, 1, kv_dtype)

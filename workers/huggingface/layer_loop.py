@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from scaffolding_ext.workers.huggingface.attention import ATTENTION, AttentionMetadata, current_step
-from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+from scaffolding_ext.workers.huggingface.engine_request import EngineRequest, Work
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from scaffolding_ext.workers.huggingface.model_runner import Work
 
 # Their decoder is only embedding, layers and norm; the unembedding of its output gives the logits.
 _KINDS = ("llama", "mistral", "qwen2", "qwen3")

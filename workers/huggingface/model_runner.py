@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ import torch
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.workers.huggingface.attention import ATTENTION, AttentionMetadata, Span, current_step
-from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+from scaffolding_ext.workers.huggingface.engine_request import Work
 from scaffolding_ext.workers.huggingface.flashinfer_attention import FlashInferPlans, Wrappers
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
 from scaffolding_ext.workers.huggingface.layer_loop import LayerLoop, why_not_layer_by_layer
@@ -26,20 +26,6 @@ _FEW = 8  # tokens of a request up to which the kernel is faster than torch
 _LONGEST_SPAN = 256  # tokens of one request whose attention torch computes at once, up to the last of them
 _SHORTEST = 64  # tokens: the class of the shortest requests
 _NEEDS_NO_POSITIONS = ("mpt",)  # its attention uses distances
-
-
-class Work(NamedTuple):
-    """What one request computes in a pass.
-
-    Attributes:
-        request: The request.
-        num_tokens: Number of its next pending tokens that the pass computes.
-        completes: Whether nothing is pending afterwards, so that the next token can be drawn.
-    """
-
-    request: EngineRequest
-    num_tokens: int
-    completes: bool = True
 
 
 class ModelRunner:

@@ -14,8 +14,7 @@ from itertools import chain
 
 from scaffolding_ext.scheduling.waiting_line import WaitingLine
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool
-from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
-from scaffolding_ext.workers.huggingface.model_runner import Work
+from scaffolding_ext.workers.huggingface.engine_request import EngineRequest, Work
 from scaffolding_ext.workers.huggingface.prefix_index import NO_MATCH, Match, PrefixIndex
 
 _PATIENCE = 512  # urgent requests that are admitted before a waiting chain

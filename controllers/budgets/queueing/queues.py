@@ -81,7 +81,7 @@ class Queue:
         return np.where(full < 1, np.where(first > 0, times, 0.0), np.inf)
 
 
-class Outcome(NamedTuple):
+class QueueOutcome(NamedTuple):
     """The result of a simulation.
 
     Attributes:
@@ -99,7 +99,7 @@ def simulate(
     queue: Queue,
     num_queries: int,
     rng: np.random.Generator,
-) -> Outcome:
+) -> QueueOutcome:
     """Serve Poisson arrivals of the types, each with its budget.
 
     Raises:
@@ -118,11 +118,11 @@ def simulate(
 
     if queue.places == 1:
         formula = float(queue.mean_time(arrival_rate, of))
-        return Outcome(simulate_fifo(drawn, arrival_rate, num_queries, rng), formula)
+        return QueueOutcome(simulate_fifo(drawn, arrival_rate, num_queries, rng), formula)
     arrivals = np.cumsum(rng.standard_exponential(num_queries)) / arrival_rate
     services = drawn(rng, num_queries)
     if queue.slowdown is None:
         departures = serve_by_servers(arrivals, services, queue.places)
     else:
         departures = serve_in_batch(arrivals, services, queue.places, queue.speed)
-    return Outcome(summarized(arrivals, services, departures), None)
+    return QueueOutcome(summarized(arrivals, services, departures), None)

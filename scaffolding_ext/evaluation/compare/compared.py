@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaffolding_ext.documents import plain
-from scaffolding_ext.evaluation.compare.comparison import Comparison, Point, compare, paired
 from scaffolding_ext.evaluation.compare.finished_run import Key, Run, distinct_names, read_run
+from scaffolding_ext.evaluation.compare.paired import Comparison, Point, compare, paired
 from scaffolding_ext.evaluation.compare.sweeps import Sweep, sweeps_of
 from scaffolding_ext.evaluation.run.records import Record, each_record
 

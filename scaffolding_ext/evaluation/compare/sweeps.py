@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaffolding_ext.documents import plain
-from scaffolding_ext.evaluation.compare.comparison import Point, paired
 from scaffolding_ext.evaluation.compare.finished_run import Run
+from scaffolding_ext.evaluation.compare.paired import Point, paired
 from scaffolding_ext.stats.frontier import cost_at_accuracy
 from scaffolding_ext.stats.intervals import Estimate
 from scaffolding_ext.stats.resampling import resampled_totals

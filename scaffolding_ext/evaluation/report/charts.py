@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from markupsafe import Markup, escape
 
-from scaffolding_ext.evaluation.compare.comparison import Point
+from scaffolding_ext.evaluation.compare.paired import Point
 from scaffolding_ext.evaluation.compare.sweeps import Sweep
 from scaffolding_ext.evaluation.run.tally import Column
 

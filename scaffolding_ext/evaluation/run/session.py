@@ -19,7 +19,7 @@ from scaffolding_ext.controllers.base import BaseController, sub_controllers
 from scaffolding_ext.documents import json_text, write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import Example, format_of, load_dataset
-from scaffolding_ext.evaluation.run.progress import progress_shown
+from scaffolding_ext.evaluation.run.progress_bar import progress_shown
 from scaffolding_ext.evaluation.run.ray_engine import ray_engine
 from scaffolding_ext.evaluation.run.records import Record, record_writer
 from scaffolding_ext.evaluation.run.rows import FORMATS

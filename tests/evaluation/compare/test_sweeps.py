@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scaffolding_ext.evaluation.compare.comparison import compare
 from scaffolding_ext.evaluation.compare.finished_run import read_run
+from scaffolding_ext.evaluation.compare.paired import compare
 from scaffolding_ext.evaluation.compare.sweeps import Sweep, sweeps_of
 from scaffolding_ext.evaluation.report.terminal import shown_saving
 

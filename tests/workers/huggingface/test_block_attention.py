@@ -352,9 +352,9 @@ def test_a_stranger_of_like_length_does_not_keep_siblings_from_reading_together(
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from scaffolding_ext.workers.huggingface.block_pool import Block
-    from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest
+    from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Work
     from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
-    from scaffolding_ext.workers.huggingface.model_runner import ModelRunner, Work
+    from scaffolding_ext.workers.huggingface.model_runner import ModelRunner
     from scaffolding_ext.workers.huggingface.sampling import GREEDY
 
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}

@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.compare.comparison import Comparison, compare
 from scaffolding_ext.evaluation.compare.finished_run import Key, distinct_names, read_run
+from scaffolding_ext.evaluation.compare.paired import Comparison, compare
 from scaffolding_ext.evaluation.run.records import RecordError
 from scaffolding_ext.stats.intervals import paired_bootstrap, paired_bootstrap_ratio
 

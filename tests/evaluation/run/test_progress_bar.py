@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaffolding_ext.evaluation.run.progress import progress_shown
+from scaffolding_ext.evaluation.run.progress_bar import progress_shown
 from scaffolding_ext.evaluation.run.records import Record, RecordError
 from scaffolding_ext.evaluation.run.tally import Tally
 from scaffolding_ext.testing import FakeClock
