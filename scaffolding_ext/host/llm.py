@@ -1,7 +1,6 @@
 """The host: connects controllers to workers, and keeps every request's failure its own.
 
-Upstream's surface (`generate`, `generate_async`, `shutdown`, `with`), plus time-outs, cancellation, seeds and programs.
-The host runs on an event loop in a thread of its own, so it can be used from any thread and from inside a running loop.
+Its event loop has a thread of its own, so it can be used from any thread and inside a running loop.
 """
 
 from __future__ import annotations

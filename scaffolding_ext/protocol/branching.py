@@ -34,9 +34,9 @@ class LayerExit:
     """When a verdict may be read: the entropy is low, and no longer changes from layer to layer.
 
     Args:
-        max_entropy: Theta: the entropy must be below it, in nats.
-        max_change: Epsilon: the entropy must have changed by less since the layer before, in nats.
-        min_layer: The first layer that may be read, counted from 1; at least 2, since there must be one before it.
+        max_entropy: Theta, in nats; the entropy must be below it.
+        max_change: Epsilon, in nats; the entropy must have changed by less since the layer before.
+        min_layer: The first layer that may be read, counted from 1; at least 2.
 
     Raises:
         ValueError: One is outside its range.
@@ -82,22 +82,20 @@ class BranchTask(Task):
         suffixes: Token ids of each branch's suffix; the branch reads `prefix_tokens` and then its suffix.
         max_tokens: Most tokens decoded in each branch.
         seeds: One a branch; None leaves them to the worker.
-        branch_scores: What each branch is worth so far, in [0, 1]; None is 1 each. With `depth` it says in which order
-            KV leaves the worker's memory (`block_score`).
+        branch_scores: Of each branch so far, in [0, 1]; None is 1 each. Score and depth give the priority of its KV
+            (`block_score`).
         depth: Of the branches in their tree; that of the prefix is 0.
         phrasings: Token ids of each branch's own wording of the prefix; None: all have the prefix itself.
-        least_similarity: Tau, in [-1, 1]: a branch with its own phrasing reads its suffix on the prefix's KV, and stays
-            there where it is at least so similar. None: it is computed on its own phrasing. A worker that cannot
-            compare hidden states names `SIMILARITY_GATE` among what it refuses.
+        least_similarity: Tau, in [-1, 1]: a branch that is at least so similar reads the prefix instead of its own
+            phrasing. None has no gate. A worker that cannot compare hidden states refuses `SIMILARITY_GATE`.
         stop: Texts that end a branch; they are cut off its text, and their tokens may stand in `output_tokens`.
         outputs: Result: the text of each branch.
         output_tokens: Result: the token ids of each branch.
         confidences: Result: mean top-1 probability over the tokens that each branch decoded (RKSC, eq. 3).
-        logprobs: Result: natural-log probability of each token that each branch decoded; None where the worker tells
-            those of the likeliest tokens alone.
+        logprobs: Result: natural-log probability of each decoded token of each branch; None if unknown.
         finish_reasons: Result: why each branch ended; `"length"` at `max_tokens`.
-        similarities: Result: how alike the hidden states are of each branch's last token, read on the prefix's KV, and
-            of the prefix's last token (RKSC, eq. 2); 1 where the phrasing is the prefix. None without a gate.
+        similarities: Result: of the hidden states of each branch's last token and the prefix's (RKSC, eq. 2), 1 if the
+            phrasing is the prefix; None without a gate.
         on_prefix: Result: which branches were written on the prefix, not on another phrasing.
     """
 
@@ -130,9 +128,8 @@ class VerifyTask(Task):
         branches: Token ids of each branch, ending in the question that asks for the verdict.
         yes_token: Id of the first token of the affirmative answer.
         no_token: Id of the first token of the negative answer.
-        layer_exit: When a verdict may be read before the last layer; None reads the last. A worker that cannot stop
-            there names `LAYER_EXIT` among what it refuses.
-        depth: Of the branches in their tree; with its score it says when the KV of a branch leaves the worker's memory.
+        layer_exit: When a verdict may be read before the last layer; a worker that cannot do so refuses `LAYER_EXIT`.
+        depth: Of the branches in their tree; see `block_score`.
         scores: Result: P(yes) / (P(yes) + P(no)) of each branch.
         exit_layers: Result: the layer after which each verdict was read, counted from 1, where the worker says it.
     """

@@ -62,11 +62,7 @@ def lower_branch(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> l
 
 
 def write_back_branch(task: BranchTask, lowered: list[GenerationTask]) -> None:
-    """Write the results of the lowered tasks back into the BranchTask; a branch without a token has confidence 0.
-
-    Raises:
-        NoOutputError: The worker left no output, or no log-probabilities.
-    """
+    """Write the results of the lowered tasks back; NoOutputError if the worker left no output or log-probabilities."""
     task.outputs = [output_of(generation) for generation in lowered]
     task.output_tokens = [generation.output_tokens or [] for generation in lowered]
     steps = [_steps_of(generation) for generation in lowered]
@@ -93,7 +89,7 @@ def lower_verify(task: VerifyTask) -> list[GenerationTask]:
 
 
 def write_back_verify(task: VerifyTask, lowered: list[GenerationTask]) -> None:
-    """Write P(yes) from the lowered tasks back; a verdict outside the reported tokens counts as improbable.
+    """Write P(yes) back; a verdict outside the reported tokens counts as the least likely of them.
 
     Raises:
         NoOutputError: The worker left no log-probabilities.

@@ -146,7 +146,7 @@ def purpose_of(task: Task) -> PurposeOf:
 
 
 def default_purpose_of(task: Task) -> PurposeOf:
-    """What the task's tokens are for where nobody has said."""
+    """What the task's tokens are for unless somebody says it."""
     return _DEFAULT_PURPOSE.get(type(task), CHAIN_START)
 
 

@@ -18,10 +18,8 @@ Visit = Callable[[Any], None]
 class Watch:
     """Looks at every step of the work that `relay` passes through.
 
-    Args:
-        clock: Tells when a step is asked for, in seconds from any origin; None leaves that at 0.
-
     Attributes:
+        clock: Seconds from any origin; None leaves all times at 0.
         is_closed: Once true, the work ends at its next step, and streams that it left open are cancelled.
     """
 
@@ -40,15 +38,11 @@ class Watch:
 
 
 def relay(work: Iterable[Any], before: Visit | None = None, watch: Watch | None = None) -> ControllerGenerator:
-    """Pass work through, branches included; the work's generator is closed with this one.
+    """Pass a controller's work through, branches included; the work's generator is closed with this one.
 
     Args:
-        work: A controller's generator.
         before: Called with each step on its way to the host; branches are visited step by step.
-        watch: Looks at each step once it is done, and may end the work.
-
-    Returns:
-        A generator with the same yields and the same return value; None where it was stopped.
+        watch: Looks at each step once it is done, and may end the work, which then returns None.
     """
     inner = iter(work)
     streams: dict[int, StreamGenerationTask] = {}

@@ -17,11 +17,7 @@ MOST_CHARACTERS = 256  # of one string
 
 
 def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
-    """The stop strings of a task, without empty ones.
-
-    Raises:
-        InvalidTaskError: They are no strings, too many, or too long.
-    """
+    """The stop strings of a task, without empty ones; InvalidTaskError if they are no strings, too many or too long."""
     strings = (stop,) if isinstance(stop, str) else () if stop is None else stop
     if not isinstance(strings, list | tuple) or not all(isinstance(string, str) for string in strings):
         raise InvalidTaskError(f"stop is {stop!r}; it must be a string or a list of strings")

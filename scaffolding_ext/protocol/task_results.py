@@ -43,11 +43,7 @@ def finish_reason_of(task: GenerationTask) -> str | None:
 
 
 def reported_logprobs(task: GenerationTask) -> Any:
-    """What a worker reported beside the tokens of a task, as it left it; an empty list where it wrote nothing.
-
-    Raises:
-        NoOutputError: It wrote something and reported no log-probabilities.
-    """
+    """What a worker reported beside the tokens of a task; NoOutputError if it wrote tokens and reported nothing."""
     if not task.logprobs and (task.output_tokens or (task.output_tokens is None and task.output_str)):
         raise NoOutputError(
             f"a task brought no log-probabilities, though num_logprobs is {task.num_logprobs}: its worker or its "
@@ -92,11 +88,7 @@ def sampled_logprobs(token_ids: Sequence[int] | None, reported: Any) -> list[flo
 
 
 def highest_logprobs(step: Mapping[int, Any], top_k: int | None = None) -> list[float]:
-    """The highest log-probabilities that a place reports, at most k of them.
-
-    Raises:
-        NoOutputError: One is NaN or infinite.
-    """
+    """The k highest log-probabilities that a place reports; NoOutputError if one is NaN or infinite."""
     return sorted(_known([entry.logprob for entry in step.values()]), reverse=True)[:top_k]
 
 
@@ -108,7 +100,7 @@ class TokenLogprob(NamedTuple):
 
 
 def mean_token_probability(logprobs: Sequence[float]) -> float:
-    """The geometric mean of tokens' probabilities, from their natural logs: in [0, 1]; 0 of no tokens at all.
+    """The geometric mean of tokens' probabilities, in [0, 1], from their natural logs; 0 without a token.
 
     Raises:
         NoOutputError: A log-probability is NaN or infinite.
@@ -140,10 +132,7 @@ class TaskCost(NamedTuple):
 
 
 def cost_of(task: Task) -> TaskCost | None:
-    """The task's token counts, told apart; None if they are unknown.
-
-    Reused tokens are read ones, but for output that was not decoded: a worker that answers from a store reused it.
-    """
+    """The task's token counts; None if unknown. Output that a worker had in a store is written, and reused."""
     counts = token_counts_of(task)
     if counts is None:
         return None

@@ -1,7 +1,6 @@
 """What Scaffolding's protocol lacks: scores of a continuation, comparisons of answers, steps that are cut.
 
-Plain generation stays the protocol's exact `GenerationTask` or `StreamGenerationTask`; tasks about branches stand in
-`branching`. `lowering` may rewrite as plain generation what a worker does not serve natively.
+Plain generation stays the protocol's own task. `lowering` rewrites other tasks as plain generation where it can.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ REWARD = "reward"  # key of custom_output_params under which a worker leaves the
 class ScoreTask(Task):
     """Per-token log-probabilities of a continuation given a prompt. Give both as token ids, or both as text.
 
-    Text is tokenised whole: a token that reaches over the border is scored with the continuation, since it is what the
-    model would have written there.
+    Text is tokenised whole: a token that reaches over the border is scored with the continuation.
 
     Attributes:
         logprobs: Result: natural-log probability of each continuation token, in order.
@@ -67,7 +65,7 @@ class CompareTask(Task):
 
 
 class MeaningTask(CompareTask):
-    """As `CompareTask`, of open-ended answers: which of them mean the same, however they are put."""
+    """Which of these open-ended answers mean the same."""
 
 
 class FirstBranches(ParallelProcess):

@@ -1,7 +1,6 @@
 """The contract of this package's workers, and of those that wrap another.
 
-TensorRT-LLM's own `Worker` looks handlers up on the class, ends a `with` statement with a TypeError below 1.3, and has
-no `on_scope_end` there. A worker on `BaseWorker` serves under every host what its instance says.
+TensorRT-LLM's own `Worker` looks handlers up on the class; below 1.3 it has no `on_scope_end`, and no `with`.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class BaseWorker(Worker):
             none. A worker without this attribute says nothing: see `model_of`.
         takes_messages: Whether it sends prompts as the messages of a chat, which its server renders.
         trust_remote_code: Whether Python code that the model's tokenizer brings may be run.
-        chat_template: How the model's prompts are rendered; None where nobody knows.
-        tokenizer_fingerprint: Equal for tokenizers that give the same ids; None where nobody knows.
+        chat_template: How the model's prompts are rendered; None if unknown.
+        tokenizer_fingerprint: Equal for tokenizers that give the same ids; None if unknown.
         max_seq_len: Prompt and generated tokens of one task at most; None where it does not say.
         max_num_logprobs: Log-probabilities that it reports for a token at most; None where it does not say.
         tokens_per_block: Of its KV, whose whole blocks tasks that begin alike share; None where they share none.
@@ -130,11 +129,7 @@ def model_of(worker: Worker | None) -> str | None:
 
 
 class WrappingWorker(BaseWorker):
-    """A worker around another: it says of itself what that one says, hands its tasks on, and is shut down with it.
-
-    Args:
-        worker: Does the work; one of upstream's will do.
-    """
+    """A worker around another, which may be upstream's: it has its attributes, and passes its tasks and shutdown on."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker

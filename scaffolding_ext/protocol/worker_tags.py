@@ -35,9 +35,7 @@ def tag_names(tags: Iterable[Any]) -> str:
 def worker_key(workers: Mapping[Any, Any], tag: Any) -> Any | None:
     """The key under which the workers hold that of a tag, or None.
 
-    A tag is the same worker's as its value, and as any other enum's member with that value: our `WorkerTag.GENERATION`
-    finds the key `"generation"` and upstream's `NativeGenerationController.WorkerTag.GENERATION`, and they find ours.
-    A key that equals the tag goes before one that only has its value.
+    Members of any enum and plain strings are one tag if their values are equal; an equal key goes first.
     """
     if tag in workers:
         return tag

@@ -1,13 +1,10 @@
 """What a request asked of its workers, in the shape of upstream's `ExecutionTrace`, so that its replay tools read it.
 
-A program's own trace has decisions with their figures; this one has calls with their token counts, as TensorRT-LLM's
-`ExecutionTracer` records them under its own host: who asks whom, in which branch, in which order, for how many tokens.
+A program's trace has decisions; this one has calls with their token counts, as TensorRT-LLM's `ExecutionTracer`.
 
-Deviations: a stream is one call, told where it ends. The prompt's message says its `tokens`, which upstream has counted
-by another request. Branches are numbered anew at each fork, as upstream's replay expects them. A task that is several
-requests (`VerifyTask`, `BranchTask`) is one call with their sum, and one that decodes nothing (`ScoreTask`) decodes one
-token, since replay takes none for less. What costs no tokens (a comparison) is a tool call, of which replay only keeps
-the time.
+Deviations: a stream is one call, at its end. The prompt's message has its `tokens`. Branches are numbered anew at each
+fork, as upstream's replay expects. A `VerifyTask` or `BranchTask` is one call with the sum of its requests; a
+`ScoreTask` decodes one token, the least that replay takes. A task without tokens is a tool call, kept with its time.
 """
 
 from __future__ import annotations
@@ -39,10 +36,7 @@ _FULL_ONLY = ("content", "llm_duration_ms", "tool_arguments", "tool_result")  # 
 
 @dataclass
 class TraceEvent:
-    """One event, with those fields of upstream's `TraceEvent` that this package fills.
-
-    `event_type` is `"message"`, `"tool_call"`, `"parallel_start"`, `"parallel_end"` or `"drop_kv_cache"`.
-    """
+    """An event with fields of upstream's: a message, tool_call, parallel_start, parallel_end or drop_kv_cache."""
 
     event_type: str = ""
     branch_path: list[int] = field(default_factory=list)
@@ -129,11 +123,7 @@ class ExecutionRecorder:
         return {"trace_id": trace_id, "events": events}
 
     def save(self, path: str | os.PathLike[str], trace_id: str, *, full: bool = False) -> None:
-        """Write `to_json` to a file.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Write `to_json` to a file; OSError if that fails."""
         document = self.to_json(trace_id, full=full)
         Path(path).write_text(json.dumps(document, indent=2, ensure_ascii=False, default=str), encoding="utf-8")
 

@@ -1,8 +1,4 @@
-"""What a controller publishes of a request: figures that an evaluation sums up, in a section of the controller's own.
-
-Decisions go into the trace one by one; figures are what of them is worth a line in a table. They add up: over the
-parts of a request (the samples of a vote), and over the requests of a run.
-"""
+"""The figures that controllers publish of a request; they add up over its parts and over the requests of a run."""
 
 from __future__ import annotations
 

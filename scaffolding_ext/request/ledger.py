@@ -131,7 +131,7 @@ class TaskObserver:
         """The task goes to its worker; a stream goes there several times."""
 
     def counted(self, task: Task, purpose: Purpose, counts: TokenCounts | None) -> None:
-        """The task has come back: what it was for, and its tokens since it was asked; None where nobody knows them."""
+        """The task has come back: what it was for, and its tokens since it was asked; None if unknown."""
 
 
 class Meter(Watch):

@@ -39,7 +39,7 @@ class Identity:
     Attributes:
         number: Unique within the process: the lower, the older the request.
         id: The number as a name, for logs and for workers.
-        sample_id: Names the sample within the run; None where nobody named it.
+        sample_id: Names the sample within the run; None if nobody named it.
         epoch: Repetition of the sample.
     """
 
@@ -56,7 +56,7 @@ class Caller:
     """Who waits for a request's answer.
 
     Attributes:
-        name: Who it is, for policies that serve callers in turn; None where nobody said.
+        name: Who it is, for policies that serve callers in turn; None if unknown.
         cache_salt: Requests share KV only with requests of the same salt; None where all share.
         keeps_samples: Whether the caller wants the samples of a vote beside its answer.
         show: Hands the caller a part of the output, as long as the request runs; None under a host without streams.
@@ -203,8 +203,6 @@ class Program:
 
     Args:
         seed: Seed of the run; the request's seed derives from it, the sample id and the epoch. None draws no seeds.
-        sample_id: Names the sample within the run.
-        epoch: Repetition of the sample.
         clock: Seconds from any origin, monotonic.
 
     Attributes:
@@ -313,7 +311,7 @@ def publish(steps: StepCounts) -> None:
 
 
 def priority_of(task: Task) -> float:
-    """For workers: the task's place in the waiting line; the controller's choice overrules the program's."""
+    """For workers: the task's priority, as its controller says, or else as the program's policy does."""
     own, program = notes_of(task).priority, _program.get()
     return program.place.priority if program is not None and not own else own
 

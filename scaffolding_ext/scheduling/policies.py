@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Policy(ABC):
-    """Gives each program a number: the lower, the sooner its requests are served; of equals, who came first.
+    """Gives each program a number: the lower, the sooner its requests are served; of equals, the earlier.
 
-    The number is asked for when a request of the program begins to wait. It must not depend on the present time, since
-    an engine may keep it: write a bonus for waiting as a price for arriving late.
+    An engine may keep the number, so it must not depend on the present time: a bonus for waiting is a price for
+    arriving late.
     """
 
     @abstractmethod
@@ -65,7 +65,7 @@ class AgeingPolicy(Policy):
 class Fifo(Policy):
     """Serves requests in the order in which they come, as an engine does by itself.
 
-    A program that sends requests in rounds queues up anew for each round. Nobody starves.
+    A program that sends requests in rounds queues up for each round. Nobody starves.
     """
 
     def priority(self, progress: Progress) -> float:
@@ -125,9 +125,7 @@ class ShortestRemaining(AgeingPolicy):
 
 
 class EarliestDeadline(Policy):
-    """Serves the program with the earliest deadline first (`generate_async(deadline=...)`).
-
-    Nobody starves, since programs that come later have later deadlines.
+    """Serves the program with the earliest deadline first (`generate_async(deadline=...)`); nobody starves.
 
     Args:
         within: Seconds after its arrival at which a program without a deadline is due.
