@@ -33,7 +33,7 @@ _CROWDED = (
 )
 
 
-class _Row(NamedTuple):
+class _SweptRow(NamedTuple):
     """What a record tells.
 
     Attributes:
@@ -147,7 +147,7 @@ def read_sweep(runs: Sequence[Path], budget_key: str = BUDGET_KEY, seed: int = 0
         DatasetError: A run cannot be read, or says no budget.
         ConfigError: There are fewer than three budgets.
     """
-    rows: dict[str, list[_Row]] = {}
+    rows: dict[str, list[_SweptRow]] = {}
     models, asked = set(), set()
     num_alone = 0
     for folder in runs:
@@ -162,7 +162,7 @@ def read_sweep(runs: Sequence[Path], budget_key: str = BUDGET_KEY, seed: int = 0
         num_alone += alone
         for record in each_record(folder / SAMPLES):
             key = (budget, record.id, record.epoch)
-            row = _Row(budget, record.correct, record.seconds["total"], alone, key in asked)
+            row = _SweptRow(budget, record.correct, record.seconds["total"], alone, key in asked)
             asked.add(key)
             rows.setdefault(record.kind or ALL, []).append(row)
     warnings = () if num_alone else (_CROWDED,)
@@ -174,7 +174,7 @@ def read_sweep(runs: Sequence[Path], budget_key: str = BUDGET_KEY, seed: int = 0
     return Swept(kinds, told, model if isinstance(model, str) else None)
 
 
-def _fitted(kind: str, rows: Sequence[_Row], total: int, rng: np.random.Generator) -> KindSweep:
+def _fitted(kind: str, rows: Sequence[_SweptRow], total: int, rng: np.random.Generator) -> KindSweep:
     answers = Counter(row.budget for row in rows if not row.again)
     right = Counter(row.budget for row in rows if row.correct and not row.again)
     budgets = sorted(answers)
