@@ -11,6 +11,7 @@ from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ArgumentTypeError, ConfigError, RequestError, UnknownNameError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -146,7 +147,7 @@ def test_a_vote_says_how_far_it_is_and_the_policy_learns_what_it_took() -> None:
     policy = Recorder()
     replies = iter(["7", "8", *"7777777777"])
     worker = ScriptedWorker(lambda task: rf"\boxed{{{next(replies)}}}")
-    vote = MajorityVoteController(NativeGenerationController(), 8)
+    vote = MajorityVoteController(NativeGenerationController(), 8, allocation=LeaderChange(leap=2.0, miss=0.1))
     with ScaffoldingLlm(vote, {"generation": BudgetedWorker(worker)}, scheduling=policy) as llm:
         result = llm.generate("question")
     ended = policy.learned[0]
