@@ -2,7 +2,7 @@
 
     python -m benchmarks.studies.tuned --data FOLDER
 
-FOLDER holds the recordings: `epoch_votes.jsonl.gz`, `consol_votes.jsonl.gz` and
+FOLDER holds the recordings (without one, votes are simulated): `epoch_votes.jsonl.gz`, `consol_votes.jsonl.gz` and
 `r1_distill_8b_math500_80_samples.jsonl.gz`. For each set: the choice of `tune`, judged on questions (or runs) that did
 not choose it, beside Adaptive-Consistency and doubling chosen in the same way, and beside the default. Then settings of
 `LeaderChange` are played on all sets: the default is the cheapest that loses at most 0.2 points on each.
@@ -10,15 +10,18 @@ not choose it, beside Adaptive-Consistency and doubling chosen in the same way, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import numpy as np
 
-from benchmarks._lib.command import benchmark
+from benchmarks._lib.command import benchmark, size
 from benchmarks._lib.report import Report
+from benchmarks.studies.vote_replay import simulated_recording
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.evaluation.recordings.read import read_recording
+from scaffolding_ext.evaluation.recordings.recording import Recording
 from scaffolding_ext.evaluation.trial.chains import Whole
 from scaffolding_ext.evaluation.trial.choice import Cheapest
 from scaffolding_ext.evaluation.trial.plays import Trial
@@ -41,14 +44,25 @@ GRID = [
 ]
 
 
+def recordings(data: Path | None, num_simulated: int, rng: np.random.Generator) -> Iterator[tuple[str, Recording]]:
+    """The recordings of the folder, by name; simulated votes without one."""
+    if data is None:
+        yield "simulated", simulated_recording(num_simulated, rng)
+        return
+    for name, (file, task, num_samples) in SETS.items():
+        yield name, read_recording([data / file], task=task, num_samples=num_samples)
+
+
 @benchmark("studies.tuned --data FOLDER")
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
-def main(report: Report, data: Path) -> None:
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of the recordings.")
+@size("--num_simulated", 100, quick=12, help="Questions that are simulated where there is no folder.", least=2)
+def main(report: Report, data: Path | None, num_simulated: int) -> None:
     """What `tune` finds on recorded samples of real models, and which default of a vote is best."""
     goal = Cheapest(MAX_LOSS)
     shares, losses = [], []
-    for name, (file, task, num_samples) in SETS.items():
-        trial = Trial(read_recording([data / file], task=task, num_samples=num_samples))
+    for name, recording in recordings(data, num_simulated, report.rng):
+        num_samples = recording.num_samples
+        trial = Trial(recording)
         trial.try_all()
         named = trial.baselines(goal) | {
             f"{each}, chosen": trial.judged(goal, {each: trial.lists[each]}) for each in CHOSEN_ALIKE
