@@ -22,6 +22,7 @@ from scaffolding_ext.evaluation.trial.limits import CountPolicy, samples_until_s
 from scaffolding_ext.evaluation.trial.orders import OrderedVotes, draw_orders
 from scaffolding_ext.evaluation.trial.space import (
     Setting,
+    first_to_try,
     labelled_votes,
     numbers_to_try,
     rules_to_try,
@@ -120,6 +121,8 @@ class Trial:
             for number in numbers_to_try(self.recording.num_samples)[:-1]:
                 self._add(f"votes by {weight}", Setting(Whole(), number, weight=weight, plainness=9))
             on_list(weight)
+        for setting in first_to_try(self.recording.num_samples):
+            self._add("first to finish", setting)
         votes = labelled_votes(self.recording)
         for name, (plainness, rules) in rules_to_try(self.recording, votes).items():
             fitted = self._fitted(name, rules, votes) if rules[0].is_fitted else [None] * len(rules)

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.doubling import AgreementDoubling
+from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.evaluation.recordings.recording import Recording
-from scaffolding_ext.evaluation.trial.chains import Ending
+from scaffolding_ext.evaluation.trial.chains import Ending, Whole
 from scaffolding_ext.registry import allocation_rules
 
 _MOST_NUMBERS = 8  # of samples that are tried
@@ -53,6 +54,9 @@ class Setting:
 
     def rule_config(self) -> dict[str, Any] | None:
         """The rule as a stack file names it."""
+        if self.num_first is not None:
+            rule = FirstToFinish(num_first=self.num_first)
+            return {"type": allocation_rules.name_of(FirstToFinish), "args": rule.settings()}
         if self.rule is None:
             return None
         return {"type": allocation_rules.name_of(type(self.rule)), "args": self.rule.settings()}
@@ -64,6 +68,12 @@ def numbers_to_try(num_samples: int, most: int = _MOST_NUMBERS) -> list[int]:
         return list(range(num_samples, 0, -1))
     ratio = num_samples ** (1 / (most - 1))
     return sorted({round(num_samples / ratio**power) for power in range(most)}, reverse=True)
+
+
+def first_to_try(num_samples: int) -> list[Setting]:
+    """Votes of the samples that end first, where all start at once: from all but one down to two."""
+    firsts = [number for number in numbers_to_try(num_samples) if 1 < number < num_samples]
+    return [Setting(Whole(), num_samples, num_first=number, plainness=12) for number in firsts]
 
 
 def votes_over(ending: Ending, num_samples: int, weights: Iterable[str]) -> list[Setting]:

@@ -10,6 +10,7 @@ from scaffolding_ext import __version__
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.vote.weights import UniformWeight
 from scaffolding_ext.errors import ConfigError
@@ -78,7 +79,10 @@ def setting_of(config: StackConfig) -> Setting:
         return Setting(_ending_of(config.controller.model_dump()), 1)
     weight = None if isinstance(controller.weight, UniformWeight) else config.controller.args.get("weight")
     ending = _ending_of(config.controller.args["generation_controller"])
-    return Setting(ending, controller.default_sample_num, controller.allocation, weight)
+    rule = controller.allocation
+    if isinstance(rule, FirstToFinish):
+        return Setting(ending, controller.default_sample_num, None, weight, rule.num_first)
+    return Setting(ending, controller.default_sample_num, rule, weight)
 
 
 def _ending_of(component: Mapping[str, Any]) -> Ending:

@@ -15,6 +15,8 @@ from scaffolding_ext.evaluation.trial.choice import Cheapest, MostAccurate
 from scaffolding_ext.evaluation.trial.plays import Trial
 from scaffolding_ext.evaluation.trial.promise import promised
 from scaffolding_ext.evaluation.trial.space import Setting, numbers_to_try
+from scaffolding_ext.evaluation.trial.stack_file import setting_of
+from scaffolding_ext.stack.config import StackConfig
 
 
 def recording(
@@ -151,3 +153,27 @@ def test_a_promise_of_many_questions_names_a_setting() -> None:
 def test_what_was_not_recorded_is_not_tried(name: str, trial: Trial) -> None:
     tried: Callable[[str], bool] = lambda word: any(word in own for own in trial.lists)  # noqa: E731
     assert not tried({"rewards": "reward", "logprobs": "logprob"}[name])
+
+
+def test_the_first_to_finish_are_tried_and_their_stack_file_gives_the_setting_back(trial: Trial) -> None:
+    settings = trial.lists["first to finish"]
+    assert all(1 < setting.num_first < setting.num_samples for setting in settings)
+    critical = [trial.played[setting].costs["critical"].mean() for setting in settings]
+    assert critical == sorted(critical, reverse=True)  # fewer to wait for, less time
+    assert critical[0] <= trial.full.costs["critical"].mean()
+    rule = settings[-1].rule_config()
+    assert rule == {"type": "FirstToFinish", "args": {"num_first": settings[-1].num_first}}
+    native = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.7}}}
+    vote = {
+        "default_sample_num": settings[-1].num_samples,
+        "allocation": rule,
+        "generation_controller": native,
+    }
+    stack = StackConfig.model_validate(
+        {
+            "controller": {"type": "MajorityVoteController", "args": vote},
+            "workers": {"generation": {"type": "HuggingFaceWorker", "args": {"model": "tinylm/target"}}},
+        }
+    )
+    again = setting_of(stack)
+    assert (again.num_first, again.num_samples, again.rule) == (settings[-1].num_first, settings[-1].num_samples, None)
