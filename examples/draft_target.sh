@@ -11,11 +11,11 @@ chains="--set controller.args.num_chains=2"
 
 # 1. How strange does the target find the drafted chunks? Their scores are the calibration.
 scaffolding-ext calibrate conformal --config configs:conformal_draft_target --alpha 0.4 $chains \
-  --set dataset.seed=1 --set dataset.num_samples="$questions" --output_path calibration.json
+  --set dataset.seed=1 --set dataset.num_samples="$questions" --output_path calibration.yaml
 
 # 2. Answer with it: chunks that are stranger than 60 % of the calibration's are written by the target.
 scaffolding-ext eval --config configs:conformal_draft_target $chains \
-  --set controller.args.rule.args.calibration=calibration.json --limit "$questions" --output_path conformal
+  --set controller.args.rule.args.calibration=calibration.yaml --limit "$questions" --output_path conformal
 
 # 3. The baseline that a sceptic names: a coin takes over as often.
 scaffolding-ext eval --config configs:conformal_draft_target $chains \

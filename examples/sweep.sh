@@ -11,7 +11,7 @@ mkdir -p runs/sweep && cd runs/sweep
 
 for threshold in 2 3 5; do
   scaffolding-ext eval --config configs:dynasor_cot --dataset tinylm:held_out --limit "$questions" \
-    --set controller.args.certainty_threshold=$threshold --output_path "threshold_$threshold"
+    --set controller.args.rule=consecutive --set controller.args.certainty_threshold=$threshold --output_path "threshold_$threshold"
 done
 scaffolding-ext eval --config configs:native --dataset tinylm:held_out --limit "$questions" --output_path whole
 

@@ -109,7 +109,7 @@ def mean_token_probability(logprobs: Sequence[float]) -> float:
 
 
 def _known(logprobs: L) -> L:
-    if not all(value < math.inf for value in logprobs):  # NaN is below nothing; -inf is a probability of 0
+    if not sum(logprobs) < math.inf:  # NaN and inf stay in a sum, and -inf is a probability of 0; one call for all
         raise NoOutputError(
             "a worker reported NaN or infinity as a log-probability, so nothing can be decided by it: look into its "
             "server's log (overflow in half precision gives NaN), or choose what reads no log-probabilities"

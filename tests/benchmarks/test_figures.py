@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def test_the_list_says_what_is_of_todays_code(monkeypatch: pytest.MonkeyPatch) -
         figures, "changed_since", lambda document: [] if "live policy" in json.dumps(document) else ["x"]
     )
     shown = CliRunner().invoke(figures.main, ["--list"]).output
-    rows = {line.split()[0]: line.split()[2] for line in shown.splitlines() if len(line.split()) == 3}
+    rows = dict(re.findall(r"^result +(\w+) *\n.*\n +of today's code +(\w+)", shown, re.MULTILINE))
     assert rows["stopping"] == "yes"
     assert rows["dynasor"] == "no"
     assert "hours of one core are left" in shown
