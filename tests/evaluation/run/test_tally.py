@@ -152,3 +152,11 @@ def test_a_record_takes_little_memory(samples: Path) -> None:
         tally.add(dataclasses.replace(record, id=f"question-{number}"))
     assert (len(tally._rows) + tally.marks.itemsize * len(tally.marks)) / 2000 <= 60
     assert math.isclose(tally.columns()["seconds"].sum(), 2000 * record.seconds["total"])
+
+
+def test_votes_of_several_rounds_tell_their_sizes_and_nothing_else_does(samples: Path) -> None:
+    vote = {"event": "vote", "num_rounds": 2, "num_samples": 5}
+    others = [vote | {"num_rounds": 1, "num_samples": 6}, vote | {"event": "allocate", "num_samples": 7}]
+    tally = Tally()
+    tally.add(dataclasses.replace(next(each_record(samples)), trace=[vote, *others]))
+    assert tally.vote_sizes == {"5": 1}
