@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -18,27 +20,65 @@ HEAD = """# Commands
 `make pages` writes this page from the code. It lists every command and option of `scaffolding-ext`, as
 `scaffolding-ext COMMAND --help` prints them. Keys of a stack file can be set on the command line, as often as needed:
 `--set controller.args.chunk_size=64`. Exit codes stand on [the page of what is public](../public_api.md#commands).
+
+## Options of several commands
+
+Every command has `-h`, `--help`. Where another option of this list applies, the command's own list ends with its name.
 """
+
+
+class _Option(NamedTuple):
+    """An option as `--help` prints it: how it is written, and what it does."""
+
+    written: str
+    text: str
 
 
 def page() -> str:
     """The page."""
-    return "\n".join([HEAD, *_sections(main, "scaffolding-ext", 2)])
+    commands = list(_commands(main, "scaffolding-ext"))
+    times = Counter(option for _, command in commands for option in _options(command))
+    by_name = {option.written: option for option, number in reversed(times.most_common()) if number > 1}
+    common = list(reversed(by_name.values()))  # those of most commands first
+    return "\n".join([HEAD, _listed(common), *_sections(main, "scaffolding-ext", 2, common)])
 
 
-def _sections(group: click.Group, path: str, level: int) -> Iterator[str]:
+def _commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    for name, command in sorted(group.commands.items()):
+        if isinstance(command, click.Group):
+            yield from _commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+def _options(command: click.Command) -> list[_Option]:
+    # click keeps the help option of the first context, so that is the program's own
+    context = click.Context(command, **main.context_settings)
+    records = [option.get_help_record(context) for option in command.get_params(context)]
+    return [_Option(*record) for record in records if record is not None and record[1] and "--help" not in record[0]]
+
+
+def _listed(options: Iterable[_Option]) -> str:
+    lines = click.HelpFormatter(width=WIDTH)
+    lines.write_dl(options)
+    return f"```text\n{lines.getvalue()}```\n"
+
+
+def _sections(group: click.Group, path: str, level: int, common: list[_Option]) -> Iterator[str]:
     for name, command in sorted(group.commands.items()):
         yield f"{'#' * level} {path} {name}\n"
         yield from _described(command)
         if isinstance(command, click.Group):
-            yield from _sections(command, f"{path} {name}", level + 1)
+            yield from _sections(command, f"{path} {name}", level + 1, common)
             continue
-        # click keeps the help option of the first context, so that is the program's own
         context = click.Context(command, info_name=f"{path} {name}", **main.context_settings)
-        usage, options = click.HelpFormatter(width=WIDTH), click.HelpFormatter(width=WIDTH)
-        command.format_usage(context, usage)
-        command.format_options(context, options)
-        yield f"```text\n{usage.getvalue()}\n{options.getvalue()}```\n"
+        usage = " ".join(command.collect_usage_pieces(context))
+        options = _options(command)
+        yield f"`{path} {name} {usage}`\n"
+        if own := [option for option in options if option not in common]:
+            yield _listed(own)
+        if shared := [f"`{option.written.split()[0].rstrip(',')}`" for option in options if option in common]:
+            yield f"{'Also' if own else 'Takes'} {', '.join(shared)}.\n"
 
 
 def _described(command: click.Command) -> Iterator[str]:
@@ -49,7 +89,8 @@ def _described(command: click.Command) -> Iterator[str]:
             yield f"{' '.join(paragraph.split())}\n"
             continue
         title, _, code = kept.partition("\n")
-        yield f"{title}\n\n```bash\n{textwrap.dedent(code).rstrip()}\n```\n"
+        code = f"```bash\n{textwrap.dedent(code).rstrip()}\n```\n"
+        yield code if title == "Example:" else f"{title}\n\n{code}"
 
 
 if __name__ == "__main__":

@@ -159,7 +159,8 @@ class EvaluationConfig(_Section):
         default=None, description="Folder of the run; null writes nothing. A run's own `config.yaml` does not name it."
     )
     price: dict[Literal["decoded", "prefilled", "reused"], Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
-        default_factory=dict, description="Price of a million tokens of each kind; empty shows no costs."
+        default_factory=dict,
+        description="Price of a million tokens that were `decoded`, `prefilled` or `reused`; empty shows no costs.",
     )
 
     @model_validator(mode="after")

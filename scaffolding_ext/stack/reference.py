@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, get_type_hints
 
@@ -16,16 +17,24 @@ from scaffolding_ext.documents import packaged_recipes, packaged_stacks
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.registry import Factory, Registry
 from scaffolding_ext.signature import Signature
-from scaffolding_ext.stack.config import StackConfig
+from scaffolding_ext.stack.config import ComponentConfig, StackConfig, TunedConfig
 
 _HEAD = """# Stack files
 
-`make pages` writes this page from the code. A stack file is YAML 1.2. It names a controller and its workers, each a
-`type` and its `args`, and says how they are run. Every key and every argument is checked before a model is loaded, and
-an error names the path of its key.
+`make pages` writes this page from the code. A stack file is YAML 1.2. It names a controller and its workers, and says
+how they are run. Every key and argument is checked before a model is loaded; an error names the path of its key.
+
+**A component** (a controller, a worker, a rule, ...) is a `type`, a name of this page or `package.module:Class`, and
+its `args`, which may hold components, too. Rules, scorers and other small parts may be a name alone.
+`{{$ref: NAME}}` is a live object that Python gives.
+
+**Tables.** The middle column has the default. Where it is needed or null, its type follows; null is what happens
+without it. "Parts of several" holds arguments that several types of its group take alike.
+
 `scaffolding-ext run` and `eval` take a file, or one that ships with the package: {packaged}.
 For models that people run ([the recipes](models.md)): {recipes}.
 """
+_UNION = re.compile(r" \| (?![^\[]*\])")  # outside brackets
 _ARGUMENT = re.compile(r"^    \*{0,2}(\w+): (.*(?:\n     +.*)*)", re.MULTILINE)
 
 
@@ -45,10 +54,9 @@ def reference() -> str:
 
 
 class _TableRow(NamedTuple):
-    """A key or an argument: its name, type and default as the page has them, and what is said of it."""
+    """A key or an argument: its name, its default or type as the page has them, and what is said of it."""
 
     name: str
-    kind: str
     default: str
     text: str
 
@@ -60,28 +68,41 @@ def _keys(section: type[BaseModel], path: str = "") -> Iterator[_TableRow]:
         inner = next((part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)), None)
         is_table = getattr(field.annotation, "__origin__", None) is dict and inner is not None
         own = f"{path}{name}.TAG" if is_table else f"{path}{name}"
-        default = "needed" if field.is_required() else _shown(field.get_default(call_default_factory=True))
-        yield _TableRow(own, _type_name(plain[name]) if inner is None else "section", default, field.description or "")
-        if inner is not None:
+        given = inspect.Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
+        if inner is None:
+            yield _TableRow(own, _shown(given, plain[name], field.description or ""), field.description or "")
+            continue
+        is_component = issubclass(inner, ComponentConfig)
+        kind = "component" if is_component else "section"
+        yield _TableRow(own, f"needed, {kind}" if field.is_required() else kind, field.description or "")
+        if not is_component and inner is not TunedConfig:  # a command writes that one
             yield from _keys(inner, f"{own}.")
 
 
 def _components(known: Registry) -> Iterator[str]:
-    for name in known.names():
-        factory = known.resolve(name)
-        if not factory.__module__.startswith("scaffolding_ext."):  # of another package, which is not everywhere
+    own = [known.resolve(name) for name in known.names()]
+    # those of another package are not everywhere
+    rows = {kind: list(_arguments(kind)) for kind in own if kind.__module__.startswith("scaffolding_ext.")}
+    times = Counter(row for kind in rows for row in rows[kind])
+    if common := [row for row in times if times[row] > 1]:
+        yield "### Parts of several\n"
+        yield _table("argument", common)
+    for name, kind in zip(known.names(), own, strict=True):
+        if kind not in rows:
             continue
         yield f"### {name}\n"
-        yield (inspect.getdoc(factory) or "").partition("\n\n")[0].replace("\n", " ") + "\n"
-        rows = list(_arguments(factory))
-        yield _table("argument", rows) if rows else "It takes no arguments.\n"
+        yield (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ") + "\n"
+        if single := [row for row in rows[kind] if row not in common]:
+            yield _table("argument", single)
+        if shared := [f"`{row.name}`" for row in rows[kind] if row in common]:
+            yield f"{'Also' if single else 'Takes'} {', '.join(shared)}.\n"
 
 
 def _arguments(factory: Factory) -> Iterator[_TableRow]:
     told = _told(factory)
     for name, parameter in Signature.of(factory).parameters.items():
-        default = "needed" if parameter.default is inspect.Parameter.empty else _shown(parameter.default)
-        yield _TableRow(name, _type_name(parameter.annotation), default, told.get(name, ""))
+        text = told.get(name, "")
+        yield _TableRow(name, _shown(parameter.default, parameter.annotation, text), text)
 
 
 def _told(factory: Factory) -> dict[str, str]:
@@ -95,27 +116,29 @@ def _told(factory: Factory) -> dict[str, str]:
     return told
 
 
-def _type_name(annotation: Any) -> str:
-    if annotation is inspect.Parameter.empty:
-        return ""
-    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation).replace("typing.", "")
-
-
-def _shown(default: Any) -> str:
-    """A default as a stack file would write it; what none can write by its name."""
-    if isinstance(default, BaseModel):
-        return ""
-    try:
-        return f"`{json.dumps(default)}`"
-    except TypeError:
-        return f"`{getattr(default, '__name__', default)}`"
+def _shown(default: Any, annotation: Any, text: str) -> str:
+    """The default as a stack file would write it; where there is none, the type, too."""
+    if default not in (None, inspect.Parameter.empty):
+        try:
+            return f"`{json.dumps(default)}`"
+        except TypeError:
+            return f"`{getattr(default, '__name__', default)}`"
+    kind = "" if annotation is inspect.Parameter.empty else annotation
+    kind = kind if isinstance(kind, str) else inspect.formatannotation(kind).replace("typing.", "")
+    # null is said by the word null, and every component may be a mapping
+    parts = [
+        part for part in _UNION.split(kind) if part not in ("None", "Mapping[str, Any]", "os.PathLike[str]", "Path")
+    ]
+    values = re.findall(r"'(\w+)'", kind)
+    if kind.startswith("Literal") and all(value in text for value in values):  # the text has the values
+        parts = []
+    word = "needed" if default is inspect.Parameter.empty else "`null`"
+    return f"{word}, `{'/'.join(parts)}`" if parts else word
 
 
 def _table(first: str, rows: Iterable[_TableRow]) -> str:
-    lines = [f"| {first} | type | default | what it is |", "| --- | --- | --- | --- |"]
-    for row in rows:
-        cells = (f"`{row.name}`", f"`{row.kind}`" if row.kind else "", row.default, row.text)
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    lines = [f"{first} | default | what it is", "---|---|---"]
+    lines += [" | ".join(cell.replace("|", "\\|") for cell in (f"`{row.name}`", *row[1:])) for row in rows]
     return "\n".join(lines) + "\n"
 
 
