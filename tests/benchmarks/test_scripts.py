@@ -80,6 +80,7 @@ SLOW = (
     "studies.kept_budgets",
     "studies.load",
     "studies.loops",
+    "studies.peers",
     "studies.phrasings",
     "engines.evaluation",
     "engines.huggingface_bandwidth",
