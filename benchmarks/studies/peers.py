@@ -90,7 +90,7 @@ class Server:
         self.num_samples, self.at_once, self.seed = num_samples, at_once, seed
         self.metrics: Any = self.front.metrics
 
-    def vote(self, url: str, rule: Mapping[str, Any] | None, prompts: Sequence[str]) -> list[str | None]:
+    def vote(self, url: str, rule: Any, prompts: Sequence[str]) -> list[str | None]:
         """Our vote over the server."""
         worker = OpenAIWorker(f"{url}/v1", "plain", endpoint="chat", tokenizer="tinylm/target")
         chain = NativeGenerationController(self.sampling)
