@@ -52,11 +52,18 @@ INNER_LAYERS = {
         ("basic",),
         ("draft_target",),
     ),
-    "evaluation": (("drawing", "tables"), ("run",), ("recordings",), ("compare", "calibrate", "trial"), ("report",)),
+    "evaluation": (
+        ("drawing", "tables"),
+        ("traffic",),
+        ("run",),
+        ("recordings",),
+        ("compare", "calibrate", "trial"),
+        ("report",),
+    ),
 }
 MOST_LOOSE_MODULES = 8
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
-MAY_SCHEDULE = ("host", "workers.budgeted", "workers.huggingface", "scheduling", "serving")
+MAY_SCHEDULE = ("evaluation.traffic", "host", "workers.budgeted", "workers.huggingface", "scheduling", "serving")
 
 
 def modules() -> dict[str, Path]:

@@ -5,21 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.request.progress import StepCounts
-
-
-class Round(NamedTuple):
-    """Requests that a program sends at once; the next round begins when all of them have ended.
-
-    Attributes:
-        num_tokens: What each of them decodes.
-        steps: What the program's controller says when it sends them.
-    """
-
-    num_tokens: tuple[int, ...]
-    steps: StepCounts = StepCounts()
+from scaffolding_ext.evaluation.traffic.programs import Program, RequestRound, fixed_program, vote_steps
 
 
 class RecordedProgram(NamedTuple):
@@ -30,13 +17,18 @@ class RecordedProgram(NamedTuple):
         deadline: Seconds from its arrival; None where there is none.
     """
 
-    rounds: tuple[Round, ...]
+    rounds: tuple[RequestRound, ...]
     deadline: float | None = None
 
     @property
     def num_tokens(self) -> int:
         """Tokens of all its requests."""
         return sum(sum(each.num_tokens) for each in self.rounds)
+
+    @property
+    def work(self) -> Program:
+        """The program, to be served again."""
+        return fixed_program(*self.rounds)
 
 
 def recorded_vote(trace: Iterable[Mapping[str, Any]], max_samples: int) -> RecordedProgram:
@@ -54,7 +46,7 @@ def recorded_vote(trace: Iterable[Mapping[str, Any]], max_samples: int) -> Recor
     if not votes:
         raise ValueError("the trace has no event 'vote'; give that of a MajorityVoteController's request")
     vote = min(votes, key=lambda event: len(event["branch"]))  # the outermost
-    rounds: list[Round] = []
+    rounds: list[RequestRound] = []
     classes: list[int] = []
     for event in events:
         if event["event"] == "allocate" and event["branch"] == vote["branch"]:
@@ -72,7 +64,7 @@ def replayed_vote(rule: AllocationRule, classes: Sequence[int], lengths: Sequenc
         classes: Class of each sample's answer, shape [num_samples]; -1 where there is none.
         lengths: Tokens of each sample, shape [num_samples].
     """
-    rounds: list[Round] = []
+    rounds: list[RequestRound] = []
     first = 0
     while num_more := max(rule.num_more(Votes(classes[:first], len(classes), lengths=lengths[:first])), not first):
         rounds.append(_round(lengths[first : first + num_more], classes[:first], len(classes)))
@@ -80,7 +72,6 @@ def replayed_vote(rule: AllocationRule, classes: Sequence[int], lengths: Sequenc
     return RecordedProgram(tuple(rounds))
 
 
-def _round(num_tokens: Sequence[int], classes: Sequence[int], max_samples: int) -> Round:
+def _round(num_tokens: Sequence[int], classes: Sequence[int], max_samples: int) -> RequestRound:
     """A round of a vote that knows these classes."""
-    steps = StepCounts("vote", len(classes), max_samples - len(classes), entropy_certaindex(classes))
-    return Round(tuple(num_tokens), steps)
+    return RequestRound(tuple(num_tokens), vote_steps(classes, max_samples))

@@ -9,8 +9,9 @@ import numpy as np
 
 from benchmarks._lib.programs import CHAIN, VOTE, Floats, Problem
 from benchmarks._lib.recorded_programs import RecordedProgram
-from benchmarks._lib.scheduling_simulation import serve_programs
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+from scaffolding_ext.controllers.budgets.queueing.simulation import NEVER
+from scaffolding_ext.evaluation.traffic.simulator import serve_programs
 from scaffolding_ext.scheduling.policies import Fifo, Policy
 
 
@@ -41,8 +42,10 @@ class Workload(NamedTuple):
 
     def times(self, chosen: Sequence[int], arrivals: Floats, policy: Policy) -> Floats:
         """Seconds that each of these takes in the simulated engine."""
-        programs = self.of(chosen)
-        return serve_programs(programs, arrivals, policy, self.queue, self.seconds_per_token) - arrivals
+        programs = [program.work for program in self.of(chosen)]
+        within = self.deadlines(chosen)
+        served = serve_programs(programs, arrivals, self.queue, self.seconds_per_token, policy, within)
+        return served.departures - arrivals
 
     def of(self, chosen: Sequence[int]) -> list[RecordedProgram]:
         """The programs of these numbers."""
@@ -50,7 +53,8 @@ class Workload(NamedTuple):
 
     def deadlines(self, chosen: Sequence[int]) -> Floats:
         """Seconds within which each of these is wanted."""
-        return np.array([self.programs[number].deadline for number in chosen], dtype=float)
+        within = [self.programs[number].deadline for number in chosen]
+        return np.array([NEVER if each is None else each for each in within])
 
 
 def with_deadlines(load: Workload, slack: float) -> Workload:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks._lib.recorded_programs import RecordedProgram, Round, recorded_vote, replayed_vote
-from benchmarks._lib.scheduling_simulation import serve_programs
+from benchmarks._lib.recorded_programs import RecordedProgram, recorded_vote, replayed_vote
 from benchmarks._lib.vote_replays import replay
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.simulation import serve_in_batch
+from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.evaluation.traffic.programs import RequestRound, RoundEnd, Work, vote_program
+from scaffolding_ext.evaluation.traffic.simulator import serve_programs
 from scaffolding_ext.registry import policies
 from scaffolding_ext.request.progress import Progress, StepCounts
 from scaffolding_ext.scheduling.policies import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
@@ -19,12 +21,14 @@ from scaffolding_ext.scheduling.policies import EarliestDeadline, Fifo, Gang, Le
 def program(*rounds: tuple[int, ...], deadline: float | None = None, knob: int = 1) -> RecordedProgram:
     done = [sum(map(len, rounds[:number])) for number in range(len(rounds))]
     told = (StepCounts("test", first, max(knob - first, 1)) for first in done)
-    return RecordedProgram(tuple(map(Round, rounds, told)), deadline)
+    return RecordedProgram(tuple(map(RequestRound, rounds, told)), deadline)
 
 
 def served(policy: Policy, *programs: RecordedProgram, at: list[float] | None = None, places: int = 1) -> list[float]:
     arrivals = np.array(at or [0.0] * len(programs))
-    return serve_programs(programs, arrivals, policy, Queue(places), 1.0).tolist()
+    within = np.array([np.inf if each.deadline is None else each.deadline for each in programs])
+    works = [each.work for each in programs]
+    return serve_programs(works, arrivals, Queue(places), 1.0, policy, within).departures.tolist()
 
 
 def test_the_paper_s_example_goes_from_9_to_6_5_ms() -> None:
@@ -100,7 +104,8 @@ def test_every_policy_serves_everybody_and_loses_no_time(name: str) -> None:
         for _ in range(200)
     ]
     arrivals = np.cumsum(rng.exponential(60.0, len(programs)))
-    ends = serve_programs(programs, arrivals, policies.obtain(name), Queue(1), 1.0)
+    works = [each.work for each in programs]
+    ends = serve_programs(works, arrivals, Queue(1), 1.0, policies.obtain(name)).departures
     assert (ends > arrivals).all()
     alone = [sum(each.num_tokens for each in programs)]
     assert ends.max() >= sum(alone)
@@ -110,8 +115,8 @@ def test_every_policy_serves_everybody_and_loses_no_time(name: str) -> None:
         end = max(end, arrival) + each.num_tokens
         busy[number] = end
     assert ends.max() == pytest.approx(busy.max())
-    slowest = serve_programs(programs, np.zeros(len(programs)), policies.obtain(name), Queue(4, 0.2), 1.0)
-    assert slowest.max() >= sum(alone) / Queue(4, 0.2).capacity
+    slowest = serve_programs(works, np.zeros(len(programs)), Queue(4, 0.2), 1.0, policies.obtain(name))
+    assert slowest.departures.max() >= sum(alone) / Queue(4, 0.2).capacity
 
 
 def test_programs_of_one_request_are_the_queries_of_a_batching_engine() -> None:
@@ -119,9 +124,9 @@ def test_programs_of_one_request_are_the_queries_of_a_batching_engine() -> None:
     lengths = rng.integers(1, 300, 2000)
     arrivals = np.cumsum(rng.exponential(20.0, len(lengths)))
     queue = Queue(16, 0.1)
-    programs = [program((length,)) for length in lengths.tolist()]
+    programs = [program((length,)).work for length in lengths.tolist()]
     expected = serve_in_batch(arrivals, lengths * 0.5, 16, queue.speed)
-    np.testing.assert_allclose(serve_programs(programs, arrivals, Fifo(), queue, 0.5), expected)
+    np.testing.assert_allclose(serve_programs(programs, arrivals, queue, 0.5).departures, expected)
 
 
 def test_a_vote_is_recorded_from_its_trace() -> None:
@@ -151,4 +156,39 @@ def test_a_vote_over_samples_drawn_before_draws_as_its_rule_does() -> None:
         assert sum(max(each.num_tokens) for each in recorded.rounds) == expected.critical_length
         left = [each.steps.num_left for each in recorded.rounds]
         assert left == [16 - each.steps.num_done for each in recorded.rounds]
-    assert replayed_vote(LeaderChange(), [0], [70]).rounds == (Round((70,), StepCounts("vote", 0, 1)),)
+    assert replayed_vote(LeaderChange(), [0], [70]).rounds == (RequestRound((70,), StepCounts("vote", 0, 1)),)
+
+
+def test_a_vote_under_its_rule_takes_as_long_as_the_rounds_that_were_recorded_of_it() -> None:
+    rng = np.random.default_rng(3)
+    votes = [(rng.integers(0, 3, 16).tolist(), rng.integers(50, 300, 16).tolist()) for _ in range(50)]
+    arrivals = np.cumsum(rng.exponential(100.0, len(votes)))
+    recorded = [replayed_vote(LeaderChange(), *vote).work for vote in votes]
+    ours = [vote_program(LeaderChange(), *vote) for vote in votes]
+    theirs, found = (serve_programs(each, arrivals, Queue(8, 0.1), 0.1) for each in (recorded, ours))
+    np.testing.assert_allclose(found.departures, theirs.departures)
+    np.testing.assert_allclose(found.num_tokens, theirs.num_tokens)
+
+
+def test_the_first_to_finish_stop_the_others_and_those_count_what_they_have_decoded() -> None:
+    vote = vote_program(FirstToFinish(num_first=2), [0, 1, 1, 2], [40, 10, 20, 30])
+    served = serve_programs([vote], np.zeros(1), Queue(3), 1.0)
+    assert served.departures.tolist() == [20]
+    assert served.answers == [[1, 2]]
+    assert served.num_tokens.tolist() == [20 + 10 + 20 + 10]  # the fourth began when the second had ended
+
+
+def timed(now: float, deadline: float) -> Work:
+    """Two chains until the deadline, and then one more."""
+    end: RoundEnd = yield RequestRound((50, 5), until=deadline)
+    yield RequestRound((3,))
+    return end
+
+
+def test_a_round_ends_at_its_time_and_stops_what_runs_or_waits() -> None:
+    served = serve_programs([timed, timed], np.array([0.0, 1.0]), Queue(1), 1.0, None, np.array([20.0, 30.0]))
+    first, second = served.answers
+    assert (first.now, first.ended, second.now, second.ended) == (20, (), 31, ())
+    assert served.departures.tolist() == [34, 37]  # the last chain of the first waits for the second program
+    assert served.num_tokens.tolist() == [20 + 3, 11 + 3]
+    assert served.begins.tolist() == [0, 20]

@@ -1,0 +1,27 @@
+"""When requests arrive: by chance, at a rate, alone or in bursts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
+
+
+def arrival_times(arrival_rate: float, number: int, rng: np.random.Generator, burst: float = 1.0) -> Floats:
+    """Times of arrivals whose gaps have a gamma distribution.
+
+    Args:
+        arrival_rate: Arrivals a second in the mean, above 0.
+        burst: Coefficient of variation of the gaps, above 0: 1 is a Poisson process; above 1 requests come in bursts.
+
+    Returns:
+        Seconds, growing, shape [number].
+
+    Raises:
+        ConfigError: The rate or the burst is not above 0.
+    """
+    require.number("arrival_rate", arrival_rate, above=0)
+    require.number("burst", burst, above=0)
+    shape = burst**-2.0
+    return np.cumsum(rng.gamma(shape, 1 / (shape * arrival_rate), number))

@@ -1,0 +1,201 @@
+"""Programs on a simulated engine that batches, under a policy and at any arrival rate, event by event.
+
+The policies, and the line in which requests wait, are those that serve real requests.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+from scaffolding_ext.controllers.budgets.queueing.simulation import NEVER, BatchingEngine
+from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
+from scaffolding_ext.evaluation.traffic.programs import Program, RequestRound, RoundEnd, Work
+from scaffolding_ext.request.progress import Progress
+from scaffolding_ext.scheduling.policies import Fifo, Policy
+from scaffolding_ext.scheduling.waiting_line import WaitingLine
+
+PATIENCE = 512  # as that of the embedded engine
+
+
+class Served(NamedTuple):
+    """What became of programs, each array of shape [num_programs].
+
+    Attributes:
+        departures: Seconds at which each left.
+        begins: Seconds at which the first request of each began to run.
+        num_tokens: Tokens that each decoded, those of stopped requests included.
+        answers: What each returned.
+    """
+
+    departures: Floats
+    begins: Floats
+    num_tokens: Floats
+    answers: list[Any]
+
+
+def serve_programs(
+    programs: Sequence[Program],
+    arrivals: Floats,
+    queue: Queue,
+    seconds_per_token: float,
+    policy: Policy | None = None,
+    deadlines: Floats | None = None,
+    patience: int = PATIENCE,
+) -> Served:
+    """Serve programs by an engine that takes waiting requests in a policy's order.
+
+    Requests that begin to wait at the same moment come by turns, one of each program.
+
+    Args:
+        programs: In order of arrival.
+        arrivals: Seconds, not falling, shape [num_programs].
+        queue: Places of the engine, and how much slower it is when they are taken.
+        seconds_per_token: Of a request that runs alone.
+        policy: Orders the requests, and learns from programs that end; None: first come, first served.
+        deadlines: Seconds from its arrival within which each program is wanted, shape [num_programs].
+        patience: Later requests that may begin before one that waits.
+    """
+    require.number("seconds_per_token", seconds_per_token, above=0)
+    engine: BatchingEngine[_Request] = BatchingEngine(queue.places, queue.speed)
+    due = np.full(len(programs), NEVER) if deadlines is None else arrivals + deadlines
+    simulation = _Simulation(programs, policy or Fifo(), engine, seconds_per_token, patience)
+    simulation.run([*arrivals.tolist(), NEVER], due.tolist())
+    return simulation.served()
+
+
+class _Running:
+    """A program that has arrived: how far it is, and the requests of the present round."""
+
+    def __init__(self, progress: Progress, work: Work) -> None:
+        self.progress = progress
+        self.work = work
+        self.num_decoded = 0.0
+        self.begin_round(0, RequestRound((0,)), 0.0)
+
+    def begin_round(self, number: int, sent: RequestRound, now: float) -> None:
+        """A round begins, whose requests are not counted yet."""
+        self.round_number = number
+        self.round = sent
+        self.began = now
+        self.ended: list[int] = []
+        self.end_times: list[float] = []
+        self.open: dict[int, _Request] = {}
+
+
+class _Request:
+    __slots__ = ("index", "num_tokens", "program")
+
+    def __init__(self, program: _Running, index: int, num_tokens: int) -> None:
+        self.program = program
+        self.index = index
+        self.num_tokens = num_tokens
+
+
+class _Simulation:
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        policy: Policy,
+        engine: BatchingEngine[_Request],
+        seconds_per_token: float,
+        patience: int,
+    ) -> None:
+        self._programs = programs
+        self._policy = policy
+        self._engine = engine
+        self._seconds_per_token = seconds_per_token
+        self._line: WaitingLine[_Request] = WaitingLine(patience)
+        self._departures = [NEVER] * len(programs)
+        self._begins = [NEVER] * len(programs)
+        self._num_tokens = [0.0] * len(programs)
+        self._answers: list[Any] = [None] * len(programs)
+        self._alarms: list[tuple[float, int, int, _Running]] = []  # (until, program, round, ...)
+
+    def served(self) -> Served:
+        return Served(np.array(self._departures), np.array(self._begins), np.array(self._num_tokens), self._answers)
+
+    def run(self, comes: Sequence[float], due: Sequence[float]) -> None:
+        engine, line, alarms = self._engine, self._line, self._alarms
+        num_come = 0
+        while (now := min(comes[num_come], engine.next_end, alarms[0][0] if alarms else NEVER)) < NEVER:
+            rounds: list[list[_Request]] = []
+            while engine.next_end == now:
+                rounds.append(self._end(engine.end()))
+            engine.advance(now)
+            while alarms and alarms[0][0] <= now:
+                _, _, number, program = heapq.heappop(alarms)
+                if number == program.round_number and program.open:
+                    rounds.append(self._end_round(program))
+            while comes[num_come] == now:
+                rounds.append(self._arrive(num_come, now, due[num_come]))
+                num_come += 1
+            for request in rounds[0] if len(rounds) == 1 else _by_turns(rounds):
+                line.add(request, self._policy.priority(request.program.progress))
+            while line and engine.has_place:
+                request = line[0]
+                line.remove(request)
+                number = request.program.progress.number
+                self._begins[number] = min(self._begins[number], now)
+                engine.begin(request, request.num_tokens * self._seconds_per_token)
+
+    def _arrive(self, number: int, now: float, due: float) -> list[_Request]:
+        program = _Running(Progress(number, now, None if due == NEVER else due), self._programs[number](now, due))
+        return self._next_round(program, None)
+
+    def _end(self, request: _Request) -> list[_Request]:
+        """Count a request that has ended; returns the round that follows if its own is over."""
+        program = request.program
+        del program.open[request.index]
+        self._count(program, request.num_tokens)
+        program.ended.append(request.index)
+        program.end_times.append(self._engine.now)
+        is_enough = program.round.is_enough
+        if program.open and not (is_enough is not None and is_enough(program.ended)):
+            return []
+        return self._end_round(program)
+
+    def _end_round(self, program: _Running) -> list[_Request]:
+        """Stop the requests that still run or wait, and begin the next round."""
+        for request in program.open.values():
+            if request in self._line:
+                self._line.remove(request)
+            else:
+                left = self._engine.stop(request) / self._seconds_per_token
+                self._count(program, max(0.0, request.num_tokens - left))
+        program.open.clear()
+        seconds = tuple(end - program.began for end in program.end_times)
+        return self._next_round(program, RoundEnd(self._engine.now, tuple(program.ended), seconds))
+
+    def _count(self, program: _Running, num_tokens: float) -> None:
+        program.num_decoded += num_tokens
+        program.progress = program.progress._replace(num_tokens=round(program.num_decoded))
+
+    def _next_round(self, program: _Running, end: RoundEnd | None) -> list[_Request]:
+        now, number = self._engine.now, program.progress.number
+        try:
+            following = next(program.work) if end is None else program.work.send(end)
+        except StopIteration as stop:
+            self._departures[number], self._num_tokens[number] = now, program.num_decoded
+            self._answers[number] = stop.value
+            steps = program.progress.steps
+            steps = steps._replace(num_done=steps.num_done + len(program.ended), num_left=0)
+            self._policy.learn(program.progress._replace(steps=steps))
+            return []
+        program.progress = program.progress._replace(steps=following.steps)
+        program.begin_round(program.round_number + 1, following, now)
+        new = [_Request(program, index, each) for index, each in enumerate(following.num_tokens)]
+        program.open = {request.index: request for request in new}
+        if following.until < NEVER:
+            heapq.heappush(self._alarms, (max(now, following.until), number, program.round_number, program))
+        return new
+
+
+def _by_turns(rounds: Iterable[list[_Request]]) -> list[_Request]:
+    return [request for turn in zip_longest(*rounds) for request in turn if request is not None]
