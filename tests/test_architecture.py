@@ -53,7 +53,7 @@ INNER_LAYERS = {
         ("draft_target",),
     ),
     "evaluation": (
-        ("drawing", "tables"),
+        ("drawing", "tables", "web_page"),
         ("traffic",),
         ("run",),
         ("recordings",),

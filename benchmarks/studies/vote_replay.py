@@ -39,10 +39,10 @@ from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.evaluation.recordings.read import read_recording
 from scaffolding_ext.evaluation.recordings.recording import RecordedQuestion, Recording
 from scaffolding_ext.evaluation.trial.choice import Cheapest
-from scaffolding_ext.evaluation.trial.document import frontier_of
 from scaffolding_ext.evaluation.trial.picture import draw_trial
 from scaffolding_ext.evaluation.trial.plays import Trial
 from scaffolding_ext.evaluation.trial.space import labelled_votes
+from scaffolding_ext.evaluation.trial.tuned_text import frontier_of
 
 MAX_LOSS = 0.005
 KNOB = 5

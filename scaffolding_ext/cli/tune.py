@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -29,28 +30,6 @@ if TYPE_CHECKING:
 
 _COSTS = ("decoded", "computed", "dollars", "seconds", "critical")
 _CACHES = ("kept", "blocks", "nothing")
-_LOG = click.Path(exists=True, path_type=Path)
-_task_option = click.option("--task", metavar="NAME", help="Only questions of tasks whose name contains NAME.")
-_num_samples_option = click.option(
-    "--num_samples",
-    type=click.IntRange(min=2),
-    help="Samples of each question; questions with fewer are left out.  [default: as many as most questions have]",
-)
-_cost_option = click.option(
-    "--cost",
-    type=click.Choice(_COSTS),
-    default="decoded",
-    show_default=True,
-    help="What is to be small: decoded tokens, computed tokens (those that are read, too), dollars (with --price), "
-    "seconds, or tokens on the critical path.",
-)
-_cache_option = click.option(
-    "--cache",
-    type=click.Choice(_CACHES),
-    default="blocks",
-    show_default=True,
-    help="For --cost computed: the KV of a chain is kept, prefixes are cached in blocks, or nothing is kept.",
-)
 
 
 def _price(ctx: click.Context, param: click.Parameter, text: str | None) -> Price | None:
@@ -69,19 +48,81 @@ def _price(ctx: click.Context, param: click.Parameter, text: str | None) -> Pric
     return Price(read, cached, decoded)
 
 
-_price_option = click.option(
-    "--price",
-    callback=_price,
-    metavar="IN,CACHED,OUT",
-    help="Dollars of a million tokens that are read, read from a cache, and decoded; for --cost dollars.",
+class Logs(NamedTuple):
+    """The recorded samples that a command plays on, as its arguments name them."""
+
+    paths: tuple[Path, ...]
+    task: str | None
+    num_samples: int | None
+    cost: str
+    cache: str
+    price: Price | None
+    seed: int
+
+    def trial(self, paths: Sequence[Path] = ()) -> Trial:
+        """The samples, ready to be played on; `paths` stand in for the command's."""
+        from scaffolding_ext.evaluation.recordings.read import read_recording
+        from scaffolding_ext.evaluation.trial.plays import Trial
+
+        recording = read_recording(paths or self.paths, task=self.task, num_samples=self.num_samples)
+        cost: Any = self.cache if self.cost == "computed" else self.cost
+        return Trial(recording, cost, self.price, self.seed)
+
+
+_LOG_OPTIONS = (
+    click.option("--task", metavar="NAME", help="Only questions of tasks whose name contains NAME."),
+    click.option(
+        "--num_samples",
+        type=click.IntRange(min=2),
+        help="Samples of each question; questions with fewer are left out.  [default: as many as most questions have]",
+    ),
+    click.option(
+        "--cost",
+        type=click.Choice(_COSTS),
+        default="decoded",
+        show_default=True,
+        help="What is to be small: decoded tokens, computed tokens (those that are read, too), dollars (with --price), "
+        "seconds, or tokens on the critical path.",
+    ),
+    click.option(
+        "--cache",
+        type=click.Choice(_CACHES),
+        default="blocks",
+        show_default=True,
+        help="For --cost computed: the KV of a chain is kept, prefixes are cached in blocks, or nothing is kept.",
+    ),
+    click.option(
+        "--price",
+        callback=_price,
+        metavar="IN,CACHED,OUT",
+        help="Dollars of a million tokens that are read, read from a cache, and decoded; for --cost dollars.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="Seed of the sample orders and of the folds.",
+    ),
 )
-_seed_option = click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of the sample orders and of the folds.",
-)
+
+
+def _on_logs(*, required: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the argument LOG and its options, as `logs`."""
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def on_logs(**given: Any) -> None:
+            own = {name: given.pop(name) for name in Logs._fields}
+            command(logs=Logs(**own), **given)
+
+        for option in reversed(_LOG_OPTIONS):
+            option(on_logs)
+        metavar = "LOG..." if required else "[LOG]..."
+        path = click.Path(exists=True, path_type=Path)
+        return click.argument("paths", nargs=-1, required=required, metavar=metavar, type=path)(on_logs)
+
+    return decorated
 
 
 def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
@@ -102,12 +143,7 @@ def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> flo
 
 
 @click.command(cls=Command, short_help="What would have been saved on my model? Read logs, choose, write a stack.")
-@click.argument("logs", nargs=-1, metavar="[LOG]...", type=_LOG)
-@_task_option
-@_num_samples_option
-@_cost_option
-@_cache_option
-@_price_option
+@_on_logs(required=False)
 @click.option(
     "--max_loss",
     type=Finite(0, 100),
@@ -163,17 +199,9 @@ def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> flo
 @click.option("--output_path", type=OutputPath(), help="Write the chosen stack.")
 @click.option("--report_path", type=OutputPath(), help="Write one self-contained HTML page.")
 @click.option("--plot_path", type=OutputPath(), help="Write a picture of the frontier.")
-@_seed_option
 @json_option
-@click.pass_context
 def tune(
-    ctx: click.Context,
-    logs: tuple[Path, ...],
-    task: str | None,
-    num_samples: int | None,
-    cost: str,
-    cache: str,
-    price: Price | None,
+    logs: Logs,
     max_loss: float,
     confidence: float | None,
     budget: float | None,
@@ -187,7 +215,6 @@ def tune(
     output_path: Path | None,
     report_path: Path | None,
     plot_path: Path | None,
-    seed: int,
     as_json: bool,
 ) -> None:
     """Play every rule on recorded samples, and choose the setting that saves the most and loses the least.
@@ -203,22 +230,23 @@ def tune(
       scaffolding-ext tune --config my.yaml --dataset problems.jsonl --samples 16 --look_every 64 --store runs/samples
     """
     from scaffolding_ext.evaluation.trial.choice import Cheapest, MostAccurate
-    from scaffolding_ext.evaluation.trial.document import document_of, frontier_of
     from scaffolding_ext.evaluation.trial.picture import draw_trial
     from scaffolding_ext.evaluation.trial.promise import promised
     from scaffolding_ext.evaluation.trial.stack_file import stack_of
-    from scaffolding_ext.evaluation.trial.text import notes_of, sentence_of, table_of
     from scaffolding_ext.evaluation.trial.tuned_page import write_page
+    from scaffolding_ext.evaluation.trial.tuned_text import document_of, frontier_of, notes_of, sentence_of, table_of
     from scaffolding_ext.stack.load import load_config
 
+    ctx = click.get_current_context()
     if confidence is not None and (budget is not None or not 0 < max_loss < 100):
         raise click.UsageError("--confidence needs a --max_loss above 0, and no --budget", ctx)
     base = None if source is None else load_config(source)
-    if not logs:
+    drawn: tuple[Path, ...] = ()
+    if not logs.paths:
         if source is None or store is None:
             raise click.UsageError("give a LOG, or --config and --store to draw the samples from a stack", ctx)
-        logs = (_drawn(ctx, source, dataset, limit, samples, look_every, num_logprobs, store),)
-    trial = _trial(logs, task, num_samples, cost, cache, price, seed)
+        drawn = (_drawn(ctx, source, dataset, limit, samples, look_every, num_logprobs, store),)
+    trial = logs.trial(drawn)
     trial.try_all()
     goal: Goal = Cheapest(max_loss / 100)
     if budget is not None:
@@ -286,49 +314,17 @@ def _drawn(
     return store
 
 
-def _trial(
-    logs: Sequence[Path],
-    task: str | None,
-    num_samples: int | None,
-    cost: str,
-    cache: str,
-    price: Price | None,
-    seed: int,
-) -> Trial:
-    """The logs, ready to be played on."""
-    from scaffolding_ext.evaluation.recordings.read import read_recording
-    from scaffolding_ext.evaluation.trial.plays import Trial
-
-    recording = read_recording(logs, task=task, num_samples=num_samples)
-    named: Any = cache if cost == "computed" else cost
-    return Trial(recording, named, price, seed)
-
-
 def _wrapped(text: str) -> str:
     return textwrap.fill(text, 80, break_on_hyphens=False)
 
 
 @click.command(cls=Command, short_help="What would this stack have done on these logs?")
-@click.argument("logs", nargs=-1, required=True, metavar="LOG...", type=_LOG)
+@_on_logs(required=True)
 @click.option("--config", "source", required=True, metavar="FILE", help="The stack.")
-@_task_option
-@_num_samples_option
-@_cost_option
-@_cache_option
-@_price_option
-@_seed_option
 @json_option
-@click.pass_context
 def replay(
-    ctx: click.Context,
-    logs: tuple[Path, ...],
+    logs: Logs,
     source: str,
-    task: str | None,
-    num_samples: int | None,
-    cost: str,
-    cache: str,
-    price: Price | None,
-    seed: int,
     as_json: bool,
 ) -> None:
     """Play a stack on recorded samples: what it would have answered, and what it would have cost.
@@ -339,11 +335,11 @@ def replay(
     """
     from scaffolding_ext.evaluation.trial.choice import Cheapest
     from scaffolding_ext.evaluation.trial.stack_file import setting_of
-    from scaffolding_ext.evaluation.trial.text import notes_of, table_of
+    from scaffolding_ext.evaluation.trial.tuned_text import notes_of, table_of
     from scaffolding_ext.stack.load import load_config
 
     setting = setting_of(load_config(source))
-    trial = _trial(logs, task, num_samples, cost, cache, price, seed)
+    trial = logs.trial()
     trial.try_numbers()
     rows = trial.rows({**trial.baselines(Cheapest(0.003)), "this stack": trial.play(setting)})
     row = rows[-1]

@@ -1,4 +1,4 @@
-"""Renders the report: figures and charts here, the page in `templates/`; nothing asks the network for anything."""
+"""Renders the report: figures and charts here, the page in `templates/`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from scaffolding_ext import __version__
-from scaffolding_ext.documents import json_text, write_text
+from scaffolding_ext.documents import write_text
 from scaffolding_ext.evaluation.compare.compared import Compared, PairedSample
 from scaffolding_ext.evaluation.compare.finished_run import UNKNOWN, Run
 from scaffolding_ext.evaluation.report import terminal as tables
 from scaffolding_ext.evaluation.report.charts import color_of, distribution_chart, frontier_chart
 from scaffolding_ext.evaluation.report.timeline import lanes_of, steps_of, trees_of
 from scaffolding_ext.evaluation.run.records import Record
+from scaffolding_ext.evaluation.web_page import render_page
 
 PURPOSE_COLORS = {
     "prompt": "#b8b8b8",
@@ -43,19 +43,10 @@ def write_report(path: str | os.PathLike[str], compared: Compared, samples: Sequ
 
 def rendered(compared: Compared, samples: Sequence[PairedSample]) -> str:
     """The page's text."""
-    from jinja2 import Environment, PackageLoader
-
-    environment = Environment(
-        loader=PackageLoader("scaffolding_ext.evaluation.report"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["json"] = _json
     runs = compared.runs
     reasons = [tables.exit_shares(run) for run in runs]
-    return environment.get_template("report.html").render(
-        version=__version__,
+    return render_page(
+        "report.html",
         runs=[{"name": run.name, "color": color_of(number), "summary": run.summary} for number, run in enumerate(runs)],
         compared=compared,
         tables=tables,
@@ -147,11 +138,3 @@ def _run_details(record: Record) -> dict[str, Any]:
         "steps": steps,
         "trees": trees_of(steps),
     }
-
-
-def _json(value: Any) -> Any:
-    """JSON that cannot end the script that it stands in."""
-    from markupsafe import Markup
-
-    text = json_text(value, separators=(",", ":"), ensure_ascii=False)
-    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from scaffolding_ext import __version__
 from scaffolding_ext.documents import write_text
 from scaffolding_ext.evaluation.trial.ended import COSTS
 from scaffolding_ext.evaluation.trial.picture import draw_trial
 from scaffolding_ext.evaluation.trial.plays import TableRow, Trial
 from scaffolding_ext.evaluation.trial.space import Setting
-from scaffolding_ext.evaluation.trial.text import notes_of, spread
+from scaffolding_ext.evaluation.trial.tuned_text import notes_of, spread
+from scaffolding_ext.evaluation.web_page import render_page
 from scaffolding_ext.stats.intervals import Estimate
 
 _MOST_QUESTIONS = 2000
@@ -47,17 +47,12 @@ def write_page(
         MissingDependencyError: matplotlib is not installed.
         OutputError: The file cannot be written.
     """
-    from jinja2 import Environment, PackageLoader
-
-    environment = Environment(
-        loader=PackageLoader("scaffolding_ext.evaluation.trial"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
     with tempfile.TemporaryDirectory() as folder:
         image = Path(folder) / "frontier.png"
         draw_trial(trial, frontier, rows, image)
         encoded = base64.b64encode(image.read_bytes()).decode()
-    page = environment.get_template("tuned.html").render(
-        version=__version__,
+    page = render_page(
+        "tuned.html",
         sentence=sentence,
         promise=promise,
         notes=notes_of(trial),

@@ -1,0 +1,27 @@
+"""Self-contained HTML pages: one file that asks the network for nothing. Their templates stand in `templates/`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scaffolding_ext import __version__
+from scaffolding_ext.documents import json_text
+
+
+def render_page(template: str, **values: Any) -> str:
+    """The text of a page."""
+    from jinja2 import Environment, PackageLoader
+
+    environment = Environment(
+        loader=PackageLoader("scaffolding_ext.evaluation"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["json"] = _json
+    return environment.get_template(template).render(version=__version__, **values)
+
+
+def _json(value: Any) -> Any:
+    """JSON that cannot end the script that it stands in."""
+    from markupsafe import Markup
+
+    text = json_text(value, separators=(",", ":"), ensure_ascii=False)
+    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
