@@ -41,8 +41,7 @@ class BestOfNController(BaseController):
             Log-probabilities come with the samples, so these scores cost no further request.
 
     Raises:
-        ConfigError: `default_sample_num` is no integer of at least 1, neither or both of `reward_controller` and
-            `reward` are given, or samples would all be alike.
+        ConfigError: Neither or both of `reward_controller` and `reward` are given, or samples would all be alike.
     """
 
     required_tags: tuple[WorkerTag, ...] = ()
@@ -78,11 +77,7 @@ class BestOfNController(BaseController):
         generation_kwargs: Mapping[str, Any] | None = None,
         **sampling_params: Any,
     ) -> ControllerGenerator:
-        """Answer the task's prompt.
-
-        Args:
-            sample_num: How many samples, instead of the default.
-        """
+        """Answer the task's prompt with `sample_num` samples, or the default."""
         num = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
         prepare(self.reward_controller, task)
         if self.reward is not None:

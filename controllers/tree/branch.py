@@ -24,7 +24,6 @@ class Branch(Node):
     Args:
         prompt: The task that the tree answers. The branch derives its own seed from the seed of the prompt.
         max_tokens: Tokens of a whole branch, from the root.
-        hint: Text that it begins with.
         phrasing: The prompt in the branch's own words; None: in those of its parent, or as it stands.
         beginnings: Of the root: how its children begin.
         refines: Of the root: whether each node is a whole solution, and its children are solutions in its place.
@@ -32,9 +31,8 @@ class Branch(Node):
     Attributes:
         root: The prompt as it stands.
         prompt: The branch's own copy of the prompt's task, in the words that it reads.
-        chain: What is written so far.
         logprobs: Of the tokens that were decoded from the root on; None once a worker did not report them.
-        score: Its score by the scorer; None while nobody has judged it.
+        score: None while nobody has judged it.
         weight: The factor of its score.
         is_cut: Whether a gate or the clock has ended it early.
         exit_layer: The layer after which its verdict was read; None where it was not, or its worker does not say.
@@ -144,7 +142,6 @@ class Branch(Node):
         self._answer, self._has_answered = answer, True
 
     def read(self, wording: GenerationTask) -> None:
-        """Have the branch stand behind other words of the prompt."""
         self.prompt.input_str, self.prompt.input_tokens = wording.input_str, wording.input_tokens
 
     @property
@@ -178,7 +175,7 @@ class Branch(Node):
         return mean_token_probability(self.known_logprobs())
 
     def known_logprobs(self) -> list[float]:
-        """`logprobs`; an error where there are none.
+        """`logprobs`, where there are some.
 
         Raises:
             NoOutputError: Its worker reported no log-probabilities.

@@ -73,10 +73,7 @@ class Expander(BaseController):
         writes_steps: Whether it can write a part of a branch, and go on with it later.
         refines: Whether it writes whole solutions, each in the place of its parent's.
         reads_logprobs: Whether pieces must bring log-probabilities; the search sets it.
-        in_time: Whether the search's time is over; a branch without an output has not grown then. The search sets it.
-
-    Raises:
-        ConfigError: An argument is outside its range.
+        in_time: The search's seconds; once they are over, a branch without an output has not grown. The search sets it.
     """
 
     writes_steps = True
@@ -326,7 +323,6 @@ def _stops_of(piece: GenerationTask) -> list[str]:
 
 
 def ask_logprobs(pieces: Sequence[GenerationTask]) -> None:
-    """Ask for at least the likeliest token's log-probability at each position."""
     for piece in pieces:
         piece.num_logprobs = max(piece.num_logprobs or 0, 1)
 

@@ -16,7 +16,7 @@ Request = tuple[Sequence[int], int]  # the ids that it reads, and how many it wr
 
 
 class HeldBlocks(Watch):
-    """Watches the steps of a search, and counts the blocks of KV that each step holds at its end.
+    """Counts the blocks of KV that each step of a search holds at its end.
 
     Requests share a block where both read it whole and begin with the same tokens up to its end. The rest of a prompt,
     and all that a request writes, is in blocks of its own. The requests of a step count as if they ended together. A

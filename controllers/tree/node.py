@@ -43,7 +43,6 @@ class Node:
         self._has_ended = True
 
     def grow(self, to_end: bool = False) -> Node:
-        """A new child, behind all others."""
         child = self._child((*self.path, len(self.children)), to_end)
         self.children.append(child)
         return child
@@ -52,7 +51,6 @@ class Node:
         return Node(path, self, to_end)
 
     def ancestors(self) -> Iterator[Node]:
-        """Its ancestors, from its parent to the root."""
         node = self.parent
         while node is not None:
             yield node

@@ -56,7 +56,7 @@ class Scorer(BaseController):
         return 0
 
     def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
-        """Work to `yield from`: it sets each branch's `score`, and its `weight` where that is not 1."""
+        """Work to `yield from`: it sets each branch's `score`, and its `weight` if it is not 1."""
         raise TypeError(f"{type(self).__name__} must implement score()")
 
 
@@ -165,7 +165,6 @@ class VerdictScorer(Scorer):
         return twin
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """Refuse a layer exit that the worker cannot serve."""
         super().bind(workers)
         tag = WorkerTag.GENERATION
         worker: Any = worker_for(workers, tag)
@@ -211,7 +210,6 @@ class ControllerScorer(Scorer):
 
     `ProcessRewardController` gives the last step's score, the product, the minimum, or (by `max_steps: 1`) one verdict
     on the whole prefix.
-
     Args:
         controller: Its `process` leaves one score a task in its attribute `scores`.
     """
@@ -284,7 +282,7 @@ class BlendScorer(Scorer):
     """The weighted mean of several scores, or the product of their powers.
 
     Args:
-        scorers: Each a scorer, its name, or `{type, args}`.
+        scorers: At least one.
         weights: One a scorer, at least 0; None: all equal.
         how: `"mean"`, or `"product"` (each score to the power of its share of the weights).
 
@@ -334,13 +332,10 @@ class BlendScorer(Scorer):
 
 
 class ConfidenceWeighted(Scorer):
-    """The scores of another scorer, times the square root of each branch's confidence.
+    """The scores of another scorer, times the square root of each branch's confidence (RKSC, selection).
 
     Args:
-        scorer: The scorer, its name, or `{type, args}`.
-
-    Reference:
-        RKSC, selection.
+        scorer: The other scorer.
     """
 
     registries: ClassVar = {"scorer": search_scorers}
@@ -375,7 +370,6 @@ class RandomScorer(Scorer):
 
 
 def adapted_scorer(given: Any) -> Scorer | None:
-    """A scorer of a reward controller; None for anything else."""
     return ControllerScorer(given) if isinstance(given, Controller) else None
 
 

@@ -40,7 +40,7 @@ from scaffolding_ext.prompts.sampling_params import (
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.notes import Purpose
 from scaffolding_ext.protocol.relay import relay
-from scaffolding_ext.protocol.tasks import KeepKVTask, LimitedStep
+from scaffolding_ext.protocol.tasks import KeepKVTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.registry import (
     search_expanders,
@@ -54,7 +54,6 @@ from scaffolding_ext.request.ledger import Ledger, Meter
 from scaffolding_ext.request.program import (
     current_program,
     discard,
-    elapsed,
     next_seed,
     publish,
     publish_figures,
@@ -65,9 +64,7 @@ from scaffolding_ext.request.seeds import derive_seed
 
 TEMPLATE_LEN = 64  # tokens around a solution that is refined
 ANSWER_LEN = 48  # tokens of a forced answer
-SLICE_LEN = 32  # tokens between two looks at the clock, at least
 SCORE_DIGITS = 4  # of a score that decide: further digits depend on the other requests in the batch
-SPARE = 0.5  # share of a search's seconds that a verdict or a forced answer may take in any case
 MOST_CLOSED = 16  # open leaves with forced answers, where no solution has ended
 
 
@@ -158,7 +155,6 @@ class SearchController(BaseController):
         self.required_tags = (WorkerTag.GENERATION,) if writes or insist_on_answer else ()
 
     def _check_together(self) -> None:
-        """Refuse parts that do not go together."""
         whole = self.strategy.max_depth == 1
         if not self.expander.writes_steps:
             looks = {"strategy": not whole, "look_ahead": self.look_ahead, "gates.decode_exit": self.gates.decode_exit}
@@ -197,7 +193,6 @@ class SearchController(BaseController):
         return CHAIN_FIELDS
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
-        """Answer the task's prompt; the answer is written into the task."""
         set_sampling_params(task, sampling_params)
         prompt = copy.copy(task)
         prompt.streaming_output_flag = False
@@ -252,7 +247,6 @@ class _Search:
         self._look = Look((), (), 0)
         self._ledger = Ledger()
         self.meter = Meter(self._ledger)
-        self._began = elapsed()
         self._nodes: list[Branch] = []  # in the order of writing
         self._leaves: list[Branch] = []  # solutions that have ended
         self._judged: list[Branch] = []  # of the last round
@@ -268,7 +262,7 @@ class _Search:
             and isinstance(controller.expander, WorkerExpander)
             and controller.expander.can_serve(WorkerTag.GENERATION, KeepKVTask)
         )
-        self._in_time = controller.expander.in_time = InTime(self._seconds_left)
+        self._in_time = controller.expander.in_time = InTime(controller.budget.seconds)
         self._closings: dict[tuple[int, ...], tuple[Prefix, str]] = {}
         self._winner: Branch | None = None
         self._program = current_program()
@@ -280,21 +274,12 @@ class _Search:
 
     def grow_in_time(self) -> ControllerGenerator:
         """Rounds until the search ends, or until its seconds are over; late steps are given up then."""
-        if self._parts.budget.seconds is None:
-            yield from self._grow()
-            return
         yield from self._in_time.limit(self._grow())
         if self._in_time.is_late:
             self._reason = "budget"
             self._cut([node for node in self._nodes if not node.chain.num_generated])
             self._leaves = [node for node in self._nodes if node.is_whole and not node.is_cut]
             record("late", paths=[node.path for node in self._nodes if node.is_cut])
-
-    def _seconds_left(self) -> float:
-        """How long a step that begins now may take; a verdict or a forced answer has a share of its own."""
-        seconds = self._parts.budget.seconds or 0.0
-        left = seconds - (elapsed() - self._began)
-        return left if self._in_time.keeps_rest else max(left, SPARE * seconds)
 
     def _grow(self) -> ControllerGenerator:
         """Rounds until the strategy, a stop or the budget ends the search; one width after the other."""
@@ -482,11 +467,10 @@ class _Search:
         open_ones = [node for node in going if not node.is_whole]
         positions = self._positions(open_ones)
         steps = None if all(node.to_end for node in open_ones) else self._parts.steps
-        if self._parts.budget.seconds is None:
-            yield from expander.write(open_ones, positions, steps)
-        else:
-            yield from self._write_in_time(open_ones, positions, steps)
-            going = [node for node in going if not node.is_cut]
+        in_slices = type(expander) is WorkerExpander
+        late = yield from self._in_time.write(expander.write, open_ones, positions, steps, in_slices)
+        self._cut(late)
+        going = [node for node in going if not node.is_cut]
         lines: list[Any] = [each for node in going for each in (node, *node.ancestors())]
         held = {id(each): each.num_own_tokens for each in lines}
         self._most_held = max(self._most_held, sum(held.values()) + len(self._root.prompt.input_tokens or ()))
@@ -503,48 +487,7 @@ class _Search:
             ],
         )
 
-    def _write_in_time(
-        self, nodes: list[Branch], positions: Sequence[int], steps: StepEnds | None
-    ) -> ControllerGenerator:
-        """Write in slices until the seconds are over; unfinished nodes are cut then, unless the search has no others.
-
-        A slice takes at most half of the remaining seconds, at the speed of the slice before it, and has at least
-        `SLICE_LEN` tokens.
-        """
-        expander, length = self._parts.expander, SLICE_LEN
-        in_slices = type(expander) is WorkerExpander
-        ends = tuple(steps.texts) if steps is not None else ()
-        going = list(zip(nodes, positions, strict=True))
-        self._in_time.keeps_rest = True
-        while going:
-            began = elapsed()
-            starts = [node.chain.num_tokens for node, _ in going]
-            targets = [
-                min(position, start + length) if in_slices else position
-                for (_, position), start in zip(going, starts, strict=True)
-            ]
-            yield from expander.write([node for node, _ in going], targets, steps)
-            going = [
-                (node, position)
-                for (node, position), start, target in zip(going, starts, targets, strict=True)
-                if not node.is_whole
-                and (
-                    (self._in_time.is_late and node.chain.num_tokens == start)
-                    or (
-                        node.chain.num_tokens == target < position
-                        and (node.to_end or not ends or not node.chain.text.endswith(ends))
-                    )
-                )
-            ]
-            left = self._seconds_left()
-            if left <= 0 or self._in_time.is_late or not in_slices:
-                break
-            length = max(SLICE_LEN, int(length * min(2.0, left / 2 / max(elapsed() - began, 1e-6))))
-        self._in_time.keeps_rest = False
-        self._cut([node for node, _ in going])
-
     def _cut(self, nodes: Sequence[Branch]) -> None:
-        """Cut nodes that are late, unless the search has no others."""
         late = [node for node in nodes if not node.is_cut]
         if late and len(late) < sum(not node.is_cut for node in self._nodes):
             for node in late:
@@ -611,7 +554,6 @@ class _Search:
         return bool(enough)
 
     def _enough(self) -> list[str]:
-        """The stops that have seen enough."""
         return [type(stop).__name__ for stop in self._parts.stops if self._look.leaves and stop.is_enough(self._look)]
 
     def _leaves_left(self) -> int:
@@ -625,7 +567,6 @@ class _Search:
         return max(0, by_budget if most is None else min(by_budget, most - num))
 
     def _close(self, nodes: Sequence[Branch]) -> ControllerGenerator:
-        """Force the answers of branches."""
         family, asked = prompt_family(), []
         for node in nodes:
             prefix = node.chain.prefix
@@ -637,12 +578,9 @@ class _Search:
             asked.append(asking(node.prompt, prefix, close, {"max_tokens": ANSWER_LEN, "temperature": 0.0}))
         if not asked:
             return
-        if self._parts.budget.seconds is None:
-            yield asked
-        else:
-            yield LimitedStep(asked, self._seconds_left())
+        yield self._in_time.step(asked)
         for node, task in zip(nodes, asked, strict=True):
-            is_late = task.output_str is None and self._parts.budget.seconds is not None
+            is_late = task.output_str is None and self._in_time.seconds is not None
             node.answer = None if is_late else forced_answer(task)
         record("force", paths=[node.path for node in nodes], answers=[node.answer for node in nodes])
 
@@ -669,7 +607,7 @@ class _Search:
         total = self._ledger.total
         decoded = total.decoded or sum(node.num_own_tokens for node in self._nodes)
         decoded = max(decoded, len(self._nodes))  # so that empty texts use the budget up, too
-        return Spent(decoded, max(total.computed, decoded), len(self._nodes), elapsed() - self._began)
+        return Spent(decoded, max(total.computed, decoded), len(self._nodes), self._in_time.spent)
 
     def _progress(self) -> StepCounts:
         left = self._parts.budget.nodes_left(self._spent())

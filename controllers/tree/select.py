@@ -37,11 +37,7 @@ class Selector(ABC):
 
     @abstractmethod
     def choose(self, leaves: Sequence[Leaf]) -> int:
-        """The number of the leaf that is the answer.
-
-        Args:
-            leaves: At least one, in the order in which they ended.
-        """
+        """The number of the leaf that is the answer; the leaves, at least one, stand in the order of their ends."""
 
 
 class Best(Selector):

@@ -86,7 +86,7 @@ class Look(NamedTuple):
     """All that a stop may look at.
 
     Attributes:
-        leaves: Solutions that have ended, in the order in which they did; of equal rounds by path.
+        leaves: Solutions that have ended, in the order of their ends; those of one round by path.
         leaders: After each round so far the class of most answers, and its share of the answers.
         num_left: Solutions that the budget still allows, at the mean cost of those so far.
     """
@@ -154,7 +154,7 @@ class Agreement(SearchStop):
     """A vote's allocation rule over the leaves: further ones would probably not change the winner.
 
     Args:
-        rule: The rule, its name, or `{type, args}`.
+        rule: The allocation rule.
     """
 
     registries: ClassVar = {"rule": allocation_rules}

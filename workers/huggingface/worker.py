@@ -150,8 +150,7 @@ class HuggingFaceWorker(ChatWorker):
             model, dtype, device, attn_implementation, trust_remote_code
         )
         from scaffolding_ext.workers.huggingface.block_attention import warn_without_kernel
-        from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
-        from scaffolding_ext.workers.huggingface.kv_limits import kv_limits, rounded_to
+        from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine, kv_limits, rounded_to
         from scaffolding_ext.workers.huggingface.layer_loop import why_not_layer_by_layer
 
         if weight_dtype is not None and weight_dtype != dtype:

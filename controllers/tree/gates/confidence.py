@@ -24,9 +24,6 @@ class ConfidenceGate:
         least: Least confidence of the surest branch, in [0, 1].
         gap: Its least lead over the next branch, as a share of its own confidence, in [0, 1].
 
-    Raises:
-        ValueError: One is outside its range.
-
     Reference:
         RKSC, equation 4 (0.70 and 0.06, on whole branches: the verdict is skipped), and the exit while branches are
         decoded (0.72 and 0.10, after 3 steps: the others end).
@@ -103,11 +100,7 @@ class Gates:
 
 
 def gate_from(key: str, kind: type[G], given: G | Mapping[str, Any] | bool | None, known: G | None = None) -> G | None:
-    """A gate from its object, from its arguments, or from whether there is one.
-
-    Args:
-        given: True: the gate with its defaults. False: no gate. None: `known`.
-        known: The gate of a calibration.
+    """A gate, or one of its arguments; true is the gate with its defaults, false no gate, None that of a calibration.
 
     Raises:
         ConfigError: It is none of these, or an argument of the gate is wrong.
@@ -147,10 +140,7 @@ def fit_gate(confidences: Sequence[Sequence[float]]) -> ConfidenceGate:
     """The gate of a calibration: the 75th percentile of the highest confidences, the 25th of the relative gaps.
 
     Args:
-        confidences: Those of the branches of each problem, at least one problem, each with at least one branch.
-
-    Raises:
-        ValueError: There is no problem.
+        confidences: Of the branches of each problem; at least one problem, each with at least one branch.
 
     Reference:
         RKSC, calibration of the skip gate.

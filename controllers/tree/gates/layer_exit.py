@@ -18,8 +18,8 @@ class LayerExitFit:
     """How a rule does on the verdicts from which it was chosen.
 
     Attributes:
-        rule: The rule. None where no rule agrees often enough; then the last layer is read.
-        agreement: Share of the decisions that are equal to the decisions at full depth.
+        rule: None where no rule agrees often enough; then the last layer is read.
+        agreement: Share of the decisions that are equal to those at full depth.
         exit_share: Share of the verdicts that are read before the last layer.
         depth: Mean share of the layers that a verdict runs through.
     """

@@ -27,10 +27,6 @@ class AdaptiveBranching(Strategy):
         exploration: c of the bound, for `"widening"`.
         saturation: A subtree of at least 4 scores of which this share are the same is left alone; 1 never is.
         at_once: Nodes that are written at once; more than 5 make the tree wider than it would be.
-        max_depth: Depth at which solutions are written to their end.
-
-    Raises:
-        ConfigError: An argument is outside its range.
 
     Reference:
         Inoue et al., "Wider or Deeper? Scaling LLM Inference-Time Compute with Adaptive Branching Tree Search", arXiv

@@ -33,7 +33,6 @@ class Known:
         self.most_alike = 0  # how often the most frequent score occurs
 
     def saw(self, score: float) -> None:
-        """Count a score of its subtree."""
         self.values[score] += 1
         self.most_alike = max(self.most_alike, self.values[score])
 

@@ -23,10 +23,11 @@ class Strategy(ABC):
 
     `begin` gives a copy for one search. Its `ask` grows nodes to write, its `tell` takes in the score of a node. Nodes
     may be told in any order and more than once: what was told between two `ask`s is learnt in the order of the paths.
-    A subclass gives `_choose`, and `_learn` where it needs scores one by one.
+    A subclass gives `_choose`, and `_learn` where it needs scores one by one. Constructors raise ConfigError for an
+    argument outside its range.
 
     Attributes:
-        at_once: Most nodes that one `ask` gives; None for as many as the strategy has.
+        at_once: Most nodes that are written at once; None for as many as the strategy has.
         max_depth: Depth at which solutions are written to their end.
         used: Share of the search's budget that is used, in [0, 1]; the caller keeps it.
         num_open: Nodes that were asked for and not told.
@@ -40,12 +41,7 @@ class Strategy(ABC):
     score: dict[tuple[int, ...], float]
 
     def begin(self: S, root: Node, rng: np.random.Generator) -> S:
-        """The strategy for one search.
-
-        Args:
-            root: The tree's root. What a narrower search has written behind it stays as it is.
-            rng: All of its randomness.
-        """
+        """The strategy for one search; what a narrower search has written behind the root stays as it is."""
         search = copy.copy(self)
         search.root, search.rng = root, rng
         search.num_open, search.score, search._new = 0, {}, []
@@ -54,11 +50,7 @@ class Strategy(ABC):
         return search
 
     def ask(self, most: int | None = None) -> list[Node]:
-        """New nodes to write, of each parent together; none where the search is over, or waits for what is open.
-
-        Args:
-            most: Most nodes that are wanted; None for any number.
-        """
+        """At most `most` new nodes, siblings together; none where the search is over, or waits for what is open."""
         for node in sorted(self._new, key=lambda each: each.path):
             self._learn(node, self.score[node.path])
         self._new = []
@@ -170,11 +162,7 @@ class LevelStrategy(Strategy):
 
     @abstractmethod
     def _next(self, level: Sequence[Node]) -> Iterable[Node]:
-        """The parents of the next level, each as often as it has children; none ends the search.
-
-        Args:
-            level: What was written since, by path.
-        """
+        """The parents of the next level, each as often as it has children, by the last level; none ends the search."""
 
     def best(self, nodes: Iterable[Node]) -> list[Node]:
         """Nodes by score, best first; of equals the one with the lower path."""
@@ -190,12 +178,10 @@ def shared_out(num_children: int, parents: Sequence[Node]) -> list[Node]:
 
 
 def open_ones(nodes: Iterable[Node]) -> list[Node]:
-    """The nodes that something can be written behind."""
     return [node for node in nodes if not node.has_ended]
 
 
 def softmax(values: Sequence[float], temperature: float = 1.0) -> list[float]:
-    """exp(value / temperature), in ratio to the sum."""
     highest = max(values)
     weights = [math.exp((value - highest) / temperature) for value in values]
     total = math.fsum(weights)

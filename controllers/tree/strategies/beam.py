@@ -20,11 +20,7 @@ class Beam(LevelStrategy):
     Args:
         width: Steps of a level.
         keep: Beams that go on.
-        max_depth: Levels; the last one is written to the end.
         ended: `"compete"`: a solution that has ended takes one of the `keep` places. `"leave"`: it leaves the beams.
-
-    Raises:
-        ConfigError: An argument is outside its range.
 
     Reference:
         Snell et al., "Scaling LLM Test-Time Compute Optimally", arXiv 2408.03314 (n beams of which n / M go on, here

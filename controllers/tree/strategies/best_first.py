@@ -15,11 +15,7 @@ class BestFirst(Strategy):
     Args:
         branching: Children of a node.
         at_once: Nodes that are written at once; above `branching` several leaves are expanded together.
-        max_depth: Depth at which solutions are written to their end.
         first_ended: Whether the search ends once the best leaf of all is a solution that has ended.
-
-    Raises:
-        ConfigError: An argument is outside its range.
 
     Reference:
         Yao et al., "Tree of Thoughts", arXiv 2305.10601; TreeQuest's best-first search (2 children).

@@ -14,9 +14,6 @@ class BestOfN(LevelStrategy):
 
     Args:
         num_samples: How many solutions.
-
-    Raises:
-        ConfigError: It is below 1.
     """
 
     max_depth = 1

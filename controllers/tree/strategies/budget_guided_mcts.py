@@ -28,11 +28,6 @@ class BudgetGuidedMCTS(Strategy):
         initial: Children of a node that has none.
         root_visits: Whether visits of the root count, as in the paper's formula. The released code never counts them,
             so that it does not explore at the root at all.
-        at_once: Nodes that are written at once.
-        max_depth: Depth at which solutions are written to their end.
-
-    Raises:
-        ConfigError: An argument is outside its range.
 
     Reference:
         Miyamoto et al., "Budget-Guided Monte Carlo Tree Search", arXiv 2602.09574.

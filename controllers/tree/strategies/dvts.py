@@ -16,10 +16,6 @@ class DVTS(LevelStrategy):
     Args:
         trees: Independent trees.
         copies: Steps that a tree chooses among.
-        max_depth: Levels; the last one is written to the end.
-
-    Raises:
-        ConfigError: An argument is outside its range.
 
     Reference:
         Beeching, Tunstall and Rush, "Scaling test-time compute with open models", 2024 (n / M trees, here `trees`, of

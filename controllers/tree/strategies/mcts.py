@@ -20,11 +20,6 @@ class MCTS(VisitedTree):
         exploration: c.
         rollouts: Whether a child's value is the score of one solution that is written on from it to its end, which is
             an answer like any other; else it is the child's own score.
-        at_once: Nodes that are written at once.
-        max_depth: Depth at which solutions are written to their end.
-
-    Raises:
-        ConfigError: An argument is outside its range.
 
     Reference:
         Kocsis and Szepesvari, "Bandit based Monte-Carlo Planning", 2006; Liu et al., "Watch the Unobserved", arXiv

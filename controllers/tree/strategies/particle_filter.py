@@ -30,10 +30,6 @@ class ParticleFilter(LevelStrategy):
         temper_below: Weights are flattened while the effective sample size is below this share of the particles and
             less than half of the levels are done; 0 never flattens.
         sweeps: Particle Gibbs: filters one after the other; each but the first keeps a solution of the one before.
-        max_depth: Levels; the last one is written to the end.
-
-    Raises:
-        ConfigError: An argument is outside its range.
 
     Reference:
         Puri et al., "A Probabilistic Inference Approach to Inference-Time Scaling of LLMs", arXiv 2502.01618 (filter

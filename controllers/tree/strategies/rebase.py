@@ -22,10 +22,6 @@ class Rebase(LevelStrategy):
         allocation: `"paper"` rounds each share of the width. `"code"`, the authors', goes through the nodes, best
             first, and gives each the ceiling of its share of what is left.
         temperature: T; None takes that of the allocation, 0.1 in the paper and 0.2 in the code.
-        max_depth: Levels; the last one is written to the end.
-
-    Raises:
-        ConfigError: An argument is outside its range.
 
     Reference:
         Wu et al., "Inference Scaling Laws", arXiv 2408.00724, section 3.2 (B_i = B_(i-1) - C_i; W_j = Round(B_i
@@ -73,12 +69,7 @@ def rounded(shares: Sequence[float], width: int) -> list[int]:
 
 
 def running_ceilings(shares: Sequence[float], width: int) -> list[int]:
-    """The ceiling of each share of what is left of the width; their sum is never above it.
-
-    Args:
-        shares: Best first.
-        width: What is dealt out.
-    """
+    """The ceiling of each share (best first) of what is left of the width; their sum is never above it."""
     counts, left, total = [], width, math.fsum(shares)
     for share in shares:
         count = min(left, math.ceil(left * share / total - 1e-9)) if total > 0 else 0

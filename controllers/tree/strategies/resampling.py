@@ -14,14 +14,7 @@ Resampling = Literal["systematic", "multinomial"]
 
 
 def resampled(weights: Sequence[float], count: int, resampling: Resampling, rng: np.random.Generator) -> list[int]:
-    """Which particles go on, in rising order, one often.
-
-    Args:
-        weights: Of the particles; their sum is 1.
-        count: How many go on.
-        resampling: `"systematic"` draws at even positions from one offset; `"multinomial"` draws one by one.
-        rng: Of the draws.
-    """
+    """Which particles go on, in rising order, some of them repeatedly; the sum of `weights` is 1."""
     if resampling == "multinomial":
         return sorted(rng.choice(len(weights), size=count, p=weights).tolist())
     positions = (rng.random() + np.arange(count)) / max(1, count)

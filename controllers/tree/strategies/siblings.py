@@ -49,7 +49,6 @@ class Siblings:
             self._table[:, at] += by
 
     def drop(self, number: int) -> None:
-        """Take a child's row out."""
         at = self._find(number)
         if at is not None:
             num = len(self.numbers)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.tree import search as search_module
+from scaffolding_ext.controllers.tree import in_time
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.strategies.adaptive_branching import AdaptiveBranching
 from scaffolding_ext.controllers.tree.strategies.base import Strategy
@@ -206,8 +206,8 @@ def check(arguments, worker, rounds):
         return nodes
 
     with (
-        patch.object(search_module, "elapsed", lambda: worker.now),
-        patch.object(search_module, "SPARE", 0.0),  # a judge that is late is not waited for
+        patch.object(in_time, "elapsed", lambda: worker.now),
+        patch.object(in_time, "SPARE", 0.0),  # a judge that is late is not waited for
         patch.object(Strategy, "ask", ask),
         ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm,
     ):

@@ -12,6 +12,7 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.reward import RewardController
+from scaffolding_ext.controllers.tree import in_time
 from scaffolding_ext.controllers.tree import search as search_module
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.select import Leaf, Vote
@@ -533,7 +534,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now = 0.0
-        monkeypatch.setattr(search_module, "elapsed", lambda: self.now)
+        monkeypatch.setattr(in_time, "elapsed", lambda: self.now)
 
     async def passes(self, task):
         self.now += 1.0
@@ -572,8 +573,8 @@ class NearEnd:
     def __init__(self, monkeypatch, seconds, condition):
         self._began = False
         self._seconds, self._condition = seconds, condition
-        monkeypatch.setattr(search_module, "elapsed", self._elapsed)
-        monkeypatch.setattr(search_module, "SPARE", 0.2 / seconds)
+        monkeypatch.setattr(in_time, "elapsed", self._elapsed)
+        monkeypatch.setattr(in_time, "SPARE", 0.2 / seconds)
 
     def _elapsed(self):
         began, self._began = self._began, True
