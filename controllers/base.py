@@ -96,6 +96,11 @@ class BaseController(Controller):
         """The keywords of `process` that this controller obeys: sampling fields, and `thinking_budget`."""
         return frozenset()
 
+    def task_types(self) -> tuple[str, ...]:
+        """The types of questions for which the controller, or a sub-controller, has a plan; a request may name one."""
+        inner = (sub.task_types() for sub in sub_controllers(self) if isinstance(sub, BaseController))
+        return next(filter(None, inner), ())
+
     def __init__(self) -> None:
         super().__init__()
         self._capabilities: dict[str, Capabilities] = {}
@@ -346,3 +351,19 @@ def side_by_side(branches: Sequence[ControllerGenerator]) -> ParallelProcess:
 def honoured_by(controller: Controller) -> frozenset[str]:
     """The keywords that a request may give to a controller; a foreign controller has none."""
     return controller.honours() if isinstance(controller, BaseController) else frozenset()
+
+
+def checked_task_type(controller: Controller, name: str) -> str:
+    """The name of a type, if a request may give it to the controller.
+
+    Raises:
+        ConfigError: The controller has no plan for types, or none for this one.
+    """
+    known = attributes_of(controller).task_types() if "task_type" in honoured_by(controller) else ()
+    if name in known:
+        return name
+    if not known:
+        raise ConfigError(
+            f"is {name!r}, and {type(controller).__name__} has no plan for types: leave it out", "task_type"
+        )
+    raise ConfigError(f"is {name!r}; the plan has the types {', '.join(known)}: give one, or leave it out", "task_type")

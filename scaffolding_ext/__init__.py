@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # for type checkers, which cannot read the table below
     from scaffolding_ext.controllers.budgets.queue_aware_budget import (
         QueueAwareBudgetController as QueueAwareBudgetController,
     )
+    from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareController as QueueAwareController
     from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController as DynasorCoTController
     from scaffolding_ext.controllers.draft_target.conformal_draft_target import (
         ConformalDraftTargetController as ConformalDraftTargetController,
@@ -86,7 +87,7 @@ _NAMES = {
     "controllers.vote.majority_vote": "MajorityVoteController",
     "controllers.basic.native_generation": "NativeGenerationController",
     "controllers.basic.process_reward": "ProcessRewardController",
-    "controllers.budgets.queue_aware_budget": "QueueAwareBudgetController",
+    "controllers.budgets.queue_aware_budget": "QueueAwareBudgetController QueueAwareController",
     "controllers.reward": "RewardController",
     "errors": (
         "ArgumentTypeError CloneError ConfigError DatasetError EngineError InvalidTaskError InvalidYieldError "

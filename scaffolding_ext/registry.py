@@ -315,6 +315,7 @@ controllers = Registry(
         "QueueAwareBudgetController": (
             "scaffolding_ext.controllers.budgets.queue_aware_budget:QueueAwareBudgetController"
         ),
+        "QueueAwareController": "scaffolding_ext.controllers.budgets.queue_aware_budget:QueueAwareController",
         "MajorityVoteController": "scaffolding_ext.controllers.vote.majority_vote:MajorityVoteController",
         "DeepConfController": "scaffolding_ext.controllers.vote.deepconf:DeepConfController",
         "BestOfNController": "scaffolding_ext.controllers.basic.best_of_n:BestOfNController",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
@@ -77,11 +78,11 @@ class TaskTypes(CalibrationFile):
 
 
 class PlannedBudgets(CalibrationFile):
-    """Budgets of a demand.
+    """Budgets of a demand: tokens, or numbers of the settings that a stack has.
 
     Attributes:
-        budgets: Tokens by name of the type.
-        mixture_budget: Tokens of a question whose type is not known: the best of one budget for all types.
+        budgets: By name of the type.
+        mixture_budget: That of a question whose type is not known: the best of one budget for all types.
         forecast: What the budgets come to, for people; None stands for an infinite time.
     """
 
@@ -93,6 +94,21 @@ class PlannedBudgets(CalibrationFile):
     mixture_budget: int
     forecast: dict[str, float | None] = Field(default_factory=dict)
     uniform_forecast: dict[str, float | None] = Field(default_factory=dict)
+
+    @classmethod
+    def read(cls, plan: str | os.PathLike[str] | Mapping[str, Any]) -> PlannedBudgets:
+        """The plan of a file, or of the plain data of one.
+
+        Raises:
+            ConfigError: The file cannot be read, or the data is no plan.
+        """
+        if not isinstance(plan, Mapping):
+            return cls.load(plan)
+        try:
+            return cls.model_validate(plan)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ConfigError(f"is no plan: {first['msg']}", ".".join(map(str, first["loc"]))) from error
 
     @classmethod
     def of(cls, demand: Demand, **origin: str | None) -> PlannedBudgets:

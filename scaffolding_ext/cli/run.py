@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @model_options
 @set_option
 @click.option("--seed", type=int, help="Seed of the run instead of the stack file's.")
+@click.option("--task_type", help="Type of the question, for a stack with a plan by type.")
 @click.option(
     "--timeout",
     type=Finite(min=0, min_open=True),
@@ -49,6 +50,7 @@ def run(
     overrides: tuple[str, ...],
     own_model: OwnModel,
     seed: int | None,
+    task_type: str | None,
     timeout: float | None,
     execution_trace: Path | None,
     as_json: bool,
@@ -59,6 +61,7 @@ def run(
     Example:
       scaffolding-ext run "Start with 5. Apply a+3,b-2. Find the total." --config configs:dynasor_cot --seed 1
     """
+    from scaffolding_ext.controllers.base import checked_task_type
     from scaffolding_ext.errors import OutputError
     from scaffolding_ext.host.arguments import checked_prompt
 
@@ -67,7 +70,8 @@ def run(
     with families_told(), started(config, timeout) as llm:
         llm.record_execution = execution_trace is not None
         left = None if timeout is None else max(0.001, timeout - (time.monotonic() - began))
-        result = llm.generate(prompt, timeout=left)
+        named = {} if task_type is None else {"task_type": checked_task_type(llm.prototype_controller, task_type)}
+        result = llm.generate(prompt, timeout=left, **named)
     if execution_trace is not None and result.execution is not None:
         try:
             result.execution.save(execution_trace, result.id)
@@ -84,6 +88,8 @@ def run(
         click.echo(
             "Note: this output has no answer that can be read; `scaffolding-ext check STACK` says why.", err=True
         )
+    if result.program.ledger.task_type is not None:
+        click.echo(f"type         {result.program.ledger.task_type}")
     for purpose, counts in result.program.ledger.by_purpose.items():
         figures = ", ".join(f"{number} {name}" for name, number in counts._asdict().items())
         click.echo(f"{purpose!s:<13}{figures}")

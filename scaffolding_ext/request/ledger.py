@@ -27,6 +27,7 @@ class Ledger:
     """Every token of a program, by purpose and by how it was had.
 
     Attributes:
+        task_type: The type of the question, where a plan has served it by its type.
         num_suffix_tokens: Tokens of the suffixes with which chains were asked; `by_purpose` holds them, too.
         num_unmetered_tasks: Tasks whose worker gave nothing from which tokens could be counted.
         queue_seconds: How long the program's tasks waited in engines that tell it, all together.
@@ -34,10 +35,18 @@ class Ledger:
     """
 
     # Counts are kept as plain tuples: unlike named ones, the garbage collector need not look at them.
-    __slots__ = ("_counts", "most_blocks_held", "num_suffix_tokens", "num_unmetered_tasks", "queue_seconds")
+    __slots__ = (
+        "_counts",
+        "most_blocks_held",
+        "num_suffix_tokens",
+        "num_unmetered_tasks",
+        "queue_seconds",
+        "task_type",
+    )
 
     def __init__(self) -> None:
         self._counts: dict[Purpose, tuple[int, int, int]] = {}
+        self.task_type: str | None = None
         self.num_suffix_tokens = 0
         self.num_unmetered_tasks = 0
         self.queue_seconds = 0.0
@@ -101,6 +110,7 @@ class Ledger:
             "total": self.total._asdict(),
             "by_purpose": {str(purpose): counts._asdict() for purpose, counts in self.by_purpose.items()},
             "num_unmetered_tasks": self.num_unmetered_tasks,
+            **({} if self.task_type is None else {"task_type": self.task_type}),
             **({"num_suffix_tokens": self.num_suffix_tokens} if self.num_suffix_tokens else {}),
             **({"queue_seconds": round(self.queue_seconds, 6)} if self.queue_seconds else {}),
             **({} if self.most_blocks_held is None else {"most_blocks_held": self.most_blocks_held}),

@@ -25,7 +25,6 @@ _ANYTHING = None
 _FURTHER: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
     {
         "user": _ANYTHING,
-        "metadata": _ANYTHING,
         "safety_identifier": _ANYTHING,
         "prompt_cache_key": _ANYTHING,
         "parallel_tool_calls": _ANYTHING,
@@ -166,6 +165,7 @@ class Body(BaseModel):
     thinking_budget: _Count | None = None
     thinking_token_budget: _Count | None = None  # as vLLM has it
     scaffolding: dict[str, Any] | None = None
+    metadata: Any = None  # its `task_type` is read where the stack has types
 
     @property
     def stops(self) -> list[str]:

@@ -33,6 +33,10 @@ class Metrics:
         self._forced = Counter(
             "forced_answers", "Answers that chains were made to give, by the cause.", ["model", "cause"], **own
         )
+        self._types = Counter("typed_choices", "Choices by the type of their question.", ["model", "task_type"], **own)
+        self._typed_tokens = Counter(
+            "typed_decoded_tokens", "Decoded tokens by the type of the question.", ["model", "task_type"], **own
+        )
         self._audits = Counter("audits", "Audits by what they found.", ["model", "finding"], **own)
         self._seconds = Histogram("request_seconds", "Time to an answer's end.", ["model"], buckets=_SECONDS, **own)
         self._first = Histogram(
@@ -60,6 +64,9 @@ class Metrics:
         self._of(self._exits, model, reason).inc()
         for cause, number in forced_answers(program.trace).items():
             self._of(self._forced, model, cause).inc(number)
+        if program.ledger.task_type is not None:
+            self._of(self._types, model, program.ledger.task_type).inc()
+            self._of(self._typed_tokens, model, program.ledger.task_type).inc(program.ledger.num_decoded)
         for purpose, counts in program.ledger.by_purpose.items():
             for how, number in zip(counts._fields, counts, strict=True):
                 if number:

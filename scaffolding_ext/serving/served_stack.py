@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scaffolding_ext.controllers.base import BaseController, attributes_of, honoured_by
+from scaffolding_ext.controllers.base import BaseController, attributes_of, checked_task_type, honoured_by
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -151,6 +151,8 @@ class ServedStack:
     def document(self) -> dict[str, Any]:
         """Its entry in `/v1/models`."""
         about = {"controller": type(self.variants.own).__name__, "knobs": sorted(self.variants.knobs)}
+        if types := attributes_of(self.variants.own).task_types():
+            about["task_types"] = list(types)
         entry = {"id": self.name, "object": "model", "created": 0, "owned_by": "scaffolding_ext", "scaffolding": about}
         return entry if self.context_len is None else entry | {"max_model_len": self.context_len}
 
@@ -168,7 +170,9 @@ class ServedStack:
             raise _no_deadline()
         if deadline is not None and not 0 < deadline <= _MOST_SECONDS:
             raise _no_deadline()
+        named = given.pop("task_type", None)
         controller = self.variants.of(given)
+        task_type = _task_type(controller, named, body.metadata)
         is_raw = isinstance(body, CompletionBody)
         prompts: list[tuple[str, list[Turn]]] = (
             [(self._text(prompt), []) for prompt in body.prompts]
@@ -181,6 +185,8 @@ class ServedStack:
             raise ApiError(400, f"n {message}", "invalid_value", "n")
         reading = self._reading(body, is_raw)
         kwargs = self._kwargs(body, controller, reading)
+        if task_type is not None:
+            kwargs["task_type"] = task_type
         if is_raw and isinstance(controller, BaseController):
             kwargs["raw"] = True
         tools = kwargs.get("tools", ())
@@ -436,6 +442,29 @@ class ServedStack:
                 raise ApiError(400, message, "context_length_exceeded", "messages")
             lengths.append(length)
         return None if self.tokenized is None else sum(lengths)
+
+
+def _task_type(controller: Any, named: Any, metadata: Any) -> str | None:
+    """The type that a request names: in `scaffolding`, or in `metadata`, which a stack without types does not read.
+
+    Raises:
+        ApiError: The stack has no plan for that type, or the request names two types.
+    """
+    has_types = bool(attributes_of(controller).task_types())
+    noted = metadata.get("task_type") if isinstance(metadata, Mapping) and has_types else None
+    given = {key: value for key, value in (("scaffolding", named), ("metadata", noted)) if value is not None}
+    for key, value in given.items():
+        name = f"{key}.task_type"
+        if not isinstance(value, str):
+            raise ApiError(400, f"{name}: must be a text", "invalid_value", name)
+        try:
+            checked_task_type(controller, value)
+        except ConfigError as error:
+            raise ApiError(400, f"{name}: {error.message}", "invalid_value", name) from None
+    if len(set(given.values())) > 1:
+        message = f"scaffolding.task_type is {named!r} and metadata.task_type is {noted!r}: give one of them"
+        raise ApiError(400, message, "invalid_value", "scaffolding.task_type")
+    return next(iter(given.values()), None)
 
 
 def _no_deadline() -> ApiError:

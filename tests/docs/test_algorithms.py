@@ -19,6 +19,7 @@ INSIDE_OTHERS |= {
     "TreeInferenceController",
     "ResultRewardController",
 }  # around TensorRT-LLM's own trees: docs/algorithms/search.md
+INSIDE_OTHERS |= {"QueueAwareController"}  # `tune --cost queue` writes its stacks: docs/budgets.md
 PLAIN = {"NativeGenerationController", "DynasorGenerationController"}  # the latter is upstream's name of DynasorCoT
 
 

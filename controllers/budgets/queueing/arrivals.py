@@ -21,18 +21,26 @@ class DriftBounds:
     Attributes:
         rate: Largest difference from the planned rate, as a share of it.
         mix: Largest total variation between the shares of the types and the planned ones, in (0, 1].
+        window: Arrivals that are held against the plan together.
+        level: Largest p-value of a drift.
+        in_a_row: Windows that must drift one after the other before a new plan is made.
+        most: The rate of a new plan is at most so many times that of the first plan, and at least its inverse.
     """
 
     rate: float = 0.25
     mix: float = 0.15
     window: int = 100
     level: float = 0.01
+    in_a_row: int = 2
+    most: float = 4.0
 
     def __post_init__(self) -> None:
         require.number("rate", self.rate, above=0)
         require.share("mix", self.mix)
         require.whole("window", self.window, least=10)
         require.number("level", self.level, above=0, below=1)
+        require.whole("in_a_row", self.in_a_row)
+        require.number("most", self.most, least=1)
 
 
 class Arrivals(NamedTuple):

@@ -130,7 +130,12 @@ def _asked_with(question: str, options: Sequence[str]) -> str:
 
 
 _ANY = Format(
-    {"prompt": ("problem", "question", "prompt"), "target": ("answer", "target"), "id": ("id",), "kind": ("kind",)}
+    {
+        "prompt": ("problem", "question", "prompt"),
+        "target": ("answer", "target"),
+        "id": ("id",),
+        "kind": ("kind", "task_type"),
+    }
 )
 FORMATS = {
     "math500": Format(

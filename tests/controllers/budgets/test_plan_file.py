@@ -83,7 +83,7 @@ def arrive(live: LivePlan, rate: float, shares: list[float], number: int) -> lis
 
 
 def test_a_plan_in_use_follows_the_rate() -> None:
-    live = LivePlan(PlannedBudgets.of(DEMANDS[0]), DriftBounds(window=100))
+    live = LivePlan(PlannedBudgets.of(DEMANDS[0]), DriftBounds(window=100, in_a_row=1))
     before = dict(live.plan.budgets)
     (first, *_) = arrive(live, 0.6, [0.7, 0.3], 101)
     assert first["rate_drifted"]
@@ -92,11 +92,14 @@ def test_a_plan_in_use_follows_the_rate() -> None:
     assert live.plan.demand.shares == DEMANDS[0].shares
     assert all(live.plan.budgets[name] < before[name] for name in before)
     assert json.loads(json.dumps(first))["budgets"] == live.plan.budgets
-    assert arrive(LivePlan(live.plan, DriftBounds(window=100)), live.plan.demand.arrival_rate, [0.7, 0.3], 301) == []
+    assert (
+        arrive(LivePlan(live.plan, DriftBounds(window=100, in_a_row=1)), live.plan.demand.arrival_rate, [0.7, 0.3], 301)
+        == []
+    )
 
 
 def test_a_plan_in_use_follows_the_mix() -> None:
-    live = LivePlan(PlannedBudgets.of(DEMANDS[0]), DriftBounds(window=200))
+    live = LivePlan(PlannedBudgets.of(DEMANDS[0]), DriftBounds(window=200, in_a_row=1))
     (figures,) = arrive(live, 0.3, [0.2, 0.8], 201)
     assert figures["mix_drifted"]
     assert live.plan.demand.arrival_rate == 0.3

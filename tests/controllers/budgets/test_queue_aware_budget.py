@@ -12,9 +12,15 @@ import pytest
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets
-from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
+from scaffolding_ext.controllers.budgets.queue_aware_budget import (
+    LivePlan,
+    QueueAwareBudgetController,
+    QueueAwareController,
+)
 from scaffolding_ext.controllers.budgets.queueing import TaskType
+from scaffolding_ext.controllers.budgets.queueing.arrivals import DriftBounds
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
+from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
@@ -139,8 +145,9 @@ def run(asked: QueueAwareBudgetController, clock: FakeClock, name: str) -> list[
     return program.trace
 
 
-def test_it_plans_anew_where_the_rate_drifts() -> None:
-    asked, clock = controller(drift={"window": 20, "rate": 0.5}), FakeClock(0.0)
+def test_it_plans_anew_where_the_rate_drifts(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    asked, clock = controller(drift={"window": 20, "rate": 0.5, "in_a_row": 1}), FakeClock(0.0)
     traces = []
     for number in range(41):
         clock.advance(1.0)  # a question a second; planned are 0.3
@@ -150,10 +157,81 @@ def test_it_plans_anew_where_the_rate_drifts() -> None:
     assert number == 20
     assert event["arrival_rate"]["value"] == 1.0
     assert event["rate_drifted"]
+    assert event["budgets_before"] == PLAN.budgets
+    assert event["budgets"] == asked.live.plan.budgets
+    (said,) = [entry.getMessage() for entry in caplog.records if "planned anew" in entry.getMessage()]
+    assert str(dict(PLAN.budgets)) in said
+    assert str(dict(asked.live.plan.budgets)) in said
     budgets = [event["given"] for event in traces[-1] if event["event"] == "queue_budget"]
     assert budgets == [asked.live.plan.budgets["sums" if 40 % 3 != 2 else "proofs"]]
     assert budgets[0] < SUMS
     assert PLAN.budgets["sums"] == SUMS
+
+
+def test_one_drifted_window_is_not_enough() -> None:
+    clock, live = FakeClock(0.0), LivePlan(PLAN, DriftBounds(rate=0.5, window=20))
+
+    def window(gap: float) -> list[dict[str, Any]]:
+        found = []
+        for number in range(20):
+            clock.advance(gap)
+            found.append(live.arrived(clock(), ("sums", "sums", "proofs")[number % 3]))
+        return [each for each in found if each is not None]
+
+    live.arrived(0.0, "sums")
+    assert [len(window(gap)) for gap in (1.0, 1 / 0.3, 1.0)] == [0, 0, 0]  # the calm one between them starts anew
+    assert len(window(1.0)) == 1
+    assert live.plan.demand.arrival_rate == 1.0
+
+
+def test_the_rate_of_a_new_plan_is_bounded_by_the_first_plan_s() -> None:
+    live = LivePlan(PLAN, DriftBounds(window=10, in_a_row=1, most=2.0))
+    times = [0.001 * number for number in range(31)]  # a thousand a second
+    replans = [found for at in times if (found := live.arrived(at, "sums")) is not None and found["rate_drifted"]]
+    assert live.plan.demand.arrival_rate == 2 * PLAN.demand.arrival_rate
+    assert replans[0]["arrival_rate"]["value"] == pytest.approx(1000)
+    assert all(found["mix_drifted"] for found in replans[1:])  # at the bound the rate alone makes no further plan
+
+
+SETTINGS = PlannedBudgets.of(
+    Demand(
+        (
+            MeasuredType("sums", 0.5, (0, 1), (0.9, 0.92), (1.0, 3.0)),
+            MeasuredType("proofs", 0.5, (0, 1), (0.2, 0.9), (1.0, 3.0)),
+        ),
+        *(0.1, 30.0, 1),
+    )
+)
+
+
+def vote_or_chain(plan: Any = SETTINGS, **arguments: Any) -> QueueAwareController:
+    chain = NativeGenerationController({"temperature": 1.0})
+    return QueueAwareController(plan, [chain, MajorityVoteController(chain, 3, allocation=None)], **arguments)
+
+
+def test_each_type_has_its_own_setting() -> None:
+    assert SETTINGS.budgets == {"sums": 0, "proofs": 1}
+    with ScaffoldingLlm(vote_or_chain(), {"generation": ScriptedWorker("It is \\boxed{4}.")}) as llm:
+        results = [llm.generate("What?", task_type=name) for name in ("sums", "proofs")]
+    assert [len(events(result, "vote")) for result in results] == [0, 1]
+    assert [events(result, "queue_setting")[0]["setting"] for result in results] == [0, 1]
+    assert [result.program.ledger.to_json()["task_type"] for result in results] == ["sums", "proofs"]
+
+
+def test_settings_have_a_plan_that_counts_them() -> None:
+    inline = vote_or_chain(SETTINGS.model_dump(mode="json"))
+    assert inline.live.plan == SETTINGS
+    assert inline.task_types() == ("sums", "proofs")
+    with pytest.raises(ConfigError, match="has 2 controllers, and the plan counts settings from 0 to -1"):
+        vote_or_chain(PLAN)
+    with pytest.raises(ConfigError, match="is no plan") as caught:
+        vote_or_chain({"demand": {}})
+    assert caught.value.key.startswith("plan")
+
+
+def test_a_vote_over_a_plan_has_its_types_too() -> None:
+    assert MajorityVoteController(controller(), 2).task_types() == ("sums", "proofs")
+    assert MajorityVoteController(NativeGenerationController(), 2).task_types() == ()
 
 
 def test_a_plan_of_another_model_is_warned_of() -> None:
