@@ -125,7 +125,7 @@ class Trial:
             self._add("first to finish", setting)
         votes = labelled_votes(self.recording)
         for name, (plainness, rules) in rules_to_try(self.recording, votes).items():
-            fitted = self._fitted(name, rules, votes) if rules[0].is_fitted else [None] * len(rules)
+            fitted = self._fitted(name, rules, votes) if rules and rules[0].is_fitted else [None] * len(rules)
             for rule, played in zip(rules, fitted, strict=True):
                 setting = Setting(Whole(), self.recording.num_samples, rule, plainness=plainness)
                 self._add(name, setting, played)
