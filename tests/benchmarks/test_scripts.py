@@ -29,6 +29,7 @@ PLOTTED = tuple(
         "kv_sharing",
         "phrasings",
         "queueing",
+        "real",
         "real_model",
         "scheduling",
         "stopping",

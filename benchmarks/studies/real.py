@@ -1,0 +1,458 @@
+"""What is saved on recorded samples of real models: every row is a call of `Trial`, and runs no model.
+
+    python -m benchmarks.studies.real --data FOLDER --part votes --plot_path real_votes.png --json
+
+FOLDER holds the recordings (`SETS` names their files). Without it, samples are simulated.
+
+*votes*: for each set the choice of `tune`, judged on questions or runs that did not choose, beside one sample, plain
+votes of as many tokens, Adaptive-Consistency .90, doubling, the oracle and our default; what weights give; and which
+default of `LeaderChange` is best over all sets. *runs*: the default on each run that has tokens. *chains*: stops and
+cuts of thinking chains, and votes weighed by the probability of the asked answer. *budgets*: one budget for all
+questions. *loops*: chains that repeat themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+
+from benchmarks._lib.command import benchmark, plotted, size
+from benchmarks._lib.drawing import Figures, drawing, of, point
+from benchmarks._lib.report import Report
+from benchmarks._lib.stops import add_stops
+from scaffolding_ext.answers import extract
+from scaffolding_ext.controllers.chain import Probe
+from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.repetition import CHARACTERS, Loops
+from scaffolding_ext.controllers.vote.allocation.data_set import evenness, skyline, spend, unsettledness
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.controllers.vote.voting import elect, vote
+from scaffolding_ext.evaluation.recordings.read import read_recording
+from scaffolding_ext.evaluation.recordings.recording import Looks, RecordedQuestion, Recording
+from scaffolding_ext.evaluation.run.jsonl import read_rows
+from scaffolding_ext.evaluation.trial.chains import Cut, Stopped, Whole
+from scaffolding_ext.evaluation.trial.choice import Cheapest, MostAccurate
+from scaffolding_ext.evaluation.trial.plays import PLAIN_VOTES, Trial
+from scaffolding_ext.evaluation.trial.space import Setting, labelled_votes, numbers_to_try
+from scaffolding_ext.evaluation.trial.vote_replay import Played
+from scaffolding_ext.stats.power import required_num_questions
+
+EPOCH, CONSOL = "epoch_votes.jsonl.gz", "consol_votes.jsonl.gz"
+R1, GEMMA = "r1_distill_8b_math500_80_samples.jsonl.gz", "gemma4_12b_probes.jsonl.gz"
+TEXTS = "r1_distill_8b_math500_draft_only.jsonl.gz"
+AIME, GPQA = "OTIS Mock AIME, 8", "GPQA Diamond, 8"
+SETS = {
+    AIME: (EPOCH, "OTIS", 8),
+    GPQA: (EPOCH, "GPQA", 8),
+    "R1-Distill-8B, MATH-500, 16": (R1, None, 16),
+    "R1-Distill-8B, MATH-500, 64": (R1, None, 64),
+    "gpt-4o-mini, GSM8K, 40": (CONSOL, "gsm", 40),
+    "gpt-4o-mini, MedQA, 40": (CONSOL, "medqa", 40),
+}
+CHOSEN_ALIKE = ("LeaderChange", "Adaptive-Consistency", "doubling")
+MAX_LOSS = 0.003
+BAR = -0.01  # accuracy over the full vote, whose lower end the power is about
+DEFAULT_LOSS = 0.205  # points: 0.2, rounded to two digits
+GRID = [
+    LeaderChange(miss=miss, concentration=concentration, leap=leap)
+    for concentration in (0.5, 1.0, 2.0)
+    for leap in (1.0, 2.0)
+    for miss in (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
+]
+DEFAULT, TUNED = "default", "chosen"
+SIMULATED = "simulated"
+RANDOM_SET, SELECTED_SET = "gpqa_diamond_gemma4_12b_seed0", "matched_controls_gemma4_12b"
+TASKS = {"GPQA": "gpqa_diamond", "MMLU-Pro": "mmlu_pro"}
+BUDGET = 0.25  # of the tokens of all chains
+BUDGETS = (0.1, 0.2, 0.3, 0.5)
+LOOP_STEP = 64 * CHARACTERS
+
+
+def simulated_recording(num_questions: int, rng: np.random.Generator, num_samples: int = 16) -> Recording:
+    """Votes whose questions have a chance of .2 to 1; wrong samples scatter over four answers, one in 20 has none.
+
+    Every chain has looks at its tenths. At each tenth it already gives its last answer with that probability.
+    """
+    questions = []
+    for number in range(num_questions):
+        right = rng.random(num_samples) < rng.uniform(0.2, 1.0)
+        classes = np.where(right, 0, rng.integers(1, 5, num_samples))
+        classes[rng.random(num_samples) < 0.05] = -1
+        tokens = 10 * rng.integers(10, 50, num_samples)
+        looks = [
+            _simulated_looks(own, length, rng) for own, length in zip(classes.tolist(), tokens.tolist(), strict=True)
+        ]
+        missing: Any = frozenset({"seconds", "logprobs", "rewards", "texts"})
+        questions.append(
+            RecordedQuestion(
+                f"q{number}",
+                SIMULATED,
+                SIMULATED,
+                classes,
+                classes == 0,
+                0,
+                list("01234"),
+                tokens,
+                looks=looks,
+                missing=missing,
+            )
+        )
+    return Recording(questions, [SIMULATED], "sha256:simulated")
+
+
+def _simulated_looks(answer_class: int, length: int, rng: np.random.Generator) -> Looks:
+    probes, forced = [], []
+    for tenth in range(1, 11):
+        own = answer_class if rng.random() < tenth / 10 else int(rng.integers(0, 5))
+        logprobs = (float(np.log(rng.uniform(0.3, 1.0))),)
+        probes.append(Probe(Prefix(length * tenth // 10, "", None, None), str(own), own, False, str(own), logprobs))
+        forced.append(own)
+    ones = np.ones(10, dtype=np.int64)
+    return Looks(probes, np.array(forced), ones, ones, length)
+
+
+def recordings(data: Path | None, num_simulated: int, rng: np.random.Generator) -> Iterator[tuple[str, Recording]]:
+    """The recordings of the folder, by name; simulated votes without one."""
+    if data is None:
+        yield SIMULATED, simulated_recording(num_simulated, rng)
+        return
+    for name, (file, task, num_samples) in SETS.items():
+        yield name, read_recording([data / file], task=task, num_samples=num_samples)
+
+
+# ---- votes
+
+
+def add_row(report: Report, name: str, played: Played, trial: Trial) -> None:
+    """Accuracy, tokens, points over the full vote and rounds of a setting; whole runs are resampled where there are."""
+    full, groups = trial.full, trial.groups
+    report.difference(f"{name}: right", played.right, questions=groups)
+    report.ratio(f"{name}: tokens, share of all", played.costs["decoded"], full.costs["decoded"], groups)
+    report.difference(f"{name}: points", played.right, full.right, groups, scale=100)
+    report.figure(f"{name}: rounds", float(played.rounds.mean()))
+
+
+def add_votes(report: Report, name: str, recording: Recording) -> tuple[list[float], list[float]]:
+    """Every row of one set; shares and losses (points) of the settings of `GRID`."""
+    goal, num_samples = Cheapest(MAX_LOSS), recording.num_samples
+    trial = Trial(recording)
+    trial.try_all()
+    report.figure(f"{name}: questions", len(recording.questions))
+    report.figure(f"{name}: groups", int(trial.groups.max()) + 1)
+    rows = trial.baselines(goal) | {
+        f"{each}, chosen": trial.judged(goal, {each: trial.lists[each]}) for each in CHOSEN_ALIKE
+    }
+    rows |= {
+        DEFAULT: trial.play(Setting(Whole(), num_samples, LeaderChange())),
+        TUNED: trial.judged(goal),
+        **{f"vote of {each}": trial.play(Setting(Whole(), each)) for each in numbers_to_try(num_samples)},
+    }
+    for row, played in rows.items():
+        add_row(report, f"{name}: {row}", played, trial)
+    chosen = rows[TUNED]
+    as_many = trial.judged(
+        MostAccurate(float(chosen.costs["decoded"].sum() / trial.full.costs["decoded"].sum())),
+        {PLAIN_VOTES: trial.lists[PLAIN_VOTES]},
+    )
+    add_row(report, f"{name}: plain vote of as many tokens", as_many, trial)
+    report.difference(
+        f"{name}: {TUNED} over a plain vote of as many tokens, points",
+        chosen.right,
+        as_many.right,
+        trial.groups,
+        scale=100,
+    )
+    differences = chosen.right - trial.full.right
+    needed = required_num_questions(differences, bar=BAR, max_num_questions=100_000, rng=report.rng)
+    report.figure(f"{name}: questions for power .9 at {100 * BAR:g} points", needed or np.nan)
+    low = report.figures[f"{name}: {TUNED}: points"]["low"]
+    report.bar(f"{name}: {TUNED}: points, lower end", np.nan if low is None else low, ">=", 100 * BAR)
+    upper = report.figures[f"{name}: {TUNED}: tokens, share of all"]["value"]
+    rival = report.figures[f"{name}: Adaptive-Consistency .90: tokens, share of all"]["value"]
+    report.bar(f"{name}: {TUNED}: tokens beside Adaptive-Consistency .90", upper / rival, "<=", 1.0)
+    for weight in trial.votes.samples.weights:
+        ending = Whole(is_asked=weight == "answer_probability")
+        for number in (num_samples, max(2, num_samples // 4)):
+            ours, plain = (trial.play(Setting(ending, number, weight=each)) for each in (weight, None))
+            row = f"{name}: vote of {number} by {weight}"
+            report.difference(f"{row}: points over the plain vote", ours.right, plain.right, trial.groups, scale=100)
+            report.ratio(
+                f"{row}: tokens, share of the plain vote's",
+                ours.costs["decoded"],
+                trial.play(Setting(Whole(), number)).costs["decoded"],
+                trial.groups,
+            )
+    played_grid = [trial.play(Setting(Whole(), num_samples, rule)) for rule in GRID]
+    full = trial.full.costs["decoded"].sum()
+    return (
+        [float(each.costs["decoded"].sum() / full) for each in played_grid],
+        [100 * float((trial.full.right - each.right).mean()) for each in played_grid],
+    )
+
+
+def add_best_default(report: Report, grid: Mapping[str, tuple[list[float], list[float]]]) -> None:
+    """The setting of `GRID` that is cheapest over all sets, and loses at most 0.2 points on each with gold answers."""
+    shares, losses = (np.array([each[place] for each in grid.values()]) for place in (0, 1))
+    means = np.where((losses <= DEFAULT_LOSS).all(axis=0), shares.mean(axis=0), np.inf)
+    best = int(np.argmin(means))
+    for field in ("miss", "concentration", "leap"):
+        report.figure(f"best default: {field}", getattr(GRID[best], field))
+    report.figure("best default: tokens, share of all, mean over the sets", float(shares.mean(axis=0)[best]))
+
+
+def votes(report: Report, data: Path | None, num_simulated: int) -> None:
+    """All sets."""
+    grid = {}
+    for name, recording in recordings(data, num_simulated, report.rng):
+        found = add_votes(report, name, recording)
+        if recording.measure == "accuracy":
+            grid[name] = found
+    add_best_default(report, grid)
+
+
+def runs(report: Report, data: Path | None, num_simulated: int) -> None:
+    """The default on each run that has tokens: a dot a run."""
+    if data is None:
+        trials = [(SIMULATED, Trial(simulated_recording(num_simulated, report.rng)))]
+    else:
+        every = [
+            (task, read_recording([data / EPOCH], task=task, num_samples=number))
+            for task, number in (("OTIS", 8), ("OTIS", 4), ("GPQA", 8))
+        ]
+        trials = [(task, Trial(recording)) for task, recording in every]
+    seen = set[str]()
+    for task, trial in trials:
+        played = trial.play(Setting(Whole(), trial.recording.num_samples, LeaderChange()))
+        for run in sorted(set(trial.recording.runs) - seen):
+            seen.add(run)
+            own = np.array(trial.recording.runs) == run
+            name = f"{task}, {trial.recording.num_samples} samples, {run}"
+            report.ratio(
+                f"{name}: tokens, share of all", played.costs["decoded"][own], trial.full.costs["decoded"][own]
+            )
+            report.difference(f"{name}: points", played.right[own], trial.full.right[own], scale=100)
+
+
+# ---- chains
+
+
+def only(recording: Recording, run: str) -> Recording:
+    """The questions of one run."""
+    return recording.taking([index for index, own in enumerate(recording.runs) if own == run])
+
+
+class Tenths(NamedTuple):
+    """Whether the plain and the weighed vote are right at each look; shapes [num_questions, num_looks]."""
+
+    plain: Any
+    weighed: Any
+
+
+def votes_at_looks(recording: Recording) -> Tenths:
+    """Votes over the answers that the chains give at each look, plain and by their probabilities."""
+    plain, weighed = [], []
+    for question in recording.questions:
+        looks = question.looks or ()
+        rows = []
+        for place in range(1, min(len(each.probes) for each in looks)):
+            probes = [each.probes[place] for each in looks]
+            classes = [probe.answer_class for probe in probes]
+            weights = [probe.confidence or 0.0 for probe in probes]
+            rows.append((vote(classes) == question.target, elect(classes, weights).winner == question.target))
+        plain.append([float(each[0]) for each in rows])
+        weighed.append([float(each[1]) for each in rows])
+    num_looks = min(map(len, plain))
+    return Tenths(*(np.array([each[:num_looks] for each in rows]) for rows in (plain, weighed)))
+
+
+def add_weighed(report: Report, name: str, recording: Recording, cohorts: Sequence[str]) -> None:
+    """Weighed votes of cut chains, all together and by cohort."""
+    found = votes_at_looks(recording)
+    for place in range(found.plain.shape[1]):
+        for cohort in ("all", *sorted(set(cohorts))):
+            own = np.array([cohort in ("all", each) for each in cohorts])
+            row = f"{name}: {cohort}, look {place + 1}"
+            report.difference(f"{row}: plain vote: right", found.plain[own, place])
+            report.difference(f"{row}: weighed vote: right", found.weighed[own, place])
+            report.difference(
+                f"{row}: weighed over plain, points", found.weighed[own, place], found.plain[own, place], scale=100
+            )
+
+
+def add_quarter(report: Report, name: str, recording: Recording) -> None:
+    """What `tune` chooses for a quarter of the tokens, cross-fitted, beside the cut, the stop and the plain vote."""
+    trial, goal = Trial(recording), MostAccurate(BUDGET)
+    trial.try_all()
+    own: dict[str, dict[str, list[Setting]]] = {"chosen": {}, "plain vote": {}, "cut": {}, "stop": {}}
+    own["chosen"] = trial.lists
+    own["plain vote"] = {PLAIN_VOTES: trial.lists[PLAIN_VOTES]}
+    for title, settings in trial.lists.items():
+        is_plain = all(each.weight is None and each.rule is None for each in settings)
+        for kind, ending in (("cut", Cut), ("stop", Stopped)):
+            if is_plain and all(isinstance(each.ending, ending) for each in settings):
+                own[kind][title] = settings
+    judged = {kind: trial.judged(goal, lists) for kind, lists in own.items() if lists}
+    for kind, played in judged.items():
+        add_row(report, f"{name}: a quarter of the tokens, {kind}", played, trial)
+        if kind != "chosen":
+            report.difference(
+                f"{name}: a quarter of the tokens, chosen over {kind}, points",
+                judged["chosen"].right,
+                played.right,
+                trial.groups,
+                scale=100,
+            )
+
+
+def chains(report: Report, data: Path | None, num_simulated: int) -> None:
+    """Gemma-4-12B: stops and cuts on a random set, weighed votes on selected questions."""
+    if data is None:
+        drawn = simulated_recording(num_simulated, report.rng)
+        add_stops(report, SIMULATED, drawn.first(1))
+        add_weighed(report, SIMULATED, drawn, ["even", "odd"] * (num_simulated // 2) + ["even"] * (num_simulated % 2))
+        add_quarter(report, SIMULATED, drawn)
+        return
+    add_stops(report, "GPQA", only(read_recording([data / GEMMA], run=RANDOM_SET, num_samples=1), RANDOM_SET))
+    cohort_of = {
+        (row.value["task"], row.value["question"]): row.value["cohort"]
+        for row in read_rows(data / GEMMA, "log")
+        if row.value["set"] == SELECTED_SET
+    }
+    for name, task in TASKS.items():
+        recording = only(read_recording([data / GEMMA], task=task, run=SELECTED_SET, num_samples=10), SELECTED_SET)
+        add_weighed(report, name, recording, [cohort_of[each.task, each.id] for each in recording.questions])
+        add_quarter(report, name, recording)
+
+
+# ---- budgets
+
+
+def budgets(report: Report, data: Path | None, num_simulated: int) -> None:
+    """One budget for the votes of all questions: by certaindex, evenly, and by an oracle; mean over orders, and one."""
+    num_orders = 4 if data is None else 40
+    recording = (
+        simulated_recording(num_simulated, report.rng) if data is None else read_recording([data / R1], num_samples=16)
+    )
+    drawn = labelled_votes(recording)
+    orders = [
+        [each.reordered(report.rng.permutation(len(each.classes)).tolist()) for each in drawn]
+        for _ in range(num_orders)
+    ]
+    rule, total = LeaderChange(), sum(sum(each.lengths) for each in drawn)
+    buyers: Mapping[str, Any] = {
+        "even": lambda votes, budget: spend(votes, budget, evenness),
+        "certaindex": lambda votes, budget: spend(votes, budget, unsettledness, rule),
+        "oracle": skyline,
+    }
+    for share in BUDGETS:
+        right = {
+            name: np.array(
+                [
+                    [float(each.is_right(num)) for each, num in zip(own, buyer(own, share * total), strict=True)]
+                    for own in orders
+                ]
+            )
+            for name, buyer in buyers.items()
+        }
+        for name, own in right.items():
+            report.difference(f"{name} at {share:.0%}: right, %", own.mean(axis=0), scale=100)
+            if name != "even":
+                gained = 100 * (own - right["even"])
+                report.difference(f"{name} at {share:.0%}: points over even, mean of orders", gained.mean(axis=0))
+                once = gained.mean(axis=1)
+                report.figure(
+                    f"{name} at {share:.0%}: points over even, one run of ten is below", float(np.quantile(once, 0.1))
+                )
+                report.figure(
+                    f"{name} at {share:.0%}: points over even, one run of ten is above", float(np.quantile(once, 0.9))
+                )
+
+
+# ---- loops
+
+
+def loops(report: Report, data: Path | None, num_simulated: int) -> None:
+    """Where the watch for loops stops recorded chains, and whether an answer stood behind that place."""
+    if data is None:
+        texts = ["The sum is 7. " * 400, "So x = 2. \\boxed{2}"] * num_simulated
+    else:
+        texts = [
+            "".join((turn["draft"] or "") + (turn["target"] or "") for turn in row.value["turns"])
+            for row in read_rows(data / TEXTS, "log")
+        ]
+    watch, ends = Loops(), []
+    reach = watch.reach * CHARACTERS
+    for text in texts:
+        places = range(LOOP_STEP, len(text) + 1, LOOP_STEP)
+        ends.append(next((end for end in places if watch.find(text[max(0, end - reach) : end]) is not None), None))
+    stopped = [(text, end) for text, end in zip(texts, ends, strict=True) if end is not None]
+    lost = sum("\\boxed{" in text[end:] and extract(text) is not None for text, end in stopped)
+    report.share("chains that are stopped", len(stopped), len(texts))
+    report.share("answers lost, of all chains", lost, len(texts))
+    report.figure("characters saved, share", sum(len(text) - end for text, end in stopped) / sum(map(len, texts)))
+    report.bar("answers lost", lost, "<=", 0)
+
+
+# ---- picture
+
+
+def plot(figures: Figures, path: Path) -> None:
+    """Accuracy against the share of tokens: the vote of all, plain votes, Adaptive-Consistency, ours, the oracle."""
+    names = [name.removesuffix(": questions") for name in figures if name.endswith(": questions")]
+    shown = [name for name in (AIME, "R1-Distill-8B, MATH-500, 16", SIMULATED) if name in names]
+    with drawing(path, 1, len(shown), figsize=(9, 3.9)) as (_, every):
+        for axes, name in zip(np.atleast_1d(every), shown, strict=True):
+            tokens = lambda row, name=name: of(figures, f"{name}: {row}: tokens, share of all", 100)  # noqa: E731
+            right = lambda row, name=name: of(figures, f"{name}: {row}: right", 100)  # noqa: E731
+            plain = [
+                row.split(": ")[1] for row in figures if row.startswith(f"{name}: vote of ") and row.endswith(": right")
+            ]
+            axes.plot(
+                [tokens(row).value for row in plain],
+                [right(row).value for row in plain],
+                "o-",
+                color="0.6",
+                label="plain votes",
+                markersize=4,
+            )
+            full = next(row for row in figures if row.startswith(f"{name}: all ")).split(": ")[1]
+            for row, label in (
+                (full, "vote of all"),
+                ("Adaptive-Consistency .90", "Adaptive-Consistency .90"),
+                (DEFAULT, "ours, default"),
+                (TUNED, "ours, tuned"),
+                ("oracle (limit)", "oracle"),
+            ):
+                point(
+                    axes,
+                    tokens(row)._replace(low=tokens(row).value, high=tokens(row).value),
+                    right(row)._replace(low=right(row).value, high=right(row).value),
+                    label,
+                )
+            axes.set(xlabel="decoded tokens, % of all samples", ylabel="right, %", title=name)
+        np.atleast_1d(every)[-1].legend(loc="lower right", fontsize=8)
+
+
+PARTS = {"votes": votes, "runs": runs, "chains": chains, "budgets": budgets, "loops": loops}
+
+
+@benchmark("studies.real --data FOLDER --part votes")
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of the recordings.")
+@click.option("--part", "parts", type=click.Choice(list(PARTS)), multiple=True, help="May be repeated.  [default: all]")
+@size("--num_simulated", 100, quick=12, help="Questions that are simulated where there is no folder.", least=2)
+@plotted
+def main(report: Report, data: Path | None, parts: Sequence[str], num_simulated: int, plot_path: Path | None) -> None:
+    """What is saved on recorded samples of real models."""
+    report.setting["data"] = None if data is None else "recorded"
+    for part in parts or PARTS:
+        PARTS[part](report, data, num_simulated)
+    if plot_path is not None:
+        plot(report.figures, plot_path)
+
+
+if __name__ == "__main__":
+    main()
