@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks._lib.recorded_chains import RecordedChain
-from scaffolding_ext.controllers.chain import Probe, ProbeSchedule
-from scaffolding_ext.controllers.chain.stopping import Needs, StoppingRule
+from scaffolding_ext.controllers.chain.looking import Needs, ProbeSchedule
+from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.errors import ConfigError
 
 Floats = npt.NDArray[np.float64]

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from benchmarks._lib.chain_replay import COSTS, Outcome, cut_at, fixed_cuts, lacking, play
 from benchmarks._lib.recorded_chains import RecordedChain
 from scaffolding_ext import require
-from scaffolding_ext.controllers.chain import ProbeSchedule
-from scaffolding_ext.controllers.chain.stopping import StoppingRule
+from scaffolding_ext.controllers.chain.looking import ProbeSchedule
+from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.registry import probe_schedules, stopping_rules
 from scaffolding_ext.stats.learn_then_test import learn_then_test
 

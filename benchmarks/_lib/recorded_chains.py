@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from scaffolding_ext.answers import group
-from scaffolding_ext.controllers.chain import Probe, probes_of
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.chain.probe import Probe, probes_of
 from scaffolding_ext.controllers.chain.record_chain import VERSION, RecordChainController
 from scaffolding_ext.errors import ConfigError, DatasetError
 from scaffolding_ext.evaluation.run.records import Record, each_record

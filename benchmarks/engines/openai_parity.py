@@ -24,7 +24,8 @@ from scaffolding_ext import (
     OpenAIWorker,
     ScaffoldingLlm,
 )
-from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
+from scaffolding_ext.controllers.chain.looking import ProbeSchedule
+from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.protocol.notes import Purpose

@@ -28,7 +28,8 @@ from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks._lib.rows import read_rows, text_of
 from scaffolding_ext import DynasorCoTController, OpenAIWorker, ScaffoldingLlm
-from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
+from scaffolding_ext.controllers.chain.looking import ProbeSchedule
+from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus, Worker

@@ -32,8 +32,11 @@ from benchmarks._lib.report import Report
 from benchmarks._lib.runs import CUT, DYNASOR, GREEDY, PLAIN, STACKS, Tally, add_side_by_side, side_by_side
 from benchmarks._lib.store import kept
 from scaffolding_ext import load_config
-from scaffolding_ext.controllers.chain import ProbeSchedule
-from scaffolding_ext.controllers.chain.stopping import AllOf, AnswerConfidence, Consecutive, StoppingRule, Window
+from scaffolding_ext.controllers.chain.looking import ProbeSchedule
+from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive, Window
+from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
+from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence
+from scaffolding_ext.controllers.chain.stopping.several import AllOf
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap, wilson_interval
 from scaffolding_ext.stats.power import required_num_questions

@@ -30,8 +30,8 @@ from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from scaffolding_ext import NativeGenerationController, ScaffoldingLlm
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.chain import asked_answer
 from scaffolding_ext.controllers.chain.chain import LOOP_STEP
+from scaffolding_ext.controllers.chain.probe import asked_answer
 from scaffolding_ext.controllers.repetition import CHARACTERS, Loop, Loops
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.evaluation.run.scoring import score

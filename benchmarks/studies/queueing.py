@@ -26,15 +26,15 @@ from benchmarks._lib.drawing import beside, drawing
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.budgets.files import TaskTypes
-from scaffolding_ext.controllers.budgets.queueing import TaskType, solve
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import best_by_coordinates
 from scaffolding_ext.controllers.budgets.queueing.model import Moments, kkt_residual, objective, pollaczek_khinchine
+from scaffolding_ext.controllers.budgets.queueing.plan import solve
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue, simulate
 from scaffolding_ext.controllers.budgets.queueing.rounding import best, coordinate_search, lower_bound, nearest
 from scaffolding_ext.controllers.budgets.queueing.simulation import simulate_fifo
 from scaffolding_ext.controllers.budgets.queueing.solvers import SOLVERS, constant_step
-from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix, UnstableLoadError
+from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix, TaskType, UnstableLoadError
 from scaffolding_ext.evaluation.calibrate.budget_report import plot_demand
 
 MAX_TOKENS = 32768

@@ -35,21 +35,19 @@ from benchmarks._lib.report import Report
 from benchmarks._lib.vote_replays import play as play_vote
 from benchmarks._lib.vote_replays import shuffled
 from scaffolding_ext import MajorityVoteController, NativeGenerationController, load_config
-from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.stopping import (
-    AllOf,
-    AnswerConfidence,
-    Consecutive,
-    EntropyAfterThinking,
-    StoppingRule,
-)
+from scaffolding_ext.controllers.chain.looking import ProbeSchedule
+from scaffolding_ext.controllers.chain.probe import AnswerProbe
+from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive
+from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
+from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence
+from scaffolding_ext.controllers.chain.stopping.entropy import EntropyAfterThinking
+from scaffolding_ext.controllers.chain.stopping.several import AllOf
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
-from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment, LeaderChange
 from scaffolding_ext.controllers.vote.allocation.threshold import ThresholdEvery
 from scaffolding_ext.controllers.vote.trace_confidence import filtered_weights
 from scaffolding_ext.controllers.vote.voting import elect

@@ -25,13 +25,11 @@ from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks._lib.vote_replays import Outcome, play, shuffled
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency, DirichletConsistency
+from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling, EarlyStoppingWindow
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.baselines import Even, LengthThreshold
-from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
-from scaffolding_ext.controllers.vote.allocation.doubling import AgreementDoubling
-from scaffolding_ext.controllers.vote.allocation.early_stopping import EarlyStoppingWindow
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment, LeaderChange
 from scaffolding_ext.controllers.vote.allocation.skyline import DynamicSkyline, InitialStepSkyline, fit_curve
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
 from scaffolding_ext.controllers.vote.trace_confidence import filtered_weights

@@ -8,8 +8,9 @@ from typing import Any
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import BaseController, finish, show, side_by_side
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
-from scaffolding_ext.controllers.chain import Chain, StreamChain, conclude
-from scaffolding_ext.controllers.chain.chain import LOOP
+from scaffolding_ext.controllers.chain.chain import LOOP, Chain
+from scaffolding_ext.controllers.chain.ending import conclude
+from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import (

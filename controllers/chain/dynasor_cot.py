@@ -18,21 +18,12 @@ from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.auditing import begin_audit, checked_share, is_audited, note_whole
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, show
-from scaffolding_ext.controllers.chain import (
-    ANSWER_PROBABILITY,
-    AnswerProbe,
-    Chain,
-    Looker,
-    LookTasks,
-    Prefix,
-    Probe,
-    ProbeSchedule,
-    close_with,
-    conclude,
-    continuation,
-    start_chain,
-)
-from scaffolding_ext.controllers.chain.stopping import Rule, Stop, StoppingRule
+from scaffolding_ext.controllers.chain.chain import Chain, Prefix, continuation
+from scaffolding_ext.controllers.chain.ending import ANSWER_PROBABILITY, close_with, conclude
+from scaffolding_ext.controllers.chain.looking import Looker, LookTasks, ProbeSchedule
+from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
+from scaffolding_ext.controllers.chain.stopping.base import Rule, Stop, StoppingRule
+from scaffolding_ext.controllers.chain.stream_chain import start_chain
 from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named

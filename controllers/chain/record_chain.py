@@ -9,18 +9,11 @@ from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController
-from scaffolding_ext.controllers.chain import (
-    Looker,
-    Needs,
-    Probe,
-    asking,
-    conclude,
-    forced_answer,
-    row_of,
-    start_chain,
-)
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.probe import token_entropy
+from scaffolding_ext.controllers.chain.ending import conclude
+from scaffolding_ext.controllers.chain.looking import Looker, Needs
+from scaffolding_ext.controllers.chain.probe import Probe, asking, forced_answer, row_of, token_entropy
+from scaffolding_ext.controllers.chain.stream_chain import start_chain
 from scaffolding_ext.controllers.prompting import encode, prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import set_sampling_params

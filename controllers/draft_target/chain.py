@@ -6,10 +6,10 @@ import re
 from typing import Any
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.chain import asked_answer, forced_answer
 from scaffolding_ext.controllers.chain.chain import LOOP
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain, written_chunk
 from scaffolding_ext.controllers.chain.ending import forcing
+from scaffolding_ext.controllers.chain.probe import asked_answer, forced_answer
 from scaffolding_ext.controllers.draft_target.on_worker import OnWorker, on_worker
 from scaffolding_ext.controllers.draft_target.scores import NonconformityScore
 from scaffolding_ext.controllers.vote.samples import Variety

@@ -15,7 +15,9 @@ from scaffolding_ext import require
 from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish
-from scaffolding_ext.controllers.chain import Chain, conclude, start_chain
+from scaffolding_ext.controllers.chain.chain import Chain
+from scaffolding_ext.controllers.chain.ending import conclude
+from scaffolding_ext.controllers.chain.stream_chain import start_chain
 from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler, end_vote
 from scaffolding_ext.controllers.vote.trace_confidence import (

@@ -10,7 +10,10 @@ from typing import Any, get_args
 import numpy as np
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.chain import ANSWER_PROBABILITY, AnswerProbe, Looker, Needs, Prefix, without_end
+from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.ending import ANSWER_PROBABILITY, without_end
+from scaffolding_ext.controllers.chain.looking import Looker, Needs
+from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.controllers.vote.samples import Sample
 from scaffolding_ext.controllers.vote.trace_confidence import (

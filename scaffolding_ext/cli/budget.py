@@ -92,7 +92,7 @@ def solve_command(
     import dataclasses
 
     from scaffolding_ext import require
-    from scaffolding_ext.controllers.budgets.queueing import solve
+    from scaffolding_ext.controllers.budgets.queueing.plan import solve
     from scaffolding_ext.evaluation.calibrate.budget_report import budgets_table, plot_demand
     from scaffolding_ext.evaluation.tables import console
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from scaffolding_ext.answers import begun_box, extract
-from scaffolding_ext.controllers.chain import Prefix, continuation
+from scaffolding_ext.controllers.chain.chain import Prefix, continuation
 from scaffolding_ext.controllers.chain.ending import without_end
 from scaffolding_ext.controllers.prompting import encode
 from scaffolding_ext.errors import NoAnswerError

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from scaffolding_ext import plain_yaml
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets
-from scaffolding_ext.controllers.budgets.queueing import TaskType, solve
+from scaffolding_ext.controllers.budgets.queueing.plan import solve
+from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
 
 TASKS = [
     {"name": "sums", "probability": 0.7, "A": 0.55, "b": 0.02, "D": 0.3, "t0": 0.2, "c": 0.01},

@@ -13,7 +13,8 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.record_chain import RecordChainController
-from scaffolding_ext.controllers.chain.stopping import AllOf, AnyOf, PatternStop
+from scaffolding_ext.controllers.chain.stopping.several import AllOf, AnyOf
+from scaffolding_ext.controllers.chain.stopping.text import PatternStop
 from scaffolding_ext.controllers.draft_target.baselines import SpecReasonMarks
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule

@@ -10,13 +10,13 @@ from scaffolding_ext.controllers.basic.process_reward import ProcessRewardContro
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController, QueueAwareController
-from scaffolding_ext.controllers.budgets.queueing import TaskType
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
-from scaffolding_ext.controllers.chain import ProbeSchedule
+from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController, DynasorGenerationController
+from scaffolding_ext.controllers.chain.looking import ProbeSchedule
 from scaffolding_ext.controllers.chain.record_chain import RecordChainController
-from scaffolding_ext.controllers.chain.stopping import Window
+from scaffolding_ext.controllers.chain.stopping.agreement import Window
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.prompting import next_turn
 from scaffolding_ext.controllers.reward import RewardController
@@ -24,7 +24,7 @@ from scaffolding_ext.controllers.tree.expand import WorkerExpander
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.tree_inference import ResultRewardController, TreeInferenceController
-from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
+from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
 from scaffolding_ext.controllers.vote.deepconf import DeepConfController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError

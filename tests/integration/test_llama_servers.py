@@ -29,7 +29,7 @@ from scaffolding_ext import (
     OpenAIWorker,
     ScaffoldingLlm,
 )
-from scaffolding_ext.controllers.chain import AnswerProbe
+from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
 from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE

@@ -1,4 +1,4 @@
-"""Our own rule: stop when the full vote would probably crown the same leader, and look only when that can be so.
+"""Stop when the samples that are left cannot, or will probably not, change the winner of the full vote.
 
 Adaptive-Consistency asks whether the leader is the likeliest answer, as if the vote went on for ever. A vote of 16 asks
 less: whether the samples that are left would change its winner. The probability of a change has a closed form under a
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -138,3 +139,28 @@ class LeaderChange(SequentialRule):
 
     def is_certain(self, standing: Standing) -> bool:
         return change_probability(standing, self.concentration) <= self.miss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curtailment(SequentialRule):
+    """Stops once no class, seen or new, could overtake the leader with all the remaining samples.
+
+    Where votes have weights, each remaining sample counts with the most that a vote can weigh.
+
+    Reference:
+        Curtailed sampling, as in acceptance sampling: Wald, "Sequential Analysis", 1947.
+    """
+
+    plainness = 1
+
+    @classmethod
+    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"curtailment": [{"leap": 1.0}]}
+
+    def is_certain(self, standing: Standing) -> bool:
+        rivals = (*standing.rivals, Rival(0, False))  # a class not seen yet would come last
+        further = standing.num_remaining * standing.most_weight
+        return all((rival.num_votes + further, rival.wins_ties) <= (standing.lead, False) for rival in rivals)
+
+    def refuses_weights(self, most_weight: float) -> str | None:
+        return None if isfinite(most_weight) else "stops where no vote to come can matter, and has no bound on a weight"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from scaffolding_ext.answers import group
-from scaffolding_ext.controllers.chain import Probe
+from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.recordings.recording import (

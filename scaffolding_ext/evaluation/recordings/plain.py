@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.chain import Probe
 from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.recordings.logged import LoggedChain, LoggedLook, LoggedQuestion, LoggedSample
 from scaffolding_ext.evaluation.run.jsonl import Row

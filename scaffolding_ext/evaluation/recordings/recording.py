@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from scaffolding_ext.controllers.chain import Probe
+from scaffolding_ext.controllers.chain.probe import Probe
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

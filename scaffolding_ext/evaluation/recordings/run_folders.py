@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from scaffolding_ext.controllers.chain import probes_of
+from scaffolding_ext.controllers.chain.probe import probes_of
 from scaffolding_ext.controllers.chain.record_chain import VERSION
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.recordings.logged import LoggedChain, LoggedLook, LoggedQuestion, LoggedSample

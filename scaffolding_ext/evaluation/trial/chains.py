@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaffolding_ext.controllers.chain import Probe
 from scaffolding_ext.controllers.chain.looking import ProbeSchedule
-from scaffolding_ext.controllers.chain.stopping import StoppingRule
+from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.recordings.recording import Looks, Recording
 from scaffolding_ext.evaluation.trial.ended import (

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
+from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
-from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
-from scaffolding_ext.controllers.vote.allocation.doubling import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.recordings.recording import Recording
 from scaffolding_ext.evaluation.trial.chains import Cut, Ending, Whole, ended_samples, endings_to_try

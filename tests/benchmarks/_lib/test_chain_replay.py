@@ -10,10 +10,14 @@ import pytest
 
 from benchmarks._lib.chain_replay import TOKENS_PER_BLOCK, cut_at, fixed_cuts, lacking, play
 from benchmarks._lib.recorded_chains import RecordedChain, read_chains
-from scaffolding_ext.controllers.chain import AnswerProbe, Prefix, Probe, ProbeSchedule
+from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.chain.looking import Needs, ProbeSchedule
+from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
 from scaffolding_ext.controllers.chain.record_chain import RecordChainController
-from scaffolding_ext.controllers.chain.stopping import Consecutive, Needs, PatternStop, StoppingRule, Window
+from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive, Window
+from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
+from scaffolding_ext.controllers.chain.stopping.text import PatternStop
 from scaffolding_ext.errors import ConfigError, DatasetError, NoOutputError
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import record_writer

@@ -9,8 +9,8 @@ from benchmarks._lib.served_queue import poisson, serve
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
-from scaffolding_ext.controllers.budgets.queueing import TaskType
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
+from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
 from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol.notes import PROBE, purpose_of

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from benchmarks._lib.vote_replays import Outcome, cheapest, play, shuffled, tokens_at_once
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
-from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
 from scaffolding_ext.registry import allocation_rules
 
 VOTE = LabelledVote("a", [0, 1, 1, -1, 0, 1], [False, True, True, False, False, True], [10, 20, 30, 40, 50, 60])

@@ -14,8 +14,10 @@ from benchmarks._lib.chain_replay import Outcome
 from benchmarks._lib.recorded_chains import RecordedChain
 from benchmarks._lib.replayed import cut_of_as_many
 from benchmarks.studies import dynasor
-from scaffolding_ext.controllers.chain import Prefix, Probe, ProbeSchedule
-from scaffolding_ext.controllers.chain.stopping import Consecutive
+from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.looking import ProbeSchedule
+from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive
 from scaffolding_ext.evaluation.run.datasets import Example
 
 pytest.importorskip("torch")

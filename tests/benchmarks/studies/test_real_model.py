@@ -12,8 +12,8 @@ from benchmarks._lib.easy_questions import Exam, Question
 from benchmarks._lib.recorded_chains import RecordedChain
 from benchmarks._lib.report import Report
 from benchmarks._lib.vote_replays import play
-from scaffolding_ext.controllers.chain import Prefix, Probe
-from scaffolding_ext.controllers.chain.probe import Entropy
+from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.probe import Entropy, Probe
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.errors import MissingDependencyError
 

@@ -17,10 +17,10 @@ from scaffolding_ext.controllers.budgets.queue_aware_budget import (
     QueueAwareBudgetController,
     QueueAwareController,
 )
-from scaffolding_ext.controllers.budgets.queueing import TaskType
 from scaffolding_ext.controllers.budgets.queueing.arrivals import DriftBounds
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
+from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
 from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController

@@ -6,12 +6,9 @@ from typing import ClassVar
 import pytest
 
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.chain import (
-    ChunkChain,
-    Prefix,
-    StreamChain,
-    start_chain,
-)
+from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
+from scaffolding_ext.controllers.chain.stream_chain import StreamChain, start_chain
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.prompting import family_named
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask

@@ -5,17 +5,11 @@ from typing import ClassVar
 
 import pytest
 
-from scaffolding_ext.controllers.chain import (
-    ChunkChain,
-    Prefix,
-    StreamChain,
-    asked_answer,
-    asking,
-    close_with,
-    conclude,
-    continuation,
-)
-from scaffolding_ext.controllers.chain.ending import forced_answers
+from scaffolding_ext.controllers.chain.chain import Prefix, continuation
+from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
+from scaffolding_ext.controllers.chain.ending import close_with, conclude, forced_answers
+from scaffolding_ext.controllers.chain.probe import asked_answer, asking
+from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.protocol import GenerationTask, Worker
 from scaffolding_ext.protocol.notes import PROBE, Purpose, purpose_of

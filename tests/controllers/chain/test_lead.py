@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("openai")
 
 from scaffolding_ext import DynasorCoTController, HuggingFaceWorker, OpenAIWorker, Prompting, ScaffoldingLlm
-from scaffolding_ext.controllers.chain import AnswerProbe
+from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import PROBE, Purpose, purpose_of

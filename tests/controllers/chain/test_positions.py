@@ -2,8 +2,8 @@
 
 import pytest
 
-from scaffolding_ext.controllers.chain import AnswerProbe
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting

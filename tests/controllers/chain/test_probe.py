@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaffolding_ext import DynasorCoTController, ScaffoldingLlm
-from scaffolding_ext.controllers.chain import AnswerProbe
+from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol.notes import PROBE, purpose_of
 from scaffolding_ext.testing import ScriptedWorker

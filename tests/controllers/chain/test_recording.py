@@ -6,9 +6,11 @@ import json
 
 import pytest
 
-from scaffolding_ext.controllers.chain import Prefix, Probe, probes_of, row_of
-from scaffolding_ext.controllers.chain.probe import Entropy
-from scaffolding_ext.controllers.chain.stopping import Consecutive, FunctionRule, PatternStop
+from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.probe import Entropy, Probe, probes_of, row_of
+from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive
+from scaffolding_ext.controllers.chain.stopping.base import FunctionRule
+from scaffolding_ext.controllers.chain.stopping.text import PatternStop
 from scaffolding_ext.protocol.task_results import TokenLogprob
 
 TEXT = "so the total is 9."

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scaffolding_ext.controllers.chain import AnswerProbe, Prefix, Probe
+from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.looking import ProbeSchedule
+from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
 from scaffolding_ext.controllers.chain.record_chain import RecordChainController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.recordings.read import read_recording

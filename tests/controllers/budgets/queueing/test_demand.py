@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scaffolding_ext.controllers.budgets.queueing import TaskType, UnstableLoadError, solve
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.controllers.budgets.queueing.model import Moments, objective, pollaczek_khinchine
+from scaffolding_ext.controllers.budgets.queueing.plan import solve
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.simulation import serve_in_batch, summarized
-from scaffolding_ext.controllers.budgets.queueing.tasks import Mix
+from scaffolding_ext.controllers.budgets.queueing.tasks import Mix, TaskType, UnstableLoadError
 from scaffolding_ext.errors import ConfigError
 
 FITTED = (

@@ -7,9 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from scaffolding_ext.controllers.budgets.queueing import TaskType, UnstableLoadError, solve
 from scaffolding_ext.controllers.budgets.queueing import grid as grids
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType, best_by_coordinates, solve_on_grid
+from scaffolding_ext.controllers.budgets.queueing.plan import solve
+from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType, UnstableLoadError
 from scaffolding_ext.errors import ConfigError
 
 S_SHAPED = MeasuredType("s", 0.6, (0, 64, 96, 128, 160), (0.02, 0.16, 0.53, 0.84, 0.91), (1.0, 1.6, 1.9, 2.2, 2.5))

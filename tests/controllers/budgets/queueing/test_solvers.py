@@ -14,7 +14,6 @@ from scipy.optimize import brute
 from scipy.special import lambertw
 
 from scaffolding_ext.controllers.budgets.files import TaskTypes
-from scaffolding_ext.controllers.budgets.queueing import TaskType, UnstableLoadError, solve
 from scaffolding_ext.controllers.budgets.queueing.arrivals import DriftBounds, compare_arrivals
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.model import (
@@ -28,6 +27,7 @@ from scaffolding_ext.controllers.budgets.queueing.model import (
     pollaczek_khinchine,
     prices,
 )
+from scaffolding_ext.controllers.budgets.queueing.plan import solve
 from scaffolding_ext.controllers.budgets.queueing.rounding import best, coordinate_search, lower_bound, nearest
 from scaffolding_ext.controllers.budgets.queueing.solvers import (
     SOLVERS,
@@ -36,7 +36,7 @@ from scaffolding_ext.controllers.budgets.queueing.solvers import (
     lbfgs,
     projected_gradient,
 )
-from scaffolding_ext.controllers.budgets.queueing.tasks import Mix
+from scaffolding_ext.controllers.budgets.queueing.tasks import Mix, TaskType, UnstableLoadError
 from scaffolding_ext.errors import ConfigError
 
 

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from scaffolding_ext.controllers.chain import ProbeSchedule
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.chain.looking import ProbeSchedule
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import family_named
 from scaffolding_ext.protocol.notes import PROBE, purpose_of

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaffolding_ext.answers.comparison import Comparator
-from scaffolding_ext.controllers.chain import AnswerProbe
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.stopping import Window
+from scaffolding_ext.controllers.chain.probe import AnswerProbe
+from scaffolding_ext.controllers.chain.stopping.agreement import Window
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import TaskStatus
 from scaffolding_ext.protocol.notes import PROBE, purpose_of

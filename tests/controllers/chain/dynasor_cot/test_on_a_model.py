@@ -9,9 +9,11 @@ import threading
 import pytest
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.controllers.chain import AnswerProbe
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.stopping import AnswerConfidence, ChainCertainty, EntropyAfterThinking, GiveUp
+from scaffolding_ext.controllers.chain.probe import AnswerProbe
+from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence, ChainCertainty
+from scaffolding_ext.controllers.chain.stopping.entropy import EntropyAfterThinking
+from scaffolding_ext.controllers.chain.stopping.giving_up import GiveUp
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError, EngineError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm

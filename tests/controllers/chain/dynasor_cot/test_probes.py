@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
+from scaffolding_ext.controllers.chain.looking import ProbeSchedule
+from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.protocol import GenerationTask

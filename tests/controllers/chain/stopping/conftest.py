@@ -5,9 +5,10 @@ import math
 
 import pytest
 
-from scaffolding_ext.controllers.chain import Prefix, Probe, ProbeSchedule
+from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.probe import Entropy
+from scaffolding_ext.controllers.chain.looking import ProbeSchedule
+from scaffolding_ext.controllers.chain.probe import Entropy, Probe
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol.notes import PROBE, purpose_of
 from scaffolding_ext.protocol.task_results import TokenLogprob

@@ -5,9 +5,10 @@ import math
 
 import pytest
 
-from scaffolding_ext.controllers.chain import AnswerProbe, Prefix, Probe, ThoughtChanges
-from scaffolding_ext.controllers.chain.stopping import AnswerConfidence, ChainCertainty
-from scaffolding_ext.controllers.chain.stopping.confidence import certainty
+from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.looking import ThoughtChanges
+from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
+from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence, ChainCertainty, certainty
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import family_named

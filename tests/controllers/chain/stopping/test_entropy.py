@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from scaffolding_ext.controllers.chain.stopping import EntropyAfterThinking
+from scaffolding_ext.controllers.chain.stopping.entropy import EntropyAfterThinking
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import family_named

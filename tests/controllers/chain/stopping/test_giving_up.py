@@ -4,8 +4,10 @@ import math
 
 import pytest
 
-from scaffolding_ext.controllers.chain import Prefix, Probe
-from scaffolding_ext.controllers.chain.stopping import GiveUp, Stop
+from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.stopping.base import Stop
+from scaffolding_ext.controllers.chain.stopping.giving_up import GiveUp
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import family_named
 

@@ -5,18 +5,13 @@ import json
 
 import pytest
 
-from scaffolding_ext.controllers.chain import probes_of, row_of
-from scaffolding_ext.controllers.chain.stopping import (
-    AllOf,
-    AnswerConfidence,
-    AnyOf,
-    ChainCertainty,
-    Consecutive,
-    EntropyAfterThinking,
-    GiveUp,
-    StoppingRule,
-    TotalVariation,
-)
+from scaffolding_ext.controllers.chain.probe import probes_of, row_of
+from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive, TotalVariation
+from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
+from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence, ChainCertainty
+from scaffolding_ext.controllers.chain.stopping.entropy import EntropyAfterThinking
+from scaffolding_ext.controllers.chain.stopping.giving_up import GiveUp
+from scaffolding_ext.controllers.chain.stopping.several import AllOf, AnyOf
 
 
 class Watched(StoppingRule):

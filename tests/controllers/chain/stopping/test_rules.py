@@ -4,16 +4,13 @@ import re
 
 import pytest
 
-from scaffolding_ext.controllers.chain import AnswerProbe, Prefix, Probe
+from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.stopping import (
-    Consecutive,
-    Needs,
-    PatternStop,
-    StoppingRule,
-    TotalVariation,
-    Window,
-)
+from scaffolding_ext.controllers.chain.looking import Needs
+from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
+from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive, TotalVariation, Window
+from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
+from scaffolding_ext.controllers.chain.stopping.text import PatternStop
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import family_named
@@ -256,7 +253,11 @@ def stack_file(rule):
     ("rule", "kind", "attribute"),
     [
         ({"type": "pattern", "args": {"pattern": "total"}}, PatternStop, {"exit_reason": "pattern"}),
-        ({"type": "scaffolding_ext.controllers.chain.stopping:Window", "args": {"share": 0.7}}, Window, {"share": 0.7}),
+        (
+            {"type": "scaffolding_ext.controllers.chain.stopping.agreement:Window", "args": {"share": 0.7}},
+            Window,
+            {"share": 0.7},
+        ),
         ("window", Window, {"share": 1.0}),
         ({"type": "total_variation", "args": {"tolerance": 0.25}}, TotalVariation, {"window": 3, "tolerance": 0.25}),
     ],

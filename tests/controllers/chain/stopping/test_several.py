@@ -2,19 +2,16 @@
 
 import pytest
 
-from scaffolding_ext.controllers.chain import Needs, Prefix, Probe, ProbeSchedule, ThoughtChanges
-from scaffolding_ext.controllers.chain.stopping import (
-    AllOf,
-    AnswerConfidence,
-    AnyOf,
-    ChainCertainty,
-    Consecutive,
-    EntropyAfterThinking,
-    GiveUp,
-    PatternStop,
-    StoppingRule,
-    Window,
-)
+from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.looking import Needs, ProbeSchedule, ThoughtChanges
+from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive, Window
+from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
+from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence, ChainCertainty
+from scaffolding_ext.controllers.chain.stopping.entropy import EntropyAfterThinking
+from scaffolding_ext.controllers.chain.stopping.giving_up import GiveUp
+from scaffolding_ext.controllers.chain.stopping.several import AllOf, AnyOf
+from scaffolding_ext.controllers.chain.stopping.text import PatternStop
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol.notes import PROBE, purpose_of
 from scaffolding_ext.registry import stopping_rules

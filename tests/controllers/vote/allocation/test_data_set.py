@@ -9,7 +9,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scaffolding_ext.controllers.vote.allocation.base import Votes
-from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
 from scaffolding_ext.controllers.vote.allocation.data_set import (
     Round,
     evenness,
@@ -19,6 +18,7 @@ from scaffolding_ext.controllers.vote.allocation.data_set import (
     unsettledness,
 )
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
 
 MANY = 10_000
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from benchmarks._lib.vote_replays import replay
 from scaffolding_ext.controllers.vote.allocation.base import Rival, Votes, standing_of
-from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
 from scaffolding_ext.controllers.vote.allocation.leader_change import (
+    Curtailment,
     LeaderChange,
     change_probability,
     fit_concentration,

@@ -19,13 +19,11 @@ from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import (
     beta_probability,
     dirichlet_probability,
 )
+from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling, EarlyStoppingWindow
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, SequentialRule, Votes, standing_of
 from scaffolding_ext.controllers.vote.allocation.baselines import Even, LengthThreshold
-from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
-from scaffolding_ext.controllers.vote.allocation.doubling import AgreementDoubling
-from scaffolding_ext.controllers.vote.allocation.early_stopping import EarlyStoppingWindow
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment, LeaderChange
 from scaffolding_ext.controllers.vote.allocation.skyline import (
     Curve,
     DynamicSkyline,
