@@ -174,12 +174,10 @@ def _checked_controller(config: StackConfig, builder: _Builder) -> Any:
         controller.check_roles(config.workers)
     if config.loops:
         rule = ComponentConfig(type="loop") if config.loops is True else config.loops
-        loops = getattr(builder.component(rule, registry.stopping_rules, "loops"), "loops", None)
+        loops = builder.component(rule, registry.stopping_rules, "loops")
         if not isinstance(loops, Loops):
             raise ConfigError(
-                f"is {rule.type!r}, which has no attribute `loops`: name the rule 'loop', or a rule with this "
-                "attribute",
-                "loops.type",
+                f"is {rule.type!r}, which finds no loops: name the rule 'loop', or a subclass of it", "loops.type"
             )
         if not isinstance(controller, BaseController):
             raise ConfigError(

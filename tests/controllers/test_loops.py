@@ -182,7 +182,7 @@ def test_the_rule_stands_beside_others() -> None:
     rule = {"type": "any", "args": {"rules": ["consecutive", {"type": "loop", "args": {"repeats": 3}}]}}
     several = stopping_rules.obtain(rule)
     assert isinstance(several.rules[1], LoopStop)
-    assert several.rules[1].loops.repeats == 3
+    assert several.rules[1].repeats == 3
 
 
 def test_what_a_client_reads_of_a_watched_stream_stands() -> None:
