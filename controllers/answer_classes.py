@@ -10,7 +10,7 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import ControllerGenerator
 from scaffolding_ext.protocol.tasks import CompareTask, MeaningTask
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import record
 
 

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-import scaffolding_ext.protocol.worker_tags
+import scaffolding_ext.protocol.worker
 from scaffolding_ext.controllers.capabilities import UNBOUND, Capabilities, Requests, check_worker, joined
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.prompting import TextPrompting, Turn
@@ -26,8 +26,7 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.protocol.relay import relay
-from scaffolding_ext.protocol.worker import declared
-from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_name, tag_names, worker_for, worker_key
+from scaffolding_ext.protocol.worker import WorkerTag, declared, tag_name, tag_names, worker_for, worker_key
 from scaffolding_ext.registry import Registry
 from scaffolding_ext.request.program import Program, Question, current_program, in_program, record
 from scaffolding_ext.request.results import Completion
@@ -76,7 +75,7 @@ class BaseController(Controller):
             ended, and asked for its answer, whichever controller grows it. None watches for none.
     """
 
-    WorkerTag: TypeAlias = scaffolding_ext.protocol.worker_tags.WorkerTag
+    WorkerTag: TypeAlias = scaffolding_ext.protocol.worker.WorkerTag
     required_tags: tuple[WorkerTag, ...] = (WorkerTag.GENERATION,)
     required_tasks: tuple[type[Task], ...] = ()
     registries: ClassVar[Mapping[str, Registry]] = {}

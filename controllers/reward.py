@@ -22,7 +22,7 @@ from scaffolding_ext.protocol.lowering import lower_verify, write_back_verify
 from scaffolding_ext.protocol.notes import VERIFY, set_purpose
 from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.protocol.tasks import REWARD
-from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_name
+from scaffolding_ext.protocol.worker import WorkerTag, tag_name
 from scaffolding_ext.request.program import record
 
 

@@ -54,8 +54,8 @@ if TYPE_CHECKING:  # for type checkers, which cannot read the table below
     from scaffolding_ext.prompts.prompting import Prompting as Prompting
     from scaffolding_ext.protocol.notes import TokenCounts as TokenCounts
     from scaffolding_ext.protocol.worker import BaseWorker as BaseWorker
+    from scaffolding_ext.protocol.worker import WorkerTag as WorkerTag
     from scaffolding_ext.protocol.worker import WrappingWorker as WrappingWorker
-    from scaffolding_ext.protocol.worker_tags import WorkerTag as WorkerTag
     from scaffolding_ext.request.ledger import Ledger as Ledger
     from scaffolding_ext.request.program import Program as Program
     from scaffolding_ext.request.program import current_program as current_program
@@ -104,8 +104,7 @@ _NAMES = {
     "stack.config": "StackConfig",
     "stack.load": "load_config",
     "protocol.notes": "TokenCounts",
-    "protocol.worker": "BaseWorker WrappingWorker",
-    "protocol.worker_tags": "WorkerTag",
+    "protocol.worker": "BaseWorker WorkerTag WrappingWorker",
     "workers.budgeted": "BudgetedWorker",
     "workers.compare": "CompareWorker",
     "workers.huggingface.worker": "HuggingFaceWorker",

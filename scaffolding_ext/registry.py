@@ -501,12 +501,12 @@ search_stops = Registry(
 policies = Registry(
     "scheduling policy",
     {
-        "EarliestDeadline": "scaffolding_ext.scheduling.policies:EarliestDeadline",
-        "Fifo": "scaffolding_ext.scheduling.policies:Fifo",
-        "Gang": "scaffolding_ext.scheduling.policies:Gang",
-        "LeastAttained": "scaffolding_ext.scheduling.policies:LeastAttained",
-        "ShortestRemaining": "scaffolding_ext.scheduling.policies:ShortestRemaining",
+        "EarliestDeadline": "scaffolding_ext.scheduling:EarliestDeadline",
+        "Fifo": "scaffolding_ext.scheduling:Fifo",
+        "Gang": "scaffolding_ext.scheduling:Gang",
+        "LeastAttained": "scaffolding_ext.scheduling:LeastAttained",
+        "ShortestRemaining": "scaffolding_ext.scheduling:ShortestRemaining",
     },
     "scaffolding_ext.policies",
-    base="scaffolding_ext.scheduling.policies:Policy",
+    base="scaffolding_ext.scheduling:Policy",
 )

@@ -24,7 +24,7 @@ LAYERS = (
     ("installing",),
     ("errors", "configs"),
     ("require", "signature"),
-    ("stats", "documents", "environment"),
+    ("stats", "documents"),
     ("answers", "plain_yaml"),
     ("protocol",),
     ("request", "registry"),

@@ -15,8 +15,7 @@ from scaffolding_ext.protocol.tasks import KeepKVTask
 from scaffolding_ext.protocol.worker import WrappingWorker
 from scaffolding_ext.registry import policies
 from scaffolding_ext.request.program import current_program, priority_of, record
-from scaffolding_ext.scheduling.policies import Policy
-from scaffolding_ext.scheduling.waiting_line import WaitingLine
+from scaffolding_ext.scheduling import Policy, WaitingLine
 
 
 class _Waiting(NamedTuple):

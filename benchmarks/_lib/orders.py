@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 
 from benchmarks._lib.recorded_programs import RecordedProgram
-from scaffolding_ext.request.progress import Progress
-from scaffolding_ext.scheduling.policies import (
+from scaffolding_ext.request.program import Progress
+from scaffolding_ext.scheduling import (
     AgeingPolicy,
     EarliestDeadline,
     Fifo,

@@ -17,7 +17,7 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.scheduling.policies import Fifo, Policy
+from scaffolding_ext.scheduling import Fifo, Policy
 
 Floats = npt.NDArray[np.float64]
 CHAIN, VOTE = 1, 16  # samples of a program of each kind

@@ -18,7 +18,7 @@ from scaffolding_ext.controllers.draft_target.conformal_draft_target import Conf
 from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Worker
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import next_seed
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.workers.budgeted import BudgetedWorker

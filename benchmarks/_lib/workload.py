@@ -12,7 +12,7 @@ from benchmarks._lib.recorded_programs import RecordedProgram
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.simulation import NEVER
 from scaffolding_ext.evaluation.traffic.simulator import serve_programs
-from scaffolding_ext.scheduling.policies import Fifo, Policy
+from scaffolding_ext.scheduling import Fifo, Policy
 
 
 class Workload(NamedTuple):

@@ -21,7 +21,7 @@ from scaffolding_ext.answers import Equality, Verdict, extract
 from scaffolding_ext.answers.pool import KillablePool, OverrunError
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol.tasks import CompareTask
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.workers.compare import CompareWorker
 
 HOSTILE = {

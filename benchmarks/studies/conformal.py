@@ -38,7 +38,7 @@ from benchmarks._lib.users_models import questions_of
 from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, ReflectionWords, SpecReasonMarks
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingRule
 from scaffolding_ext.controllers.draft_target.p_values import p_values
-from scaffolding_ext.controllers.draft_target.validity import realised_rate
+from scaffolding_ext.evaluation.calibrate.conformal_run import realised_rate
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.tinylm import grammar

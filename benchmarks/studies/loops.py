@@ -37,7 +37,7 @@ from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.task_results import output_of
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.results import ScaffoldingResult
 
 ANSWER_TOKENS = 64

@@ -39,7 +39,7 @@ from benchmarks._lib.workload import Workload, with_deadlines
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.evaluation.run.datasets import load_dataset
-from scaffolding_ext.scheduling.policies import ShortestRemaining
+from scaffolding_ext.scheduling import ShortestRemaining
 
 SECONDS, SLOWDOWN = 0.02, 0.02  # of an engine that is made up: a token alone, and what each further chain adds
 ORDERS = 10  # of each question's samples

@@ -21,10 +21,9 @@ from scaffolding_ext.controllers.vote.samples import (
 from scaffolding_ext.controllers.vote.weights import Weight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.registry import vote_weights
-from scaffolding_ext.request.program import publish, publish_figures, record
-from scaffolding_ext.request.progress import StepCounts
+from scaffolding_ext.request.program import StepCounts, publish, publish_figures, record
 
 _REWARDS = ("mean_logprob", "confidence")
 

@@ -23,7 +23,7 @@ from scaffolding_ext.prompts.tool_calls import canonical, names_of, said
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, StreamGenerationTask
 from scaffolding_ext.protocol.notes import notes_of
 from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import Program, current_program
 
 _ANSWER_TOKENS = 1024  # behind thinking that has a budget, where nobody says how long the whole may be

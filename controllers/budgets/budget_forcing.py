@@ -17,8 +17,7 @@ from scaffolding_ext.prompts.prompting import PromptFamily, family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, StreamGenerationTask
 from scaffolding_ext.protocol.notes import ThinkingBudget, notes_of, set_notes
-from scaffolding_ext.protocol.worker import ServerBudget
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import ServerBudget, WorkerTag
 from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import publish_figures, record
 

@@ -14,8 +14,7 @@ from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queueing.arrivals import Arrivals, ArrivalWindow, DriftBounds
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Worker
-from scaffolding_ext.protocol.worker import model_of
-from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
+from scaffolding_ext.protocol.worker import WorkerTag, model_of, worker_for
 from scaffolding_ext.registry import import_target
 from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import current_program, publish_figures, record

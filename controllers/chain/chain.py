@@ -12,7 +12,7 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inherit_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
 from scaffolding_ext.protocol.notes import Purpose, notes_of, set_notes
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import current_program, discard, record
 
 LOOP = "loop"  # finish reason of a chain that repeats itself

@@ -36,8 +36,7 @@ from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.registry import answer_probes, probe_schedules, stopping_rules
 from scaffolding_ext.request.audit import AuditFinding, Work
 from scaffolding_ext.request.figures import Ratio
-from scaffolding_ext.request.program import publish, publish_figures, record
-from scaffolding_ext.request.progress import StepCounts
+from scaffolding_ext.request.program import StepCounts, publish, publish_figures, record
 
 # How eagerly to stop: agreeing probes asked for, and tokens between probes. Source: Dynasor's code, `dynasor/cot.py`.
 EFFORTS = {"mild": (8, 64), "low": (5, 64), "mid": (3, 64), "high": (2, 64), "crazy": (2, 32)}

@@ -14,7 +14,7 @@ from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, StreamGenerationTask, Task
 from scaffolding_ext.protocol.notes import CHAIN, CHAIN_START, PAUSED, let_run_to, set_purpose
 from scaffolding_ext.protocol.task_results import cost_of, finish_reason_of, output_of
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import record
 
 _MOST_LATE = 2  # streams that the worker ends early; behind them the chain grows in chunks

@@ -16,7 +16,7 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.task_results import output_of
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 
 REFLECTION_WORDS = ("wait", "hmm", "hold", "alternatively", "let me check", "let me double check", "let me redo")
 NUM_MARKS = 10  # SpecReason's scale, 0 to 9

@@ -20,7 +20,7 @@ from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRul
 from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import next_seed, record
 
 

@@ -19,7 +19,7 @@ from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.notes import Purpose, notes_of, set_notes, set_priority
 from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import discard, elapsed, record
 
 _BOX = re.compile(r"\\boxed\s*\{")

@@ -38,8 +38,7 @@ from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Worker
 from scaffolding_ext.protocol.task_results import mean_token_probability
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.protocol.worker import declared, model_of
-from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
+from scaffolding_ext.protocol.worker import WorkerTag, declared, model_of, worker_for
 from scaffolding_ext.registry import chain_weights, take_over_rules
 from scaffolding_ext.request.figures import Answers, Ratio
 from scaffolding_ext.request.program import elapsed, next_seed, publish_figures, record

@@ -9,7 +9,7 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.capabilities import Requests, joined
 from scaffolding_ext.protocol import Controller, ControllerGenerator, Task, Worker
 from scaffolding_ext.protocol.relay import relay
-from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_name, worker_key
+from scaffolding_ext.protocol.worker import WorkerTag, tag_name, worker_key
 
 
 class OnWorker(BaseController):

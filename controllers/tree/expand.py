@@ -50,8 +50,7 @@ from scaffolding_ext.protocol.notes import (
 )
 from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.task_results import highest_logprobs, output_of, sampled_logprobs
-from scaffolding_ext.protocol.worker import declared
-from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
+from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
 from scaffolding_ext.registry import controllers
 from scaffolding_ext.request.program import record
 

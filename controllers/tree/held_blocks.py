@@ -10,7 +10,7 @@ from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import prefixes_of
 from scaffolding_ext.protocol.relay import Watch
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_name
+from scaffolding_ext.protocol.worker import WorkerTag, tag_name
 
 Request = tuple[Sequence[int], int]  # the ids that it reads, and how many it writes behind them
 

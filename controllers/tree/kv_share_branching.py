@@ -22,8 +22,7 @@ from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.controllers.tree.strategies.best_of_n import BestOfN
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, Worker
-from scaffolding_ext.protocol.worker import model_of
-from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
+from scaffolding_ext.protocol.worker import WorkerTag, model_of, worker_for
 from scaffolding_ext.registry import search_expanders, search_scorers
 
 

@@ -28,8 +28,7 @@ from scaffolding_ext.protocol import Controller, ControllerGenerator, Generation
 from scaffolding_ext.protocol.branching import LAYER_EXIT, LayerExit, VerifyTask
 from scaffolding_ext.protocol.notes import VERIFY, set_purpose
 from scaffolding_ext.protocol.tasks import REWARD
-from scaffolding_ext.protocol.worker import declared
-from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
+from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
 from scaffolding_ext.registry import controllers, search_scorers
 from scaffolding_ext.request.program import record
 

@@ -41,7 +41,7 @@ from scaffolding_ext.protocol import Controller, ControllerGenerator, Generation
 from scaffolding_ext.protocol.notes import Purpose
 from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.tasks import KeepKVTask
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.registry import (
     search_expanders,
     search_scorers,
@@ -52,6 +52,7 @@ from scaffolding_ext.registry import (
 from scaffolding_ext.request.figures import Answers, Ratio
 from scaffolding_ext.request.ledger import Ledger, Meter
 from scaffolding_ext.request.program import (
+    StepCounts,
     current_program,
     discard,
     next_seed,
@@ -59,7 +60,6 @@ from scaffolding_ext.request.program import (
     publish_figures,
     record,
 )
-from scaffolding_ext.request.progress import StepCounts
 from scaffolding_ext.request.seeds import derive_seed
 
 TEMPLATE_LEN = 64  # tokens around a solution that is refined

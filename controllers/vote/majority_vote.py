@@ -26,11 +26,10 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.tool_calls import classes_of
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.tasks import FirstBranches
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.registry import allocation_rules, vote_weights
 from scaffolding_ext.request.audit import AuditFinding, Work
-from scaffolding_ext.request.program import publish, record
-from scaffolding_ext.request.progress import StepCounts
+from scaffolding_ext.request.program import StepCounts, publish, record
 
 
 class MajorityVoteController(BaseController):

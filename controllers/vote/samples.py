@@ -28,7 +28,7 @@ from scaffolding_ext.protocol.notes import Purpose, noted_draws, purpose_of
 from scaffolding_ext.protocol.relay import Visit, relay
 from scaffolding_ext.protocol.task_results import sampled_logprobs
 from scaffolding_ext.protocol.tasks import FirstBranches
-from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_name
+from scaffolding_ext.protocol.worker import WorkerTag, tag_name
 from scaffolding_ext.request.figures import Answers, KeptSample
 from scaffolding_ext.request.ledger import Ledger, Meter, enter_part
 from scaffolding_ext.request.program import (

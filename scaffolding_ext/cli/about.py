@@ -25,14 +25,14 @@ def env(source: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     Example:
       scaffolding-ext env --config stack.yaml
     """
-    from scaffolding_ext.environment import environment
+    from scaffolding_ext.doctor.bug_report import environment, shareable
 
     if overrides and source is None:
         raise click.UsageError("--set is given without --config: give the stack that it changes by --config")
     told = environment()
     if source is not None:
+        from scaffolding_ext.doctor.bug_report import shareable
         from scaffolding_ext.stack.load import load_config
-        from scaffolding_ext.stack.shareable import shareable
 
         told["stack"] = shareable(load_config(source, overrides))
     click.echo(json.dumps(told, indent=2) if as_json else _as_text(told))

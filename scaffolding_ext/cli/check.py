@@ -6,8 +6,7 @@ import json
 
 import click
 
-from scaffolding_ext.cli.options import Command, Finite, json_option, set_option
-from scaffolding_ext.cli.own_model import OwnModel, model_options
+from scaffolding_ext.cli.options import Command, Finite, OwnModel, json_option, model_options, set_option
 
 
 @click.command(cls=Command, short_help="Ask a stack two questions and say what is wrong with it.")

@@ -14,6 +14,7 @@ from scaffolding_ext.cli.options import (
     Command,
     Finite,
     OutputPath,
+    OwnModel,
     config_option,
     config_with_dataset,
     dataset_option,
@@ -21,11 +22,11 @@ from scaffolding_ext.cli.options import (
     given,
     json_option,
     limit_option,
+    model_options,
     set_option,
     skip_option,
     verbose_option,
 )
-from scaffolding_ext.cli.own_model import OwnModel, model_options
 
 
 def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dict[str, float] | None:

@@ -13,14 +13,15 @@ from scaffolding_ext.cli.options import (
     Command,
     Finite,
     OutputPath,
+    OwnModel,
     config_option,
     families_told,
     given,
     json_option,
+    model_options,
     set_option,
     started,
 )
-from scaffolding_ext.cli.own_model import OwnModel, model_options
 
 if TYPE_CHECKING:
     from scaffolding_ext.request.results import ScaffoldingResult

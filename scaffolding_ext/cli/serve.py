@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaffolding_ext.cli.options import Command, Finite, config_option, set_option
-from scaffolding_ext.cli.own_model import OwnModel, model_options
+from scaffolding_ext.cli.options import Command, Finite, OwnModel, config_option, model_options, set_option
 
 if TYPE_CHECKING:
     from scaffolding_ext.serving.access import Keys

@@ -15,8 +15,7 @@ from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
 from scaffolding_ext.protocol.notes import Purpose, num_decoded_of, purpose_of
 from scaffolding_ext.protocol.task_results import finish_reason_of
-from scaffolding_ext.protocol.worker import BaseWorker, declared
-from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
+from scaffolding_ext.protocol.worker import BaseWorker, WorkerTag, declared, worker_for
 from scaffolding_ext.request.program import current_program
 from scaffolding_ext.request.seeds import branch_path
 from scaffolding_ext.stack.config import DatasetConfig

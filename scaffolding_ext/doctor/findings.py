@@ -10,7 +10,7 @@ from scaffolding_ext.controllers.base import BaseController, attributes_of
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence
 from scaffolding_ext.doctor.exchange import Exchange, ServedTask, Written
-from scaffolding_ext.prompts.family_choice import config_of
+from scaffolding_ext.prompts.model_files import config_of
 from scaffolding_ext.prompts.prompting import COLLECTIONS, Prompting, TextPrompting, model_folder
 from scaffolding_ext.protocol.worker import model_of
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults

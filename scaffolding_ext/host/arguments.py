@@ -10,9 +10,8 @@ from scaffolding_ext import require
 from scaffolding_ext.documents import has_surrogate
 from scaffolding_ext.errors import ArgumentTypeError, ConfigError
 from scaffolding_ext.protocol import Controller, Worker
-from scaffolding_ext.protocol.worker import declared
-from scaffolding_ext.protocol.worker_tags import tag_name
-from scaffolding_ext.scheduling.policies import Policy
+from scaffolding_ext.protocol.worker import declared, tag_name
+from scaffolding_ext.scheduling import Policy
 
 
 def checked_controller(controller: Any, workers: Any) -> Controller:

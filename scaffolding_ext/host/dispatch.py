@@ -20,8 +20,7 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.protocol.notes import TaskNotes, notes_of, set_notes
 from scaffolding_ext.protocol.tasks import FirstBranches, LimitedStep
-from scaffolding_ext.protocol.worker import BaseWorker
-from scaffolding_ext.protocol.worker_tags import tag_name, tag_names, worker_for
+from scaffolding_ext.protocol.worker import BaseWorker, tag_name, tag_names, worker_for
 from scaffolding_ext.request.results import ScaffoldingResult
 
 if TYPE_CHECKING:

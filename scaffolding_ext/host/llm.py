@@ -23,8 +23,7 @@ from scaffolding_ext.request.execution_trace import ExecutionRecorder
 from scaffolding_ext.request.program import Program
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.request.seeds import RequestSeeds
-from scaffolding_ext.scheduling.policies import Policy
-from scaffolding_ext.scheduling.waiting_line import WaitingLine
+from scaffolding_ext.scheduling import Policy, WaitingLine
 
 if TYPE_CHECKING:
     from scaffolding_ext.host.telemetry import Telemetry

@@ -18,8 +18,7 @@ from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.protocol import Task, current_scope
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts
-from scaffolding_ext.protocol.worker import model_of
-from scaffolding_ext.protocol.worker_tags import tag_name
+from scaffolding_ext.protocol.worker import model_of, tag_name
 from scaffolding_ext.request.ledger import TaskObserver, is_stream
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from scaffolding_ext.errors import ConfigError, MissingDependencyError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.plugins.stacks import behind_thinking, told
+from scaffolding_ext.plugins import behind_thinking, told
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.stack.build import load_stack
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import MissingDependencyError
-from scaffolding_ext.plugins.stacks import behind_thinking, told
+from scaffolding_ext.plugins import behind_thinking, told
 from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.stack.build import load_stack
 

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
-from scaffolding_ext.prompts.family_choice import FamilyChoice, chosen_family
-from scaffolding_ext.prompts.model_files import how_to_load, refuse_own_tokenizer
+from scaffolding_ext.prompts.model_files import FamilyChoice, chosen_family, how_to_load, refuse_own_tokenizer
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import notes_of, set_notes
 from scaffolding_ext.protocol.task_results import output_of

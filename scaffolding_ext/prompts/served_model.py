@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import Prompting, TextPrompting
 from scaffolding_ext.protocol import Worker
-from scaffolding_ext.protocol.worker import declared
-from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
+from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from scaffolding_ext.protocol import chat_standins, standins
+from scaffolding_ext.protocol import standins
 from scaffolding_ext.protocol.standins import ControllerGenerator
 
 _REQUIRED_FIELDS = ("output_str", "output_tokens", "customized_result_fields", "streaming_output_flag")
@@ -58,27 +58,25 @@ if WHY_STANDINS:
     )
 
 if TYPE_CHECKING or _upstream is None:
-    from scaffolding_ext.protocol.chat_standins import (
+    from scaffolding_ext.protocol.standins import (
         AssistantMessage,
         ChatTask,
-        DropKVCacheTask,
-        RoleMessage,
-        SystemMessage,
-        TokenizeTask,
-        ToolMessage,
-        UserMessage,
-    )
-    from scaffolding_ext.protocol.standins import (
         Controller,
+        DropKVCacheTask,
         ExecutionScope,
         GenerationTask,
         ParallelProcess,
         RewardTask,
+        RoleMessage,
         ScaffoldingOutput,
         StreamGenerationTask,
+        SystemMessage,
         Task,
         TaskCollection,
         TaskStatus,
+        TokenizeTask,
+        ToolMessage,
+        UserMessage,
         Worker,
         current_scope,
         with_task_collection,
@@ -97,14 +95,14 @@ else:
     ScaffoldingOutput = importlib.import_module("tensorrt_llm.scaffolding.result").ScaffoldingOutput
     _tasks = importlib.import_module("tensorrt_llm.scaffolding.task")
     # Of some releases only.
-    AssistantMessage = getattr(_tasks, "AssistantMessage", chat_standins.AssistantMessage)
-    ChatTask = getattr(_tasks, "ChatTask", chat_standins.ChatTask)
-    DropKVCacheTask = getattr(_tasks, "DropKVCacheTask", chat_standins.DropKVCacheTask)
-    RoleMessage = getattr(_tasks, "RoleMessage", chat_standins.RoleMessage)
-    SystemMessage = getattr(_tasks, "SystemMessage", chat_standins.SystemMessage)
-    TokenizeTask = getattr(_tasks, "TokenizeTask", chat_standins.TokenizeTask)
-    ToolMessage = getattr(_tasks, "ToolMessage", chat_standins.ToolMessage)
-    UserMessage = getattr(_tasks, "UserMessage", chat_standins.UserMessage)
+    AssistantMessage = getattr(_tasks, "AssistantMessage", standins.AssistantMessage)
+    ChatTask = getattr(_tasks, "ChatTask", standins.ChatTask)
+    DropKVCacheTask = getattr(_tasks, "DropKVCacheTask", standins.DropKVCacheTask)
+    RoleMessage = getattr(_tasks, "RoleMessage", standins.RoleMessage)
+    SystemMessage = getattr(_tasks, "SystemMessage", standins.SystemMessage)
+    TokenizeTask = getattr(_tasks, "TokenizeTask", standins.TokenizeTask)
+    ToolMessage = getattr(_tasks, "ToolMessage", standins.ToolMessage)
+    UserMessage = getattr(_tasks, "UserMessage", standins.UserMessage)
     ExecutionScope = getattr(_upstream, "ExecutionScope", standins.ExecutionScope)
     current_scope = getattr(_upstream, "current_scope", standins.current_scope)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from scaffolding_ext.errors import InvalidTaskError, NoOutputError
-from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol import GenerationTask, Task
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask, generation_confidence
-from scaffolding_ext.protocol.notes import CHAIN, VERIFY, set_purpose
+from scaffolding_ext.protocol.notes import CHAIN, VERIFY, TokenCounts, set_purpose, set_token_counts, token_counts_of
 from scaffolding_ext.protocol.task_results import finish_reason_of, highest_logprobs, output_of, sampled_logprobs
-from scaffolding_ext.protocol.worker_tags import tag_name
+from scaffolding_ext.protocol.worker import tag_name
 
 
 def prefixes_of(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> list[list[int]]:
@@ -129,3 +130,31 @@ def _logprobs_of(generation: GenerationTask) -> Sequence[Mapping[int, Any]]:
             f"asks for {generation.num_logprobs}; take a worker that reports them"
         )
     return steps
+
+
+async def run_pieces(
+    task: Task,
+    pieces: Sequence[GenerationTask],
+    runs: Sequence[Coroutine[Any, Any, Any]],
+    *,
+    decodes: bool = True,
+    before: TokenCounts | None = None,
+) -> None:
+    """Run the pieces of a task at once. If one fails, the others are aborted. The task's cost is the sum of theirs.
+
+    `decodes` is false where each piece's only token comes with its prompt. `before` is what the task has cost before.
+    """
+    for piece in pieces:
+        piece.custom_input_params = {**(task.custom_input_params or {}), **(piece.custom_input_params or {})}
+    running = [asyncio.ensure_future(run) for run in runs]
+    try:
+        await asyncio.gather(*running)
+    except BaseException:
+        for future in running:
+            future.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        raise
+    finally:
+        spent = [before or TokenCounts(), *(counts for piece in pieces if (counts := token_counts_of(piece)))]
+        total = TokenCounts(*map(sum, zip(*spent, strict=True)))
+        set_token_counts(task, total if decodes else total._replace(decoded=0))

@@ -1,7 +1,6 @@
 """One request: everything that is known of it, from its submission on, and the functions that know the current one.
 
-`current_program()` is the request on whose behalf the calling code runs, under either host.
-"""
+`current_program()` is the request on whose behalf the calling code runs, under either host."""
 
 from __future__ import annotations
 
@@ -19,7 +18,6 @@ from scaffolding_ext.protocol import ControllerGenerator, Task, current_scope
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, notes_of
 from scaffolding_ext.request.figures import Figure, PublishedFigures
 from scaffolding_ext.request.ledger import Ledger, Meter, current_parts
-from scaffolding_ext.request.progress import Progress, StepCounts
 from scaffolding_ext.request.seeds import BranchSeeds, branch_path, derive_seed
 
 if TYPE_CHECKING:
@@ -27,6 +25,38 @@ if TYPE_CHECKING:
     from scaffolding_ext.prompts.prompting import TextPrompting
     from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput
     from scaffolding_ext.request.audit import Audit
+
+
+class StepCounts(NamedTuple):
+    """The steps of a program, such as the samples of a vote or the probes of a chain.
+
+    Attributes:
+        kind: Programs of one kind have like steps, so their costs can be averaged.
+        num_left: Steps that may still come, running ones included (the paper's remaining knob).
+        certaindex: How settled the answer is, in [0, 1]; a program that is certain stops.
+    """
+
+    kind: str = ""
+    num_done: int = 0
+    num_left: int = 1
+    certaindex: float = 0.0
+
+
+class Progress(NamedTuple):
+    """A program at one moment.
+
+    Attributes:
+        number: The lower, the older the program.
+        arrived: In seconds of a monotonic clock, as `deadline`.
+        num_tokens: Tokens that it has decoded.
+    """
+
+    number: int
+    arrived: float
+    deadline: float | None = None
+    num_tokens: int = 0
+    steps: StepCounts = StepCounts()
+
 
 _numbers = itertools.count()
 _NOTHING_SAID = StepCounts()

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.request.program import Program
-from scaffolding_ext.request.progress import Progress
-from scaffolding_ext.scheduling.policies import Policy
+from scaffolding_ext.request.program import Program, Progress
+from scaffolding_ext.scheduling import Policy
 from scaffolding_ext.serving.refusals import ApiError, wait_and_retry
 
 ANYBODY = "anybody"  # the holder's name if no keys are set

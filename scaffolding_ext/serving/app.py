@@ -23,8 +23,7 @@ from scaffolding_ext.errors import ConfigError, ShutdownError
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.serving.access import ANYBODY, Keys, TokenBudgets
 from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody, read_body
-from scaffolding_ext.serving.events import Events
-from scaffolding_ext.serving.jobs import Job
+from scaffolding_ext.serving.jobs import Events, Job
 from scaffolding_ext.serving.metrics import Metrics
 from scaffolding_ext.serving.refusals import CLIENT_LEFT, ApiError, of_failure
 from scaffolding_ext.serving.served_stack import ServedStack, new_id

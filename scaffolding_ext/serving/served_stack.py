@@ -18,8 +18,7 @@ from scaffolding_ext.prompts.tool_calls import names_of
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import CONTINUED_TURNS
 from scaffolding_ext.protocol.stop_strings import StopStrings
-from scaffolding_ext.protocol.worker import declared
-from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
+from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.request.seeds import derive_seed
 from scaffolding_ext.serving.access import ANYBODY, RoundRobin

@@ -16,7 +16,7 @@ from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.notes import PROBE, set_purpose
 from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.protocol.task_results import output_of
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import Program, current_program, record
 from scaffolding_ext.request.results import Completion
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from scaffolding_ext import __version__, environment, plain_yaml
+from scaffolding_ext import __version__, plain_yaml
 from scaffolding_ext.cli.main import main
+from scaffolding_ext.doctor import bug_report
+from scaffolding_ext.doctor.bug_report import shareable
 from scaffolding_ext.stack.config import StackConfig
-from scaffolding_ext.stack.shareable import shareable
 
 SECRETS = {
     "OPENAI_API_KEY": "sk-proj-1234567890abcdef",
@@ -57,7 +58,7 @@ def test_it_says_versions_hardware_extras_and_stack() -> None:
 def test_an_extra_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["numpy>=1.26", 'here[more]>=1; extra == "hf"', "gone<2 ; extra == 'hf'", 'here; extra == "openai"']
     monkeypatch.setattr("importlib.metadata.requires", lambda name: lines)
-    monkeypatch.setattr(environment, "_version", lambda name: None if name == "gone" else "1.0")
+    monkeypatch.setattr(bug_report, "_version", lambda name: None if name == "gone" else "1.0")
     found = json.loads(told("--json"))
     assert found["extras"] == {"hf": ["gone"], "openai": []}
     assert found["packages"]["here"] == "1.0"

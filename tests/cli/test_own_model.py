@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from scaffolding_ext.cli.main import main
-from scaffolding_ext.cli.own_model import SUFFIX, OwnModel
+from scaffolding_ext.cli.options import SUFFIX, OwnModel
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.testing import ScriptedWorker
 from tests.servers.openai_server import OpenAIServer

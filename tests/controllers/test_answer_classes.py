@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol.tasks import CompareTask
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.workers.compare import CompareWorker
 

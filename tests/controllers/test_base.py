@@ -14,7 +14,7 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskCollection, Worker, with_task_collection
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import current_program, record
 from scaffolding_ext.testing import ScriptedWorker
 

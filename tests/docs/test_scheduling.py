@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.registry import policies
-from scaffolding_ext.request.progress import Progress, StepCounts
-from scaffolding_ext.scheduling.policies import ShortestRemaining
+from scaffolding_ext.request.program import Progress, StepCounts
+from scaffolding_ext.scheduling import ShortestRemaining
 from scaffolding_ext.stack.build import plan_stack
 from scaffolding_ext.stack.load import load_config
 

@@ -8,7 +8,7 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.errors import ArgumentTypeError, ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Worker
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
 
 CONTROLLER, WORKERS = NativeGenerationController(), {"generation": ScriptedWorker("x")}

@@ -28,7 +28,7 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.protocol.notes import Purpose
 from scaffolding_ext.protocol.tasks import LimitedStep
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.testing import Gate, ScriptedWorker
 
 WAIT = 30.0  # seconds until a hanging test fails; nothing waits that long when all is well

@@ -11,7 +11,7 @@ from scaffolding_ext.errors import CloneError, ConfigError, NoOutputError, TaskE
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, GenerationTask, TaskStatus, Worker
 from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.testing import Gate, ScriptedWorker
 
 WAIT = 30.0  # seconds until a hanging test fails; nothing waits that long when all is well

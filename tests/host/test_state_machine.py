@@ -36,9 +36,9 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.protocol.tasks import LimitedStep
 from scaffolding_ext.protocol.worker import BaseWorker
-from scaffolding_ext.request.progress import Progress
+from scaffolding_ext.request.program import Progress
 from scaffolding_ext.request.results import ScaffoldingResult
-from scaffolding_ext.scheduling.policies import Fifo
+from scaffolding_ext.scheduling import Fifo
 
 WIDTH = 3  # requests that run at once
 

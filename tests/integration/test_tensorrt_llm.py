@@ -21,7 +21,7 @@ from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteControlle
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import standins
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import Program, current_program
 from scaffolding_ext.request.results import completion_of
 from scaffolding_ext.testing import ScriptedWorker

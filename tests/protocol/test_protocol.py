@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext.protocol import chat_standins, standins
+from scaffolding_ext.protocol import standins
 
 FAKE = Path(__file__).parents[1] / "fake_upstream"
 SCRIPT = FAKE / "scripts" / "scenarios.py"
@@ -418,16 +418,16 @@ def test_the_fake_has_the_fields_of_its_release(python: Python, release: str, mi
 
 
 def test_chats_are_made_as_upstream_makes_them() -> None:
-    chat = chat_standins.ChatTask.create_from_prompt("How?", [chat_standins.SystemMessage("Be short.")], tools=["t"])
-    assert (type(chat), chat.tools, chat.input_str) == (chat_standins.ChatTask, ["t"], None)
+    chat = standins.ChatTask.create_from_prompt("How?", [standins.SystemMessage("Be short.")], tools=["t"])
+    assert (type(chat), chat.tools, chat.input_str) == (standins.ChatTask, ["t"], None)
     assert [(each.role, each.content) for each in chat.messages] == [("system", "Be short."), ("user", "How?")]
     assert chat.last_assistant_content() is None
-    chat.add_messages([chat_standins.AssistantMessage("So."), chat_standins.ToolMessage("7", "call-1", "add")])
+    chat.add_messages([standins.AssistantMessage("So."), standins.ToolMessage("7", "call-1", "add")])
     assert chat.last_assistant_content() == "So."
     assert chat.messages_to_dict_content(3) == [
         {"role": "tool", "content": "7", "tool_call_id": "call-1", "name": "add"}
     ]
-    assert chat_standins.ChatTask.create_from_prompt(None).messages == []
+    assert standins.ChatTask.create_from_prompt(None).messages == []
 
 
 def test_task_statuses_keep_upstreams_spelling() -> None:

@@ -28,7 +28,7 @@ from scaffolding_ext.protocol.notes import (
 )
 from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
 from scaffolding_ext.protocol.tasks import CompareTask, ScoreTask
-from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_names, worker_for, worker_key
+from scaffolding_ext.protocol.worker import WorkerTag, tag_names, worker_for, worker_key
 
 
 def test_worker_tags_and_their_values_are_the_same_key():

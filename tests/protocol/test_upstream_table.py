@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from scaffolding_ext.protocol import chat_standins, standins
+from scaffolding_ext.protocol import standins
 from scaffolding_ext.request.execution_trace import TraceEvent
 
 ROOT = Path(__file__).parents[2]
@@ -139,13 +139,13 @@ def check(name: str, declared: Declared, found: dict[str, Any]) -> None:
         ]
 
 
-STANDINS = [name for name in table("newest") if hasattr(standins, name) or hasattr(chat_standins, name)]
+STANDINS = [name for name in table("newest") if hasattr(standins, name)]
 
 
 @pytest.mark.parametrize("name", STANDINS)
 def test_the_stand_ins_declare_what_the_newest_release_declares(name: str) -> None:
     declared = table("newest")[name]
-    cls = getattr(standins, name, None) or getattr(chat_standins, name)
+    cls = getattr(standins, name)
     inherited = {"worker_tag", "task_handlers"}
     own = set(vars(cls).get("__annotations__", {})) - OURS.get(name, set())
     assert own - inherited == set(declared.fields) - inherited

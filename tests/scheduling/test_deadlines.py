@@ -13,7 +13,7 @@ from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.runner import EvaluationJob, LocalEngine
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.request.program import current_program
-from scaffolding_ext.scheduling.policies import EarliestDeadline
+from scaffolding_ext.scheduling import EarliestDeadline
 from scaffolding_ext.stack.build import build_stack
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stack.load import load_config

@@ -17,9 +17,8 @@ from scaffolding_ext.errors import ArgumentTypeError, ConfigError, RequestError,
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import ControllerGenerator, ExecutionScope, GenerationTask, current_scope
 from scaffolding_ext.protocol.notes import set_priority
-from scaffolding_ext.request.program import Program, enter_program, priority_of, publish
-from scaffolding_ext.request.progress import Progress, StepCounts
-from scaffolding_ext.scheduling.policies import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
+from scaffolding_ext.request.program import Program, Progress, StepCounts, enter_program, priority_of, publish
+from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
 from scaffolding_ext.stack.build import check_stack, load_stack
 from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.testing import Gate, ScriptedWorker

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from scaffolding_ext.scheduling.waiting_line import WaitingLine
+from scaffolding_ext.scheduling import WaitingLine
 
 
 def served(line):

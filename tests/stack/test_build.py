@@ -28,7 +28,7 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.protocol import Controller, TaskCollection, Worker, with_task_collection
 from scaffolding_ext.protocol.branching import VerifyTask
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
 
 shut_down = []

@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.capabilities import Requests
 from scaffolding_ext.protocol import Controller
 from scaffolding_ext.protocol.branching import BranchTask
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.stack.build import engine_needs
 from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds

@@ -12,8 +12,7 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.protocol import Worker
-from scaffolding_ext.protocol.worker import BaseWorker
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import BaseWorker, WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
 
 TARGET = "tinylm/target"

@@ -11,7 +11,7 @@ from scaffolding_ext.answers import Verdict
 from scaffolding_ext.errors import ConfigError, EngineError
 from scaffolding_ext.protocol import TaskStatus
 from scaffolding_ext.protocol.tasks import CompareTask
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.registry import workers
 from scaffolding_ext.workers.compare import CompareWorker
 

@@ -12,7 +12,13 @@ from scaffolding_ext import require
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import Task
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
-from scaffolding_ext.protocol.lowering import lower_branch, prefixes_of, probability_of_first, write_back_branch
+from scaffolding_ext.protocol.lowering import (
+    lower_branch,
+    prefixes_of,
+    probability_of_first,
+    run_pieces,
+    write_back_branch,
+)
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts, token_counts_of
 from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import count, publish_figures, record
@@ -20,7 +26,6 @@ from scaffolding_ext.workers.huggingface.block_pool import BlockPriority
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest, Waiter, Wants
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
 from scaffolding_ext.workers.huggingface.sharing_probe import EngineReads, SharingProbe
-from scaffolding_ext.workers.shared.lowered_requests import run_pieces
 from scaffolding_ext.workers.shared.streaming import NEVER
 from scaffolding_ext.workers.shared.task_reading import block_scores, number
 

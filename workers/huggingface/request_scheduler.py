@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from itertools import chain
 
-from scaffolding_ext.scheduling.waiting_line import WaitingLine
+from scaffolding_ext.scheduling import WaitingLine
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest, Work
 from scaffolding_ext.workers.huggingface.prefix_index import NO_MATCH, Match, PrefixIndex

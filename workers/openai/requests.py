@@ -13,9 +13,9 @@ from scaffolding_ext.protocol import ChatTask, GenerationTask, RewardTask, Task
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.notes import notes_of
 from scaffolding_ext.protocol.stop_strings import StopStrings, stop_strings
-from scaffolding_ext.workers.openai.answer_ids import IdStops, LostIds
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
 from scaffolding_ext.workers.openai.hints import hints, unordered
+from scaffolding_ext.workers.openai.responses import IdStops, LostIds
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
 from scaffolding_ext.workers.shared.task_reading import NEUTRAL, TaskReader, integer, is_set, number, refuse
 

@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, RewardTask
 from scaffolding_ext.protocol.branching import VerifyTask
-from scaffolding_ext.protocol.lowering import lower_verify, probability_of_first, write_back_verify
+from scaffolding_ext.protocol.lowering import lower_verify, probability_of_first, run_pieces, write_back_verify
 from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
 from scaffolding_ext.protocol.tasks import REWARD, ScoreTask
 from scaffolding_ext.workers.openai.connection import Connection, Reply
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import prompt_scores, token_counts
 from scaffolding_ext.workers.openai.stream import read_answer
-from scaffolding_ext.workers.shared.lowered_requests import run_pieces
 
 
 class Scores(NamedTuple):

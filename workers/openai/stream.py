@@ -12,11 +12,10 @@ from scaffolding_ext.errors import EngineError, NoOutputError, WorkerError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import PAUSED, TokenCounts, set_token_counts
 from scaffolding_ext.request.program import record
-from scaffolding_ext.workers.openai.answer_ids import IdStops, LostIds
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.requests import RequestBodies
-from scaffolding_ext.workers.openai.responses import Piece, Steps, WholeText, read_piece, token_counts
+from scaffolding_ext.workers.openai.responses import IdStops, LostIds, Piece, Steps, WholeText, read_piece, token_counts
 from scaffolding_ext.workers.shared.streaming import NEVER
 
 

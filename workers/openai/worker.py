@@ -29,8 +29,7 @@ from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.openai.connection import Circuit, Connection
 from scaffolding_ext.workers.openai.flavors import described, flavor_named
-from scaffolding_ext.workers.openai.hints import session_headers
-from scaffolding_ext.workers.openai.kv_control import OF_TOKENS, Chains, KVControl
+from scaffolding_ext.workers.openai.hints import OF_TOKENS, Chains, KVControl, session_headers
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.scoring import reward, scores_of, verify
 from scaffolding_ext.workers.openai.self_test import proven, refusals, refused_scores

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import scaffolding_ext
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.family_choice import config_of, thinking_mark
+from scaffolding_ext.prompts.model_files import config_of, thinking_mark
 from scaffolding_ext.prompts.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import Purpose, purpose_of

@@ -16,12 +16,18 @@ from scaffolding_ext.request.program import current_program, next_seed, record
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
 from scaffolding_ext.workers.shared.streaming import NEVER
 from scaffolding_ext.workers.shared.task_reading import TaskReader, is_set
+from scaffolding_ext.workers.trtllm.arguments import (
+    conversation,
+    hinted_arguments,
+    lowest_retention,
+    off_in,
+    request_keywords,
+    sampling_arguments,
+)
 from scaffolding_ext.workers.trtllm.call import SHUT_DOWN, Call, LlmLoop, RequestProgress
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
-from scaffolding_ext.workers.trtllm.keywords import conversation, lowest_retention, request_keywords
 from scaffolding_ext.workers.trtllm.loading import LoadedLlm
 from scaffolding_ext.workers.trtllm.release import PENALTIES, SamplerWarning, honours_penalties, keeps_seeds_apart
-from scaffolding_ext.workers.trtllm.sampling import hinted_arguments, off_in, sampling_arguments
 from scaffolding_ext.workers.trtllm.scores import from_context_logits, from_prompt_logprobs
 
 _LIKELIEST = 20  # log-probabilities to ask for at each prompt position, if a release reports only the likeliest

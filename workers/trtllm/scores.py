@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from scaffolding_ext.errors import EngineError
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.branching import VerifyTask
 
 
 def from_prompt_logprobs(
@@ -73,3 +75,19 @@ def _check_positions(num_positions: int, num_tokens: int) -> None:
             f"TensorRT-LLM reported {num_positions} positions of a prompt of {num_tokens} tokens: it leaves out "
             "tokens whose KV it reuses. Score on an LLM with KvCacheConfig(enable_block_reuse=False)"
         )
+
+
+def check_verdicts(task: VerifyTask, pieces: Sequence[GenerationTask], vocab_size: int, version: str) -> None:
+    """Refuse verdicts where fewer log-probabilities came than were asked for, unless both words are among them.
+
+    Raises:
+        EngineError: The words' probabilities cannot be told from them.
+    """
+    for piece in pieces:
+        entry = piece.logprobs[0] if piece.logprobs else {}
+        asked = min(piece.num_logprobs or 0, vocab_size)
+        if len(entry) < asked and not {task.yes_token, task.no_token} <= entry.keys():
+            raise EngineError(
+                f"TensorRT-LLM {version} reported {len(entry)} of {asked} log-probabilities, and those of yes and no "
+                "are not among them: send the VerifyTask to another worker, or score the two words (ScoreTask)"
+            )

@@ -19,21 +19,22 @@ from scaffolding_ext.protocol.lowering import (
     lower_branch,
     lower_verify,
     prefixes_of,
+    run_pieces,
     write_back_branch,
     write_back_verify,
 )
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import ServerBudget
 from scaffolding_ext.workers.chat import ChatWorker
-from scaffolding_ext.workers.shared.lowered_requests import check_verdicts, run_pieces
 from scaffolding_ext.workers.shared.streaming import OpenStreams, fixed_end, furthest, is_over, next_len, show
 from scaffolding_ext.workers.shared.task_reading import TaskReader, block_scores
+from scaffolding_ext.workers.trtllm.arguments import NO_ORDER, branch_retention
 from scaffolding_ext.workers.trtllm.call import Call
 from scaffolding_ext.workers.trtllm.client import LlmClient
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
-from scaffolding_ext.workers.trtllm.keywords import NO_ORDER, branch_retention
 from scaffolding_ext.workers.trtllm.loading import Share, adopt, load, why_no_model
 from scaffolding_ext.workers.trtllm.release import why_not_installed
+from scaffolding_ext.workers.trtllm.scores import check_verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

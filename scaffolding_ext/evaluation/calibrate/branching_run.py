@@ -20,8 +20,7 @@ from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import TaskStatus
 from scaffolding_ext.protocol.branching import VerifyTask
-from scaffolding_ext.protocol.worker import WrappingWorker
-from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_key
+from scaffolding_ext.protocol.worker import WorkerTag, WrappingWorker, worker_key
 from scaffolding_ext.registry import search_scorers
 from scaffolding_ext.request.program import current_program
 from scaffolding_ext.stack.build import build_stack, check_stack

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from scaffolding_ext.controllers.base import attributes_of
 from scaffolding_ext.controllers.draft_target.calibrate_draft_target import (
@@ -22,13 +24,13 @@ from scaffolding_ext.controllers.draft_target.calibration_file import (
     fingerprints,
 )
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
-from scaffolding_ext.controllers.draft_target.validity import realised_rate
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.protocol.worker import model_of
-from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
+from scaffolding_ext.protocol.worker import WorkerTag, model_of, worker_for
 from scaffolding_ext.stack.build import build_stack, check_stack
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
+from scaffolding_ext.stats.intervals import Estimate, Interval, paired_bootstrap, wilson_interval
+from scaffolding_ext.stats.resampling import checked_values
 
 
 def calibrate(
@@ -108,3 +110,53 @@ def _turn_scores(turn: CalibrationTurn, rng: np.random.Generator) -> TurnScores:
     rate = realised_rate(turn.taken_over, grouped, rng=rng)
     interval = rate.clustered or (None, None)
     return TurnScores(scores=sorted(turn.scores), rate=rate.rate, low=interval[0], high=interval[1])
+
+
+class Rate(NamedTuple):
+    """A realised rate.
+
+    Attributes:
+        rate: Share of the decisions that fired.
+        binomial: Wilson's interval, for decisions that are independent.
+        clustered: Interval from resampling whole questions; None without questions.
+    """
+
+    rate: float
+    num_decisions: int
+    binomial: Interval
+    clustered: Interval | None
+
+
+def realised_rate(
+    fired: npt.ArrayLike,
+    questions: npt.ArrayLike | None = None,
+    *,
+    rng: np.random.Generator | None = None,
+    num_resamples: int = 2_000,
+    confidence: float = 0.95,
+) -> Rate:
+    """The share of decisions that fired, with its intervals.
+
+    Args:
+        fired: Whether each decision fired, shape [num_decisions], booleans or 0 and 1.
+        questions: Question of each decision, shape [num_decisions]. Scores of one question are alike, so the binomial
+            interval is too narrow; with questions there is a clustered one beside it.
+        confidence: Nominal coverage of both intervals, in (0, 1).
+
+    Raises:
+        ValueError: If an entry is neither 0 nor 1, `questions` are malformed or come without `rng`, or a setting is out
+            of range.
+    """
+    values = checked_values("fired", fired)
+    if not np.isin(values, (0.0, 1.0)).all():
+        raise ValueError("fired has an entry that is neither 0 nor 1; give the decisions, not the p-values.")
+    binomial = wilson_interval(int(values.sum()), len(values), confidence)
+    clustered = None
+    if questions is not None:
+        if rng is None:
+            raise ValueError("questions come without rng; pass a numpy generator for the bootstrap.")
+        estimate: Estimate = paired_bootstrap(
+            values, np.zeros_like(values), questions, rng=rng, num_resamples=num_resamples, confidence=confidence
+        )
+        clustered = Interval(estimate.low, estimate.high)
+    return Rate(float(values.mean()), len(values), binomial, clustered)

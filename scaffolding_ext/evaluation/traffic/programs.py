@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from scaffolding_ext.controllers.budgets.queueing.simulation import NEVER
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.request.progress import StepCounts
+from scaffolding_ext.request.program import StepCounts
 
 
 class RequestRound(NamedTuple):

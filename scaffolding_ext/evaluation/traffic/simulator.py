@@ -17,9 +17,8 @@ from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.simulation import NEVER, BatchingEngine
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
 from scaffolding_ext.evaluation.traffic.programs import Program, RequestRound, RoundEnd, Work
-from scaffolding_ext.request.progress import Progress
-from scaffolding_ext.scheduling.policies import Fifo, Policy
-from scaffolding_ext.scheduling.waiting_line import WaitingLine
+from scaffolding_ext.request.program import Progress
+from scaffolding_ext.scheduling import Fifo, Policy, WaitingLine
 
 PATIENCE = 512  # as that of the embedded engine
 

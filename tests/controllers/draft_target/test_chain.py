@@ -11,7 +11,7 @@ from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.on_worker import OnWorker
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, Worker
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import Program, Question, enter_program
 from scaffolding_ext.request.seeds import derive_seed
 

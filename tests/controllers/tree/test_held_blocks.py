@@ -13,7 +13,7 @@ from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.workers.budgeted import BudgetedWorker
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 

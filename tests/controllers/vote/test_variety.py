@@ -15,8 +15,7 @@ from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteControlle
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.sampling_params import SAMPLE_TEMPERATURE
-from scaffolding_ext.protocol.worker import WrappingWorker
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag, WrappingWorker
 from scaffolding_ext.testing import ScriptedWorker
 
 PLAIN = {"max_tokens": 20}

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_samples
-from scaffolding_ext.evaluation.report.charts import distribution_chart, frontier_chart
-from scaffolding_ext.evaluation.report.page import rendered
+from scaffolding_ext.evaluation.report.page import distribution_chart, frontier_chart, rendered
 from scaffolding_ext.evaluation.report.timeline import TimelineStep, trees_of, write_chrome_trace
 
 STACK = "controller: {{type: Controller, args: {{threshold: {}}}}}\n"

@@ -31,7 +31,7 @@ from scaffolding_ext.evaluation.run.summary import summarize
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.figures import Answers, Ratio
 from scaffolding_ext.request.program import publish_figures
 from scaffolding_ext.stats.intervals import bootstrap_quotients

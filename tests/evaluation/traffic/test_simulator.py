@@ -14,8 +14,8 @@ from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChan
 from scaffolding_ext.evaluation.traffic.programs import RequestRound, RoundEnd, Work, vote_program
 from scaffolding_ext.evaluation.traffic.simulator import serve_programs
 from scaffolding_ext.registry import policies
-from scaffolding_ext.request.progress import Progress, StepCounts
-from scaffolding_ext.scheduling.policies import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
+from scaffolding_ext.request.program import Progress, StepCounts
+from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
 
 
 def program(*rounds: tuple[int, ...], deadline: float | None = None, knob: int = 1) -> RecordedProgram:

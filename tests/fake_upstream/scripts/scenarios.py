@@ -36,7 +36,7 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.protocol.notes import notes_of
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import current_program
 from scaffolding_ext.request.results import completion_of
 from scaffolding_ext.testing import ScriptedWorker

@@ -26,7 +26,7 @@ from scaffolding_ext.protocol import (
 from scaffolding_ext.protocol.notes import CHAIN, PROBE, notes_of, set_notes, set_purpose
 from scaffolding_ext.request.program import Program, enter_program, leave_program
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.workers.openai.kv_control import Chains
+from scaffolding_ext.workers.openai.hints import Chains
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
 from tests.servers.openai_server import OpenAIServer
 from tests.servers.releases import KV_PATHS

@@ -20,10 +20,9 @@ from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.tinylm.embedded import model_folder
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
-from scaffolding_ext.workers.openai.answer_ids import LostIds
 from scaffolding_ext.workers.openai.flavors import FLAVORS
 from scaffolding_ext.workers.openai.requests import RequestBodies
-from scaffolding_ext.workers.openai.responses import Piece, UnreadableAnswerError
+from scaffolding_ext.workers.openai.responses import LostIds, Piece, UnreadableAnswerError
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
 from scaffolding_ext.workers.shared.streaming import NEVER
 from tests.servers.openai_server import OpenAIServer

@@ -17,7 +17,7 @@ from scaffolding_ext.protocol import (
     StreamGenerationTask,
     current_scope,
 )
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.shared.streaming import OpenStreams
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from scaffolding_ext.stats.frontier import cost_at_accuracy
+from scaffolding_ext.evaluation.compare.sweeps import cost_at_accuracy
 
 
 def test_between_two_points_the_line_is_taken() -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from scaffolding_ext.controllers.draft_target.validity import realised_rate
+from scaffolding_ext.evaluation.calibrate.conformal_run import realised_rate
 from scaffolding_ext.stats.intervals import wilson_interval
 
 

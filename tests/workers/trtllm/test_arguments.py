@@ -11,7 +11,7 @@ from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
-from scaffolding_ext.workers.trtllm.sampling import sampling_arguments
+from scaffolding_ext.workers.trtllm.arguments import sampling_arguments
 
 KNOWN = (
     *("max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "logprobs", "min_tokens", "ignore_eos"),
