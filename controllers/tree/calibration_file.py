@@ -21,6 +21,8 @@ class BranchingFigures(BaseModel):
         exit_agreement: Share of the problems where verdicts that are read early choose the branch that full ones do.
         exit_share: Share of the verdicts that are read before the last layer.
         depth: Mean share of the layers that a verdict runs through.
+        median_agreement: Of the decisions under `median_exit`, as `exit_agreement`.
+        median_depth: Of the verdicts under `median_exit`, as `depth`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -31,6 +33,8 @@ class BranchingFigures(BaseModel):
     exit_agreement: float
     exit_share: float
     depth: float
+    median_agreement: float
+    median_depth: float
 
 
 class BranchingCalibration(CalibrationFile):
@@ -42,6 +46,7 @@ class BranchingCalibration(CalibrationFile):
         least_agreement: Share of the decisions that a layer exit had to leave as they are.
         skip_gate: The 75th percentile of the highest confidence and the 25th of the relative lead.
         layer_exit: The exit that saves the most layers; None where none leaves enough decisions as they are.
+        median_exit: The paper's rule, which `layer_exit: true` takes.
         figures: How they did.
     """
 
@@ -53,4 +58,5 @@ class BranchingCalibration(CalibrationFile):
     least_agreement: float
     skip_gate: ConfidenceGate
     layer_exit: LayerExit | None
+    median_exit: LayerExit
     figures: BranchingFigures

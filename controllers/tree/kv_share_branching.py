@@ -86,7 +86,11 @@ class KVShareBranchingController(SearchController):
         if isinstance(verdicts, VerdictScorer):
             known = self.calibration
             known_skip = None if known is None else known.skip_gate
-            completed = verdicts.completed(None if known is None else known.layer_exit, weighs_confidence=True)
+            completed = verdicts.completed(
+                None if known is None else known.layer_exit,
+                None if known is None else known.median_exit,
+                weighs_confidence=True,
+            )
             judge = completed if judge is verdicts else ConfidenceWeighted(completed)
         with require.under("beam_width") if depth > 1 else require.under():
             strategy = Beam(branching_factor, beam_width, depth) if depth > 1 else BestOfN(branching_factor)

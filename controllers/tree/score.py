@@ -121,8 +121,8 @@ class VerdictScorer(Scorer):
         yes: The affirmative verdict; its first token counts.
         no: The negative verdict; its first token counts.
         layer_exit: When a verdict may be read before the last layer: `{max_entropy, max_change, min_layer}`, false for
-            never. None takes that of the controller's calibration. A stack whose worker cannot stop at a layer is
-            refused.
+            never. None takes the exit of the controller's calibration that leaves the decisions as they are, true its
+            exit by the paper's median rule. A stack whose worker cannot stop at a layer is refused.
         is_about_steps: Whether the family's question is about a step, instead of about the answer.
         weighs_confidence: Whether a verdict is multiplied by the square root of the branch's confidence. None: it is in
             a `KVShareBranchingController`, and in no other search.
@@ -148,23 +148,32 @@ class VerdictScorer(Scorer):
         super().__init__()
         self.question = question
         self.yes, self.no = yes, no
-        self.layer_exit = gate_from("layer_exit", LayerExit, layer_exit)
+        self.layer_exit = gate_from("layer_exit", LayerExit, None if layer_exit is True else layer_exit)
         self.is_about_steps = is_about_steps
         self.reads_logprobs = self.weighs_confidence = bool(weighs_confidence)
-        self._open = layer_exit is None, weighs_confidence is None
+        self._takes_exit, self._takes_median = layer_exit is None, layer_exit is True
+        self._takes_weight = weighs_confidence is None
 
-    def completed(self, layer_exit: LayerExit | None, weighs_confidence: bool) -> VerdictScorer:
-        """A copy with these values in the place of arguments that were None."""
+    def completed(
+        self, layer_exit: LayerExit | None, median_exit: LayerExit | None, weighs_confidence: bool
+    ) -> VerdictScorer:
+        """A copy with the exits of a calibration and the weight, for arguments that leave them open."""
         twin = copy.copy(self)
-        takes_exit, takes_weight = self._open
-        if takes_exit:
-            twin.layer_exit = layer_exit
-        if takes_weight:
+        if self._takes_exit or self._takes_median:
+            twin.layer_exit = median_exit if self._takes_median else layer_exit
+        if self._takes_weight:
             twin.reads_logprobs = twin.weighs_confidence = weighs_confidence
         return twin
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
+        """Refuse a layer exit that the worker cannot serve, or whose calibration is missing."""
         super().bind(workers)
+        if self._takes_median and self.layer_exit is None:
+            raise ConfigError(
+                "is true, the paper's median rule, and no calibration says the median of this model: run "
+                "scaffolding-ext calibrate branching and set calibration, or give {max_entropy, max_change}",
+                "scorer.args.layer_exit",
+            )
         tag = WorkerTag.GENERATION
         worker: Any = worker_for(workers, tag)
         can_leave = self.can_serve(tag, VerifyTask) and LAYER_EXIT not in declared(worker).refused

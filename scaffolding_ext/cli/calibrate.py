@@ -158,4 +158,8 @@ def branching(
             f"            {figures.exit_share:.1%} of the verdicts read early, {figures.depth:.1%} of the layers, "
             f"{figures.exit_agreement:.1%} of the decisions unchanged"
         )
+    click.echo(
+        f"            layer_exit: true, the median rule: entropy {calibration.median_exit.max_entropy:.4f}, "
+        f"{figures.median_depth:.1%} of the layers, {figures.median_agreement:.1%} of the decisions unchanged"
+    )
     click.echo(f"written     {output_path}")

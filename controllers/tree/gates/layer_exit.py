@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +13,12 @@ import numpy.typing as npt
 from scaffolding_ext import require
 from scaffolding_ext.protocol.branching import LayerExit
 
+MAX_CHANGE = 3.0  # the paper's epsilon, in nats
+
 
 @dataclass(frozen=True)
 class LayerExitFit:
-    """How a rule does on the verdicts from which it was chosen.
+    """How a rule does on verdicts.
 
     Attributes:
         rule: None where no rule agrees often enough; then the last layer is read.
@@ -50,8 +53,8 @@ def fit_layer_exit(
     Raises:
         ValueError: The shapes do not fit, or an argument is outside its range.
 
-    Reference:
-        RKSC takes the median entropy at the first stable point as theta. It does not look at decisions.
+    Deviation:
+        RKSC does not look at decisions: `median_layer_exit` is its rule.
     """
     require.share("least_agreement", least_agreement)
     curves, read, members = np.asarray(entropies, dtype=float), np.asarray(scores, dtype=float), np.asarray(groups)
@@ -60,18 +63,49 @@ def fit_layer_exit(
             f"entropies has shape {curves.shape}, scores {read.shape} and groups {members.shape}; give "
             "(branches, layers) twice, and (branches,)"
         )
-    num_layers = curves.shape[1]
-    rows = np.arange(len(curves))
-    full = _winners(read[:, -1], members)
     best = LayerExitFit(None, 1.0, 0.0, 1.0)
     for rule in _candidates(curves, num_steps):
-        left = rule.layers(curves)
-        depth = float(left.mean() / num_layers)
-        if depth < best.depth:
-            agreement = float(np.mean(_winners(read[rows, left - 1], members) == full))
-            if agreement >= least_agreement:
-                best = LayerExitFit(rule, agreement, float(np.mean(left < num_layers)), depth)
+        if rule.layers(curves).mean() < best.depth * curves.shape[1]:
+            found = judged_exit(rule, curves, read, members)
+            best = found if found.agreement >= least_agreement else best
     return best
+
+
+def judged_exit(
+    rule: LayerExit, entropies: npt.NDArray[np.float64], scores: npt.NDArray[np.float64], groups: npt.NDArray[Any]
+) -> LayerExitFit:
+    """How a rule does on verdicts; the arrays are those of `fit_layer_exit`."""
+    num_branches, num_layers = entropies.shape
+    left = rule.layers(entropies)
+    chosen = _winners(scores[np.arange(num_branches), left - 1], groups)
+    agreement = float(np.mean(chosen == _winners(scores[:, -1], groups)))
+    return LayerExitFit(rule, agreement, float(np.mean(left < num_layers)), float(left.mean() / num_layers))
+
+
+def median_layer_exit(entropies: npt.ArrayLike, max_change: float = MAX_CHANGE) -> LayerExit:
+    """The paper's rule: theta is the median entropy at the first stable point of each verdict.
+
+    A verdict is stable after the first layer, from the second on, whose entropy has changed by less than epsilon. A
+    verdict that never is counts with its last layer. No decision is looked at, so nothing says how many stay the same.
+
+    Args:
+        entropies: After each layer, in nats, shape (branches, layers), at least one branch and two layers.
+        max_change: Epsilon, in nats.
+
+    Raises:
+        ValueError: The shape is another.
+
+    Reference:
+        RKSC, calibration of the layer exit.
+    """
+    curves = np.asarray(entropies, dtype=float)
+    if curves.ndim != 2 or not len(curves) or curves.shape[1] < 2:
+        raise ValueError(f"entropies has shape {curves.shape}; give (branches, layers), at least (1, 2)")
+    stable = np.abs(np.diff(curves, axis=1)) < max_change
+    stable[:, -1] = True
+    first = stable.argmax(axis=1) + 1
+    theta = float(np.median(curves[np.arange(len(curves)), first]))
+    return LayerExit(float(np.nextafter(max(theta, 0.0), np.inf)), max_change)
 
 
 def _winners(scores: npt.NDArray[np.float64], groups: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scaffolding_ext.answers import Verdict, equal
 from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibration, BranchingFigures
 from scaffolding_ext.controllers.tree.gates.confidence import fit_gate
-from scaffolding_ext.controllers.tree.gates.layer_exit import fit_layer_exit
+from scaffolding_ext.controllers.tree.gates.layer_exit import fit_layer_exit, judged_exit, median_layer_exit
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.tree.score import ConfidenceWeighted, ControllerScorer, VerdictScorer
 from scaffolding_ext.errors import ConfigError
@@ -147,12 +147,13 @@ def calibrate(
     leaders = [gate.leader(problem.confidences) for problem in problems]
     skipped = [(each, leader) for each, leader in zip(problems, leaders, strict=True) if leader is not None]
     same = [same_answer(each.answers[leader], each.answers[each.chosen()]) for each, leader in skipped]
-    fit = fit_layer_exit(
+    verdicts = (
         _stacked(problem.entropies for problem in problems),
         _stacked(np.array(p.layer_scores) * np.sqrt(p.confidences)[:, None] for p in problems),
         np.repeat(np.arange(len(problems)), [len(problem.scores) for problem in problems]),
-        least_agreement,
     )
+    fit = fit_layer_exit(*verdicts, least_agreement)
+    median = judged_exit(median_layer_exit(verdicts[0]), *verdicts)
     return BranchingCalibration(
         model=model,
         data=dataset,
@@ -161,6 +162,7 @@ def calibrate(
         least_agreement=least_agreement,
         skip_gate=gate,
         layer_exit=fit.rule,
+        median_exit=median_layer_exit(verdicts[0]),
         figures=BranchingFigures(
             num_problems=len(problems),
             skip_rate=len(skipped) / len(problems),
@@ -168,6 +170,8 @@ def calibrate(
             exit_agreement=fit.agreement,
             exit_share=fit.exit_share,
             depth=fit.depth,
+            median_agreement=median.agreement,
+            median_depth=median.depth,
         ),
     )
 

@@ -55,7 +55,14 @@ def test_a_vote_gives_the_first_branch_of_the_winner():
 
 def test_methods_choose_among_the_same_branches():
     figures = BranchingFigures(
-        num_problems=2, skip_rate=0.5, skip_agreement=0.0, exit_agreement=0.5, exit_share=1.0, depth=0.7
+        num_problems=2,
+        skip_rate=0.5,
+        skip_agreement=0.0,
+        exit_agreement=0.5,
+        exit_share=1.0,
+        depth=0.7,
+        median_agreement=0.5,
+        median_depth=0.7,
     )
     calibration = BranchingCalibration(
         model="m",
@@ -65,6 +72,7 @@ def test_methods_choose_among_the_same_branches():
         least_agreement=0.5,
         skip_gate=ConfidenceGate(0.8, 0.2),
         layer_exit=LayerExit(1.0, 5.0),
+        median_exit=LayerExit(1.0, 3.0),
         figures=figures,
     )
     found = methods(calibration, [CLEAR, CLOSE], seed=0)

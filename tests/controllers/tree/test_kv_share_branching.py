@@ -318,6 +318,8 @@ def test_a_layer_exit_reaches_the_worker_or_the_stack_is_refused(events):
 
     with pytest.raises(ConfigError, match=r"LastLayer cannot stop at a layer \(layer_exit\).*it reads the last layer"):
         answer(LastLayer(TEXTS, VERDICTS), scorer=verdict(layer_exit=rule))
+    with pytest.raises(ConfigError, match="the paper's median rule, and no calibration says the median of this model"):
+        answer(Sharer(TEXTS, VERDICTS), scorer=verdict(layer_exit=True))
     with pytest.raises(ConfigError, match="ScriptedWorker cannot stop at a layer"):
         answer(ScriptedWorker("no verdicts"), scorer=verdict(layer_exit=rule))
     assert answer(LastLayer(TEXTS, VERDICTS), scorer=verdict(layer_exit=False)).outputs[0].answer == "2"
@@ -325,10 +327,18 @@ def test_a_layer_exit_reaches_the_worker_or_the_stack_is_refused(events):
 
 def calibration(**fields):
     figures = BranchingFigures(
-        num_problems=30, skip_rate=0.5, skip_agreement=1.0, exit_agreement=1.0, exit_share=0.4, depth=0.8
+        num_problems=30,
+        skip_rate=0.5,
+        skip_agreement=1.0,
+        exit_agreement=1.0,
+        exit_share=0.4,
+        depth=0.8,
+        median_agreement=0.9,
+        median_depth=0.5,
     )
     known = {"model": "ours", "data": "some", "branching_factor": 3, "seed": 0, "least_agreement": 0.99}
     known |= {"skip_gate": ConfidenceGate(0.75, 0.2), "layer_exit": LayerExit(2.0, 0.5, 4), "figures": figures}
+    known |= {"median_exit": LayerExit(1.25, 3.0)}
     return BranchingCalibration(**known | fields)
 
 
@@ -348,6 +358,7 @@ def test_a_calibration_sets_gates_and_what_is_given_goes_before_it(tmp_path):
     assert gates_of(scorer=verdict(layer_exit=False), gates={"skip": {"least": 0.9}}) == (ConfidenceGate(0.9), None)
     assert gates_of(scorer="verdict", gates={"skip": False}) == (None, known[1])
     assert gates_of(scorer=verdict(layer_exit=LayerExit(1.0, 1.0))) == (known[0], LayerExit(1.0, 1.0))
+    assert gates_of(scorer=verdict(layer_exit=True)) == (known[0], LayerExit(1.25, 3.0))
     assert gates_of(scorer="mean_logprob") == gates_of(scorer=Longest()) == (None, None)
     worker = Sharer(TEXTS, VERDICTS)
     worker.model = "theirs"
@@ -390,11 +401,7 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path):
         ({"gates": {"skip": {"least": 2}}}, "gates.skip.least", "at most 1"),
         ({"gates": {"skip": {"most": 2}}}, "gates.skip", "give a mapping of its arguments"),
         ({"gates": {"skip": 0.7}}, "gates.skip", "give a mapping"),
-        (
-            {"scorer": verdict(layer_exit=True)},
-            "scorer.args.layer_exit",
-            "give a mapping of its arguments .max_entropy, max_c",
-        ),
+        ({"scorer": verdict(layer_exit=0.5)}, "scorer.args.layer_exit", "must be of type LayerExit"),
         ({"gates": {"decode_exit": {"after": 0}}}, "gates.decode_exit.after", "at least 1"),
         ({"scorer": "mean_logprob", "gates": {"skip": True}}, "gates.skip", "asks nobody"),
         (

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from scaffolding_ext.controllers.tree.gates.layer_exit import fit_layer_exit
+from scaffolding_ext.controllers.tree.gates.layer_exit import fit_layer_exit, median_layer_exit
 from scaffolding_ext.protocol.branching import LayerExit, entropy
 
 
@@ -38,6 +38,20 @@ def test_the_papers_thresholds_fire_at_once():
     falling = np.linspace(math.log(152_064), 0.5, 28)[None]
     assert LayerExit(8.0, 3.0, min_layer=2).layers(falling)[0] < 12
     assert LayerExit(1.0, 0.5, min_layer=2).layers(falling)[0] > 24
+
+
+def test_the_papers_theta_is_the_median_entropy_where_verdicts_are_first_stable():
+    curves = [
+        [6.0, 5.5, 1.0, 0.5],  # stable after the second layer: 5.5
+        [6.0, 2.0, 1.5, 0.5],  # after the third: 1.5
+        [9.0, 5.0, 9.0, 4.0],  # never: the last layer, 4.0
+    ]
+    rule = median_layer_exit(curves, max_change=2.0)
+    assert (rule.max_entropy, rule.max_change, rule.min_layer) == (pytest.approx(4.0), 2.0, 2)
+    assert rule.layers(curves).tolist() == [4, 3, 4]
+    assert median_layer_exit(curves[:2]).max_change == 3.0
+    with pytest.raises(ValueError, match=r"shape .3,.; give"):
+        median_layer_exit([1.0, 2.0, 3.0])
 
 
 def random_verdicts(num_problems=40, num_layers=6, seed=0):
