@@ -2,16 +2,17 @@
 
     python -m benchmarks.engines.eviction
 
-Three loads meet a cache that holds a part of their KV: searches of two strategies, branching with verdicts
-and a plain prompt that comes again between branches. `branch_score` is the order of RKSC (algorithm 4), `lru` evicts
-what was used longest ago, and with `frontier` a search also says after each round which nodes it can still grow. Each
-order answers the same questions with the same seeds.
+Loads meet a cache that holds a part of their KV: searches of four strategies, branching with verdicts, and a plain
+prompt that comes again between branches. `branch_score` is the order of RKSC (algorithm 4), `lru` evicts what was used
+longest ago, and with `frontier` a search also says before each round which nodes it can still grow, and the worker
+frees its other KV. Each order answers the same questions with the same seeds.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import click
@@ -33,6 +34,8 @@ PLAIN = "a plain prompt between branches"
 SEARCHES = {
     "beam": {"type": "Beam", "args": {"width": 6, "keep": 3}},
     "rebase": {"type": "Rebase", "args": {"width": 6}},
+    "best first": {"type": "BestFirst", "args": {"branching": 3}},
+    "mcts": {"type": "MCTS", "args": {"branching": 3}},
 }
 
 
@@ -111,20 +114,20 @@ def shared(engine: HuggingFaceWorker, num_times: int) -> Outcome:
 
 @benchmark("engines.eviction")
 @click.option("--model", default="tinylm/target", show_default=True, help="The model.")
-@size("--num_questions", 24, quick=2, help="Questions of each load.")
+@size("--num_questions", 12, quick=2, help="Questions of each load.")
 @size("--num_blocks", 20, quick=20, help="Blocks of the cache; twice as many for plain prompts between branches.")
 def main(report: Report, model: str, num_questions: int, num_blocks: int) -> None:
-    """Prefilled tokens by the order of eviction, in three loads; and the frontier's order on two strategies."""
+    """Prefilled tokens by the order of eviction, and what the frontier of a search is worth beside least recent use."""
     questions = [sample.prompt for sample in load_dataset(EMBEDDED, num_samples=num_questions, seed=report.seed)]
     branching = KVShareBranchingController(
         branching_factor=4, max_depth=3, beam_width=2, step_tokens=24, max_tokens=240, scorer="verdict"
     )
     loads: dict[str, Callable[[HuggingFaceWorker], Outcome]] = {
-        "searches, beam": lambda engine: searched(engine, search("beam"), questions),
-        "searches, rebase": lambda engine: searched(engine, search("rebase"), questions),
+        **{f"searches, {name}": partial(searched, controller=search(name), questions=questions) for name in SEARCHES},
         "branching with verdicts": lambda engine: searched(engine, branching, questions),
         PLAIN: lambda engine: shared(engine, num_questions),
     }
+    frontier_to_lru = {}
     for load, run in track(loads.items(), "loads"):
         room = 2 * num_blocks if load == PLAIN else num_blocks
         found = {name: run(worker(model, order, room)) for name, order in ORDERS.items()}
@@ -136,7 +139,12 @@ def main(report: Report, model: str, num_questions: int, num_blocks: int) -> Non
         report.share(f"{load}: equal texts", equal, len(lru.texts))
         report.bar(f"{load}: prefilled tokens of lru", lru.prefilled, "<=", found["branch_score"].prefilled)
         if load != PLAIN:
-            report.figure(f"{load}: frontier to lru", found["frontier"].prefilled / lru.prefilled)
+            frontier_to_lru[load] = found["frontier"].prefilled / lru.prefilled
+            report.figure(f"{load}: frontier to lru", frontier_to_lru[load])
+            report.bar(f"{load}: prefilled tokens of the frontier", found["frontier"].prefilled, "<=", lru.prefilled)
+    report.bar(
+        "strategies on which the frontier prefills less", sum(each < 1 for each in frontier_to_lru.values()), ">=", 2
+    )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,8 @@ class ScoreTask(Task):
 class KeepKVTask(Task):
     """Tells a worker which KV its request can still use. The latest such task of a request holds, until it ends.
 
-    The worker evicts the KV of these sequences last, and frees other cached KV that no other request has used.
+    The worker frees other cached KV that no other request has used. The KV of these sequences ages like all KV: where
+    it was kept longer, searches computed more tokens anew (docs/engine_memory.md).
 
     Attributes:
         sequences: Token ids of each sequence with which a later task of the request may begin.

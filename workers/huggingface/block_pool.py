@@ -216,10 +216,8 @@ class BlockPool:
         return False
 
     def keep(self, owner: str, blocks: Collection[Block]) -> None:
-        """Evict some of a request's own blocks last, and free its other ones that nobody holds."""
+        """Free the cached blocks that a request alone has used, but for some; these age like all others."""
         others = self._owned.get(owner, set()).difference(blocks)
-        for block in self._owned.get(owner, ()):
-            self._set_priority(block, float(block not in others))
         ends = [block for block in others if not (block.num_holders or block.num_behind)]
         while ends:
             block = ends.pop()
@@ -231,8 +229,12 @@ class BlockPool:
     def end(self, owner: str) -> None:
         """A request has ended: its blocks stay as cache like all others."""
         for block in self._owned.pop(owner, ()):
-            self._set_priority(block, 0.0)
-            block.owner = None
+            is_end = not (block.num_holders or block.num_behind)
+            if is_end:
+                self._ends.remove(block)
+            block.priority, block.owner = 0.0, None
+            if is_end:
+                self._ends.add(block)
 
     def come_back(self, keys: list[int]) -> int:
         """Note that prefixes are computed, and count how many of them had been evicted."""
@@ -251,14 +253,6 @@ class BlockPool:
         """Evict the block of the lowest priority among those at the ends of branches."""
         self.num_evicted += 1
         self._drop(self._ends[0])
-
-    def _set_priority(self, block: Block, priority: float) -> None:
-        is_end = not (block.num_holders or block.num_behind)
-        if is_end:
-            self._ends.remove(block)
-        block.priority = priority
-        if is_end:
-            self._ends.add(block)
 
     def _drop(self, block: Block) -> None:
         """Free a block at the end of a branch that nobody holds, and remember its prefix."""

@@ -222,7 +222,7 @@ class PrefixIndex:
                 self._take_back(key, sequence)
 
     def keep(self, owner: str, salt: str | None, sequences: Sequence[list[int]]) -> None:
-        """Evict the blocks of these token ids last, and free other cached blocks that a request alone has held."""
+        """Free the cached blocks that a request alone has held, but for those of these token ids."""
         kept: set[Block] = set()
         for token_ids in sequences:
             match = self.find(TokenSequence(token_ids, salt), len(token_ids))

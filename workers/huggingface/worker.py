@@ -319,8 +319,7 @@ class HuggingFaceWorker(ChatWorker):
 
     async def _keep_kv(self, task: KeepKVTask) -> TaskStatus:
         scope = current_scope.get()
-        if scope is not None:  # otherwise nobody would say when the request has ended
-            self._prioritized.add(scope.request_id)
+        if scope is not None:  # otherwise no block is known as the request's own
             self._engine.keep_kv(scope.request_id, cache_salt_of(task), task.sequences)
         return TaskStatus.SUCCESS
 
