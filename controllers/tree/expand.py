@@ -126,7 +126,7 @@ class WorkerExpander(Expander):
 
     Args:
         least_similarity: The similarity from which on a branch with its own phrasing stays on the prompt's KV; None: it
-            is computed on its phrasing. Reuse changes answers (docs/kv_share_branching.md). A stack whose worker cannot
+            is computed on its phrasing. Reuse changes answers (docs/algorithms/kv_share_branching.md). A stack whose worker cannot
             compare hidden states is refused.
     """
 
