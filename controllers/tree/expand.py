@@ -126,8 +126,8 @@ class WorkerExpander(Expander):
 
     Args:
         least_similarity: The similarity from which on a branch with its own phrasing stays on the prompt's KV; None: it
-            is computed on its phrasing. Reuse changes answers (docs/algorithms/kv_share_branching.md). A stack whose worker cannot
-            compare hidden states is refused.
+            is computed on its phrasing. Reuse changes answers. A stack whose worker cannot compare hidden states is
+            refused.
     """
 
     continues_answers = True
