@@ -100,8 +100,8 @@ class Demand:
         """
         tokens, shares = np.asarray(budgets, dtype=np.float64), shares_of(self.types)
         found = [each.given(tokens[..., k]) for k, each in enumerate(self.types)]
-        accuracy, first, second = (np.stack(column, axis=-1) @ shares for column in zip(*found, strict=True))
-        times = self.queue.mean_time(self.arrival_rate, Moments(first, second))
+        accuracy, first, second, path = (np.stack(column, axis=-1) @ shares for column in zip(*found, strict=True))
+        times = self.queue.mean_time(self.arrival_rate, Moments(first, second, path))
         load = self.arrival_rate * first / self.queue.capacity
         return Forecast(accuracy, times, load, self.alpha * accuracy - times)
 

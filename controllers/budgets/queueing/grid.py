@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Given, ch
 from scaffolding_ext.errors import ConfigError
 
 MAX_COMBINATIONS = 4_000_000
+_NUM_STARTS = 12
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,10 @@ class MeasuredType:
 
     Attributes:
         probability: Share of the arrivals, above 0.
-        budgets: Tokens, each more than the one before.
-        spread: Standard deviation of the time of service within the type, in seconds; 0 where left out.
+        budgets: Tokens, or numbers of settings; each more than the one before.
+        seconds: Mean seconds of work of a question: those of all its requests, each alone on the server.
+        spread: Standard deviation of the work within the type, in seconds; 0 where left out.
+        path: Mean seconds that a question takes alone, its requests side by side; the work where left out.
 
     Raises:
         ConfigError: Lengths differ, or budgets do not grow.
@@ -42,10 +46,12 @@ class MeasuredType:
     accuracies: tuple[float, ...]
     seconds: tuple[float, ...]
     spread: tuple[float, ...] = ()
+    path: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         require.share("probability", self.probability)
-        lengths = {len(self.budgets), len(self.accuracies), len(self.seconds), len(self.spread or self.budgets)}
+        columns = (self.accuracies, self.seconds, self.spread or self.budgets, self.path or self.budgets)
+        lengths = {len(self.budgets), *map(len, columns)}
         if len(lengths) > 1 or not self.budgets or list(self.budgets) != sorted(set(self.budgets)):
             raise ConfigError(
                 f"are {self.budgets}; give growing budgets, and an accuracy and seconds for each", "budgets"
@@ -58,7 +64,7 @@ class MeasuredType:
 
     def given(self, budgets: npt.ArrayLike) -> Given:
         """What budgets give: as measured, on straight lines between, and beyond the ends as there."""
-        columns = (self.accuracies, self.seconds, self.second_moments)
+        columns = (self.accuracies, self.seconds, self.second_moments, self.path or self.seconds)
         tokens = np.asarray(budgets, dtype=np.float64)
         return Given(*(np.asarray(np.interp(tokens, self.budgets, column)) for column in columns))
 
@@ -97,31 +103,60 @@ def solve_on_grid(
     shortest = math.fsum(each.probability * min(each.seconds) for each in types)
     check_served(arrival_rate, shortest, queue.capacity, "even at the quickest budgets")
     terms = [
-        np.array(
-            [each.probability * np.asarray(values) for values in (each.accuracies, each.seconds, each.second_moments)]
-        )
+        each.probability * np.array([each.accuracies, each.seconds, each.second_moments, each.path or each.seconds])
         for each in types
     ]
 
     def worth(sums: Floats) -> Floats:
-        return np.asarray(alpha * sums[0] - queue.mean_time(arrival_rate, Moments(sums[1], sums[2])))
+        return np.asarray(alpha * sums[0] - queue.mean_time(arrival_rate, Moments(*sums[1:])))
 
-    sizes = [len(each.budgets) for each in types]
-    is_global = math.prod(sizes) <= MAX_COMBINATIONS
-    if is_global:
-        values = worth(reduce(lambda done, more: (done[:, :, None] + more[:, None, :]).reshape(3, -1), terms))
-        chosen = [int(index) for index in np.unravel_index(int(np.argmax(values)), sizes)]
-    else:
-        starts = [[min(place, size - 1) for size in sizes] for place in range(max(sizes))]
-        starts.append([int(np.argmin(each.seconds)) for each in types])
-        chosen = best_by_coordinates(
-            lambda place: float(worth(sum((term[:, at] for term, at in zip(terms, place, strict=True)), np.zeros(3)))),
-            sizes,
-            starts,
-        )
-    total = sum((term[:, at] for term, at in zip(terms, chosen, strict=True)), np.zeros(3))
+    chosen, is_global = best_of_sums(terms, worth)
+    total = sum((term[:, at] for term, at in zip(terms, chosen, strict=True)), np.zeros(len(terms[0])))
     budgets = tuple(each.budgets[at] for each, at in zip(types, chosen, strict=True))
     return GridPlan(budgets, float(worth(total)), is_global)
+
+
+def best_of_sums(terms: Sequence[Floats], worth: Callable[[Floats], Floats]) -> tuple[list[int], bool]:
+    """The option of each type whose sums over the types are worth most.
+
+    Up to 4 million combinations are all compared. Beyond, one type at a time changes to its best option until no
+    change gains; the best end of several starts is taken.
+
+    Args:
+        terms: Of each type, shape [num_columns, num_options].
+        worth: Takes sums of shape [num_columns, ...].
+
+    Returns:
+        The number of each type's option, and whether all combinations were compared.
+    """
+    sizes = [term.shape[1] for term in terms]
+    if math.prod(sizes) <= MAX_COMBINATIONS:
+        add = partial(reduce, lambda done, more: (done[:, :, None] + more[:, None, :]).reshape(len(done), -1))
+        best = int(np.argmax(worth(add(terms))))
+        return [int(index) for index in np.unravel_index(best, sizes)], True
+    starts = [[round(part * (size - 1)) for size in sizes] for part in np.linspace(0, 1, _NUM_STARTS)]
+    starts.append([int(np.argmin(term[1])) for term in terms])
+    ends = [_climbed(terms, worth, start) for start in starts]
+    return max(ends, key=lambda end: end[1])[0], False
+
+
+def _climbed(
+    terms: Sequence[Floats], worth: Callable[[Floats], Floats], start: Sequence[int]
+) -> tuple[list[int], float]:
+    """Where a search ends that changes one type's option at a time, and what that is worth."""
+    here = list(start)
+    total = sum((term[:, at] for term, at in zip(terms, here, strict=True)), np.zeros(len(terms[0])))
+    value, gains = -math.inf, True
+    while gains:
+        gains = False
+        for axis, term in enumerate(terms):
+            others = total - term[:, here[axis]]
+            values = worth(others[:, None] + term)
+            best = int(np.argmax(values))
+            if values[best] > value + _ROUNDING * (1 + abs(value) if math.isfinite(value) else 0.0):
+                value, gains = float(values[best]), True
+                here[axis], total = best, others + term[:, best]
+    return here, value
 
 
 def best_by_coordinates(

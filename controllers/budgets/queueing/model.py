@@ -26,10 +26,12 @@ class Moments(NamedTuple):
     Attributes:
         first: E[S], in seconds.
         second: E[S²], in seconds squared.
+        path: Mean seconds that a question takes alone, its requests side by side; None where it is one request.
     """
 
     first: Floats
     second: Floats
+    path: Floats | None = None
 
 
 class Curvature(NamedTuple):

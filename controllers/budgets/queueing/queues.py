@@ -43,7 +43,7 @@ class Queue:
         require.number("capacity", capacity, above=0)
         return cls(places, max(0.0, (places / capacity - 1) / (places - 1)) if places > 1 else None)
 
-    def speed(self, size: int) -> float:
+    def speed(self, size: float) -> float:
         """Speed of each of `size` questions that are served at once; that of one alone is 1."""
         return 1 / (1 + (self.slowdown or 0.0) * (size - 1))
 
@@ -59,6 +59,9 @@ class Queue:
         services (a birth-death chain), whose waiting in line is scaled by (1 + C²) / 2; C is the coefficient of
         variation. It is exact for exponential services, and where nobody waits and all share alike.
 
+        A question of several requests takes `first / path` places on average, for as long as it is served. Then the
+        formula is an approximation.
+
         Args:
             arrival_rate: Poisson arrivals a second, above 0.
             of: Moments of the seconds that services would take alone; arrays of one shape.
@@ -67,16 +70,22 @@ class Queue:
             service); Lee and Longton, "Queueing processes associated with airline passenger check-in", 1959 (waiting).
         """
         first, second = np.asarray(of.first, dtype=np.float64), np.asarray(of.second, dtype=np.float64)
+        path = first if of.path is None else np.clip(of.path, first / self.places, first)
         offered = arrival_rate * first
         with np.errstate(divide="ignore", invalid="ignore"):
+            width = np.where(first > 0, first / path, 1.0)
             full = np.minimum(offered / self.capacity, 1.0)  # chance that one more comes before one leaves, all busy
-            weight, total, inside = np.ones_like(offered), np.ones_like(offered), np.zeros_like(offered)
-            for size in range(1, self.places + 1):
-                weight = weight * offered / (size * self.speed(size))
-                total, inside = total + weight, inside + size * weight
-            line = weight * full / (1 - full)  # all states with a line
-            total, inside = total + line, inside + self.places * line
-            waiting = weight * full / (1 - full) ** 2
+            weight, total = np.ones_like(offered), np.ones_like(offered)
+            inside, waiting = np.zeros_like(offered), np.zeros_like(offered)
+            for count in range(1, self.places + 1):
+                size = np.minimum(count * width, self.places)
+                weight = weight * offered * (1 + (self.slowdown or 0.0) * (size - 1)) / size
+                served = np.minimum(count, self.places / width)
+                total, inside, waiting = total + weight, inside + served * weight, waiting + (count - served) * weight
+            line = weight * full / (1 - full)  # all states with more questions than places
+            served = self.places / width
+            total, inside = total + line, inside + served * line
+            waiting = waiting + (self.places - served) * line + weight * full / (1 - full) ** 2
             times = (inside + waiting * second / (2 * first**2)) / total / arrival_rate
         return np.where(full < 1, np.where(first > 0, times, 0.0), np.inf)
 

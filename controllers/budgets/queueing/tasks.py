@@ -19,11 +19,18 @@ _EXACT = 1e-9  # and those that were not rounded
 
 
 class Given(NamedTuple):
-    """What a type of question gets for budgets: arrays of the budgets' shape."""
+    """What a type of question gets for budgets: arrays of the budgets' shape.
+
+    Attributes:
+        seconds: Mean seconds of work: those of all its requests, each alone on the server.
+        square: Mean of the squared seconds of work.
+        path: Mean seconds that a question takes alone, its requests side by side.
+    """
 
     accuracy: Floats
     seconds: Floats
     square: Floats
+    path: Floats
 
 
 class UnstableLoadError(ConfigError):
@@ -100,7 +107,7 @@ class TaskType:
         """What budgets give, by eq. 1 and 2."""
         tokens = np.asarray(budgets, dtype=np.float64)
         seconds = self.t0 + self.c * tokens
-        return Given(self.D - self.A * np.expm1(-self.b * tokens), seconds, seconds**2)
+        return Given(self.D - self.A * np.expm1(-self.b * tokens), seconds, seconds**2, seconds)
 
 
 class Arriving(Protocol):

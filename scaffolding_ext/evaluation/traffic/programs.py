@@ -24,7 +24,7 @@ class RequestRound(NamedTuple):
         until: Simulated seconds.
     """
 
-    num_tokens: tuple[int, ...]
+    num_tokens: tuple[float, ...]
     steps: StepCounts = StepCounts()
     is_enough: Callable[[Sequence[int]], bool] | None = None
     until: float = NEVER

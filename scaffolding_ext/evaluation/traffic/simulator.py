@@ -91,7 +91,7 @@ class _Running:
 class _Request:
     __slots__ = ("index", "num_tokens", "program")
 
-    def __init__(self, program: _Running, index: int, num_tokens: int) -> None:
+    def __init__(self, program: _Running, index: int, num_tokens: float) -> None:
         self.program = program
         self.index = index
         self.num_tokens = num_tokens

@@ -16,6 +16,9 @@ from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.simulation import serve_in_batch, summarized
 from scaffolding_ext.controllers.budgets.queueing.tasks import Mix, TaskType, UnstableLoadError
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
+from scaffolding_ext.evaluation.traffic.programs import RequestRound, fixed_program
+from scaffolding_ext.evaluation.traffic.simulator import serve_programs
 
 FITTED = (
     TaskType("sums", 0.7, A=0.55, b=0.02, D=0.30, t0=0.2, c=0.01),
@@ -56,6 +59,21 @@ def test_an_engine_that_batches_takes_as_long_as_simulated(queue: Queue, load: f
     half = found.high - found.value
     assert half < 0.12 * formula
     assert abs(found.value - formula) < 2 * half + 0.02 * formula
+
+
+@pytest.mark.parametrize("load", [0.4, 0.8])
+@pytest.mark.parametrize("queue", [Queue(16, 0.1), Queue(8, 0.0)], ids=str)
+def test_questions_of_several_requests_take_about_as_long_as_simulated(queue: Queue, load: float) -> None:
+    rng = np.random.default_rng(0)
+    seconds = rng.lognormal(0, 0.5, (6000, 6)) * (np.arange(6) < rng.integers(1, 7, (6000, 1)))  # votes of 1 to 6
+    work, path = seconds.sum(axis=1), seconds.max(axis=1)
+    rate = load * queue.capacity / float(work.mean())
+    arrivals = arrival_times(rate, len(work), rng)
+    programs = [fixed_program(RequestRound(tuple(own[own > 0].tolist()))) for own in seconds]
+    found = float((serve_programs(programs, arrivals, queue, 1.0).departures - arrivals)[200:].mean())
+    of = Moments(*(np.asarray(each.mean()) for each in (work, work**2, path)))
+    assert float(queue.mean_time(rate, of)) == pytest.approx(found, rel=0.12)
+    assert float(queue.mean_time(rate, of._replace(path=None))) > 1.2 * found  # as one request, one after the other
 
 
 def test_a_queue_by_its_capacity() -> None:
