@@ -278,7 +278,7 @@ class Trial:
         tokens = np.array([each.tokens for each in greedy], dtype=float)
         ones = np.ones_like(right)
         lost = self.full.right * (1 - right)
-        return {"one greedy chain": Played(right, lost, {self.cost: tokens}, ones, ones)}
+        return {"one greedy chain": Played(right, lost, {self.cost: tokens}, ones, ones, tokens**2)}
 
     def rows(self, named: Mapping[str, Played]) -> list[TableRow]:
         """Lines of a table, with 95 % intervals: whole groups are resampled."""
@@ -319,6 +319,7 @@ def _assembled(parts: Sequence[Played], folds: Ints) -> Played:
         {name: picked([each.costs[name] for each in parts]) for name in parts[0].costs},
         picked([each.rounds for each in parts]),
         picked([each.samples for each in parts]),
+        picked([each.tokens_squared for each in parts]),
     )
 
 
@@ -333,4 +334,5 @@ def _mean(played: Sequence[Played]) -> Played:
         {name: mean([each.costs[name] for each in played]) for name in played[0].costs},
         mean([each.rounds for each in played]),
         mean([each.samples for each in played]),
+        mean([each.tokens_squared for each in played]),
     )

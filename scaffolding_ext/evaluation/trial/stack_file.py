@@ -40,7 +40,7 @@ def stack_of(
         base: Whose workers, prompt and sampling are kept; None asks a server on this machine for the recorded model.
     """
     recording = trial.recording
-    controller = ComponentConfig.model_validate(_controller(setting, None if base is None else base.controller))
+    controller = ComponentConfig.model_validate(controller_of(setting, None if base is None else base.controller))
     tuned = TunedConfig(
         setting=str(setting),
         model=recording.model if base is None else _model_of(base),
@@ -121,7 +121,8 @@ def _described(part: Any) -> dict[str, Any]:
     return {"type": part} if isinstance(part, str) else dict(part)
 
 
-def _controller(setting: Setting, base: ComponentConfig | None) -> dict[str, Any]:
+def controller_of(setting: Setting, base: ComponentConfig | None) -> dict[str, Any]:
+    """The controller that runs a setting, as a stack file has it; its samples are those of the base."""
     sample = _ended(_sample(base), setting.ending)
     if setting.num_samples == 1:
         return sample

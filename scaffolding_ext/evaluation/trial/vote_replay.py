@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ class Played:
         costs: What it cost, by the names of `COSTS`; what was not recorded is not there.
         rounds: Times that it drew; samples of one round run at once.
         samples: Samples that it drew.
+        tokens_squared: Mean of the squared decoded tokens.
     """
 
     right: Floats
@@ -30,6 +31,27 @@ class Played:
     costs: Mapping[Cost, Floats]
     rounds: Floats
     samples: Floats
+    tokens_squared: Floats
+
+
+class DrawnRound(NamedTuple):
+    """A round of some rows at once: the samples of each row from `start` on, `more` of them, at least one."""
+
+    rows: Ints
+    start: Ints
+    more: Ints
+
+
+def rounds_of(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) -> Iterator[DrawnRound]:
+    """What a rule draws of every order of every question, round by round; None draws all samples at once."""
+    drawn = np.zeros(len(votes.classes), dtype=np.int64)
+    decisions = _Decisions(votes, rule, num_samples)
+    active = np.arange(len(drawn))
+    while active.size:
+        more = decisions.num_more(active, drawn[active])
+        active, more = active[more > 0], more[more > 0]
+        yield DrawnRound(active, drawn[active], more)
+        drawn[active] += more
 
 
 def play(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int, full_right: Floats) -> Played:
@@ -45,15 +67,11 @@ def play(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int, ful
     drawn, rounds = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows)
     paths = {name: votes.ordered(votes.samples.costs[name]) for name in PATHS if name in votes.samples.costs}
     lasted = {name: np.zeros(num_rows) for name in paths}
-    decisions = _Decisions(votes, rule, num_samples)
-    active = np.arange(num_rows)
-    while active.size:
-        more = decisions.num_more(active, drawn[active])
-        active, more = active[more > 0], more[more > 0]
+    for rows, start, more in rounds_of(votes, rule, num_samples):
         for name, column in paths.items():
-            lasted[name][active] += _longest(column, active, drawn[active], more)
-        drawn[active] += more
-        rounds[active] += 1
+            lasted[name][rows] += _longest(column, rows, start, more)
+        drawn[rows] += more
+        rounds[rows] += 1
     return outcome(votes, drawn, rounds, lasted, full_right)
 
 
@@ -74,7 +92,8 @@ def outcome(
     for name in votes.samples.costs.keys() - costs.keys():
         costs[name] = votes.mean(votes.spent(name, drawn)) + votes.samples.once.get(name, 0.0)
     lost = full_right * (1.0 - right)
-    return Played(votes.mean(right), votes.mean(lost), costs, votes.mean(rounds), votes.mean(drawn))
+    squared = votes.mean(votes.spent("decoded", drawn) ** 2)
+    return Played(votes.mean(right), votes.mean(lost), costs, votes.mean(rounds), votes.mean(drawn), squared)
 
 
 def first_to_finish(votes: OrderedVotes, num_first: int, num_samples: int, full_right: Floats) -> Played:
@@ -105,7 +124,8 @@ def first_to_finish(votes: OrderedVotes, num_first: int, num_samples: int, full_
     for name in samples.costs.keys() - lasted.keys():
         own = votes.ordered(samples.costs[name])[:, :num_samples] * written
         costs[name] = votes.mean(own.sum(axis=1)) + samples.once.get(name, 0.0)
-    return Played(played.right, played.lost, costs, played.rounds, np.full_like(played.samples, num_samples))
+    squared = votes.mean((tokens * written).sum(axis=1) ** 2)
+    return Played(played.right, played.lost, costs, played.rounds, np.full_like(played.samples, num_samples), squared)
 
 
 def _reordered(orders: Ints, ends: Ints) -> Ints:

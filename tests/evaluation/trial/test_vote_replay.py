@@ -55,7 +55,9 @@ def samples_of(classes: list[list[int]], seed: int = 0) -> EndedSamples:
 
 def by_hand(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) -> dict[str, np.ndarray]:
     """The same votes, drawn one after the other."""
-    rows: dict[str, list[float]] = {name: [] for name in ("right", "decoded", "critical", "kept", "rounds", "samples")}
+    rows: dict[str, list[float]] = {
+        name: [] for name in ("right", "decoded", "critical", "kept", "rounds", "samples", "squared")
+    }
     samples = votes.samples
     for order in votes.orders:
         for question, own in enumerate(order):
@@ -75,7 +77,7 @@ def by_hand(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) 
             winner, first = elect(classes[:drawn], weights)
             right = winner != -1 and samples.correct[question, own[first]]
             decoded = sum(tokens[:drawn])
-            values = (right, decoded, critical, decoded + drawn + 7, rounds, drawn)
+            values = (right, decoded, critical, decoded + drawn + 7, rounds, drawn, decoded**2)
             for name, value in zip(rows, values, strict=True):
                 rows[name].append(float(value))
     shape = len(votes.orders), votes.num_questions
@@ -84,6 +86,7 @@ def by_hand(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) 
 
 def assert_equal(played: Played, expected: dict[str, np.ndarray]) -> None:
     found = {"right": played.right, "rounds": played.rounds, "samples": played.samples, **played.costs}
+    found["squared"] = played.tokens_squared
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, err_msg=name)
 
@@ -130,6 +133,7 @@ def test_the_first_to_finish_vote_and_the_others_are_stopped() -> None:
     assert played.costs["decoded"].tolist() == [10 + 20 + 20 + 20]
     assert played.costs["critical"].tolist() == [20]
     assert (played.rounds.tolist(), played.samples.tolist()) == ([1.0], [4.0])
+    assert played.tokens_squared.tolist() == [70**2]
 
 
 @settings(max_examples=50, deadline=None)
