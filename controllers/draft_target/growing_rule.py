@@ -84,7 +84,7 @@ class GrowingRule(TakeOverRule):
     first 8 questions of each turn. Decisions depend on the order in which requests end. If questions are exchangeable
     and requests come one after the other, a decision of the first turn is a take-over with probability alpha, up to one
     part in the number of questions. At later turns, and where requests run side by side, alpha holds about:
-    docs/conformal.md.
+    docs/algorithms/conformal_draft_target.md.
 
     Args:
         alpha: Share of the chunks that the target takes over, in [0, 1].

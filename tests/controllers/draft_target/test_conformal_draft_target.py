@@ -328,7 +328,7 @@ def test_any_rule_decides_and_in_step_all_chunks_of_a_turn_together(events) -> N
 
 
 def test_the_page_s_own_rule_decides(events) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "conformal.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "algorithms" / "conformal_draft_target.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     names: dict[str, Any] = {}
     exec(example, names)
