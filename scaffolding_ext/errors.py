@@ -11,6 +11,7 @@ ScaffoldingExtError
 ├── WorkerError                 a worker could not do what a task asks
 │   ├── InvalidTaskError        a field of the task is unusable; names the field
 │   ├── EngineError             the engine behind the worker failed or is gone
+│   │   └── ServerBusyError     the server had no room for the request
 │   └── WorkerShutdownError     workers failed while they were shut down; holds the error of each
 └── RequestError                one request failed; the others go on
     ├── TaskError               a task of the request failed; the worker's error is its `__cause__`
@@ -22,6 +23,7 @@ ScaffoldingExtError
     ├── RequestTimeoutError     the request's time-out passed (also a TimeoutError)
     ├── RequestCancelledError   the request was cancelled
     ├── TokenLimitError         the request decoded more tokens than it may
+    ├── QueueFullError          too many requests waited already
     └── ShutdownError           the host was shut down first
 ```
 
@@ -112,6 +114,10 @@ class EngineError(WorkerError, RuntimeError):
     """The engine behind the worker failed or is gone."""
 
 
+class ServerBusyError(EngineError):
+    """The server had no room for the request."""
+
+
 class WorkerShutdownError(WorkerError):
     """Workers failed while they were shut down: `errors`, in order. The others have been shut down."""
 
@@ -175,6 +181,10 @@ class RequestCancelledError(RequestError):
 
 class TokenLimitError(RequestError):
     """The request decoded more tokens than it may."""
+
+
+class QueueFullError(RequestError):
+    """Too many requests waited already."""
 
 
 class ShutdownError(RequestError):

@@ -61,6 +61,22 @@ def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dic
 )
 @click.option("--seed", type=int, help="Seed of the run instead of the stack file's; 0 where neither gives one.")
 @click.option("--max_parallel_requests", type=click.IntRange(min=1), help="Requests that run at once.")
+@click.option(
+    "--arrival_rate",
+    type=Finite(min=0, min_open=True),
+    help="Requests a second that arrive by chance, by the seed; without it, --max_parallel_requests are in flight.",
+)
+@click.option("--slo", type=Finite(min=0, min_open=True), help="Seconds within which an answer counts as in time.")
+@click.option(
+    "--burst",
+    type=Finite(min=0, min_open=True),
+    help="Coefficient of variation of the times between arrivals; above 1 they come in bursts.  [default: 1, Poisson]",
+)
+@click.option(
+    "--max_queue",
+    type=click.IntRange(min=0),
+    help="Requests that wait at an --arrival_rate; further ones are refused.  [default: 256]",
+)
 @click.option("--request_timeout", type=Finite(min=0, min_open=True), help="Seconds after which a request fails.")
 @click.option(
     "--output_path",
@@ -123,6 +139,7 @@ def evaluate(
       scaffolding-ext eval --config configs:dynasor_cot --limit 20 --output_path runs/dynasor
       scaffolding-ext eval --config configs:dynasor_cot --limit 20 --epochs 4 --output_path runs/dynasor --resume
       scaffolding-ext eval --config configs:majority_vote --total_tokens 100000 --output_path runs/budget
+      scaffolding-ext eval --config stack.yaml --arrival_rate 2 --slo 5 --output_path runs/load
     """
     from scaffolding_ext.evaluation.report.terminal import eval_lines, summary_text
     from scaffolding_ext.evaluation.run.records import decoded_of
@@ -174,13 +191,14 @@ def evaluate(
         name, budget = Path(source).stem.rpartition(":")[2], document.get("budget")
         if verbose:
             click.echo(summary_text(name, summary, tally.first_error, budget))
-        click.echo("\n".join(eval_lines(name, summary, tally.first_error, budget, folder)))
+        click.echo("\n".join(eval_lines(name, summary, tally.first_error, budget, folder, document.get("load"))))
     if stopped_by is not None:
         kept = "nothing of them is kept" if folder is None else f"go on with the same command and --resume ({folder})"
         _say(f"Interrupted after {tally.num_samples} of {run.described}; {kept}.")
         ctx.exit(SIGNAL_EXIT + stopped_by)
-    if tally.num_failed > config.evaluation.fail_on_error * tally.num_samples:
-        _say(f"{tally.num_failed} of {tally.num_samples} samples failed; the first failure: {tally.first_error}")
+    num_failed = tally.num_failed - (tally.num_refused if config.evaluation.arrival_rate is not None else 0)
+    if num_failed > config.evaluation.fail_on_error * tally.num_samples:
+        _say(f"{num_failed} of {tally.num_samples} samples failed; the first failure: {tally.first_error}")
         ctx.exit(1)
 
 

@@ -140,10 +140,36 @@ class EvaluationConfig(_Section):
     request_timeout: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="Seconds after which a request fails."
     )
+    slo: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds within which an answer counts as in time; null takes the stack's `deadline`, which the "
+        "controllers know, too.",
+    )
     deadline_times: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
         default_factory=dict,
-        description="How many times the stack's `deadline` a question of a kind has, such as `{easy: 1, medium: 2, "
-        "hard: 3}`; other kinds have it once.",
+        description="How many times the stack's `deadline`, and the `slo`, a question of a kind has, such as `{easy: "
+        "1, medium: 2, hard: 3}`; other kinds have it once.",
+    )
+    arrival_rate: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Requests a second: they arrive by chance, by the run's seed, whether or not earlier ones have "
+        "ended. null keeps `max_parallel_requests` in flight.",
+    )
+    burst: float = Field(
+        default=1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Coefficient of variation of the times between arrivals: 1 is a Poisson process; above 1 they come "
+        "in bursts.",
+    )
+    max_queue: int = Field(
+        default=256,
+        ge=0,
+        description="Most requests that wait at an `arrival_rate`, beside the running ones; further ones are refused.",
     )
     fail_on_error: float = Field(
         default=0.0, ge=0, le=1, description="Share of the samples that may fail; if more do, the exit code is 1."
@@ -169,6 +195,16 @@ class EvaluationConfig(_Section):
             raise PydanticCustomError(
                 "actors", "engine ray needs num_actors, and no other engine takes it: give both, or neither"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_arrivals(self) -> EvaluationConfig:
+        if self.arrival_rate is not None and (self.engine != "local" or self.total_tokens is not None):
+            raise PydanticCustomError(
+                "arrivals", "arrival_rate needs the engine local, and no total_tokens: leave one of them out"
+            )
+        if self.arrival_rate is None and self.burst != 1:
+            raise PydanticCustomError("arrivals", "burst is given without arrival_rate: set it, or leave burst out")
         return self
 
     @model_validator(mode="after")
@@ -266,7 +302,7 @@ class StackConfig(_Section):
 
     @model_validator(mode="after")
     def _check_deadlines(self) -> StackConfig:
-        if self.evaluation.deadline_times and self.deadline is None:
+        if self.evaluation.deadline_times and self.deadline is None and self.evaluation.slo is None:
             raise PydanticCustomError("deadline", "evaluation.deadline_times are multiples of deadline: set it, too")
         return self
 

@@ -17,7 +17,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from scaffolding_ext.errors import EngineError, InvalidTaskError, MissingDependencyError, NoOutputError, WorkerError
+from scaffolding_ext.errors import (
+    EngineError,
+    InvalidTaskError,
+    MissingDependencyError,
+    NoOutputError,
+    ServerBusyError,
+    WorkerError,
+)
 from scaffolding_ext.workers.openai.responses import UnreadableAnswerError
 from scaffolding_ext.workers.shared.own_loop import OwnLoop, T
 
@@ -64,7 +71,7 @@ class Failures(NamedTuple):
                     f"{self.key_name}"
                 )
             if status == 429:
-                return EngineError(
+                return ServerBusyError(
                     f"{self.base_url} was too busy in {attempts} (429): lower max_concurrency (it is "
                     f"{self.max_concurrency}) or raise max_retries. It said: {text}"
                 )

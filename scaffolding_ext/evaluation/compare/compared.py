@@ -13,6 +13,7 @@ from scaffolding_ext.documents import plain
 from scaffolding_ext.evaluation.compare.finished_run import Key, Run, distinct_names, read_run
 from scaffolding_ext.evaluation.compare.paired import Comparison, Point, compare, paired
 from scaffolding_ext.evaluation.compare.sweeps import Sweep, sweeps_of
+from scaffolding_ext.evaluation.compare.under_load import UnderLoad, under_load
 from scaffolding_ext.evaluation.run.records import Record, each_record
 
 
@@ -24,12 +25,14 @@ class Compared(NamedTuple):
         comparisons: Of each other run with the baseline.
         points: Accuracy and tokens of each run, on the samples that it has in common with the first.
         sweeps: Runs of one controller at different knobs.
+        loads: Runs whose requests arrived by the clock.
     """
 
     runs: list[Run]
     comparisons: list[Comparison]
     points: list[Point]
     sweeps: list[Sweep]
+    loads: dict[str, UnderLoad]
 
     @property
     def warnings(self) -> list[str]:
@@ -43,6 +46,7 @@ class Compared(NamedTuple):
             "comparisons": plain(self.comparisons),
             "points": plain(self.points),
             "sweeps": [sweep.to_json() for sweep in self.sweeps],
+            "loads": plain(self.loads),
         }
 
 
@@ -60,7 +64,7 @@ def compare_runs(paths: Sequence[Path], *, seed: int = 0, margin: float = 0.02) 
     runs = [read_run(path, name) for path, name in zip(paths, distinct_names(paths), strict=True)]
     comparisons = [compare(runs[0], run, seed=seed, margin=margin) for run in runs[1:]]
     points = [comparisons[0].baseline_point, *(one.run_point for one in comparisons)]
-    return Compared(runs, comparisons, points, sweeps_of(runs, points, seed))
+    return Compared(runs, comparisons, points, sweeps_of(runs, points, seed), under_load(runs, seed))
 
 
 class PairedSample(NamedTuple):

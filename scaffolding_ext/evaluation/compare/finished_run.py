@@ -103,7 +103,7 @@ def _run(tally: Tally, name: str, path: Path | None, config: Mapping[str, Any]) 
     if not tally.num_samples:
         raise DatasetError(f"{place} holds no record; compare takes runs that have some")
     columns = tally.columns()
-    columns["correct"] = (columns.pop("outcome") == OUTCOMES.index("correct")).astype(np.float64)
+    columns["correct"] = (columns["outcome"] == OUTCOMES.index("correct")).astype(np.float64)
     run = Run(name, path, summary_of(tally), tally, columns, config)
     order = np.lexsort((columns["epoch"], columns["question"]))
     keys = np.column_stack((columns["question"], columns["epoch"]))[order]

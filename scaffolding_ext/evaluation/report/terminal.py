@@ -12,6 +12,7 @@ from scaffolding_ext.evaluation.compare.compared import Compared
 from scaffolding_ext.evaluation.compare.finished_run import Key, Run
 from scaffolding_ext.evaluation.compare.paired import Comparison, Needed
 from scaffolding_ext.evaluation.compare.sweeps import Saving, Sweep
+from scaffolding_ext.evaluation.compare.under_load import UnderLoad
 from scaffolding_ext.evaluation.run.sections import SectionFigure
 from scaffolding_ext.evaluation.run.summary import Summary
 from scaffolding_ext.evaluation.tables import Table, amount, between, console
@@ -64,6 +65,7 @@ def eval_lines(
     first_error: str | None = None,
     budget: Mapping[str, Any] | None = None,
     folder: Path | None = None,
+    load: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """What `eval` ends with, at most eight lines of 80 columns; `summary_text` has the rest.
 
@@ -73,6 +75,7 @@ def eval_lines(
         first_error: Of the first sample that failed.
         budget: `VoteBudget.figures()`, where one budget was spent on all votes.
         folder: Where the run is kept; None where it is not.
+        load: `plain(TrafficFigures)`, where requests arrived by the clock.
     """
     right = _percentage(summary.accuracy, summary.accuracy_interval)
     lines = [f"{name}: {summary.num_correct} of {summary.num_samples} right, {right} %"]
@@ -88,16 +91,21 @@ def eval_lines(
     )
     lines.append(f"decoded tokens a sample: {_amount(summary.mean_decoded_tokens)}{discarded}")
     rate = None if summary.jobs is None else summary.jobs["an_hour"]
-    lines.append(
-        f"seconds a sample: {_amount(summary.mean_seconds)}"
-        + ("" if rate is None else f"; {amount(rate)} samples an hour")
-    )
+    if load is None:
+        lines.append(
+            f"seconds a sample: {_amount(summary.mean_seconds)}"
+            + ("" if rate is None else f"; {amount(rate)} samples an hour")
+        )
+    else:
+        lines += load_lines(load)
+    if summary.lateness is not None and load is None:
+        lines.append(str(summary.lateness))
     wrong = {
         "wrong": summary.num_wrong,
         "cut off by the budget": summary.num_cut_off,
         "without an answer": summary.num_unanswered,
         "that could not be compared": summary.num_undetermined,
-        "failed": summary.num_failed,
+        "failed or refused" if load else "failed": summary.num_failed,
     }
     told = ", ".join(f"{number} {what}" for what, number in wrong.items() if number)
     lines += [f"not right: {told}"] if told else []
@@ -109,6 +117,39 @@ def eval_lines(
         lines.append(f"budget: {budget['spent_tokens']:,} of {budget['total_tokens']:,} decoded tokens")
     lines.append("--verbose shows all figures" if folder is None else f"kept in {folder}; --verbose shows all figures")
     return [_cut(line) for line in lines]
+
+
+def load_table(loads: Mapping[str, UnderLoad]) -> Table:
+    """A line a run whose requests arrived by the clock."""
+    heads = ("arrivals/s", "in time %", "points more", "p50 s", "p90 s", "p99 s", "first token p90", "s/token")
+    table = Table("under load", *heads, "late", "refused", "most at once")
+    for name, (figures, more_in_time) in loads.items():
+        table.add_row(
+            name,
+            f"{figures.arrival_rate:.3g}",
+            "-" if figures.in_time is None else _mean(figures.in_time),
+            "-" if more_in_time is None else shown_points(more_in_time),
+            *(_seconds(figures.seconds.get(each)) for each in ("p50", "p90", "p99")),
+            _seconds(figures.first_token.get("p90")),
+            _seconds(figures.seconds_per_token.get("mean")),
+            *(str(number) for number in (figures.num_late, figures.num_refused, figures.most_queue)),
+        )
+    return table
+
+
+def _seconds(estimate: Estimate | None) -> str:
+    return "-" if estimate is None else f"{estimate.value:.3g}{between(estimate.low, estimate.high, '.3g')}"
+
+
+def load_lines(load: Mapping[str, Any]) -> list[str]:
+    """The figures of a run whose requests arrived by the clock, in two lines."""
+    in_time = "" if load["in_time"] is None else f"{load['in_time']['value']:.1%} in time, {load['num_late']} late, "
+    times = ", ".join(f"{name} {found['value']:.3g}" for name, found in load["seconds"].items())
+    return [
+        f"{load['arrival_rate']:.3g} arrivals/s: {in_time}{load['num_refused']} refused; at most "
+        f"{load['most_queue']} at once",
+        f"seconds to the answer: {times or 'none'}",
+    ]
 
 
 def compare_lines(compared: Compared, written: Mapping[str, Path]) -> list[str]:
@@ -151,6 +192,8 @@ def summary_text(name: str, summary: Summary, first_error: str | None, budget: M
     shown.print(f"decoded tokens a sample, by purpose: {_counts(decoded)}")
     if summary.audits is not None:
         shown.print(f"audits: {summary.audits}")
+    if summary.lateness is not None:
+        shown.print(str(summary.lateness))
     if summary.calibration_tokens is not None:
         spread = f"{amount(summary.mean_calibration_tokens)} decoded a sample of this run, not in the figures above"
         shown.print(f"calibration tokens, spent before: {_counts(summary.calibration_tokens)}; {spread}")
@@ -185,6 +228,8 @@ def text_of(compared: Compared) -> str:
     shown.print(comparison_table({run.name: run.summary for run in compared.runs}))
     shown.print(pairs_table(compared.comparisons))
     shown.print(reasons_table(compared.runs))
+    if compared.loads:
+        shown.print(load_table(compared.loads))
     for one in compared.comparisons:
         shown.print(f"{one.run}: {shown_mcnemar(one.mcnemar)}")
         shown.print(f"only {one.baseline} is right: {shown_keys(one.only_baseline_right)}")

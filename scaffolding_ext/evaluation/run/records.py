@@ -41,7 +41,7 @@ class Record:
         exit_reason: Why the controller stopped, where it says so.
         ledger: `Ledger.to_json()`; of a failed request what it had cost by then.
         seconds: Wall-clock times: `total` is from submission to the end, `ended_at` is that end in seconds since 1970;
-            the others are `Meter.seconds`.
+            `within` is the time in which the answer was wanted; the others are `Meter.seconds`.
         seed: The request's own seed, or None.
         prompt: The question; None in records of older runs.
         figures: What controllers published, by section and name: a number, `[part, whole]`, or counts by name; the

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from scaffolding_ext import require
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import honoured_by
-from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.errors import ConfigError, ServerBusyError
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import CUT_OFF, Record, RecordError, prompt_hash
 from scaffolding_ext.evaluation.run.scoring import Score, letter_of, score, score_quickly
@@ -52,7 +52,9 @@ class LocalEngine:
         timeout: Seconds that a request may take, or None.
         clock: Seconds from any origin, monotonic.
         units_implied: Whether the questions imply units (see `scoring.score`).
-        deadline_times: How many times the stack's deadline a sample of a kind has; other kinds have it once.
+        slo: Seconds within which an answer counts as in time; None takes the stack's deadline. Controllers know only
+            the deadline.
+        deadline_times: How many times the deadline, or the objective, a sample of a kind has; other kinds have it once.
         samples_of_votes: Whether a job is one sample of the stack's vote, its epoch the sample's index in it.
     """
 
@@ -64,6 +66,7 @@ class LocalEngine:
         units_implied: bool = False,
         samples_of_votes: bool = False,
         deadline_times: Mapping[str, float] | None = None,
+        slo: float | None = None,
     ) -> None:
         self.max_parallel_requests = llm.max_parallel_requests
         self._llm = llm
@@ -72,6 +75,7 @@ class LocalEngine:
         self._units_implied = units_implied
         self._samples_of_votes = samples_of_votes
         self._deadline_times = deadline_times or {}
+        self._slo = llm.deadline if slo is None else slo
         self._asks_for_types = "task_type" in honoured_by(llm.prototype_controller)
 
     async def run(self, job: EvaluationJob) -> Record:
@@ -83,8 +87,9 @@ class LocalEngine:
         )
         if self._asks_for_types and sample.kind is not None:
             which["task_type"] = sample.kind
+        times = self._deadline_times.get(sample.kind or "", 1.0)
         if self._llm.deadline is not None:
-            which["deadline"] = self._llm.deadline * self._deadline_times.get(sample.kind or "", 1.0)
+            which["deadline"] = self._llm.deadline * times
         result = self._llm.generate_async(sample.prompt, sample_id=sample.id, timeout=self._timeout, **which)
         error: Exception | None = None
         try:
@@ -113,10 +118,15 @@ class LocalEngine:
             verdict=None if scored is None else scored.verdict,
             exit_reason=exit_reason,
             ledger=result.program.ledger.to_json(),
-            seconds={"total": seconds, "ended_at": ended_at, **result.program.meter.seconds},
+            seconds={
+                "total": seconds,
+                "ended_at": ended_at,
+                **({} if self._slo is None else {"within": self._slo * times}),
+                **result.program.meter.seconds,
+            },
             seed=result.program.seeds.seed,
             trace=list(result.program.trace),
-            error=None if error is None else RecordError(type(error).__name__, str(error)),
+            error=None if error is None else _told(error),
             prompt=sample.prompt,
             kind=sample.kind,
             figures=await self._figures(published, scored, answer, sample) if published else {},
@@ -181,6 +191,12 @@ def failed_record(job: EvaluationJob, error: Exception) -> Record:
         prompt=job.sample.prompt,
         kind=job.sample.kind,
     )
+
+
+def _told(error: Exception) -> RecordError:
+    """The error of a record; a server that had no room is named, and not the task that it refused."""
+    cause = error.__cause__
+    return RecordError(type(cause if isinstance(cause, ServerBusyError) else error).__name__, str(error))
 
 
 def _answer_of(output: Any, sample: Example, exit_reason: str | None) -> str | None:

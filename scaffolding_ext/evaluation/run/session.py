@@ -14,11 +14,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from scaffolding_ext import __version__
 from scaffolding_ext.controllers.base import BaseController, sub_controllers
-from scaffolding_ext.documents import json_text, write_text
+from scaffolding_ext.documents import json_text, plain, write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import Example, format_of, load_dataset
+from scaffolding_ext.evaluation.run.load_test import PICTURE, draw_load, requests_of, run_arrivals
 from scaffolding_ext.evaluation.run.progress_bar import progress_shown
 from scaffolding_ext.evaluation.run.ray_engine import ray_engine
 from scaffolding_ext.evaluation.run.records import Record, record_writer
@@ -38,6 +41,8 @@ from scaffolding_ext.evaluation.run.runner import Engine, EvaluationJob, LocalEn
 from scaffolding_ext.evaluation.run.summary import Summary, summary_of
 from scaffolding_ext.evaluation.run.tally import Tally
 from scaffolding_ext.evaluation.run.vote_budget import VoteBudget
+from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
+from scaffolding_ext.evaluation.traffic.served_requests import traffic_figures
 from scaffolding_ext.protocol import Controller
 from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.stack.build import build_stack, check_stack
@@ -57,6 +62,7 @@ def local_engine(config: StackConfig) -> Iterator[Engine]:
             units_implied=units_implied(config),
             samples_of_votes=settings.total_tokens is not None,
             deadline_times=settings.deadline_times,
+            slo=settings.slo,
         )
 
 
@@ -242,7 +248,11 @@ class Session:
                 for hear in heard:
                     hear(record)
 
-            work = run_rounds(engine, itertools.chain([first], rounds), on_record, interrupts.is_stopped)
+            if settings.arrival_rate is None:
+                work = run_rounds(engine, itertools.chain([first], rounds), on_record, interrupts.is_stopped)
+            else:
+                jobs, stopped = list(first), interrupts.is_stopped
+                work = run_arrivals(engine, jobs, self._arrivals(jobs), on_record, stopped, settings.max_queue)
             asyncio.run(interrupts.run(work))
         return interrupts.signal
 
@@ -272,6 +282,12 @@ class Session:
             "first_error": self.tally.first_error,
             **({} if self._budget is None else {"budget": self._budget.figures()}),
         }
+        if self.config.evaluation.arrival_rate is not None and tally.num_samples:
+            requests = requests_of(tally.columns())
+            document["load"] = plain(traffic_figures(requests))
+            if self._folder is not None:
+                slo = self.config.evaluation.slo or self.config.deadline
+                draw_load(requests, slo, self._folder / PICTURE)
         if self._folder is not None:
             tally.write(self._folder / records)
             write_text(self._folder / SUMMARY, json.dumps(document, indent=2) + "\n")
@@ -283,6 +299,16 @@ class Session:
             yield from self._budget.rounds()
         elif len(self.done) < self.num_requests:
             yield jobs_of(self._samples, self._epochs, self.done)
+
+    def _arrivals(self, jobs: Sequence[EvaluationJob]) -> list[float]:
+        """When each of the jobs arrives, by the run's seed. What is left of an interrupted run keeps its gaps."""
+        settings = self.config.evaluation
+        assert settings.arrival_rate is not None
+        rng = np.random.default_rng(self.config.seed)
+        times = arrival_times(settings.arrival_rate, self.num_requests, rng, settings.burst)
+        places = {(job.sample.id, job.epoch): place for place, job in enumerate(jobs_of(self._samples, self._epochs))}
+        left = times[[places[job.sample.id, job.epoch] for job in jobs]]
+        return [float(each) for each in left - left[0] + times[0]]
 
     def _count(self, record: Record) -> None:
         self.tally.add(record)

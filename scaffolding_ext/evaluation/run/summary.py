@@ -156,6 +156,30 @@ class Audits(NamedTuple):
         )
 
 
+class Lateness(NamedTuple):
+    """Answers by the time within which they were wanted. A late answer is not a wrong one, and is counted apart.
+
+    Attributes:
+        num_wanted: Requests that had a deadline or an objective, failed ones included.
+        num_late: Answers that came later, right or wrong.
+        num_late_right: Right answers among these.
+        in_time: Share of `num_wanted` that was answered in time, right or wrong.
+        right_in_time: Share of `num_wanted` that was answered rightly and in time, with its 95 % interval.
+    """
+
+    num_wanted: int
+    num_late: int
+    num_late_right: int
+    in_time: float
+    right_in_time: Estimate
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_late} of {self.num_wanted} answers late, {self.num_late_right} of them right; right and in "
+            f"time {self.right_in_time.value:.1%}"
+        )
+
+
 @dataclass(frozen=True)
 class Summary:
     """Figures of one run. A failed sample counts as wrong, and means take it with what it had cost by then.
@@ -191,6 +215,7 @@ class Summary:
             other figure holds them. None where there was no calibration, or where its file names no cost.
         audits: What the audits found; None where no request was audited.
         undetermined: The first undetermined answers, three at most.
+        lateness: None where no request had a deadline or an objective.
     """
 
     num_samples: int
@@ -223,6 +248,7 @@ class Summary:
     mean_suffix_tokens: float | None = None
     audits: Audits | None = None
     undetermined: tuple[Undetermined, ...] = ()
+    lateness: Lateness | None = None
 
     @property
     def mean_calibration_tokens(self) -> float:
@@ -328,7 +354,7 @@ def summary_of(
         accuracy=mean(tally.num_correct),
         accuracy_interval=_share_of(columns, np.ones(num_samples, bool)),
         accuracy_of_finished=tally.num_correct / num_finished if num_finished else None,
-        accuracy_of_finished_interval=_share_of(columns, columns["outcome"] != OUTCOMES.index("failed")),
+        accuracy_of_finished_interval=_share_of(columns, columns["outcome"] < OUTCOMES.index("failed")),
         repeats=_repeats_of(tally, columns) if num_samples else None,
         total_tokens=dict(tally.tokens),
         per_right_answer={name: amount / tally.num_correct for name, amount in spent.items()}
@@ -359,6 +385,22 @@ def summary_of(
         mean_suffix_tokens=mean(tally.num_suffix_tokens),
         audits=_audits(tally, promised_loss),
         undetermined=tuple(tally.undetermined),
+        lateness=_lateness(columns),
+    )
+
+
+def _lateness(columns: Mapping[str, Column]) -> Lateness | None:
+    wanted, in_time = (columns[name].astype(bool) for name in ("is_wanted", "is_in_time"))
+    if not wanted.any():
+        return None
+    late = wanted & (columns["outcome"] < OUTCOMES.index("failed")) & ~in_time
+    right = columns["outcome"] == OUTCOMES.index("correct")
+    question = columns["question"].astype(np.int64)[wanted]
+    sizes = np.bincount(question)
+    found = np.bincount(question, weights=(in_time & right)[wanted])
+    share = share_of_questions(found[sizes > 0], sizes[sizes > 0])
+    return Lateness(
+        int(wanted.sum()), int(late.sum()), int((late & right).sum()), float(in_time.sum() / wanted.sum()), share
     )
 
 

@@ -27,8 +27,9 @@ from scaffolding_ext.evaluation.run.sections import Sections
 COLUMNS = "columns.npz"  # beside a run's records
 Column = npt.NDArray[Any]
 COUNTS = ("decoded", "prefilled", "reused")
-OUTCOMES = ("correct", "failed", "cut_off", "unanswered", "undetermined", "wrong")
+OUTCOMES = ("correct", "cut_off", "unanswered", "undetermined", "wrong", "failed", "refused")
 _OUTCOME_OF = {name: number for number, name in enumerate(OUTCOMES)}
+REFUSALS = ("QueueFullError", "ServerBusyError")  # errors of requests for which there was no room
 _MOST_SHOWN = 3  # undetermined answers
 _TAIL_BYTES = 2**12  # of the records, by which columns know them again
 # What is kept of a record, as `_ROW` packs it.
@@ -43,9 +44,11 @@ _COLUMNS = np.dtype(
         ("seconds", "<f8"),
         ("ended_at", "<f8"),
         ("first_token", "<f4"),
+        ("is_wanted", "u1"),  # within some seconds
+        ("is_in_time", "u1"),
     ]
 )
-_ROW = struct.Struct("<iiBiiiddf")
+_ROW = struct.Struct("<iiBiiiddfBB")
 _COUNTERS = ("audits", "exit_reasons", "errors", "num_with_event", "vote_sizes", "phase_seconds")
 
 
@@ -71,7 +74,7 @@ def mark_of(hash_of_prompt: str, target: str) -> Mark:
 
 
 class Tally:
-    """Counts a run's records as they come: about 45 bytes a record, and 150 a question.
+    """Counts a run's records as they come: about 50 bytes a record, and 150 a question.
 
     Args:
         units_implied: Whether 5 and 5 cm are one answer.
@@ -80,7 +83,7 @@ class Tally:
     Attributes:
         num_samples: Records so far.
         num_correct: Right answers so far.
-        num_failed: Failed ones so far.
+        num_failed: Failed ones so far, those that were refused included.
         tokens: Decoded, prefilled and reused so far.
         first_error: Id and message of the first that failed, or None.
         questions: Number of each question by its id, in the order in which they came.
@@ -164,6 +167,8 @@ class Tally:
             seconds["total"],
             seconds.get("ended_at", math.nan),
             seconds.get("first_token", math.nan),
+            "within" in seconds,
+            record.error is None and seconds["total"] <= seconds.get("within", -math.inf),
         )
         if record.trace:
             self._look_at(record.trace)
@@ -178,6 +183,11 @@ class Tally:
         for event in trace:
             if event["event"] == "vote" and event.get("num_rounds", 1) > 1:
                 self.vote_sizes[str(event["num_samples"])] += 1
+
+    @property
+    def num_refused(self) -> int:
+        """Requests for which there was no room."""
+        return sum(self.errors[name] for name in REFUSALS)
 
     def columns(self) -> dict[str, Column]:
         """The columns of all records, in their order; add no record as long as you hold them.
@@ -247,13 +257,15 @@ class Tally:
                 rows, marks, sums = file["rows"], file["marks"], file["sums"]
         except (OSError, ValueError, KeyError, zipfile.BadZipFile):
             return empty
+        if rows.dtype != _COLUMNS:
+            return empty
         tally._rows += rows.tobytes()
         tally.marks.frombytes(marks.tobytes())
         tally.questions = {name: number for number, name in enumerate(texts["questions"])}
         tally.answers = {name: number for number, name in enumerate(texts["answers"])}
         tally.num_samples = len(rows)
         tally.num_correct = int((rows["outcome"] == _OUTCOME_OF["correct"]).sum())
-        tally.num_failed = int((rows["outcome"] == _OUTCOME_OF["failed"]).sum())
+        tally.num_failed = int((rows["outcome"] >= _OUTCOME_OF["failed"]).sum())
         for name in ("tokens", "first_error", "by_purpose", "num_unmetered_tasks", "num_suffix_tokens"):
             setattr(tally, name, header[name])
         for name in _COUNTERS:
@@ -267,13 +279,13 @@ class Tally:
         return Mark(self.marks[2 * number], self.marks[2 * number + 1])
 
 
-_OWN_SECONDS = ("total", "ended_at", "first_token")
+_OWN_SECONDS = ("total", "ended_at", "first_token", "within")
 
 
 def _outcome(record: Record) -> str:
     """The one group of the record, of `OUTCOMES`."""
     if record.error is not None:
-        return "failed"
+        return "refused" if record.error.type in REFUSALS else "failed"
     if record.correct:
         return "correct"
     if record.exit_reason == CUT_OFF:

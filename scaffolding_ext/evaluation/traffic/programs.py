@@ -61,7 +61,7 @@ def fixed_program(*rounds: RequestRound, answer: Any = None) -> Program:
     return work
 
 
-def chain_program(num_tokens: int, answer: Any = None) -> Program:
+def chain_program(num_tokens: float, answer: Any = None) -> Program:
     """A single chain of so many tokens."""
     return fixed_program(RequestRound((num_tokens,)), answer=answer)
 
