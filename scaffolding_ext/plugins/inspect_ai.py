@@ -37,14 +37,8 @@ class ScaffoldingExtAPI(ModelAPI):  # type: ignore[misc]
     """A stack as a model that answers one question; how it samples is the stack's own.
 
     Args:
-        model_name: Stack file, or `configs:NAME`.
-        base_url: Not used: the stack's workers have addresses.
-        api_key: Not used, as `base_url`.
-        config: Generation settings; those of sampling are the stack's own.
+        base_url: Not used, like `api_key`: the stack's workers have addresses.
         overrides: `key.path=value`, or a list of such, of the stack.
-
-    Raises:
-        ConfigError: The stack is wrong.
     """
 
     def __init__(
@@ -61,11 +55,7 @@ class ScaffoldingExtAPI(ModelAPI):  # type: ignore[misc]
     async def generate(
         self, input: list[ChatMessage], tools: list[ToolInfo], tool_choice: ToolChoice, config: GenerateConfig
     ) -> ModelOutput:
-        """Answer the question that the only message asks.
-
-        Raises:
-            ConfigError: There are tools, or other messages than one of the user's.
-        """
+        """Answer the only message; ConfigError if there are tools, or several messages."""
         if tools:
             raise ConfigError("a stack calls no tools; take them out of the task")
         if len(input) != 1 or not isinstance(input[0], ChatMessageUser):
@@ -78,11 +68,9 @@ class ScaffoldingExtAPI(ModelAPI):  # type: ignore[misc]
         return _output(self.model_name, result)
 
     def max_connections(self) -> int:
-        """As many requests as the stack runs at once."""
         return self.llm.max_parallel_requests
 
     def close(self) -> None:
-        """Shut the stack down."""
         self.llm.shutdown()
 
 
@@ -91,10 +79,6 @@ def stack(config: str, overrides: Sequence[str] = ()) -> Solver:
     """A solver that answers a sample with a stack of its own, whatever the task's model is.
 
     Seeds derive from the sample's id and epoch, as in `scaffolding-ext eval`.
-
-    Args:
-        config: Stack file, or `configs:NAME`.
-        overrides: `key.path=value` each.
     """
     hosts: list[ScaffoldingLlm] = []  # made by the first sample, so that listing solvers loads no model
 

@@ -36,16 +36,10 @@ class ScaffoldingExtLM(LM):  # type: ignore[misc]
     warning. A task sees what stands behind the thinking, up to the first of its `until` strings.
 
     Args:
-        config: Stack file, or `configs:NAME`.
         overrides: `key.path=value` of the stack, separated by semicolons.
         seed: Of the run, instead of the stack's.
         ledger_path: JSONL file to which each request's ledger, trace and text are added.
-        batch_size: Not used: the stack says how many requests run at once.
-        max_batch_size: Not used, as `batch_size`.
-        device: Not used: the stack's workers have devices.
-
-    Raises:
-        ConfigError: The stack is wrong.
+        batch_size: Not used, like `max_batch_size` and `device`: the stack and its workers say it.
     """
 
     def __init__(
@@ -89,11 +83,9 @@ class ScaffoldingExtLM(LM):  # type: ignore[misc]
         return texts
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Refused: a controller answers, it gives no probability to another's words."""
         raise NotImplementedError("a stack generates; choose tasks of output_type generate_until")
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Refused, as `loglikelihood`."""
         raise NotImplementedError("a stack generates; choose tasks of output_type generate_until")
 
     def _stops(self, arguments: dict[str, Any]) -> StopStrings:

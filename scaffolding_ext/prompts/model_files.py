@@ -23,11 +23,6 @@ _REMEDY = "give a folder with config.json, weights and tokenizer.json, a hub nam
 def how_to_load(folder: str, model: str, trust_remote_code: bool = False) -> dict[str, Any]:
     """Options for `from_pretrained`, with which it never asks on a terminal and never retries an absent hub.
 
-    Args:
-        folder: The model's folder, or its name on the hub.
-        model: What the user calls it, for errors.
-        trust_remote_code: Whether Python code among the model's files may be run.
-
     Raises:
         ConfigError: It is a folder without a model, or a name that is neither here nor to be had.
     """
@@ -50,11 +45,7 @@ def how_to_load(folder: str, model: str, trust_remote_code: bool = False) -> dic
 
 
 def refuse_own_tokenizer(folder: str, model: str) -> None:
-    """Refuse a folder whose tokenizer is Python code, since transformers would load another tokenizer in its place.
-
-    Raises:
-        ConfigError: The tokenizer's class is among the model's files, and transformers has none of that name.
-    """
+    """Refuse a folder whose tokenizer is Python code, since transformers would load another tokenizer in its place."""
     import transformers
 
     try:
@@ -104,14 +95,6 @@ def _shown(name: str) -> str:
 
 
 class FamilyChoice(NamedTuple):
-    """A prompt family, and why it was taken.
-
-    Attributes:
-        name: A name in `FAMILIES`.
-        reason: What in the model's files speaks for it, or who named it.
-        is_guess: Whether nobody named it.
-    """
-
     name: str
     reason: str
     is_guess: bool = True
@@ -138,10 +121,6 @@ def chosen_family(folder: str, tokenizer: PreTrainedTokenizerFast) -> FamilyChoi
 
     A model without a chat template thinks if its vocabulary has `</think>`. A chat template without a mark is that of a
     model which does not think, whatever its vocabulary has (Qwen3-Instruct-2507 is one).
-
-    Args:
-        folder: The model's folder, or its name on the hub; only what is on this machine is read.
-        tokenizer: The model's.
     """
     config = config_of(folder)
     for key in ("model_type", "architectures"):

@@ -131,11 +131,7 @@ _TOKENIZERS = {"tinylm": "scaffolding_ext.tinylm.embedded:EmbeddedTokenizer"}
 
 
 def family_named(name: str) -> PromptFamily:
-    """The family of that name.
-
-    Raises:
-        UnknownNameError: There is none; add it to `FAMILIES`.
-    """
+    """The family of that name; UnknownNameError where there is none: add it to `FAMILIES`."""
     family = FAMILIES.get(name)
     if family is None:
         raise UnknownNameError(f"unknown prompt family {name!r}; known: {', '.join(FAMILIES)}", "family")
@@ -145,11 +141,7 @@ def family_named(name: str) -> PromptFamily:
 
 
 def model_folder(model: str) -> str:
-    """Resolve `tinylm/NAME` to the folder of the weights that ship with the package; other names pass through.
-
-    Raises:
-        UnknownNameError: No embedded model has that name.
-    """
+    """Resolve `tinylm/NAME` to the folder of the weights that ship with the package; other names pass through."""
     collection = _collection_of(model)
     return model if collection is None else str(pkgutil.resolve_name(COLLECTIONS[collection])(model))
 
@@ -206,10 +198,6 @@ class TextPrompting:
         system_prompt: Goes before the user's prompt, or None.
         prompt_suffix: Goes behind every prompt of the user, such as the request to put the answer into a box.
 
-    Attributes:
-        choice: The family's name, and why it was taken.
-        prompt_suffix: Empty where there is none.
-
     Raises:
         UnknownNameError: The family is unknown.
         ConfigError: A system prompt is given, and the worker takes no messages.
@@ -252,11 +240,7 @@ class TextPrompting:
         tools: Sequence[Mapping[str, Any]] | None = None,
         last_turn: Turn | None = None,
     ) -> None:
-        """Add the suffix to the task's `input_str`, and note the turns before it; see `Prompting.apply`.
-
-        Raises:
-            ConfigError: There is history and the worker takes no messages; or there is a tool.
-        """
+        """Add the suffix to the task's `input_str`, and note the turns before it; see `Prompting.apply`."""
         if tools or "role" in (last_turn or {}):
             raise ConfigError("are given, and no tokenizer is known that shows tools: leave them out", "tools")
         if history and not self.chat:
@@ -278,11 +262,7 @@ class TextPrompting:
             set_notes(task, notes_of(task)._replace(turns=tuple(turns)))
 
     def next_turn(self, task: GenerationTask, prompt: str) -> GenerationTask:
-        """A task with the next question of a conversation; see `Prompting.next_turn`.
-
-        Raises:
-            NoOutputError: The task has no output.
-        """
+        """A task with the next question of a conversation; see `Prompting.next_turn`."""
         answer, notes, text = output_of(task), notes_of(task), task.input_str or ""
         further = prompt + self.prompt_suffix
         if not self.chat:
@@ -294,11 +274,9 @@ class TextPrompting:
         return found
 
     def encode(self, text: str) -> list[int] | None:
-        """None: no tokenizer is known."""
         return None
 
     def decode(self, token_ids: list[int]) -> str | None:
-        """None: no tokenizer is known."""
         return None
 
 
@@ -315,10 +293,6 @@ class Prompting(TextPrompting):
         chat_template_kwargs: Further variables of the chat template, such as `enable_thinking` or `reasoning_effort`.
         assistant_prefix: Text with which the assistant's turn begins, such as `"<think>\\n"`; it is left out where the
             chat template has written it already.
-
-    Attributes:
-        choice: The family's name, and why it was taken.
-        prompt_suffix: As given; empty where there is none.
 
     Raises:
         UnknownNameError: The family is unknown.
@@ -507,9 +481,6 @@ class Prompting(TextPrompting):
         Args:
             task: Its input is the conversation so far, its output the answer to that.
             prompt: What the user says next.
-
-        Raises:
-            NoOutputError: The task has no output.
         """
         answer = output_of(task)
         opening = f"\n\n{prompt}{self.prompt_suffix}\n\n"
@@ -551,7 +522,6 @@ class Prompting(TextPrompting):
         return list(self._encode(text))
 
     def decode(self, token_ids: list[int]) -> str:
-        """The text of token ids, special tokens left out."""
         return str(self._tokenizer.backend_tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def text_of(self, token_ids: list[int]) -> str | None:
@@ -570,7 +540,6 @@ class Prompting(TextPrompting):
 
 
 def _turns(*texts: str) -> list[Turn]:
-    """A conversation that the user begins."""
     return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
 
 

@@ -34,7 +34,6 @@ _REQUEST_FIELDS = frozenset(("input_str", "input_tokens", *(field.name for field
 
 
 def sampling_defaults(task_class: type[Any]) -> dict[str, Any]:
-    """The sampling fields of a class of generation tasks, with their defaults."""
     return {
         field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         for field in dataclasses.fields(task_class)
@@ -72,8 +71,6 @@ def checked_sampling_params(
     """A copy of the sampling parameters, every name and type checked.
 
     Args:
-        sampling_params: Values by name of the field.
-        key: Where they were given, for the error.
         reserved: Sampling fields that the controller sets itself, from arguments of its own.
 
     Raises:
@@ -97,11 +94,7 @@ def checked_sampling_params(
 
 
 def set_sampling_params(task: GenerationTask, sampling_params: Mapping[str, Any]) -> None:
-    """Set sampling fields that a request brought as keyword arguments; they take precedence over all others.
-
-    Raises:
-        ConfigError: A name is no sampling field, or a value has not its type.
-    """
+    """Set sampling fields that a request brought as keyword arguments; ConfigError for a wrong one."""
     if not sampling_params:
         return
     for name, value in checked_sampling_params(sampling_params, "request").items():
@@ -128,8 +121,6 @@ def inherit_sampling_params(piece: GenerationTask, task: GenerationTask, *part: 
     """Give a piece of a task's generation what the task itself asks for, but for its number of tokens.
 
     Args:
-        piece: The task; the fields are written into it.
-        task: The task whose fields are copied.
         part: Which piece it is: a seed used twice would draw the same numbers again. Without it, it has the task's.
     """
     for name in SAMPLING_FIELDS:
@@ -153,11 +144,7 @@ def says_how_to_sample(task: GenerationTask) -> bool:
 
 
 def vary(task: GenerationTask) -> bool:
-    """Give one of several samples a temperature, where nobody said how it is drawn; whether it needed one.
-
-    Raises:
-        ConfigError: Its temperature is 0, at which all samples are alike.
-    """
+    """Give one of several samples a temperature if nobody set one; whether it did. ConfigError for 0."""
     if task.temperature == 0:
         refuse_greedy("temperature")
     if says_how_to_sample(task):
@@ -167,14 +154,7 @@ def vary(task: GenerationTask) -> bool:
 
 
 def refuse_greedy(key: str) -> NoReturn:
-    """Refuse a temperature of 0 for one of several samples.
-
-    Args:
-        key: Where it was given.
-
-    Raises:
-        ConfigError: Always.
-    """
+    """Refuse a temperature of 0, given under `key`, for one of several samples."""
     raise ConfigError(
         "is 0, with which all samples of a prompt are equal: leave it out (then 0.7 is used), set one above 0, or "
         "draw one sample",

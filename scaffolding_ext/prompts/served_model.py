@@ -21,7 +21,6 @@ class ServedModel(NamedTuple):
     Attributes:
         worker: The generation worker, or else the target, or the draft.
         model: A name that `Prompting.for_model` takes; None where the worker has no model, or does not say.
-        is_known: Whether the worker said.
     """
 
     worker: Worker
@@ -30,10 +29,6 @@ class ServedModel(NamedTuple):
 
     def text_prompting(self, **options: Any) -> TextPrompting:
         """The prompting of a worker that has no model whose tokenizer could be loaded.
-
-        Args:
-            **options: Those of `PromptConfig`, without its model.
-
         Raises:
             ConfigError: An option needs a tokenizer.
         """
@@ -75,7 +70,6 @@ def _takes_messages(worker: Worker, seen: set[int]) -> bool:
 
 
 def _models_in(worker: Worker, seen: set[int]) -> set[str | None]:
-    """What a worker says in its `model`, or else what the workers say that it holds."""
     if hasattr(worker, "model"):
         return {worker.model}
     seen.add(id(worker))

@@ -14,13 +14,6 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
 class ToolCall(NamedTuple):
-    """One call.
-
-    Attributes:
-        name: Of the tool.
-        arguments: By name.
-    """
-
     name: str
     arguments: dict[str, Any]
 
@@ -38,12 +31,7 @@ class Said(NamedTuple):
 
 
 def said(text: str, names: Collection[str]) -> Said:
-    """Read the calls in a text.
-
-    Args:
-        text: Without thinking.
-        names: Of the tools that were offered.
-    """
+    """Read the calls in a text without thinking; `names` are those of the tools that were offered."""
     calls: list[ToolCall | None] = []
     begin = text.find(OPEN)
     if begin < 0:
@@ -60,7 +48,6 @@ def said(text: str, names: Collection[str]) -> Said:
 
 
 def names_of(tools: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of tools, as OpenAI's interface has them."""
     return [str(tool["function"]["name"]) for tool in tools]
 
 

@@ -18,7 +18,7 @@ SIMILARITY_GATE = "similarity gate"  # see `BranchTask.least_similarity`
 
 
 def entropy(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Entropy in nats, shape (...), of a layer's logits, shape (..., vocabulary), after the model's final norm.
+    """Entropy in nats, shape (...), of logits, shape (..., vocabulary), after the model's final norm.
 
     Reference: RKSC, equation 5. Deviation: the released code leaves the final norm out, so its scale differs.
     """
@@ -32,14 +32,10 @@ def entropy(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
 @dataclass(frozen=True)
 class LayerExit:
     """When a verdict may be read: the entropy is low, and no longer changes from layer to layer.
-
     Args:
         max_entropy: Theta, in nats; the entropy must be below it.
         max_change: Epsilon, in nats; the entropy must have changed by less since the layer before.
         min_layer: The first layer that may be read, counted from 1; at least 2.
-
-    Raises:
-        ValueError: One is outside its range.
 
     Reference: RKSC, equation 5 and the exit rule. The paper's 8.0 and 3.0 fire at the third layer or the fourth;
         `fit_layer_exit` calibrates both.
@@ -81,18 +77,13 @@ class BranchTask(Task):
     Attributes:
         suffixes: Token ids of each branch's suffix; the branch reads `prefix_tokens` and then its suffix.
         max_tokens: Most tokens decoded in each branch.
-        seeds: One a branch; None leaves them to the worker.
         branch_scores: Of each branch so far, in [0, 1]; None is 1 each. Score and depth give the priority of its KV
             (`block_score`).
-        depth: Of the branches in their tree; that of the prefix is 0.
         phrasings: Token ids of each branch's own wording of the prefix; None: all have the prefix itself.
         least_similarity: Tau, in [-1, 1]: a branch that is at least so similar reads the prefix instead of its own
             phrasing. None has no gate. A worker that cannot compare hidden states refuses `SIMILARITY_GATE`.
         stop: Texts that end a branch; they are cut off its text, and their tokens may stand in `output_tokens`.
-        outputs: Result: the text of each branch.
-        output_tokens: Result: the token ids of each branch.
         confidences: Result: mean top-1 probability over the tokens that each branch decoded (RKSC, eq. 3).
-        logprobs: Result: natural-log probability of each decoded token of each branch; None if unknown.
         finish_reasons: Result: why each branch ended; `"length"` at `max_tokens`.
         similarities: Result: of the hidden states of each branch's last token and the prefix's (RKSC, eq. 2), 1 if the
             phrasing is the prefix; None without a gate.
@@ -125,11 +116,7 @@ class VerifyTask(Task):
     """P(yes) for each branch: the probability of the first token of `yes` against that of `no` after a question.
 
     Attributes:
-        branches: Token ids of each branch, ending in the question that asks for the verdict.
-        yes_token: Id of the first token of the affirmative answer.
-        no_token: Id of the first token of the negative answer.
         layer_exit: When a verdict may be read before the last layer; a worker that cannot do so refuses `LAYER_EXIT`.
-        depth: Of the branches in their tree; see `block_score`.
         scores: Result: P(yes) / (P(yes) + P(no)) of each branch.
         exit_layers: Result: the layer after which each verdict was read, counted from 1, where the worker says it.
     """
@@ -152,23 +139,16 @@ def generation_confidence(top_probabilities: Sequence[float]) -> float:
 
 
 def block_score(score: float, depth: int) -> float:
-    """Omega, the priority of a KV block, in [0, 1], by the score of its branch in [0, 1] and its depth in the tree.
+    """Omega, the priority of a KV block, in [0, 1], by score (in [0, 1], else ValueError) and depth of its branch.
 
-    A prefix that all branches share has score 1 and depth 0. Reference: RKSC, algorithm 4.
-
-    Raises:
-        ValueError: One is outside its range.
+    A prefix that all branches share has score 1 and depth 0.
+    Reference: RKSC, algorithm 4.
     """
     return require.number("score", score, least=0, most=1) / (require.whole("depth", depth, least=0) + 1)
 
 
 def break_even_branches(whole: float, prefix: float, suffix: float) -> float:
-    """B*, the number of branches from which sharing pays: B T_whole = T_prefix + B T_suffix; infinite if it never does.
-
-    Args:
-        whole: Seconds of one branch that reads prefix and suffix.
-        prefix: Seconds of the prefix, once.
-        suffix: Seconds of one branch's suffix behind the prefix.
+    """B*, from which sharing pays, of seconds: B T_whole = T_prefix + B T_suffix; infinite if it never does.
 
     Reference: RKSC, table 9, which prints B* without its formula; its figures are not reproduced.
     """

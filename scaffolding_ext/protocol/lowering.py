@@ -16,11 +16,7 @@ from scaffolding_ext.protocol.worker import tag_name
 
 
 def prefixes_of(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> list[list[int]]:
-    """What each branch reads before its suffix: its own phrasing if it has one, unless `on_prefix` is true for it.
-
-    Raises:
-        InvalidTaskError: Phrasings are not one a branch.
-    """
+    """What each branch reads before its suffix: its own phrasing if it has one, unless `on_prefix` is true for it."""
     phrasings = [task.prefix_tokens] * len(task.suffixes) if task.phrasings is None else task.phrasings
     if len(phrasings) != len(task.suffixes):
         raise InvalidTaskError(
@@ -33,11 +29,7 @@ def prefixes_of(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> li
 
 
 def lower_branch(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> list[GenerationTask]:
-    """Rewrite a BranchTask as one GenerationTask a suffix; an engine with block reuse shares the prefix by itself.
-
-    Raises:
-        InvalidTaskError: The task asks for a gate and none has decided, or phrasings are not one a branch.
-    """
+    """Rewrite a BranchTask as one GenerationTask a suffix; InvalidTaskError where a gate has not decided."""
     if on_prefix is None and task.least_similarity is not None:
         raise InvalidTaskError(
             f"least_similarity is {task.least_similarity}, but this worker gives no hidden states: leave it out. Then "
@@ -90,11 +82,7 @@ def lower_verify(task: VerifyTask) -> list[GenerationTask]:
 
 
 def write_back_verify(task: VerifyTask, lowered: list[GenerationTask]) -> None:
-    """Write P(yes) back; a verdict outside the reported tokens counts as the least likely of them.
-
-    Raises:
-        NoOutputError: The worker left no log-probabilities.
-    """
+    """Write P(yes) back; a verdict outside the reported tokens counts as the least likely of them."""
     scores = []
     for generation in lowered:
         reported = _logprobs_of(generation)[0]
@@ -105,7 +93,6 @@ def write_back_verify(task: VerifyTask, lowered: list[GenerationTask]) -> None:
 
 
 def probability_of_first(first: float, second: float) -> float:
-    """Softmax over two logits, of the first."""
     from scipy.special import expit  # a quarter of the time that a stack without votes takes to be checked
 
     return float(expit(first - second))
@@ -122,7 +109,6 @@ def _steps_of(generation: GenerationTask) -> Sequence[Mapping[int, Any]]:
 
 
 def _logprobs_of(generation: GenerationTask) -> Sequence[Mapping[int, Any]]:
-    """For each token that was generated, the reported tokens and their log-probabilities."""
     steps: Sequence[Mapping[int, Any]] | None = generation.logprobs
     if not steps or not all(steps):
         raise NoOutputError(

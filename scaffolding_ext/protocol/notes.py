@@ -46,17 +46,13 @@ class TokenCounts(NamedTuple):
 
     @property
     def computed(self) -> int:
-        """Tokens that the model ran on: decoded and prefilled."""
         return self.decoded + self.prefilled
 
     def minus(self, other: TokenCounts) -> TokenCounts:
-        """Element-wise difference."""
         return TokenCounts(self[0] - other[0], self[1] - other[1], self[2] - other[2])
 
 
 class PurposeOf(NamedTuple):
-    """The purposes of a task's tokens: those it reads and those it writes."""
-
     read: Purpose
     written: Purpose
 
@@ -72,7 +68,6 @@ class ThinkingBudget(NamedTuple):
     """A thinking budget that a server is asked to keep in a generation.
 
     Attributes:
-        max_tokens: Tokens of thinking until the server closes it.
         open: The text that opens thinking; `close` is the text that closes it.
         is_open: Whether the prompt ends in `open`, and white space perhaps.
     """
@@ -118,19 +113,17 @@ _DEFAULT_PURPOSE: dict[type[Any], PurposeOf] = {ScoreTask: SCORE, VerifyTask: VE
 
 
 def notes_of(task: Task) -> TaskNotes:
-    """What is noted on the task."""
     params = task.custom_input_params
     notes: TaskNotes = _NO_NOTES if params is None else params.get(_NOTES, _NO_NOTES)
     return notes
 
 
 def set_notes(task: Task, notes: TaskNotes) -> None:
-    """Replace the task's notes. Copies of the task keep the old ones."""
+    """Copies of the task keep the old notes."""
     task.custom_input_params = {**(task.custom_input_params or {}), _NOTES: notes}
 
 
 def noted_draws(task: Task, indices: Iterable[int]) -> list[dict[str, Any]]:
-    """The input parameters of copies of a task that are draws of it, and have cost nothing yet."""
     params, notes = task.custom_input_params or {}, notes_of(task)._replace(counts=None)
     return [{**params, _NOTES: notes._replace(draw=(*notes.draw, index))} for index in indices]
 
@@ -141,12 +134,10 @@ def set_purpose(task: Task, purpose: PurposeOf) -> None:
 
 
 def purpose_of(task: Task) -> PurposeOf:
-    """What the task's tokens are for."""
     return notes_of(task).purpose or default_purpose_of(task)
 
 
 def default_purpose_of(task: Task) -> PurposeOf:
-    """What the task's tokens are for unless somebody says it."""
     return _DEFAULT_PURPOSE.get(type(task), CHAIN_START)
 
 
@@ -156,7 +147,7 @@ def set_turn_start(task: GenerationTask, num_characters: int) -> None:
 
 
 def set_priority(task: Task, priority: float) -> None:
-    """Set the task's place among the tasks that wait for one worker: the lowest is served first; else 0."""
+    """The lowest is served first; 0 by default."""
     set_notes(task, notes_of(task)._replace(priority=priority))
 
 
@@ -179,16 +170,12 @@ def set_token_counts(task: Task, counts: TokenCounts) -> None:
 
 
 def token_counts_of(task: Task) -> TokenCounts | None:
-    """The task's tokens so far: as the worker recorded them, else by upstream's usage, else by its token ids.
-
-    Token ids count as prefilled in the input and as decoded in the output. None if nothing is known.
-    """
+    """Tokens so far: by the worker's record, else by upstream's usage, else by token ids (input prefilled)."""
     counts = notes_of(task).counts
     return estimated_counts_of(task) if counts is None else counts
 
 
 def estimated_counts_of(task: Task) -> TokenCounts | None:
-    """What `token_counts_of` gives where the worker has recorded nothing."""
     if not isinstance(task, GenerationTask):
         return None
     num_decoded = num_decoded_of(task)

@@ -30,7 +30,6 @@ class Watch:
         self.is_closed = False
 
     def ask(self, work: Any) -> float:
-        """Look at a step that goes to the host; returns the time."""
         return 0.0 if self.clock is None else self.clock()
 
     def count(self, work: Any, began: float) -> None:

@@ -18,8 +18,6 @@ from typing import Any, ClassVar
 
 @dataclass
 class ScaffoldingOutput:
-    """What a request gives back: the completion's text and token ids."""
-
     text: str | None
     token_ids: list[int] | None
     data: Any = None
@@ -35,16 +33,13 @@ class ExecutionScope:
 
     @property
     def scope_id(self) -> str:
-        """A globally unique key for the scope."""
         return f"{self.request_id}:{'.'.join(map(str, self.branch_path))}" if self.branch_path else self.request_id
 
     @property
     def branch_path_list(self) -> list[int]:
-        """The branch path as a list, for JSON."""
         return list(self.branch_path)
 
     def child(self, branch_index: int) -> ExecutionScope:
-        """The scope of one branch of a fork."""
         return ExecutionScope(self.request_id, (*self.branch_path, branch_index))
 
     def with_branch_path(self, branch_path: Sequence[int]) -> ExecutionScope:
@@ -75,11 +70,9 @@ class Task:
 
     @staticmethod
     def create_from_prompt(prompt: str) -> Task:
-        """A task for the prompt; task types that have one override this."""
         raise TypeError("this task type cannot be made from a prompt; use GenerationTask.create_from_prompt")
 
     def create_scaffolding_output(self) -> ScaffoldingOutput:
-        """The request's output, where this task is its last; task types that have one override this."""
         raise TypeError(f"{type(self).__name__} has no scaffolding output")
 
 
@@ -127,11 +120,9 @@ class GenerationTask(Task):
 
     @staticmethod
     def create_from_prompt(prompt: str) -> GenerationTask:
-        """A generation task for the prompt's text."""
         return GenerationTask(input_str=prompt)
 
     def create_scaffolding_output(self) -> ScaffoldingOutput:
-        """The output of the request that this task ends."""
         return ScaffoldingOutput(self.output_str, self.output_tokens)
 
 
@@ -146,7 +137,6 @@ class StreamGenerationTask(GenerationTask):
 
     @staticmethod
     def create_from_generation_task(task: GenerationTask, streaming_step: int) -> StreamGenerationTask:
-        """A streaming task with the fields of a plain one."""
         stream_task = StreamGenerationTask()
         stream_task.__dict__.update(task.__dict__)
         stream_task.streaming_step = streaming_step
@@ -171,7 +161,6 @@ class Controller(ABC):  # noqa: B024  (upstream's is an ABC without abstract met
         self.task_collections: dict[str, TaskCollection] = {}
 
     def clone(self) -> Controller:
-        """A copy for one request."""
         return copy.deepcopy(self)
 
     def generate(self, prompt: str, **kwargs: Any) -> ControllerGenerator:
@@ -181,7 +170,6 @@ class Controller(ABC):  # noqa: B024  (upstream's is an ABC without abstract met
         return task.create_scaffolding_output()
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
-        """Do the tasks, yielding work for the host; the results are written into them."""
         raise NotImplementedError  # upstream's contract: subclasses override it
 
 
@@ -299,34 +287,25 @@ def with_task_collection(
 
 @dataclass
 class RoleMessage:
-    """A message of a chat."""
-
     role: str | None = None
     content: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As chat templates and servers take it."""
         return {"role": self.role, "content": self.content}
 
 
 class UserMessage(RoleMessage):
-    """What the user says."""
-
     def __init__(self, content: str) -> None:
         super().__init__("user", content)
 
 
 class SystemMessage(RoleMessage):
-    """What the system says."""
-
     def __init__(self, content: str) -> None:
         super().__init__("system", content)
 
 
 @dataclass
 class AssistantMessage(RoleMessage):
-    """What the model said."""
-
     reasoning: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[Any] | None = None
@@ -346,14 +325,11 @@ class AssistantMessage(RoleMessage):
 
 
 class ToolMessage(RoleMessage):
-    """What a tool returned."""
-
     def __init__(self, content: str, tool_call_id: str, name: str) -> None:
         super().__init__("tool", content)
         self.tool_call_id, self.name = tool_call_id, name
 
     def to_dict(self) -> dict[str, Any]:
-        """As servers take it."""
         return {**super().to_dict(), "tool_call_id": self.tool_call_id, "name": self.name}
 
 
@@ -370,26 +346,21 @@ class ChatTask(StreamGenerationTask):
     unique_id: int | None = None
 
     def messages_to_dict_content(self, start_index: int = 0) -> list[dict[str, Any]]:
-        """The messages that have a content, as chat templates and servers take them."""
         return [message.to_dict() for message in self.messages[start_index:] if message.content is not None]
 
     def add_message(self, message: Any) -> None:
-        """Go on with a message."""
         self.messages.append(message)
 
     def add_messages(self, messages: list[Any]) -> None:
-        """Go on with several."""
         self.messages.extend(messages)
 
     def last_assistant_content(self) -> str | None:
-        """What the model said last; None where it has said nothing yet."""
         return next((each.content for each in reversed(self.messages) if each.role == "assistant"), None)
 
     @staticmethod
     def create_from_prompt(
         user_prompt: str | None, system_prompts: list[Any] | None = None, tools: Any = None
     ) -> ChatTask:
-        """A task for the first answer of a chat."""
         task = ChatTask(messages=list(system_prompts or ()), tools=tools)
         if user_prompt is not None:
             task.add_message(UserMessage(user_prompt))
@@ -397,7 +368,6 @@ class ChatTask(StreamGenerationTask):
 
     @staticmethod
     def create_from_messages(messages: list[Any], tools: Any = None) -> ChatTask:
-        """A task for the next message of a chat."""
         return ChatTask(messages=messages, tools=tools)
 
 
@@ -416,8 +386,6 @@ class DropKVCacheTask(Task):
 
 @dataclass
 class TokenizeTask(Task):
-    """Asks how many tokens a text has."""
-
     content: str | None = None
     event: Any = None
     token_count: int | None = None

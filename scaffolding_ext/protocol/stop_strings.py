@@ -31,8 +31,6 @@ def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
 
 
 class StopStrings:
-    """Strings that end a text; none of them is empty."""
-
     def __init__(self, strings: tuple[str, ...] = ()) -> None:
         self.strings = strings
         self._longest = max(map(len, strings), default=0)
@@ -41,7 +39,6 @@ class StopStrings:
         return bool(self.strings)
 
     def cut(self, text: str) -> str:
-        """A whole text up to its end."""
         places = ((text.find(string), len(string)) for string in self.strings)
         ends = [(start + length, start) for start, length in places if start >= 0]
         return text[: min(ends)[1]] if ends else text
@@ -56,7 +53,6 @@ class StopStrings:
         return text[: len(text) - matcher.num_undecided]
 
     def matcher(self) -> StopMatcher:
-        """A matcher for a text that comes in pieces."""
         return StopMatcher(_automaton(self.strings))
 
 
@@ -100,7 +96,6 @@ class _Automaton(NamedTuple):
         children: Next state by character, of each state.
         failures: The state of the next shorter end.
         lengths: Length of the longest string that is complete in the state; 0 where none is.
-        depths: Length of the state's end.
     """
 
     children: list[dict[str, int]]

@@ -14,11 +14,7 @@ L = TypeVar("L", bound=Sequence[float])
 
 
 def output_of(task: GenerationTask) -> str:
-    """The text that a worker wrote into the task.
-
-    Raises:
-        NoOutputError: There is none.
-    """
+    """The text that a worker wrote into the task; NoOutputError if there is none."""
     if task.output_str is None:
         raise NoOutputError(
             f"the worker {task.worker_tag!s} left no output in a {type(task).__name__}; it failed silently: "
@@ -100,11 +96,7 @@ class TokenLogprob(NamedTuple):
 
 
 def mean_token_probability(logprobs: Sequence[float]) -> float:
-    """The geometric mean of tokens' probabilities, in [0, 1], from their natural logs; 0 without a token.
-
-    Raises:
-        NoOutputError: A log-probability is NaN or infinite.
-    """
+    """Geometric mean, in [0, 1], from natural logs; 0 without a token. NoOutputError if one is not finite."""
     return math.exp(min(0.0, math.fsum(_known(logprobs)) / len(logprobs))) if len(logprobs) else 0.0
 
 

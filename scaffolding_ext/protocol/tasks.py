@@ -75,10 +75,6 @@ class FirstBranches(ParallelProcess):
     When `num_needed` branches have ended, the host cancels the others, and `has_ended` says which have ended by then. A
     cancelled branch has no output; the tokens that its worker reports are counted. TensorRT-LLM's host takes the step
     for plain branches, and waits for all of them.
-
-    Args:
-        branches: The generators of the branches.
-        num_needed: Branches to wait for, at least 1.
     """
 
     def __init__(self, branches: Iterable[Any], num_needed: int) -> None:

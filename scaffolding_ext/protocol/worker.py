@@ -31,12 +31,10 @@ class WorkerTag(str, Enum):
 
 
 def tag_name(tag: Any) -> str:
-    """The name of a worker's tag: a string itself, or the value of an enum member of any class."""
     return str(getattr(tag, "value", tag))
 
 
 def tag_names(tags: Iterable[Any]) -> str:
-    """The names of some tags for an error message: sorted, or "none"."""
     return ", ".join(sorted(map(tag_name, tags))) or "none"
 
 
@@ -104,15 +102,11 @@ class BaseWorker(Worker):
 
     @staticmethod
     def check_arguments(**args: Any) -> None:
-        """Refuse arguments that cannot work, without loading anything.
-
-        Raises:
-            ConfigError: An argument is wrong.
-        """
+        """Refuse arguments that cannot work (ConfigError), without loading anything."""
 
     @staticmethod
     def missing_here(args: Mapping[str, Any]) -> list[str]:
-        """What this machine lacks to build the worker from these arguments, a sentence each."""
+        """What this machine lacks to build the worker, a sentence each."""
         return []
 
     @staticmethod
@@ -126,15 +120,10 @@ class BaseWorker(Worker):
         return None
 
     def register_task_handler(self, task_cls: type[Task], handler: TaskHandler) -> None:
-        """Add a handler for a task type, for this instance alone."""
         self.task_handlers = {**self.task_handlers, task_cls: handler}  # type: ignore[misc]  # upstream's is the class's
 
     async def run_task(self, task: Task) -> TaskStatus | None:
-        """Run one task.
-
-        Raises:
-            InvalidTaskError: The task's type is refused; the message has the reason.
-        """
+        """Run one task; InvalidTaskError with the reason if its type is refused."""
         handler = self.task_handlers.get(type(task))
         if handler is not None:
             status: TaskStatus | None = await handler(self, task)
@@ -144,11 +133,9 @@ class BaseWorker(Worker):
             raise InvalidTaskError(f"{type(self).__name__} does not serve {name}: {self.refused[name]}")
         return TaskStatus.WORKER_NOT_SUPPORTED
 
-    async def on_scope_end(self, scope_id: str) -> None:
-        """Called when a request or a parallel branch has ended; frees what was held for it."""
+    async def on_scope_end(self, scope_id: str) -> None: ...
 
-    async def async_shutdown(self) -> None:
-        """Free what must be freed on the event loop."""
+    async def async_shutdown(self) -> None: ...
 
     def __enter__(self: W) -> W:
         return self
@@ -184,11 +171,9 @@ class WrappingWorker(BaseWorker):
         return await self.worker.run_task(task)
 
     async def on_scope_end(self, scope_id: str) -> None:
-        """Pass it on."""
         end = getattr(self.worker, "on_scope_end", None)  # younger than 1.2
         if end is not None:
             await end(scope_id)
 
     def shutdown(self) -> None:
-        """Shut the worker inside down."""
         self.worker.shutdown()

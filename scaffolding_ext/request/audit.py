@@ -15,9 +15,7 @@ class AuditFinding(NamedTuple):
     """What an audit found.
 
     Attributes:
-        early: The answer that the request gave.
         whole: The answer of the full vote, or of the whole chain; the same where nothing was stopped.
-        changed: Whether the two differ.
     """
 
     early: str | None
@@ -45,7 +43,6 @@ class Audit:
         self.over: concurrent.futures.Future[AuditFinding | None] | None = None
 
     def begin(self, work: Work) -> None:
-        """For controllers: the rest of the request."""
         self.work = work
         self.over = concurrent.futures.Future()
 
@@ -56,5 +53,4 @@ class Audit:
             self.over.set_result(finding)
 
     async def ended(self) -> AuditFinding | None:
-        """Wait for the end of the audit; None where there was none, or where it failed."""
         return self.finding if self.over is None else await asyncio.wrap_future(self.over)

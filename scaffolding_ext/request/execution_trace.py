@@ -128,7 +128,6 @@ class ExecutionRecorder:
         Path(path).write_text(json.dumps(document, indent=2, ensure_ascii=False, default=str), encoding="utf-8")
 
     def _calls(self, task: Task, milliseconds: float) -> list[TraceEvent]:
-        """The events of one task that has come back."""
         if isinstance(task, ChatTask):
             return self._chat(task, milliseconds)
         if isinstance(task, StreamGenerationTask):
@@ -188,7 +187,6 @@ class ExecutionRecorder:
 
 
 def _add(events: list[TraceEvent], path: tuple[int, ...], calls: list[list[TraceEvent]]) -> None:
-    """Append calls that ran side by side; each of several calls is a branch."""
     calls = [each for each in calls if each]
     for index, call in enumerate(calls):
         for event in call:
@@ -208,7 +206,6 @@ def _fork(events: list[TraceEvent], path: tuple[int, ...], branches: list[list[T
 
 
 def _num_tokens(task: Any) -> tuple[int, int]:
-    """Tokens that a task has read and written."""
     cost = cost_of(task)
     if cost is None:
         return len(task.input_tokens or ()), max(1, len(task.output_tokens or ()))
@@ -218,7 +215,6 @@ def _num_tokens(task: Any) -> tuple[int, int]:
 def _answer(
     task: Any, conversation: int, asked: int, written: int, milliseconds: float, content: str | None
 ) -> TraceEvent:
-    """The message that a task brought."""
     return TraceEvent(
         "message",
         conversation_id=conversation,

@@ -19,12 +19,9 @@ class KeptSample(NamedTuple):
     """One sample of a vote, for a run that keeps them.
 
     Attributes:
-        answer: Its answer, or None.
         output_tokens: Tokens that it decoded, probes included.
         seconds: From its start to its end.
         logprob: Mean natural-log probability of its tokens; None where nobody asked for log-probabilities.
-        text: What it wrote.
-        reward: Its score, where one was asked for.
     """
 
     answer: str | None
@@ -57,7 +54,6 @@ class PublishedFigures(dict[str, dict[str, Any]]):
     __slots__ = ()
 
     def publish(self, section: str, **figures: Figure) -> None:
-        """Add figures to a section; see `request.program.publish_figures`."""
         known = self.setdefault(section, {})
         for name, value in figures.items():
             known[name] = added(known.get(name), value, name)

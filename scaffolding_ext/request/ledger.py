@@ -54,17 +54,14 @@ class Ledger:
 
     @property
     def by_purpose(self) -> dict[Purpose, TokenCounts]:
-        """Counts under each purpose that occurred."""
         return {purpose: TokenCounts(*counts) for purpose, counts in self._counts.items()}
 
     @property
     def total(self) -> TokenCounts:
-        """The sum over all purposes, discarded work included."""
         return TokenCounts(*map(sum, zip(*self._counts.values(), strict=True))) if self._counts else _NOTHING
 
     @property
     def num_decoded(self) -> int:
-        """Decoded tokens, over all purposes."""
         num_decoded = 0
         for counts in self._counts.values():
             num_decoded += counts[0]
@@ -77,17 +74,13 @@ class Ledger:
         return discarded[0] / self.total.decoded if self.total.decoded else 0.0
 
     def add(self, purpose: Purpose, decoded: int = 0, prefilled: int = 0, reused: int = 0) -> None:
-        """Count tokens under a purpose."""
         before = self._counts.get(purpose, (0, 0, 0))
         self._counts[purpose] = (before[0] + decoded, before[1] + prefilled, before[2] + reused)
 
     def discard(self, purpose: Purpose, num_tokens: int, to: Purpose = Purpose.DISCARDED) -> None:
-        """Move generated tokens counted under `purpose` to `discarded` or `rejected`: no output holds them.
+        """Move generated tokens counted under `purpose` to `discarded` or `rejected`; ValueError if it has fewer.
 
         Decoded tokens go first, then reused ones, which a worker that answers from a store has instead.
-
-        Raises:
-            ValueError: Fewer tokens were counted for that purpose.
         """
         counted = self._counts.get(purpose, _NOTHING)
         decoded = min(num_tokens, counted[0])
@@ -105,7 +98,6 @@ class Ledger:
         self.most_blocks_held = max(self.most_blocks_held or 0, num_blocks)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable copy."""
         return {
             "total": self.total._asdict(),
             "by_purpose": {str(purpose): counts._asdict() for purpose, counts in self.by_purpose.items()},
@@ -181,7 +173,6 @@ class Meter(Watch):
         return waited if self._first_token is None else {**waited, "first_token": round(self._first_token, 6)}
 
     def watch(self, generator: Iterable[Any]) -> ControllerGenerator:
-        """Pass a controller's work through, branches included, and count what its tasks cost."""
         return relay(generator, watch=self)
 
     def close(self) -> None:
@@ -190,7 +181,6 @@ class Meter(Watch):
         self.is_closed = True
 
     def ask(self, work: Any) -> float:
-        """Have the parts look at a step that goes to the host; returns the time."""
         for look in self._parts()[1]:
             look(work)
         if self.observer is not None:

@@ -43,13 +43,7 @@ class StepCounts(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """A program at one moment.
-
-    Attributes:
-        number: The lower, the older the program.
-        arrived: In seconds of a monotonic clock, as `deadline`.
-        num_tokens: Tokens that it has decoded.
-    """
+    """A program at one moment; `arrived` and `deadline` are seconds of a monotonic clock."""
 
     number: int
     arrived: float
@@ -64,14 +58,7 @@ _program: contextvars.ContextVar[Program | None] = contextvars.ContextVar("progr
 
 
 class Identity:
-    """Tells one request from all others.
-
-    Attributes:
-        number: Unique within the process: the lower, the older the request.
-        id: The number as a name, for logs and for workers.
-        sample_id: Names the sample within the run; None if nobody named it.
-        epoch: Repetition of the sample.
-    """
+    """Tells one request from all others; the lower its number, the older the request."""
 
     __slots__ = ("epoch", "id", "number", "sample_id")
 
@@ -86,10 +73,8 @@ class Caller:
     """Who waits for a request's answer.
 
     Attributes:
-        name: Who it is, for policies that serve callers in turn; None if unknown.
         cache_salt: Requests share KV only with requests of the same salt; None where all share.
         keeps_samples: Whether the caller wants the samples of a vote beside its answer.
-        show: Hands the caller a part of the output, as long as the request runs; None under a host without streams.
     """
 
     __slots__ = ("cache_salt", "keeps_samples", "name", "show")
@@ -123,7 +108,6 @@ class Lifetime:
         return round(self.clock() - self.began, 6)
 
     def at_end(self, call: Callable[[], object]) -> None:
-        """Have a function called when the request has ended, well or not."""
         self._at_end += (call,)
 
     def end(self) -> None:
@@ -138,10 +122,8 @@ class Question(NamedTuple):
     """What the user asked.
 
     Attributes:
-        prompt: The user's last words.
         history: The turns before them, each with its `role` and its `content`.
         raw: Whether the prompt goes to the model as it is, without template and suffix.
-        tools: Tools that the model is told of.
         last_turn: The fields of the last turn beside its content, if it is not the user's.
         prompting: Renders the question for the model; None if the stack has no prompting. Then no field is set.
     """
@@ -154,11 +136,7 @@ class Question(NamedTuple):
     prompting: TextPrompting | None = None
 
     def put(self, task: GenerationTask, words: str | None = None) -> None:
-        """Write the rendered question into a task, as text and as token ids; `words` replace the user's last words.
-
-        Raises:
-            ConfigError: The prompting cannot render the question.
-        """
+        """Write the rendered question into a task; `words` replace the user's last. ConfigError if it cannot be."""
         assert self.prompting is not None, "without a prompting nothing renders the question"
         task.input_str = self.prompt if words is None else words
         if self.last_turn is None and self.tools is None:
@@ -195,7 +173,6 @@ class QueuePlace:
 
     @property
     def priority(self) -> float:
-        """The number by which the policy orders the request; 0 without a policy."""
         return 0.0 if self.order is None else self.order(self.progress)
 
     def publish(self, steps: StepCounts) -> None:
@@ -218,7 +195,6 @@ class Trace(list[dict[str, Any]]):
         self.observer: Callable[[Mapping[str, Any]], object] | None = None
 
     def record(self, event: str, **figures: Any) -> None:
-        """Append a decision with its figures (JSON-serialisable values)."""
         decision = {"event": event, "branch": list(branch_path()), "seconds": self._lifetime.elapsed(), **figures}
         self.append(decision)
         if self.observer is not None:
@@ -233,12 +209,10 @@ class Program:
 
     Args:
         seed: Seed of the run; the request's seed derives from it, the sample id and the epoch. None draws no seeds.
-        clock: Seconds from any origin, monotonic.
 
     Attributes:
         loops: Ends chains that repeat themselves; None if nobody watches for them.
         meter: Counts in the ledger what its tasks cost, and how long they took.
-        figures: What its controllers published for evaluations.
         audit: What goes on behind its answer; None under a host that ends with the answer.
     """
 
@@ -302,12 +276,10 @@ def current_program() -> Program | None:
 
 
 def enter_program(program: Program) -> contextvars.Token[Program | None]:
-    """Make the program the current one of the calling context; for hosts."""
     return _program.set(program)
 
 
 def leave_program() -> None:
-    """Leave the calling context without a program; for hosts."""
     _program.set(None)
 
 
@@ -353,7 +325,6 @@ def cache_salt_of(task: Task) -> str | None:
 
 
 def elapsed() -> float:
-    """Seconds since the current program began; 0 outside any."""
     program = _program.get()
     return 0.0 if program is None else program.lifetime.elapsed()
 
@@ -374,11 +345,7 @@ def count(purpose: Purpose, counts: TokenCounts) -> None:
 
 
 def discard(purpose: Purpose, num_tokens: int, to: Purpose = Purpose.DISCARDED) -> None:
-    """Move decoded tokens of `purpose` to `discarded` or `rejected`, in the program's ledger and those of its parts.
-
-    Raises:
-        ValueError: Fewer tokens were counted for that purpose.
-    """
+    """Move decoded tokens, in the program's ledger and those of its parts; ValueError if `purpose` has fewer."""
     program = _program.get()
     if program is not None:
         program.ledger.discard(purpose, num_tokens, to)
@@ -387,11 +354,7 @@ def discard(purpose: Purpose, num_tokens: int, to: Purpose = Purpose.DISCARDED) 
 
 
 def in_program(process: Callable[[Program], ControllerGenerator]) -> ControllerGenerator:
-    """Run one request in the current program; a host of TensorRT-LLM opens none, so one is opened and metered here.
-
-    Args:
-        process: Makes the request's generator, whose yields and return value are passed on.
-    """
+    """Run one request in the current program; a host of TensorRT-LLM opens none, so one is opened and metered here."""
     program = current_program()
     opened = _opened.get()
     if program is not None and (opened is None or opened.program is not program or not opened.is_over()):
@@ -428,7 +391,6 @@ class _Opened:
             task.add_done_callback(lambda _: self.program.close())
 
     def is_over(self) -> bool:
-        """Whether the program's request has ended; one that failed leaves its generator suspended."""
         if self.has_returned:
             return True
         scope = current_scope.get()

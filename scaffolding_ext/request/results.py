@@ -27,8 +27,6 @@ class Completion(ScaffoldingOutput):
     """A request's output with what its controller decided.
 
     Attributes:
-        text: The completion, never the prompt.
-        token_ids: Its token ids, if the worker gave them.
         answer: The extracted answer, or None.
         exit_reason: Why the controller stopped, e.g. `"end"`, `"length"`, `"certain"`; None if it does not say.
         program: The request's program, with its ledger and trace; None if a caller made this object.
@@ -82,8 +80,6 @@ _lock = threading.Lock()
 
 
 class _Waker(NamedTuple):
-    """A function that is called when a result changes, or only when it ends."""
-
     wake: Callable[[], object]
     only_at_end: bool
 
@@ -133,7 +129,6 @@ class ScaffoldingResult:
 
     @property
     def id(self) -> str:
-        """The program's id."""
         return self.program.identity.id
 
     @property
@@ -146,12 +141,10 @@ class ScaffoldingResult:
 
     @property
     def answer(self) -> str | None:
-        """The extracted answer, where the controller gives one."""
         return getattr(self._output, "answer", None)
 
     @property
     def exit_reason(self) -> str | None:
-        """Why the controller stopped, where it says so."""
         return getattr(self._output, "exit_reason", None)
 
     @property
@@ -164,11 +157,7 @@ class ScaffoldingResult:
         raise TypeError("only a host's results can be cancelled")
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the end and return the request's error, or None.
-
-        Raises:
-            TimeoutError: The request has not ended in that time; it goes on.
-        """
+        """Wait for the end and return the request's error, or None; TimeoutError leaves the request running."""
         ended = threading.Event()
         if self._call_when_changed(ended.set) and not ended.wait(timeout):
             self._call_no_more(ended.set)
@@ -177,12 +166,7 @@ class ScaffoldingResult:
         return self._error
 
     def result(self, timeout: float | None = None) -> ScaffoldingResult:
-        """Wait for the end, at most `timeout` seconds; the request itself goes on.
-
-        Raises:
-            TimeoutError: The request has not ended in that time.
-            RequestError: The request failed.
-        """
+        """Wait for the end; TimeoutError leaves the request running, RequestError if it failed."""
         error = self.exception(timeout)
         if error is not None:
             raise error
@@ -194,7 +178,6 @@ class ScaffoldingResult:
         return self.result()
 
     async def ended(self) -> None:
-        """Wait for the end, well or not."""
         await self._changed()
 
     async def newest(self, seen: ScaffoldingOutput | None = None) -> ScaffoldingOutput | None:
@@ -238,7 +221,6 @@ class ScaffoldingResult:
         return None if self._reader is None else self._reader()
 
     async def _changed(self, is_due: Callable[[], bool] | None = None) -> None:
-        """Wait for the end, or for the next part of the output."""
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
 
@@ -285,11 +267,9 @@ class ScaffoldingResult:
         self._wake()
 
     def finish(self, output: ScaffoldingOutput) -> None:
-        """For hosts: the request has ended well."""
         self._settle(output, None)
 
     def fail(self, error: BaseException) -> None:
-        """For hosts: the request has failed."""
         self._settle(None, error)
 
     def _settle(self, output: ScaffoldingOutput | None, error: BaseException | None) -> None:

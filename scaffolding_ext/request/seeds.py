@@ -49,7 +49,6 @@ class BranchSeeds:
         return np.random.default_rng(self.next())
 
     def clear(self) -> None:
-        """Forget the draws: the request has ended."""
         self._num_draws.clear()
 
 
