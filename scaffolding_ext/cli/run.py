@@ -64,6 +64,7 @@ def run(
     """
     from scaffolding_ext.controllers.base import checked_task_type
     from scaffolding_ext.errors import OutputError
+    from scaffolding_ext.evaluation.run.progress_bar import decoding_shown
     from scaffolding_ext.host.arguments import checked_prompt
 
     checked_prompt(prompt)
@@ -72,7 +73,8 @@ def run(
         llm.record_execution = execution_trace is not None
         left = None if timeout is None else max(0.001, timeout - (time.monotonic() - began))
         named = {} if task_type is None else {"task_type": checked_task_type(llm.prototype_controller, task_type)}
-        result = llm.generate(prompt, timeout=left, **named)
+        with decoding_shown(llm.decoded_so_far):
+            result = llm.generate(prompt, timeout=left, **named)
     if execution_trace is not None and result.execution is not None:
         try:
             result.execution.save(execution_trace, result.id)
@@ -94,8 +96,6 @@ def run(
     for purpose, counts in result.program.ledger.by_purpose.items():
         figures = ", ".join(f"{number} {name}" for name, number in counts._asdict().items())
         click.echo(f"{purpose!s:<13}{figures}")
-    if result.program.ledger.num_suffix_tokens:
-        click.echo(f"{'suffixes':<13}{result.program.ledger.num_suffix_tokens} of the tokens that were read for probes")
 
 
 def _result_document(result: ScaffoldingResult) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from scaffolding_ext.host.dispatch import Dispatcher, each_once
 from scaffolding_ext.host.request import Request, abort, clone_of, release, start_timeout
 from scaffolding_ext.prompts.served_model import take_prompting
 from scaffolding_ext.protocol import Controller, Worker
+from scaffolding_ext.protocol.worker import declared
 from scaffolding_ext.request.execution_trace import ExecutionRecorder
 from scaffolding_ext.request.program import Program
 from scaffolding_ext.request.results import ScaffoldingResult
@@ -209,6 +210,10 @@ class ScaffoldingLlm:
         if telemetry is not None:
             telemetry.flush()
         self._worker_shutdown.finish(with_workers)
+
+    def decoded_so_far(self) -> int:
+        """Tokens that its workers have decoded for anybody, running tasks included."""
+        return sum(declared(worker).decoded_so_far() for worker in {id(w): w for w in self.workers.values()}.values())
 
     def enable_output_task_collection(self) -> None:
         """Does nothing: a result has its `task_collections` in any case. Programs for upstream's host call it."""

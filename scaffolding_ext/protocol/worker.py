@@ -119,6 +119,10 @@ class BaseWorker(Worker):
         """What its engine must have been built for, as `EngineNeeds`; None where it has no such engine."""
         return None
 
+    def decoded_so_far(self) -> int:
+        """Tokens that its model has decoded since it was built, running tasks included; 0 where it does not say."""
+        return 0
+
     def register_task_handler(self, task_cls: type[Task], handler: TaskHandler) -> None:
         self.task_handlers = {**self.task_handlers, task_cls: handler}  # type: ignore[misc]  # upstream's is the class's
 
@@ -166,6 +170,9 @@ class WrappingWorker(BaseWorker):
             if hasattr(worker, name):
                 setattr(self, name, getattr(worker, name))
         self.task_handlers = dict.fromkeys(worker.task_handlers, type(self)._hand_on)  # type: ignore[misc]
+
+    def decoded_so_far(self) -> int:
+        return declared(self.worker).decoded_so_far()
 
     async def _hand_on(self, task: Any) -> TaskStatus | None:
         return await self.worker.run_task(task)

@@ -235,6 +235,9 @@ class HuggingFaceWorker(ChatWorker):
         metrics, probe = self._engine.metrics, self._probe
         return metrics if probe is None else metrics._replace(num_probed=probe.num_buckets, probes_s=probe.seconds)
 
+    def decoded_so_far(self) -> int:
+        return self._engine.metrics.num_decoded
+
     def shutdown(self) -> None:
         """Stop the engine; tasks in flight fail with an EngineError."""
         self._engine.shutdown()

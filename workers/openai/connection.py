@@ -183,6 +183,9 @@ class Connection(OwnLoop):
         max_concurrency: Requests at once; more wait here.
         circuit: It is told how requests end, and refuses requests while it is open.
         headers: Returns further headers of a request; it is called in the context of that request.
+
+    Attributes:
+        num_decoded: Tokens of its answers, those of open streams included.
     """
 
     def __init__(
@@ -198,6 +201,7 @@ class Connection(OwnLoop):
         circuit: Circuit,
         headers: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
+        self.num_decoded = 0
         try:
             from openai import AsyncOpenAI, Omit
         except ImportError as error:

@@ -160,7 +160,9 @@ class StreamReader:
             if self._ids is not None:
                 self._ids += piece.token_ids or ()
             self._logprobs += piece.logprobs
-            self._num_received += bool(self._texts[-1]) if piece.token_ids is None else len(piece.token_ids)
+            num_new = bool(self._texts[-1]) if piece.token_ids is None else len(piece.token_ids)
+            self._num_received += num_new
+            self._connection.num_decoded += num_new
             self._finish_reason = piece.finish_reason or self._finish_reason
             self._marks.append(_Mark(self._num_received, len(self._ids or ()), len(self._logprobs)))
             if self._is_piece and self._finish_reason == "length":

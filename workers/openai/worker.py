@@ -306,6 +306,9 @@ class OpenAIWorker(ChatWorker):
         for name, reason in self.refused.items():
             _log.info("%s is not served by %s: %s", name, self._connection.base_url, reason)
 
+    def decoded_so_far(self) -> int:
+        return self._connection.num_decoded
+
     def chat_tokenizer(self) -> Any:
         return None if self._path == "chat" else load_tokenizer(self._bodies.tokenizer_name)
 
@@ -333,6 +336,7 @@ class OpenAIWorker(ChatWorker):
         )
         reply = await self._connection.run(self._connection.complete, self._path, body, read)
         record_retries(reply.num_retries)
+        self._connection.num_decoded += reply.value.counts.decoded
         fill(task, reply.value, bodies, time.monotonic() - started_at)
         if self._chains is not None:
             self._chains.add(task)

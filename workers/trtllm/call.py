@@ -144,7 +144,12 @@ class Call:
     """
 
     def __init__(
-        self, submit: Callable[[], Any], prompt_len: int, timeout: float | None, is_piece: bool = False
+        self,
+        submit: Callable[[], Any],
+        prompt_len: int,
+        timeout: float | None,
+        is_piece: bool = False,
+        count: Callable[[int], None] = int,
     ) -> None:
         self.ended = False
         self.may_run_to = NEVER
@@ -153,6 +158,8 @@ class Call:
         self._prompt_len = prompt_len
         self._timeout = timeout
         self._is_piece = is_piece
+        self._count = count
+        self._num_counted = 0
         self._result: Any = None
         self._started = 0.0
         self._first_token_at: float | None = None
@@ -270,6 +277,8 @@ class Call:
     async def _take_in(self) -> None:
         try:
             async for _ in self._result:
+                self._count(self._num_tokens - self._num_counted)
+                self._num_counted = self._num_tokens
                 if self._first_token_at is None and self._num_tokens:
                     self._first_token_at = asyncio.get_running_loop().time()
                 may_go_on = self._is_piece or self._num_tokens < self.may_run_to

@@ -52,6 +52,7 @@ class LlmClient:
         self._rng = np.random.default_rng(seed)
         self._watch = GreedyWatch(loaded.model)
         self._honours_penalties: bool | None = None  # None until it is tried out
+        self.num_decoded = 0
         self._calls: set[Call] = set()
         self._is_shut_down = False
         self._loop = LlmLoop.enter(loaded.llm)
@@ -228,9 +229,12 @@ class LlmClient:
             params = release.sampling_params(**arguments)
             return self._loop(token_ids, sampling_params=params, streaming=streaming, **keywords)
 
-        call = Call(submit, len(token_ids), self._request_timeout, is_piece)
+        call = Call(submit, len(token_ids), self._request_timeout, is_piece, self._count)
         self._calls.add(call)
         return call
+
+    def _count(self, num_tokens: int) -> None:
+        self.num_decoded += num_tokens
 
     def _unshared(self) -> dict[str, Any]:
         """Keywords that keep a request from reusing KV, of which the engine reports nothing; its own KV goes first."""

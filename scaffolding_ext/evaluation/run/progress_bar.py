@@ -1,4 +1,4 @@
-"""How far an evaluation is, on standard error."""
+"""How far a request or an evaluation is, on standard error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from contextlib import contextmanager
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.tally import Tally
@@ -26,6 +36,7 @@ def progress_shown(
     clock: Callable[[], float] = time.monotonic,
     *,
     in_tokens: bool = False,
+    decoded_so_far: Callable[[], int] = int,
 ) -> Iterator[Callable[[Record], None]]:
     """Show on standard error how far a run is: a bar on a terminal, some ten plain lines elsewhere.
 
@@ -35,6 +46,7 @@ def progress_shown(
         against: Another run, against which saved tokens are shown.
         clock: Seconds from any origin, monotonic.
         in_tokens: Whether it is told in decoded tokens, and not in requests.
+        decoded_so_far: Tokens that the workers have decoded. The bar counts them before a request has ended.
     """
     console = Console(stderr=True)
     saving = SavedTokens(against)
@@ -60,15 +72,44 @@ def progress_shown(
     if not console.is_terminal:
         yield show_line
         return
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    num_others = tally.tokens["decoded"] - decoded_so_far()
+
+    def shown() -> str:
+        return figures(tally, saving, max(tally.tokens["decoded"], num_others + decoded_so_far()))
+
+    columns = (BarColumn(), MofNCompleteColumn(), _Live(shown), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task(figures(tally, saving), total=total, completed=num_before)
+        bar = progress.add_task("", total=total, completed=num_before)
 
         def advance(record: Record) -> None:
             saving.add(record)
-            progress.update(bar, completed=num_done(), description=figures(tally, saving))
+            progress.update(bar, completed=num_done())
 
         yield advance
+
+
+@contextmanager
+def decoding_shown(decoded_so_far: Callable[[], int]) -> Iterator[None]:
+    """While the block runs, show the decoded tokens on standard error, if that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    columns = (SpinnerColumn(), _Live(lambda: f"{decoded_so_far():,} tokens decoded"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        progress.add_task("")
+        yield
+
+
+class _Live(ProgressColumn):
+    """A text that is made anew whenever the terminal is drawn."""
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        super().__init__()
+        self._text = text
+
+    def render(self, task: Task) -> Text:
+        return Text(self._text())
 
 
 class SavedTokens:
@@ -93,7 +134,8 @@ class SavedTokens:
         return f", {1 - self._own / self._other:.1%} saved" if self._other else ""
 
 
-def figures(tally: Tally, saving: SavedTokens) -> str:
-    """Accuracy, tokens and failures so far, in one line."""
+def figures(tally: Tally, saving: SavedTokens, num_decoded: int | None = None) -> str:
+    """Accuracy, tokens and failures so far, in one line; `num_decoded` replaces the tokens of ended requests."""
+    decoded = tally.tokens["decoded"] if num_decoded is None else num_decoded
     right = f"{tally.num_correct / tally.num_samples:.1%}" if tally.num_samples else "-"
-    return f"{right} right, {tally.tokens['decoded']:,} tokens{saving}, {tally.num_failed} failed"
+    return f"{right} right, {decoded:,} tokens{saving}, {tally.num_failed} failed"

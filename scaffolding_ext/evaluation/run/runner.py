@@ -43,6 +43,9 @@ class Engine(Protocol):
     async def run(self, job: EvaluationJob) -> Record:
         """Run a job to its end. A job that fails has a record, too; an exception ends the whole run."""
 
+    def decoded_so_far(self) -> int:
+        """Tokens that its workers have decoded, those of running jobs included; 0 where it does not know."""
+
 
 class LocalEngine:
     """Runs jobs on a stack in this process.
@@ -77,6 +80,7 @@ class LocalEngine:
         self._deadline_times = deadline_times or {}
         self._slo = llm.deadline if slo is None else slo
         self._asks_for_types = "task_type" in honoured_by(llm.prototype_controller)
+        self.decoded_so_far = llm.decoded_so_far
 
     async def run(self, job: EvaluationJob) -> Record:
         """As `Engine`; cancelling it cancels the request."""

@@ -239,7 +239,10 @@ class Session:
         with ExitStack() as stack:
             engine = stack.enter_context(engine_of(self.config))
             in_tokens = settings.total_tokens is not None
-            heard.append(stack.enter_context(progress_shown(total, self.tally, against, in_tokens=in_tokens)))
+            shown = progress_shown(
+                total, self.tally, against, in_tokens=in_tokens, decoded_so_far=engine.decoded_so_far
+            )
+            heard.append(stack.enter_context(shown))
             if self._folder is not None:
                 write_text(self._folder / CONFIG, self.config.to_yaml())
                 heard.insert(0, stack.enter_context(record_writer(self._folder / SAMPLES)))
