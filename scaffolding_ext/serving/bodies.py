@@ -151,7 +151,7 @@ class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
     model: str
-    n: Annotated[int, Field(ge=1, le=1024)] | None = None
+    n: Annotated[int, Field(ge=1)] | None = None
     stop: _Stop | Annotated[list[_Stop], Field(max_length=MOST_STRINGS)] | None = None
     max_tokens: _Count | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None

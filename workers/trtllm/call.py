@@ -149,7 +149,7 @@ class Call:
         prompt_len: int,
         timeout: float | None,
         is_piece: bool = False,
-        count: Callable[[int], None] = int,
+        count: Callable[[int], object] = int,
     ) -> None:
         self.ended = False
         self.may_run_to = NEVER
