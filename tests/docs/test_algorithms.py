@@ -19,7 +19,7 @@ INSIDE_OTHERS |= {
     "TreeInferenceController",
     "ResultRewardController",
 }  # around TensorRT-LLM's own trees: docs/algorithms/search.md
-INSIDE_OTHERS |= {"QueueAwareController"}  # `tune --cost queue` writes its stacks: docs/budgets.md
+INSIDE_OTHERS |= {"QueueAwareController"}  # `tune --cost queue` writes its stacks
 PLAIN = {"NativeGenerationController", "DynasorGenerationController"}  # the latter is upstream's name of DynasorCoT
 
 

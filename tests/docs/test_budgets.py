@@ -1,4 +1,4 @@
-"""What `docs/budgets.md` shows runs as it stands."""
+"""What `docs/algorithms/queue_aware_budget.md` shows runs as it stands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaffolding_ext.cli.main import main
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config
 
-PAGE = (Path(__file__).parents[2] / "docs" / "budgets.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "algorithms" / "queue_aware_budget.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -32,9 +32,9 @@ def test_the_example_in_python_makes_a_plan() -> None:
 def test_the_commands_take_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
-    types, stack = blocks("yaml")
+    _, types, stack = blocks("yaml")
     Path("types.yaml").write_text(types, encoding="utf-8")
-    table_1, commands, sweep = blocks("bash")
+    sweep, commands, table_1 = blocks("bash")
     lines = (table_1 + commands).splitlines()
     assert [shlex.split(line)[:2] for line in lines] == [["scaffolding-ext", "budget"]] * 5
     for line in lines:

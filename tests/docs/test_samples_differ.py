@@ -20,7 +20,7 @@ from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.testing import ScriptedWorker
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "algorithms" / "majority_vote.md", *sorted((ROOT / "docs").glob("*.md"))]
 DRAWS = ("MajorityVoteController", "BestOfNController", "DeepConfController", "ConformalDraftTargetController")
 CHECKED = {"type": "scaffolding_ext.testing:ScriptedWorker", "args": {"respond": "1"}}
 
@@ -87,7 +87,8 @@ def drawn(task: Any) -> str | list[float]:
 
 def test_the_examples_are_found() -> None:
     places = {name.partition(",")[0] for name in EXAMPLES}
-    assert places >= {"majority_vote.yaml", "conformal_draft_target.yaml", "README.md", "voting.md", "tensorrt_llm.md"}
+    stacks = {"majority_vote.yaml", "conformal_draft_target.yaml"}
+    assert places >= stacks | {"README.md", "majority_vote.md", "tensorrt_llm.md"}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -71,7 +71,7 @@ class TotalVariation(StoppingRule):
     """The answers of the last probes are distributed like those before them, in total variation (`has_stabilised`).
 
     Hedged answers are left out. The chain is left with its newest answer, so that answer must be among the most
-    frequent of the last `window`. docs/certaindex.md says what guarantee that gives, and what it would cost.
+    frequent of the last `window`. docs/algorithms/dynasor_cot.md says what a guarantee would cost.
 
     Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), appendix E.
 

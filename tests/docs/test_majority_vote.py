@@ -1,4 +1,4 @@
-"""The allocation rule that `docs/certaindex.md` shows runs as it stands, from Python and from its stack file."""
+"""The allocation rule that `docs/algorithms/majority_vote.md` shows runs as it stands, from Python and from YAML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scaffolding_ext.stack.build import plan_stack
 from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.testing import ScriptedWorker
 
-PAGE = (Path(__file__).parents[2] / "docs" / "certaindex.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "algorithms" / "majority_vote.md").read_text(encoding="utf-8")
 
 
 def block(language: str) -> str:
