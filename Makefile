@@ -6,8 +6,8 @@
 # make resolve whether the versions of constraints.txt go together, for every extra; nothing is installed
 # make dist    wheel and source archive, in dist, as a release publishes them
 #
-# make figures measures each kept result again that is not of today's code (hours; it goes on where it was), then writes pages
-#              DATA=FOLDER has the recorded samples of real models
+# make figures measures each kept result again that is not of today's code (hours; it goes on where it was), then writes pages;
+#              with DATA=FOLDER, the recorded samples of real models, it measures what plays them alone (under an hour)
 #
 # Each sets up .venv once. Packages come from the index that pip is configured for. Without a GPU, torch's CPU build is
 # smaller by gigabytes: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
@@ -41,7 +41,7 @@ types: $(VENV)/.installed
 check: lint types test
 
 figures: $(VENV)/.installed
-	$(BIN)/python -m benchmarks.figures $(if $(DATA),--data $(DATA))
+	$(BIN)/python -m benchmarks.figures $(if $(DATA),--data $(DATA) --recorded)
 	$(BIN)/python -m benchmarks.check --write
 
 format: $(VENV)/.installed

@@ -2,6 +2,7 @@
 
     python -m benchmarks.figures --list                 what there is, its minutes, and what is not of today's code
     python -m benchmarks.figures --only dynasor         that one
+    python -m benchmarks.figures --data FOLDER --recorded   what plays recorded samples: no model runs
     python -m benchmarks.figures --data FOLDER          all that are not of today's code; --list says the hours
 
 It can be interrupted and started again: what is of today's code is passed over, and studies go on in `runs/figures`.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,13 +33,16 @@ SAMPLES = ("qwen25_1p5b_math500_samples.jsonl", "r1_distill_8b_math500_draft_onl
 RUNS = "r1_distill_8b_math500_draft_target.jsonl.gz"
 
 
+RECORDED = ("studies.real", "studies.promises", "studies.conformal_replay")
+
+
 class Study(NamedTuple):
     """How a result is measured.
 
     Attributes:
         command: Module below `benchmarks`, and its options.
         minutes: Of one core, about.
-        reads: File of the data folder, and the option that takes it.
+        reads: The option that takes the data folder or a file of it, and the file.
         stores: Whether the study takes `--store`.
         draws: Whether it takes `--plot_path`.
     """
@@ -50,18 +54,13 @@ class Study(NamedTuple):
     draws: bool = False
 
 
-def recorded(study: str, minutes: int, names: tuple[str, ...], *, draws: bool = False) -> Iterator[tuple[str, Study]]:
-    """A study of recorded samples, a result a file."""
-    for name in names:
-        stem = name.split(".")[0]
-        yield f"{study}_{stem}", Study(f"studies.{study}", minutes, ("--samples", name), draws=draws)
-
-
 STUDIES: Mapping[str, Study] = {
-    "dynasor": Study("studies.dynasor", 100, stores=True, draws=True),
-    "stopping": Study("studies.stopping --seed 4101 --num_live 400", 60, stores=True, draws=True),
+    **{
+        f"real_{part}": Study(f"studies.real --part {part}", minutes, ("--data", ""), draws=part == "votes")
+        for part, minutes in (("votes", 6), ("runs", 1), ("chains", 2), ("budgets", 1), ("loops", 1))
+    },
+    "embedded": Study("studies.embedded", 40, stores=True),
     "demo": Study("studies.demo --num_problems 200 --num_vote_problems 40", 15, draws=True),
-    "voting": Study("studies.voting --num_problems 400 --seed 5", 100, draws=True),
     "load": Study("studies.load --num_problems 64 --load 1 --load 64 --shape chain --mode stream", 5),
     "load_http": Study(
         "studies.load --over_http --num_problems 64 --model tinylm/draft --shape chain --mode stream"
@@ -98,9 +97,6 @@ STUDIES: Mapping[str, Study] = {
         3,
         ("--samples", SAMPLES[0]),
     ),
-    "real_model": Study(
-        "studies.real_model --weight_dtype bfloat16", 60, ("--model", "smollm2"), stores=True, draws=True
-    ),
     "tinylm": Study("studies.tinylm --seed 90", 30),
     "judge_quality": Study("studies.judge_quality", 35, stores=True, draws=True),
     "judge_quality_greedy": Study("studies.judge_quality --only beam --auc 1 --width 4", 3, stores=True),
@@ -112,20 +108,12 @@ STUDIES: Mapping[str, Study] = {
     "huggingface_soak": Study("engines.huggingface_soak", 5),
     "eviction": Study("engines.eviction", 5),
     "layer_exit": Study("engines.layer_exit", 2),
-    "openai_parity_target_seed0": Study("engines.openai_parity --num_problems 60", 10),
-    "openai_parity_draft_seed0": Study("engines.openai_parity --num_problems 24 --model tinylm/draft", 1),
     "openai_soak_seed0": Study("engines.openai_soak", 3),
     "openai_soak_seed1": Study("engines.openai_soak --seed 1", 3),
     "openai_soak_draft_seed0": Study("engines.openai_soak --model tinylm/draft --num_requests 300", 10),
-    "openai_worker": Study("engines.openai_worker", 1),
-    "serve_load": Study("engines.serve_load", 2),
     "loop_held": Study("engines.loop_held --num_requests 8", 3),
     "serve_parity": Study("engines.serve_parity", 5),
     "evaluation": Study("engines.evaluation", 10),
-    "data_set_budget": Study("studies.data_set_budget --model tinylm/target", 20, stores=True, draws=True),
-    **dict(recorded("vote_replay", 10, (*SAMPLES, RUNS), draws=False)),
-    **dict(recorded("signal_study", 10, (*SAMPLES, RUNS))),
-    **dict(recorded("data_set_budget", 5, (*SAMPLES, RUNS))),
 }
 
 
@@ -164,9 +152,14 @@ def measure(name: str, command: list[str]) -> None:
 @click.command(help=__doc__, epilog="Example: python -m benchmarks.figures --only dynasor --only stopping")
 @click.option("--only", multiple=True, type=click.Choice(list(STUDIES)), help="A result; repeatable.", metavar="NAME")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of samples.")
+@click.option("--recorded", is_flag=True, help="Measure what plays recorded samples, and nothing else.")
 @click.option("--list", "as_list", is_flag=True, help="Say what there is; run nothing.")
-def main(only: tuple[str, ...], data: Path | None, as_list: bool) -> None:
-    names = list(only) or [name for name in STUDIES if not is_current(name)]
+def main(only: tuple[str, ...], data: Path | None, recorded: bool, as_list: bool) -> None:
+    names = list(only) or [
+        name
+        for name, study in STUDIES.items()
+        if (study.command.split()[0] in RECORDED if recorded else not is_current(name))
+    ]
     if as_list:
         table = Table("result", "minutes", "of today's code", "command")
         for name, study in STUDIES.items():

@@ -12,9 +12,11 @@ from benchmarks._lib.report import Report
 from scaffolding_ext.evaluation.recordings.recording import Recording
 from scaffolding_ext.evaluation.trial.chains import Cut, Ending, Stopped, Whole, ended_samples, endings_to_try
 from scaffolding_ext.evaluation.trial.ended import Cost, Floats
+from scaffolding_ext.stats.power import required_num_questions
 
 NUM_CUTS = 40
 NUM_FOLDS = 5
+BAR = -0.02  # right answers over the cut, whose lower end the power is about
 ANY_RULE = "best of all rules"
 
 
@@ -88,16 +90,31 @@ def judge(recording: Recording, endings: Sequence[Ending], cuts: Sequence[Ended]
     )
 
 
+def rules_of(recording: Recording) -> dict[str, list[Ending]]:
+    """The settings of every stopping rule that can be played, by list."""
+    lists = {
+        title: [each for each in own if isinstance(each, Stopped)] for title, own in endings_to_try(recording).items()
+    }
+    return {title: own for title, own in lists.items() if own}
+
+
+def add_power(report: Report, row: str, found: Judged) -> None:
+    """Whether the best rule is above a cut of as many tokens, and how many questions would show that it is no worse."""
+    name = f"{row}: points over the cut that decodes as much"
+    low, differences = report.figures[name]["low"], found.ended.right - found.decodes_as_much
+    report.bar(f"{name}, lower end", np.nan if low is None else low, ">", 0.0)
+    if np.ptp(differences) > 0:
+        needed = required_num_questions(differences, bar=BAR, max_num_questions=100_000, rng=report.rng)
+        report.figure(f"{name}: questions for power .9 at {100 * BAR:g} points", np.nan if needed is None else needed)
+
+
 def add_stops(report: Report, name: str, recording: Recording) -> None:
     """Every stopping rule, cross-fitted, and the cuts."""
     cuts = fixed_cuts(recording)
     whole = cuts[-1]
     report.difference(f"{name}: whole chains: right", whole.right)
     report.difference(f"{name}: whole chains: decoded", whole.decoded)
-    lists = {
-        title: [each for each in own if isinstance(each, Stopped)] for title, own in endings_to_try(recording).items()
-    }
-    lists = {title: own for title, own in lists.items() if own}
+    lists = rules_of(recording)
     lists[ANY_RULE] = [ending for own in lists.values() for ending in own]
     for title, endings in lists.items():
         found, row = judge(recording, endings, cuts, report.rng), f"{name}: {title}"
@@ -106,6 +123,8 @@ def add_stops(report: Report, name: str, recording: Recording) -> None:
         report.ratio(f"{row}: computed, share", found.ended.computed, whole.computed)
         for cut, right in (("decodes", found.decodes_as_much), ("computes", found.computes_as_much)):
             report.difference(f"{row}: points over the cut that {cut} as much", found.ended.right, right, scale=100)
+        if title == ANY_RULE:
+            add_power(report, row, found)
     for share in (0.2, 0.4, 0.6, 0.8):
         right = cut_of_as_many(cuts, "decoded", share * float(whole.decoded.mean()))
         report.difference(f"{name}: cut of {share:.0%} of the tokens: points over whole", right, whole.right, scale=100)

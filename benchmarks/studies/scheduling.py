@@ -34,11 +34,12 @@ from benchmarks._lib.programs import CHAIN, VOTE, Floats, Problem, programs_a_se
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.recorded_programs import RecordedProgram, replayed_vote
 from benchmarks._lib.report import Report
-from benchmarks._lib.vote_replays import read_votes
 from benchmarks._lib.workload import Workload, with_deadlines
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.evaluation.recordings.read import read_recording
 from scaffolding_ext.evaluation.run.datasets import load_dataset
+from scaffolding_ext.evaluation.trial.space import labelled_votes
 from scaffolding_ext.scheduling import ShortestRemaining
 
 SECONDS, SLOWDOWN = 0.02, 0.02  # of an engine that is made up: a token alone, and what each further chain adds
@@ -270,7 +271,7 @@ def main(
 def replayed(path: Path, rng: np.random.Generator) -> tuple[list[Problem], list[RecordedProgram]]:
     """Chains and votes over recorded samples, in several orders of each question's."""
     problems, programs = [], []
-    for vote in read_votes(path):
+    for vote in labelled_votes(read_recording([path])):
         for _ in range(ORDERS):
             drawn = vote.reordered(rng.permutation(len(vote.classes)).tolist())
             problems += [Problem(vote.id, CHAIN), Problem(vote.id, VOTE)]

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 @pytest.mark.parametrize("name", figures.STUDIES)
 def test_the_study_takes_the_options(name: str, tmp_path: Path) -> None:
     study = figures.STUDIES[name]
-    if study.reads is not None:
+    if study.reads is not None and study.reads[1]:
         (tmp_path / study.reads[1]).write_text("{}\n", encoding="utf-8")
     command = figures.command_of(name, tmp_path)
     assert command is not None
@@ -48,10 +48,10 @@ def test_a_document_is_kept_only_where_the_study_came_to_its_end(
 
 def test_the_list_says_what_is_of_todays_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        figures, "changed_since", lambda document: [] if "live policy" in json.dumps(document) else ["x"]
+        figures, "changed_since", lambda document: [] if "num_vote_problems" in json.dumps(document) else ["x"]
     )
     shown = CliRunner().invoke(figures.main, ["--list"]).output
     rows = dict(re.findall(r"^result +(\w+) *\n.*\n +of today's code +(\w+)", shown, re.MULTILINE))
-    assert rows["stopping"] == "yes"
-    assert rows["dynasor"] == "no"
+    assert rows["demo"] == "yes"
+    assert rows["queueing"] == "no"
     assert "hours of one core are left" in shown

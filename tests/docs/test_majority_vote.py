@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._lib.vote_replays import replay
 from scaffolding_ext import MajorityVoteController, NativeGenerationController, ScaffoldingLlm
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.registry import allocation_rules
 from scaffolding_ext.stack.build import plan_stack
 from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.testing.rounds import replay
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms" / "majority_vote.md").read_text(encoding="utf-8")
 

@@ -15,37 +15,28 @@ from benchmarks.studies import (
     branching,
     budgets,
     conformal_replay,
-    data_set_budget,
     judge_quality,
     kv_sharing,
     phrasings,
-    real_model,
     scheduling,
-    stopping,
-    voting,
 )
 from scaffolding_ext.stats.intervals import Estimate
 
 pytest.importorskip("matplotlib")
 
 
-CUTS = [(Estimate(tokens, tokens - 1, tokens + 1), Estimate(50, 45, 55)) for tokens in (10, 20)]
 DRAWN: dict[str, Callable[[Any, Path], None]] = {
     "branching": lambda figures, path: branching.plot(figures, [(0.0, 0.0), (1.0, 0.3)], path),
     "branching_third": lambda figures, path: branching.plot(figures, [], path),
-    "stopping": stopping.plot,
     "budgets": budgets.plot,
     "budgets_one_at_a_time": budgets.plot,
     "scheduling_live": scheduling.plot,
-    "data_set_budget": data_set_budget.plot,
     "judge_quality": judge_quality.plot,
     "kv_sharing": kv_sharing.plot,
     "conformal_timing": lambda figures, path: timing_figures.plot(figures, path, "chains"),
     "phrasings": phrasings.plot,
     "phrasings_smollm2": phrasings.plot,
-    "real_model": lambda figures, path: real_model.plot(figures, {"greedy": CUTS}, "a model", path),
     "conformal_replay": lambda figures, path: conformal_replay.plot(figures, "conservative", path),
-    "voting": lambda figures, path: voting.plot(figures, [name for name in voting.methods(0.1) if name], path),
 }
 
 

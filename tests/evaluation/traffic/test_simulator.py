@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from benchmarks._lib.recorded_programs import RecordedProgram, recorded_vote, replayed_vote
-from benchmarks._lib.vote_replays import replay
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.simulation import serve_in_batch
 from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
@@ -16,6 +15,7 @@ from scaffolding_ext.evaluation.traffic.simulator import serve_programs
 from scaffolding_ext.registry import policies
 from scaffolding_ext.request.program import Progress, StepCounts
 from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
+from scaffolding_ext.testing.rounds import replay
 
 
 def program(*rounds: tuple[int, ...], deadline: float | None = None, knob: int = 1) -> RecordedProgram:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks._lib.vote_replays import replay
 from scaffolding_ext.controllers.vote.allocation.base import Rival, Votes, standing_of
 from scaffolding_ext.controllers.vote.allocation.leader_change import (
     Curtailment,
@@ -19,6 +18,7 @@ from scaffolding_ext.controllers.vote.allocation.leader_change import (
     overtake_probability,
 )
 from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.testing.rounds import replay
 
 
 def urn_change(seen: list[int], num_remaining: int, concentration: float, winner: int) -> float:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks._lib.vote_replays import replay
 from scaffolding_ext.controllers.certaindex import Threshold
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import (
     BetaConsistency,
@@ -32,6 +31,7 @@ from scaffolding_ext.controllers.vote.allocation.skyline import (
 )
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
 from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.testing.rounds import replay
 
 CURVE = Curve((1.0, 0.5, 0.0), (3, 6, 9))
 SEQUENTIAL: tuple[SequentialRule, ...] = (

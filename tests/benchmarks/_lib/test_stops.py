@@ -1,0 +1,58 @@
+"""Cuts of as many tokens, and rules that are judged on questions that did not choose their setting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks._lib.stops import Ended, cut_of_as_many, fixed_cuts, judge, rules_of
+from benchmarks.studies.real import simulated_recording, votes_at_looks
+from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.evaluation.trial.chains import Stopped
+
+
+def ended(tokens: float, num_right: int) -> Ended:
+    return Ended((np.arange(40) < num_right).astype(float), np.full(40, tokens), np.full(40, 2 * tokens))
+
+
+def test_a_cut_is_level_with_itself_and_with_draws_by_lot_between_two() -> None:
+    cuts = [ended(100, 10), ended(200, 30)]
+    assert cut_of_as_many(cuts, "decoded", 200.0) == pytest.approx(cuts[1].right)
+    assert cut_of_as_many(cuts, "decoded", 150.0).mean() == pytest.approx(0.5)
+    assert cut_of_as_many(cuts, "computed", 350.0).mean() == pytest.approx(0.625)
+
+
+@pytest.mark.parametrize(("tokens", "right"), [(150, 0.5), (250, 0.875), (300, 1.0)])
+def test_neighbours_are_those_in_cost_where_a_later_cut_decodes_fewer_tokens(tokens: float, right: float) -> None:
+    """A chain that ends by itself asks for no answer, so the whole one may decode less than a late cut."""
+    cuts = [ended(100, 10), ended(300, 40), ended(200, 30)]
+    assert cut_of_as_many(cuts, "decoded", tokens).mean() == pytest.approx(right)
+
+
+def test_the_last_cut_is_the_whole_chains_and_an_early_one_decodes_less() -> None:
+    recording = simulated_recording(8, np.random.default_rng(0)).first(1)
+    cuts = fixed_cuts(recording)
+    assert cuts[-1].right.tolist() == [float(each.correct[0]) for each in recording.questions]
+    assert cuts[-1].decoded.tolist() == [float(each.tokens[0]) for each in recording.questions]
+    assert cuts[5].decoded.mean() < cuts[-1].decoded.mean()
+
+
+def test_a_rule_of_one_setting_is_that_setting() -> None:
+    recording = simulated_recording(10, np.random.default_rng(1)).first(1)
+    stop = Stopped({"type": "consecutive", "args": {"threshold": 2}}, {"type": "ProbeSchedule", "args": {}}, every=1)
+    found = judge(recording, [stop], fixed_cuts(recording), np.random.default_rng(2)).ended
+    for index, question in enumerate(recording.questions):
+        looks = (question.looks or ())[0]
+        answers = [probe.answer_class for probe in looks.probes]
+        first = next((place for place in range(1, 10) if answers[place] == answers[place - 1]), None)
+        left_with = int(question.classes[0]) if first is None else answers[first]
+        assert found.right[index] == float(left_with == question.target)
+    assert rules_of(recording)
+
+
+def test_a_plain_vote_at_a_look_is_the_vote_of_its_answers() -> None:
+    recording = simulated_recording(6, np.random.default_rng(3), num_samples=5)
+    found = votes_at_looks(recording)
+    for index, question in enumerate(recording.questions):
+        last = [each.probes[-1].answer_class for each in question.looks or ()]
+        assert found.plain[index, -1] == float(vote(last) == question.target)
