@@ -22,13 +22,14 @@ from scaffolding_ext.cli.options import (
     json_option,
     limit_option,
 )
+from scaffolding_ext.cli.tune_queue import ForQueue, for_queue_options, tune_for_queue, tune_types
 
 if TYPE_CHECKING:
     from scaffolding_ext.evaluation.trial.choice import Goal
     from scaffolding_ext.evaluation.trial.ended import Price
     from scaffolding_ext.evaluation.trial.plays import Trial
 
-_COSTS = ("decoded", "computed", "dollars", "seconds", "critical")
+_COSTS = ("decoded", "computed", "dollars", "seconds", "critical", "queue")
 _CACHES = ("kept", "blocks", "nothing")
 
 
@@ -65,7 +66,7 @@ class Logs(NamedTuple):
         from scaffolding_ext.evaluation.trial.plays import Trial
 
         recording = read_recording(paths or self.paths, task=self.task, num_samples=self.num_samples)
-        cost: Any = self.cache if self.cost == "computed" else self.cost
+        cost: Any = {"computed": self.cache, "queue": "decoded"}.get(self.cost, self.cost)
         return Trial(recording, cost, self.price, self.seed)
 
 
@@ -82,7 +83,7 @@ _LOG_OPTIONS = (
         default="decoded",
         show_default=True,
         help="What is to be small: decoded tokens, computed tokens (those that are read, too), dollars (with --price), "
-        "seconds, or tokens on the critical path.",
+        "seconds, tokens on the critical path, or the time in a queue (with --arrival_rate).",
     ),
     click.option(
         "--cache",
@@ -196,6 +197,7 @@ def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> flo
     type=OutputPath(is_folder=True),
     help="Without a LOG: folder of the samples; what it has of them is not drawn again.",
 )
+@for_queue_options
 @click.option("--output_path", type=OutputPath(), help="Write the chosen stack.")
 @click.option("--report_path", type=OutputPath(), help="Write one self-contained HTML page.")
 @click.option("--plot_path", type=OutputPath(), help="Write a picture of the frontier.")
@@ -212,6 +214,7 @@ def tune(
     look_every: int | None,
     num_logprobs: int,
     store: Path | None,
+    for_queue: ForQueue,
     output_path: Path | None,
     report_path: Path | None,
     plot_path: Path | None,
@@ -240,6 +243,16 @@ def tune(
     ctx = click.get_current_context()
     if confidence is not None and (budget is not None or not 0 < max_loss < 100):
         raise click.UsageError("--confidence needs a --max_loss above 0, and no --budget", ctx)
+    is_for_queue = logs.cost == "queue"
+    if is_for_queue and (
+        confidence is not None or budget is not None or report_path is not None or plot_path is not None
+    ):
+        raise click.UsageError("--cost queue takes no --confidence, --budget, --report_path or --plot_path", ctx)
+    if is_for_queue and for_queue.arrival_rate is None:
+        raise click.UsageError("--cost queue needs --arrival_rate, and --alpha or --slo", ctx)
+    if is_for_queue and [path.suffix for path in logs.paths] == [".yaml"]:
+        tune_types(logs.paths[0], for_queue, output_path, as_json)
+        return
     base = None if source is None else load_config(source)
     drawn: tuple[Path, ...] = ()
     if not logs.paths:
@@ -248,6 +261,9 @@ def tune(
         drawn = (_drawn(ctx, source, dataset, limit, samples, look_every, num_logprobs, store),)
     trial = logs.trial(drawn)
     trial.try_all()
+    if is_for_queue:
+        tune_for_queue(trial, for_queue, base, output_path, as_json)
+        return
     goal: Goal = Cheapest(max_loss / 100)
     if budget is not None:
         goal = MostAccurate(-budget if budget < 0 else budget / float(trial.full.costs[trial.cost].sum()))

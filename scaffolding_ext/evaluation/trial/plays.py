@@ -156,6 +156,18 @@ class Trial:
         Raises:
             ConfigError: It needs what was not recorded.
         """
+        votes = self.votes_of(setting)
+        if setting.num_first is not None:
+            return first_to_finish(votes, setting.num_first, setting.num_samples, self.full_right)
+        number = min(setting.num_samples, self.recording.num_samples)
+        return play(votes, setting.rule, number, self.full_right)
+
+    def votes_of(self, setting: Setting) -> OrderedVotes:
+        """The samples of all questions under the setting's ending and weight, in the trial's orders.
+
+        Raises:
+            ConfigError: It needs what was not recorded.
+        """
         if setting.ending not in self._ended:
             self._ended[setting.ending] = ended_samples(self.recording, setting.ending, self._price)
         samples = self._ended[setting.ending]
@@ -165,11 +177,7 @@ class Trial:
                 "weight",
             )
         is_whole = setting.weight is None and samples is self.votes.samples
-        votes = self.votes if is_whole else OrderedVotes(samples, self.votes.orders, setting.weight)
-        if setting.num_first is not None:
-            return first_to_finish(votes, setting.num_first, setting.num_samples, self.full_right)
-        number = min(setting.num_samples, self.recording.num_samples)
-        return play(votes, setting.rule, number, self.full_right)
+        return self.votes if is_whole else OrderedVotes(samples, self.votes.orders, setting.weight)
 
     def _fitted(self, name: str, rules: Sequence[AllocationRule], votes: Sequence[LabelledVote]) -> list[Played]:
         """Settings that are fitted to votes, each as it comes out on questions that it was not fitted to."""
@@ -180,7 +188,7 @@ class Trial:
             fitted = rules_to_try(self.recording, others).get(name)
             own = rules if fitted is None else fitted.rules
             parts.append([play(self.votes, rule, self.recording.num_samples, self.full_right) for rule in own])
-        return [_assembled([part[index] for part in parts], folds) for index in range(len(rules))]
+        return [assembled([part[index] for part in parts], folds) for index in range(len(rules))]
 
     def candidates(self, lists: Mapping[str, Sequence[Setting]]) -> tuple[list[Setting], Candidates]:
         """The settings of some lists, with their sums by group."""
@@ -213,7 +221,7 @@ class Trial:
         splits = []
         for own, choices in zip(*cross_fitted(found, goal, self._rng(2)), strict=True):
             parts = [self.full if index < 0 else self.played[settings[index]] for index in choices.tolist()]
-            splits.append(_assembled(parts, own[self.groups]))
+            splits.append(assembled(parts, own[self.groups]))
         return _mean(splits)
 
     def limit(self, goal: Goal) -> Played:
@@ -306,7 +314,7 @@ class Trial:
         return np.bincount(self.groups, weights=values).astype(np.float64)
 
 
-def _assembled(parts: Sequence[Played], folds: Ints) -> Played:
+def assembled(parts: Sequence[Played], folds: Ints) -> Played:
     """Each question under the part of its fold."""
 
     def picked(columns: Sequence[Floats]) -> Floats:

@@ -9,6 +9,8 @@ from typing import Any
 from scaffolding_ext import __version__
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.budgets.files import PlannedBudgets
+from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController, QueueAwareController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
@@ -18,6 +20,7 @@ from scaffolding_ext.evaluation.recordings.recording import Recording
 from scaffolding_ext.evaluation.trial.chains import Cut, Ending, Stopped, Whole
 from scaffolding_ext.evaluation.trial.plays import TableRow, Trial
 from scaffolding_ext.evaluation.trial.promise import Promise
+from scaffolding_ext.evaluation.trial.queued import TypedPlan
 from scaffolding_ext.evaluation.trial.space import Setting
 from scaffolding_ext.registry import controllers
 from scaffolding_ext.stack.build import build_controller
@@ -39,18 +42,66 @@ def stack_of(
         promise: What is promised of further questions; None promises nothing.
         base: Whose workers, prompt and sampling are kept; None asks a server on this machine for the recorded model.
     """
+    controller = controller_of(setting, None if base is None else base.controller)
+    return stack_with(controller, str(setting), row, trial, trial.cost, promise=promise, base=base)
+
+
+def typed_stack_of(typed: TypedPlan, row: TableRow, trial: Trial, *, base: StackConfig | None = None) -> StackConfig:
+    """A stack that gives each request the setting of its type in a plan.
+
+    Args:
+        typed: The plan.
+        row: What it came to on questions that did not choose it.
+        trial: What it was chosen on.
+        base: As `stack_of` takes it.
+    """
+    settings = [controller_of(setting, None if base is None else base.controller) for setting in typed.settings]
+    plan = typed.plan.model_dump(mode="json", exclude_none=True)
+    controller = {
+        "type": controllers.name_of(QueueAwareController),
+        "args": {"plan": plan, "settings": settings},
+    }
+    name = "; ".join(f"{task}: {setting}" for task, setting in typed.named().items())
+    stack = stack_with(controller, name, row, trial, "queue", promise=None, base=base)
+    places = typed.plan.demand.queue.places
+    return stack.model_copy(update={"max_parallel_requests": 1}) if places == 1 else stack
+
+
+def budgets_stack_of(plan: PlannedBudgets) -> StackConfig:
+    """A stack that gives each request the budget of its type, at a server on this machine."""
+    args = {"plan": plan.model_dump(mode="json", exclude_none=True)}
+    worker = {"type": "OpenAIWorker", "args": {**_SERVER, "model": plan.model or _SERVER["model"]}}
+    return StackConfig.model_validate(
+        {
+            "controller": {"type": controllers.name_of(QueueAwareBudgetController), "args": args},
+            "workers": {"generation": worker},
+            "max_parallel_requests": plan.demand.queue.places,
+        }
+    )
+
+
+def stack_with(
+    controller: Mapping[str, Any],
+    setting: str,
+    row: TableRow,
+    trial: Trial,
+    cost: str,
+    *,
+    promise: Promise | None,
+    base: StackConfig | None,
+) -> StackConfig:
+    """A stack with a controller, and with what was found of it; arguments are those of `stack_of`."""
     recording = trial.recording
-    controller = ComponentConfig.model_validate(controller_of(setting, None if base is None else base.controller))
     tuned = TunedConfig(
-        setting=str(setting),
-        model=recording.model if base is None else _model_of(base),
+        setting=setting,
+        model=recording.model if base is None else model_of_stack(base),
         sampling=_sampling(recording) or None,
         data=recording.fingerprint,
         tasks=sorted({each.task for each in recording.questions} - {""}),
         num_questions=len(recording.questions),
         num_samples=recording.num_samples,
         measure=recording.measure,
-        cost=trial.cost,
+        cost=cost,
         cost_share=round(row.cost_share.value, 4),
         points=[round(value, 3) for value in row.points],
         promise=None if promise is None else str(promise),
@@ -58,11 +109,12 @@ def stack_of(
         date=datetime.date.today().isoformat(),
         version=__version__,
     )
+    component = ComponentConfig.model_validate(controller)
     if base is not None:
-        return base.model_copy(update={"controller": controller, "tuned": tuned})
+        return base.model_copy(update={"controller": component, "tuned": tuned})
     server = {**_SERVER, "model": recording.model or _SERVER["model"]}
     worker = ComponentConfig.model_validate({"type": "OpenAIWorker", "args": server})
-    given: dict[str, Any] = {"controller": controller, "workers": {"generation": worker}, "tuned": tuned}
+    given: dict[str, Any] = {"controller": component, "workers": {"generation": worker}, "tuned": tuned}
     if _sampling(recording):
         given["sampling"] = _sampling(recording)
     return StackConfig(**given)
@@ -165,7 +217,8 @@ def _without_length(sampling: Mapping[str, Any]) -> dict[str, Any]:
     return {"sampling_params": own} if own else {}
 
 
-def _model_of(config: StackConfig) -> str | None:
+def model_of_stack(config: StackConfig) -> str | None:
+    """The model of the generation worker, where its arguments name it."""
     worker = config.workers.get("generation")
     return None if worker is None else worker.args.get("model")
 

@@ -110,14 +110,12 @@ def first_to_finish(votes: OrderedVotes, num_first: int, num_samples: int, full_
     """
     samples = votes.samples
     tokens = votes.ordered(samples.tokens)[:, :num_samples]
-    ends = np.argsort(tokens, axis=1, kind="stable")
-    last = np.take_along_axis(tokens, ends, axis=1)[:, num_first - 1 : num_first]
+    by_end = in_order_of_ends(votes, num_samples)
+    last = by_end.ordered(samples.tokens)[:, num_first - 1 : num_first]
     written = np.minimum(tokens, last) / np.maximum(tokens, 1)
     lasted: dict[Cost, Floats] = {"critical": last[:, 0].astype(float)}
     if "seconds" in samples.costs:
-        seconds = votes.ordered(samples.costs["seconds"])[:, :num_samples]
-        lasted["seconds"] = np.take_along_axis(seconds, ends, axis=1)[:, num_first - 1]
-    by_end = OrderedVotes(samples, _reordered(votes.orders, ends), votes.weight)
+        lasted["seconds"] = by_end.ordered(samples.costs["seconds"])[:, num_first - 1]
     drawn = np.full(len(tokens), num_first)
     played = outcome(by_end, drawn, np.ones(len(tokens)), lasted, full_right)
     costs = dict(played.costs)
@@ -126,6 +124,13 @@ def first_to_finish(votes: OrderedVotes, num_first: int, num_samples: int, full_
         costs[name] = votes.mean(own.sum(axis=1)) + samples.once.get(name, 0.0)
     squared = votes.mean((tokens * written).sum(axis=1) ** 2)
     return Played(played.right, played.lost, costs, played.rounds, np.full_like(played.samples, num_samples), squared)
+
+
+def in_order_of_ends(votes: OrderedVotes, num_samples: int) -> OrderedVotes:
+    """The votes with the first samples of each row in the order in which they end, where all start at once."""
+    tokens = votes.ordered(votes.samples.tokens)[:, :num_samples]
+    ends = np.argsort(tokens, axis=1, kind="stable")
+    return OrderedVotes(votes.samples, _reordered(votes.orders, ends), votes.weight)
 
 
 def _reordered(orders: Ints, ends: Ints) -> Ints:
