@@ -242,7 +242,7 @@ class QueuedTrial:
 
     def single(self, alpha: float) -> Setting:
         """The best setting for all types, on all questions."""
-        return self.settings[self.chosen(SINGLE, np.arange(len(self.of_question)), alpha)[0]]
+        return self.settings[int(self.chosen(SINGLE, np.arange(len(self.of_question)), alpha)[0])]
 
     def plan(self, family: str, alpha: float, **origin: str | None) -> TypedPlan:
         """The plan of a family by type on all questions, with the settings that it needs at other arrival rates."""
@@ -374,7 +374,8 @@ def worth_of(queue: Queue, alpha: float, arrival_rate: float) -> Callable[[Float
 
 def _spread(term: Floats) -> Floats:
     """Standard deviation of the work, from its moments."""
-    return np.sqrt(np.maximum(term[2] - term[1] ** 2, 0.0))
+    spread: Floats = np.sqrt(np.maximum(term[2] - term[1] ** 2, 0.0))
+    return spread
 
 
 def _so_many(number: int) -> Callable[[Sequence[int]], bool]:
