@@ -28,8 +28,8 @@ how they are run. Every key and argument is checked before a model is loaded; an
 its `args`, which may hold components, too. Rules, scorers and other small parts may be a name alone.
 `{{$ref: NAME}}` is a live object that Python gives.
 
-**Tables.** The middle column has the default. Where it is needed or null, its type follows; null is what happens
-without it. "Parts of several" holds arguments that several types of its group take alike.
+**Tables.** `name=8192` has a default; `name: int=null` has none, but can be left out; `name: int` is needed.
+"Parts of several" holds arguments that several types of its group take alike.
 
 `scaffolding-ext run` and `eval` take a file, or one that ships with the package: {packaged}.
 For models that people run ([the recipes](models.md)): {recipes}.
@@ -54,10 +54,9 @@ def reference() -> str:
 
 
 class _TableRow(NamedTuple):
-    """A key or an argument: its name, its default or type as the page has them, and what is said of it."""
+    """A key or an argument, with its type or its default, and what is said of it."""
 
-    name: str
-    default: str
+    written: str
     text: str
 
 
@@ -70,11 +69,11 @@ def _keys(section: type[BaseModel], path: str = "") -> Iterator[_TableRow]:
         own = f"{path}{name}.TAG" if is_table else f"{path}{name}"
         given = inspect.Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
         if inner is None:
-            yield _TableRow(own, _shown(given, plain[name], field.description or ""), field.description or "")
+            yield _TableRow(_written(own, given, plain[name], field.description or ""), field.description or "")
             continue
         is_component = issubclass(inner, ComponentConfig)
-        kind = "component" if is_component else "section"
-        yield _TableRow(own, f"needed, {kind}" if field.is_required() else kind, field.description or "")
+        ending = "" if field.is_required() else "=null" if given is None else "={}"
+        yield _TableRow(f"{own}: {'component' if is_component else 'section'}{ending}", field.description or "")
         if not is_component and inner is not TunedConfig:  # a command writes that one
             yield from _keys(inner, f"{own}.")
 
@@ -94,7 +93,7 @@ def _components(known: Registry) -> Iterator[str]:
         yield (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ") + "\n"
         if single := [row for row in rows[kind] if row not in common]:
             yield _table("argument", single)
-        if shared := [f"`{row.name}`" for row in rows[kind] if row in common]:
+        if shared := [f"`{re.split('[:=]', row.written)[0]}`" for row in rows[kind] if row in common]:
             yield f"{'Also' if single else 'Takes'} {', '.join(shared)}.\n"
 
 
@@ -102,7 +101,7 @@ def _arguments(factory: Factory) -> Iterator[_TableRow]:
     told = _told(factory)
     for name, parameter in Signature.of(factory).parameters.items():
         text = told.get(name, "")
-        yield _TableRow(name, _shown(parameter.default, parameter.annotation, text), text)
+        yield _TableRow(_written(name, parameter.default, parameter.annotation, text), text)
 
 
 def _told(factory: Factory) -> dict[str, str]:
@@ -116,29 +115,29 @@ def _told(factory: Factory) -> dict[str, str]:
     return told
 
 
-def _shown(default: Any, annotation: Any, text: str) -> str:
-    """The default as a stack file would write it; where there is none, the type, too."""
+def _written(name: str, default: Any, annotation: Any, text: str) -> str:
+    """The name with its default as a stack file would write it; where there is none, with its type."""
     if default not in (None, inspect.Parameter.empty):
         try:
-            return f"`{json.dumps(default)}`"
+            return f"{name}={json.dumps(default)}"
         except TypeError:
-            return f"`{getattr(default, '__name__', default)}`"
+            return f"{name}={getattr(default, '__name__', default)}"
     kind = "" if annotation is inspect.Parameter.empty else annotation
     kind = kind if isinstance(kind, str) else inspect.formatannotation(kind).replace("typing.", "")
-    # null is said by the word null, and every component may be a mapping
+    kind = re.sub(r"Callable\[\[.*?\], .*?\]+", "function", kind).replace("dict[str, Any]", "dict")
+    # null is said by the default, and every component may be a mapping
     parts = [
         part for part in _UNION.split(kind) if part not in ("None", "Mapping[str, Any]", "os.PathLike[str]", "Path")
     ]
-    values = re.findall(r"'(\w+)'", kind)
-    if kind.startswith("Literal") and all(value in text for value in values):  # the text has the values
-        parts = []
-    word = "needed" if default is inspect.Parameter.empty else "`null`"
-    return f"{word}, `{'/'.join(parts)}`" if parts else word
+    if kind.startswith("Literal") and all(value in text for value in re.findall(r"'(\w+)'", kind)):
+        parts = []  # the text has the values
+    typed = f"{name}: {'/'.join(parts)}" if parts else name
+    return typed if default is inspect.Parameter.empty else f"{typed}=null"
 
 
 def _table(first: str, rows: Iterable[_TableRow]) -> str:
-    lines = [f"{first} | default | what it is", "---|---|---"]
-    lines += [" | ".join(cell.replace("|", "\\|") for cell in (f"`{row.name}`", *row[1:])) for row in rows]
+    lines = [f"{first} | meaning", "---|---"]
+    lines += [" | ".join(cell.replace("|", "\\|") for cell in (f"`{row.written}`", row.text)) for row in rows]
     return "\n".join(lines) + "\n"
 
 
