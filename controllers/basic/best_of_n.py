@@ -35,9 +35,8 @@ class BestOfNController(BaseController):
         generation_controller: Draws one sample; any controller, a vote included.
         reward_controller: Scores the samples: its `process` leaves one score a task in its attribute `scores`.
         default_sample_num: How many samples are drawn.
-        reward: A score in the place of a reward controller: `"mean_logprob"` (the geometric mean of the tokens'
-            probabilities), `"confidence"` (DeepConf's lowest group confidence), or a function of the finished sample.
-            Log-probabilities come with the samples, so these scores cost no further request.
+        reward: In the place of a reward controller, without a further request: `"mean_logprob"`, `"confidence"`
+            (DeepConf's lowest group), or a function of the sample.
 
     Raises:
         ConfigError: Neither or both of `reward_controller` and `reward` are given, or samples would all be alike.

@@ -58,10 +58,9 @@ class DynasorCoTController(BaseController):
         hedge_match: How hedge words match, where no `probe` is given: `"word"` or `"substring"`.
         schedule: Where the chain is probed; None has it probed every `chunk_size` tokens.
         probe: How the chain is probed; None takes an `AnswerProbe`.
-        rule: When thinking ends: a rule of `controllers.chain.stopping` or its name, or a function whose first argument
-            is called `probes`. None takes `"consecutive"`, Dynasor's own: the last answers are equal, none empty, none
-            hedged. It runs on any worker; a rule that reads log-probabilities needs a worker that brings them. The
-            chain is only asked what the rule needs to see.
+        rule: When thinking ends: a rule, its name, or a function whose first argument is called `probes`. None takes
+            `"consecutive"`, Dynasor's own: the last answers are equal, none empty, none hedged. A rule may need
+            log-probabilities of the worker.
         mode: `"stream"` or `"chunk"`.
         overlap: In chunk mode, whether the next chunk runs while a probe does.
         sampling_params: Sampling fields of the chain.

@@ -64,9 +64,8 @@ class ConformalDraftTargetController(BaseController):
         alpha: Share of the chunks that the target takes over; of the conformal rule, like the next two.
         coverage: `"marginal"`, its default, or `"conditional"`.
         calibration: A calibration, or its file; needed for marginal coverage.
-        rule: Decides on the chunks: the name of a rule (`"coin"`, `"growing"`, `"ranking"`, `"reflection_words"`), or
-            any `TakeOverRule`. None takes the conformal rule. Beside a `ConformalRule`, the three arguments above take
-            the place of its own; beside another rule they are refused.
+        rule: Decides on the chunks: a rule, or its name. None takes the conformal rule, for which the three arguments
+            above stand; beside another rule they are refused.
         draft_tokens: Tokens of a drafted chunk.
         target_tokens: Tokens of a chunk that the target writes.
         num_chains: Chains of a request.

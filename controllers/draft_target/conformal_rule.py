@@ -31,9 +31,8 @@ class ConformalRule(TakeOverRule):
 
     Args:
         alpha: Share of the chunks that the target takes over, in [0, 1]; with an adaptive step in (0, 1). A1 takes 0.4.
-        coverage: `"marginal"` ranks a chunk among those of its turn in the calibration. `"conditional"` ranks it among
-            the question's own first drafts, which are all scored before the first decision; a first draft is ranked
-            among the others. Alpha then holds on the first turn, and on later ones as far as their scores are alike.
+        coverage: `"marginal"` ranks a chunk among those of its turn in the calibration, `"conditional"` among the
+            question's own first drafts, which are all scored first; alpha then holds on the first turn.
         calibration: A calibration, or its file; needed for marginal coverage, and not used for the other. At a turn
             that no calibration chain reached, a coin of probability alpha decides, which keeps the rate.
         ties: `"random"` keeps the rate at alpha where scores tie; `"conservative"` at most at alpha.

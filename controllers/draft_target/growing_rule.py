@@ -91,9 +91,8 @@ class GrowingRule(TakeOverRule):
         min_questions: Questions whose scores a turn needs before it ranks, at least 1.
         most_questions: Questions that are remembered; the oldest are forgotten, and with them the chains that lived
             under coins.
-        pool: `"per_turn"` ranks a chunk among those of its turn in the answered questions. `"first_turn"` ranks all
-            chunks among the first-turn chunks of the questions at hand, its own question included, each as soon as it
-            is scored; A1's released code does so. Nothing is guaranteed then.
+        pool: `"per_turn"` ranks a chunk among those of its turn in the answered questions, `"first_turn"` all among the
+            first turn's, as A1's code does; nothing is guaranteed then.
     """
 
     def __init__(

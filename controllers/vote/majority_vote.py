@@ -41,14 +41,12 @@ class MajorityVoteController(BaseController):
     Args:
         generation_controller: Draws one sample; any controller, a vote included.
         default_sample_num: Samples of a vote; with a rule, the most samples.
-        allocation: Decides when the vote has seen enough: a rule, or the name of one with its own defaults. The default
-            stops once the remaining samples would probably not change the winner. On real models' samples it decoded
-            the fewest tokens at the full vote's accuracy, of all rules tried. None draws all samples.
-        weight: What a vote weighs: `"uniform"`, `"mean_logprob"` (the geometric mean of the sampled tokens'
-            probabilities), `"answer_probability"` (that of the answer, for which each sample is asked once more),
-            `"confidence"` (DeepConf's lowest group confidence), `"shortness"` (the inverse of its tokens), `"reward"`
-            (the reward controller's score), or a function of the finished sample. The rule sees the weights; a rule
-            that cannot read them is refused beside any weight but `"uniform"`.
+        allocation: When the vote has seen enough: a rule, or its name. The default stops once the remaining samples
+            would probably not change the winner. None draws all.
+        weight: `"uniform"`, `"mean_logprob"` (geometric mean of the tokens' probabilities), `"answer_probability"` (of
+            the answer; each sample is asked once more), `"confidence"` (DeepConf's lowest group), `"shortness"` (the
+            inverse of its tokens), `"reward"`, or a function of the sample. A rule that cannot read weights is refused
+            beside any but `"uniform"`.
         reward_controller: Scores the samples; needed by `weight="reward"` and by rules that read rewards.
         audit: Share of the requests, in [0, 1], that draw the rest of their samples behind the answer, so that
             somebody knows what stopping changes (see `controllers.auditing`).

@@ -56,9 +56,8 @@ class HuggingFaceWorker(ChatWorker):
     Args:
         model: A folder, a hub name, or `tinylm/NAME` for an embedded model.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
-        kv_cache_dtype: `"float16"` keeps keys and values in half the memory, on a CPU with `dtype` `"float32"`. They
-            are rounded to 11 significant bits, and widened when they are read. Nearly all greedy texts stay the same.
-            None keeps them as `dtype`.
+        kv_cache_dtype: `"float16"` halves the memory of keys and values, on a CPU with `dtype` `"float32"`; nearly all
+            greedy texts stay the same. None keeps `dtype`.
         weight_dtype: `"bfloat16"` or `"int8"` rounds the matrices of linear layers and their inputs, with `dtype`
             `"float32"` on a CPU with fast instructions for it. This is faster and changes texts. None keeps them as
             `dtype`.
@@ -68,23 +67,20 @@ class HuggingFaceWorker(ChatWorker):
         max_batch_size: Most requests that a step computes; more requests are admitted as long as there are blocks.
         max_seq_len: Prompt and generated tokens of one request. None takes the model's context length, or the length
             that fits into `kv_cache_bytes`, if that is less.
-        prefill_chunk: Most prompt tokens that one step computes, all requests together. A verdict with a `layer_exit`
-            is read in one piece, up to 2,048 tokens a step: only a prompt's last piece may leave before the last layer.
+        prefill_chunk: Most prompt tokens that one step computes, of all requests. A verdict with a `layer_exit` is read
+            in one piece, up to 2,048.
         prefix_cache_bytes: The part of `kv_cache_bytes` that the KV of ended requests may take; later requests reuse
             it.
         enable_block_reuse: Whether a request takes the KV of a prefix that others have computed.
         enable_partial_reuse: Whether a request also copies matching first tokens of a block; if not, it reuses only
             whole blocks.
         probes_sharing: Whether the worker times from how many branches on sharing a prefix pays, once for each 64
-            tokens of prefix length. Fewer branches are then computed each on its own. One timing reads the prefix six
-            times. False: branches always share their prefix.
-        kv_cache_bytes: Memory for keys and values, in blocks. Requests take blocks as they grow; on a CPU the system
-            gives the memory only then. If no block is left, the youngest request is preempted and computed anew. None
-            is 4 GiB, or on a CUDA device 80 % of the memory that is free once the model is loaded.
+            tokens of its length.
+        kv_cache_bytes: Memory for keys and values. Without a free block the youngest request is preempted and computed
+            anew. None is 4 GiB, or on a CUDA device 80 % of the memory that is free beside the model.
         tokens_per_block: Tokens of a block, a power of two. Requests share only whole blocks.
-        eviction_policy: Which cached blocks are evicted first. `"lru"`: the least recently used. `"branch_score"`:
-            those of the lowest score / (depth + 1) of a branch, until its request ends (RKSC, algorithm 4); it computes
-            more tokens anew, see `docs/engine_memory.md`. In both, a search may say which blocks it can still use.
+        eviction_policy: `"lru"` evicts the least recently used block, `"branch_score"` those of the lowest score /
+            (depth + 1) (RKSC, algorithm 4), which computes more anew.
         seed: Seeds tasks without a seed of their own; None draws fresh entropy.
         attn_implementation: The kind of attention by its name in transformers (`"eager"`, `"sdpa"`). None takes this
             package's own attention, which is faster, if the model allows it.

@@ -128,16 +128,13 @@ class OpenAIWorker(ChatWorker):
         flavor: `"auto"`, `"vllm"`, `"sglang"`, `"trtllm"`, `"llama_cpp"`, `"llama_cpp_python"`, `"scaffolding_ext"`
             for this package's own `serve`, `"dynamo"` for NVIDIA Dynamo (which does not tell what it is, so that
             `"auto"` does not find it), or `"openai"` for any other server; see `docs/servers.md`.
-        endpoint: `"completions"` takes prompts as the stack's chat template renders them, as token ids where it can.
-            `"chat"` leaves the template to the server, takes text alone, and must be able to go on with an unfinished
-            answer where a controller asks for one. `"auto"` takes `"chat"` if the server is of no known kind, or if the
-            model's tokenizer cannot be loaded.
+        endpoint: `"completions"` takes prompts as the stack renders them, `"chat"` as texts that the server renders;
+            `"auto"` takes `"chat"` if the kind of server is unknown, or the tokenizer cannot be loaded.
         tokenizer: Folder, hub name or `tinylm/NAME` of the model's tokenizer; needed if `model` is not such a name.
-        compact_prompts: Whether a prompt of token ids is sent as text if the text is shorter (usually by half) and the
-            tokenizer gives the same ids for it. The flavour's servers must add nothing to a text (`"vllm"`,
+        compact_prompts: Whether token ids are sent as text where the text is shorter and gives the same ids (`"vllm"`,
             `"trtllm"`).
-        text_prompts: Whether prompts are sent as text, for a server that takes no token ids. A prompt of ids is refused
-            if no text gives these ids. If the model's name can be no tokenizer's, prompts have no chat template.
+        text_prompts: Whether prompts are sent as text, for a server that takes no token ids. A prompt of ids that no
+            text gives is refused.
         max_seq_len: Prompt and generated tokens of one request; None takes the server's own limit.
         max_concurrency: Requests at once, open streams included; further requests wait.
         max_retries: Most further attempts for one request.
@@ -151,12 +148,10 @@ class OpenAIWorker(ChatWorker):
         thinking_fields: Further request fields beside a budget of thinking, such as SGLang's `custom_logit_processor`.
         drop_kv: Whether trtllm-serve is told to drop the KV of a request's chains, except its prompt, when the request
             has ended. Use it for batches whose texts nobody continues. A server that cannot drop KV is refused.
-        seams: Where a stream ends if its reader does not ask for more. A server cannot pause a stream, so the chain
-            goes on in another one. `"fixed"`: the place follows from the controller's arguments, so a seeded server
-            gives the same texts at any load. `"late"`: the stream ends only when it is too far ahead. This sends fewer
-            bytes, and the place depends on time. `"none"`: the stream never ends early. This sends the fewest bytes and
-            gives the texts of one stream, but nothing limits how many tokens are decoded in vain. None is `"fixed"` for
-            sampled tasks with a seed, else `"late"`.
+        seams: Where a stream ends whose reader wants no more, since a server cannot pause it: `"fixed"` at places that
+            follow from the arguments, so that a seeded server repeats its texts at any load; `"late"` where it is too
+            far ahead, with fewer bytes; `"none"` never, so that nothing limits what is decoded in vain. None is
+            `"fixed"` for sampled tasks with a seed, else `"late"`.
 
     Raises:
         MissingDependencyError: openai is not installed.

@@ -65,14 +65,13 @@ class TRTLLMWorker(ChatWorker):
         max_seq_len: Prompt and generated tokens of one request; None takes the limit of the engine or of the model.
         max_num_tokens: Tokens of one step; None takes the default of the release or the limit of the engine.
         max_batch_size: Requests that run at once; None takes the default of the release or the limit of the engine.
-        kv_cache_fraction: Share of the GPU memory for KV, of the memory that is free once the model is loaded. If
-            several workers share a GPU, the sum of their shares must not exceed 1. None is the default of the release
-            (0.9).
+        kv_cache_fraction: Share of the memory that is free beside the model. Shares on one GPU above 1 are refused.
+            None is the release's default (0.9).
         devices: Numbers of the GPUs that the worker sees; None: it sees the GPUs of the process.
         enable_block_reuse: Whether requests that begin alike share KV.
         seed: Seeds sampled tasks that have no seed, in a request that has none. None draws fresh entropy.
-        serve_scores: Whether `ScoreTask` is served. True refuses an LLM that cannot score; None serves scores if the
-            LLM can. If KV is reused, a score gets a cache salt of its own, so that it reads its whole prompt anew.
+        serve_scores: Whether `ScoreTask` is served. None serves it if the LLM can; True refuses an LLM that cannot. A
+            score then has a cache salt of its own.
         request_timeout: Seconds that one task may take; None is no limit.
         self_test: Whether the worker tests that an LLM loaded here keeps the seeds of a batch apart. If it does not,
             the worker logs a warning.

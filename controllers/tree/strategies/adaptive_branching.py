@@ -20,9 +20,9 @@ class AdaptiveBranching(Strategy):
     """Adaptive branching: GEN writes a new child of a node, CONT goes on to a child; the larger draw of the two wins.
 
     Args:
-        model: What is drawn from: `"gaussian"`, the posterior mean under a normal-inverse-chi-square prior (0, 1, 1,
-            0.1); `"beta"`, the posterior under Beta(0.5, 0.5) with fractional counts; `"widening"`: nothing is drawn, a
-            node has up to k N^alpha children and the best upper confidence bound goes on.
+        model: What is drawn from: `"gaussian"`, a normal-inverse-chi-square posterior (0, 1, 1, 0.1); `"beta"`,
+            Beta(0.5, 0.5) with fractional counts; `"widening"`: nothing, at most k N^alpha children and the best upper
+            confidence bound.
         widening: k and alpha.
         exploration: c of the bound, for `"widening"`.
         saturation: A subtree of at least 4 scores of which this share are the same is left alone; 1 never is.
