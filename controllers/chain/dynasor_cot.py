@@ -224,7 +224,7 @@ class DynasorCoTController(BaseController):
 
     def _sum_up(self, chain: Chain, num_tokens: int, probes: list[Probe], stop: Stop | None) -> None:
         """Publish the figures of a chain that was left or ended."""
-        ended = "budget" if chain.finish_reason == "length" else "end"
+        ended = "budget" if chain.finish_reason == "length" else "own end"
         publish_figures(
             type(self).__name__,
             stopped_early=Ratio(int(stop is not None), 1),

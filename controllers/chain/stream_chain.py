@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
 from scaffolding_ext.controllers.prompting import longest_len
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, StreamGenerationTask, Task
-from scaffolding_ext.protocol.notes import CHAIN, CHAIN_START, PAUSED, let_run_to, notes_of, set_notes, set_purpose
+from scaffolding_ext.protocol.notes import CHAIN, CHAIN_START, PAUSED, let_run_to, set_purpose
 from scaffolding_ext.protocol.task_results import cost_of, finish_reason_of, output_of
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import record
@@ -56,8 +56,6 @@ class StreamChain(Chain):
             max_tokens=max_tokens,
             streaming_output_flag=streaming_output,
         )
-        if turns := notes_of(prompt).turns:
-            set_notes(self._task, notes_of(self._task)._replace(turns=turns))
         self._before = Prefix(0, "", [])  # what earlier streams wrote
         self._num_generated_before = 0
         self._num_late = 0

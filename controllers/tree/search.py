@@ -349,7 +349,7 @@ class _Search:
             frontier = _judged_ones([node for node in written if id(node) not in parents])
             candidates = sorted(frontier, key=_rank)[:MOST_CLOSED]
         if parts.insist_on_answer:
-            missing = [node for node in candidates if node.answer is None]
+            missing = self._unanswered(candidates)
             if not parts.selector.reads_all:
                 best = min(missing, key=_rank, default=None)
                 missing = [best] if best is not None and len(missing) == len(candidates) else []
@@ -441,7 +441,7 @@ class _Search:
         live = [node for node in told if self._asked_by[node.path].is_live(node)]
         live += [node.parent for node in nodes if node.parent is not None and node.parent.depth]
         if self._parts.insist_on_answer:
-            live += [leaf for leaf in self._leaves if leaf.answer is None]
+            live += self._unanswered(self._leaves)
         sequences = {node.path: [*(node.prompt.input_tokens or ()), *node.token_ids] for node in live}
         yield [KeepKVTask(worker_tag=WorkerTag.GENERATION, sequences=[prompt, *sequences.values()])]
 
@@ -541,7 +541,13 @@ class _Search:
         return twins
 
     def _sees_enough(self) -> ControllerGenerator:
-        """Look at the leaves, and whether a stop has seen enough; one that decides between widths is asked there."""
+        """Look at the leaves, and whether a stop has seen enough; one that decides between widths is asked there.
+
+        Where a stop counts answers that all leaves must have at last, each leaf is asked for its own before the stop
+        looks: a solution that its length has ended has an answer, too.
+        """
+        if self._parts.stops and self._parts.insist_on_answer and self._parts.selector.reads_all:
+            yield from self._close(self._unanswered(self._leaves))
         classes = yield from classify(self._parts, [leaf.answer for leaf in self._leaves], self._known)
         leaves = self._seen(self._leaves, classes)
         self._leaders.append(leader_of(leaves))
@@ -563,6 +569,10 @@ class _Search:
         by_budget = int(num * (1 - share) / share) if share else num
         most = self._parts.strategy.most_leaves
         return max(0, by_budget if most is None else min(by_budget, most - num))
+
+    def _unanswered(self, nodes: Sequence[Branch]) -> list[Branch]:
+        """Nodes without an answer that were not asked for one yet."""
+        return [node for node in nodes if node.answer is None and node.path not in self._closings]
 
     def _close(self, nodes: Sequence[Branch]) -> ControllerGenerator:
         family, asked = prompt_family(), []

@@ -14,7 +14,6 @@ from typing import Any
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ParallelProcess
-from scaffolding_ext.protocol.notes import notes_of, set_notes
 from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.request.program import NO_QUESTION, Question, current_program
 
@@ -66,7 +65,6 @@ class TreeInferenceController(BaseController):
         if question.prompting is not None:
             suffix = "" if question.raw or question.last_turn is not None else question.prompting.prompt_suffix
             asked = GenerationTask.create_from_prompt(question.prompt + suffix)
-            set_notes(asked, notes_of(asked)._replace(turns=notes_of(task).turns))
         yield from relay((controller or self.controller).process([asked], **kwargs), _give_results)
         answer = getattr(asked, "result", None)
         if answer is None:

@@ -30,12 +30,9 @@ from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteControlle
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.host.telemetry import Telemetry
-from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, Prompting, TextPrompting
-from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import Purpose, notes_of, purpose_of
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.testing.controller_contract import CONTROLLER_CHECKS, contract_reply
 from scaffolding_ext.testing.doubles import ScriptedWorker
 
@@ -129,23 +126,6 @@ CONTROLLERS = {
         MajorityVoteController(DynasorCoTController(rule="consecutive", chunk_size=24), 2), LongestFirst(), 2
     ),
 }
-
-
-@pytest.mark.filterwarnings("ignore:the take-over rule. coverage 'conditional'")
-@pytest.mark.parametrize("name", CONTROLLERS)
-def test_each_piece_and_probe_carries_the_turns_before_the_question(name):
-    """A worker that takes messages reads them there, and the system prompt as well."""
-    controller, worker = CONTROLLERS[name](), ScriptedWorker(contract_reply)
-    if controller.prompting is not None:
-        pytest.skip("it has a prompting of its own")
-    controller.prompting = TextPrompting(chat=True, family=DEFAULT_FAMILY)
-    turns = ({"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Good day."})
-    with ScaffoldingLlm(controller, dict.fromkeys(WorkerTag, worker), seed=0) as llm:
-        llm.generate("Question 23", history=turns, timeout=30)
-    written = (Purpose.CHAIN, Purpose.PROBE)
-    tasks = [task for task in worker.tasks if isinstance(task, GenerationTask) and purpose_of(task).written in written]
-    assert tasks
-    assert all(notes_of(task).turns[:2] == turns for task in tasks)
 
 
 @pytest.mark.filterwarnings("ignore:the take-over rule. coverage 'conditional'")

@@ -10,6 +10,7 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.record_chain import RecordChainController
+from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.run_folder import claimed
 from scaffolding_ext.evaluation.run.session import Session
@@ -18,6 +19,10 @@ from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 
 _WHEN_IT_STOPS = ("rule", "certainty_threshold", "effort", "schedule", "chunk_size")  # arguments that nobody records
+NEVER: dict[str, Any] = {
+    "type": "unchanged",
+    "args": {"rounds": 10**9},
+}  # a stop that never fires
 _SAMPLES_OF = "generation_controller"  # the argument that names who draws one sample
 
 
@@ -33,10 +38,11 @@ def recording_stack(
 ) -> StackConfig:
     """The stack that records the samples of another one.
 
-    A vote's samples are recorded, and not the vote. A chain's looks are recorded, and it is not stopped.
+    A vote's samples are recorded, and not the vote. A chain's looks are recorded, and it is not stopped. A search runs
+    to its end, or through all its widths; its solutions are the samples.
 
     Args:
-        config: A stack of one chain, or of a vote over chains.
+        config: A stack of one chain, of a vote over chains, or of a search.
         num_samples: Samples of each question.
         look_every: Tokens between two looks at a chain; at least 1. None takes half of those between two looks of a
             `DynasorCoTController`, and records no looks at chains that nobody stops.
@@ -55,6 +61,9 @@ def recording_stack(
         stopping = DynasorCoTController(**{name: args[name] for name in ("chunk_size",) if args.get(name)})
         look_every = look_every or max(1, stopping.schedule.chunk_size // 2)
         args = {name: value for name, value in args.items() if name not in _WHEN_IT_STOPS}
+    elif kind is SearchController:
+        args = {**args, "stop": NEVER} if args.get("widths") else {**args, "stop": None}
+        num_samples = 1
     elif kind is NativeGenerationController:
         if look_every is not None:
             sampling = dict(args.get("sampling_params") or {})
@@ -62,12 +71,12 @@ def recording_stack(
             own, args = {"type": controllers.name_of(DynasorCoTController)}, {"sampling_params": sampling, **length}
     else:
         raise ConfigError(
-            f"is a {own['type']}; samples are recorded of a NativeGenerationController, of a DynasorCoTController, and "
-            "of a vote over one of them",
+            f"is a {own['type']}; samples are recorded of a NativeGenerationController, of a DynasorCoTController, of "
+            "a vote over one of them, and of a SearchController",
             "controller.type",
         )
     component = {"type": own["type"], "args": args}
-    if look_every is not None:
+    if look_every is not None and kind is not SearchController:
         component = {
             "type": controllers.name_of(RecordChainController),
             "args": {

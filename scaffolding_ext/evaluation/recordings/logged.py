@@ -83,7 +83,11 @@ class LoggedSample:
 
 @dataclass
 class LoggedQuestion:
-    """One question of one run, with its samples in the log's order."""
+    """One question of one run, with its samples in the log's order.
+
+    Attributes:
+        rounds: As `RecordedQuestion` has them.
+    """
 
     id: str
     target: str | None
@@ -91,6 +95,7 @@ class LoggedQuestion:
     run: str = ""
     task: str = ""
     greedy: LoggedSample | None = None
+    rounds: list[int] | None = None
 
 
 @dataclass
@@ -131,6 +136,7 @@ def recording_of(
     """
     left_out: list[str] = []
     kept = [each for each in questions if each.samples]
+    _fill_up([each for each in kept if each.rounds is not None])
     if num_samples is None:
         counts = collections.Counter(len(each.samples) for each in kept)
         num_samples = max(counts, key=lambda number: (counts[number], number), default=1)
@@ -159,6 +165,15 @@ def _kept(
     if len(kept) < len(questions):
         left_out.append(f"{len(questions) - len(kept)} questions {why}")
     return kept
+
+
+def _fill_up(searches: Sequence[LoggedQuestion]) -> None:
+    """Let all searches have as many solutions as the longest: further ones have no answer, and cost nothing."""
+    most = max((len(each.samples) for each in searches), default=0)
+    for each in searches:
+        assert each.rounds is not None
+        each.rounds[-1] = most
+        each.samples += [LoggedSample(None, False, 0) for _ in range(most - len(each.samples))]
 
 
 def _has_tokens(question: LoggedQuestion) -> bool:
@@ -231,6 +246,7 @@ def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -
         looks=_looks(chains, of_looks, of_forced) if chains else None,
         texts=texts,
         greedy=None if greedy is None else _greedy(greedy, of_greedy, right),
+        rounds=question.rounds,
         missing=frozenset(name for name, is_there in has.items() if not is_there),
     )
 

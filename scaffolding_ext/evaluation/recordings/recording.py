@@ -74,6 +74,8 @@ class RecordedQuestion:
         looks: The looks at each sample's chain.
         texts: Text of each sample.
         greedy: The greedy answer.
+        rounds: Of a search, whose solutions are the samples, in the order of their ends: the number of solutions after
+            each round that a stop can end, rising to `num_samples`. None: the samples are independent.
         missing: Columns that the log lacks for this question.
     """
 
@@ -91,6 +93,7 @@ class RecordedQuestion:
     looks: Sequence[Looks] | None = None
     texts: Sequence[str] | None = None
     greedy: GreedySample | None = None
+    rounds: Sequence[int] | None = None
     missing: frozenset[Column] = frozenset()
 
     @property
@@ -145,6 +148,11 @@ class Recording:
     def measure(self) -> Measure:
         """What `correct` says: `"accuracy"` where all questions have targets, else `"agreement"` with the full vote."""
         return "agreement" if "targets" in self.missing else "accuracy"
+
+    @property
+    def is_of_searches(self) -> bool:
+        """Whether the samples of a question are solutions of one search, which stay in their order."""
+        return any(question.rounds is not None for question in self.questions)
 
     @property
     def runs(self) -> list[str]:

@@ -1,7 +1,8 @@
-"""The run folders of `scaffolding-ext eval`: epochs, the kept samples of a vote, or recorded chains."""
+"""The run folders of `scaffolding-ext eval`: epochs, the kept samples of a vote, recorded chains, or searches."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from scaffolding_ext.stack.load import load_config
 def read_run(samples: Path) -> list[LoggedQuestion]:
     """The questions of a run: the epochs of an id are its samples, or the samples that a vote of one epoch kept.
 
-    Failed requests are left out. Where chains were recorded (`RecordChainController`), each sample has its looks.
+    Of a search the first epoch counts, and the solutions of its tree are the samples. Failed requests are left out.
+    Where chains were recorded (`RecordChainController`), each sample has its looks.
 
     Args:
         samples: The run's `samples.jsonl`.
@@ -28,10 +30,16 @@ def read_run(samples: Path) -> list[LoggedQuestion]:
     run = samples.parent.resolve().name
     questions: dict[str, LoggedQuestion] = {}
     epochs: dict[str, list[tuple[int, list[LoggedSample]]]] = {}
+    searches: dict[str, tuple[list[LoggedSample], list[int]]] = {}
     for record in each_record(samples):
         if record.error is None:
             questions.setdefault(record.id, LoggedQuestion(record.id, record.target, run=run, task=record.kind or ""))
             epochs.setdefault(record.id, []).append((record.epoch, _samples(record, samples)))
+            if record.id not in searches and (search := _search(record)) is not None:
+                searches[record.id] = search
+    for identity, (own, rounds) in searches.items():
+        questions[identity].samples, questions[identity].rounds = own, rounds
+        del epochs[identity]
     for identity, found in epochs.items():
         for _, own in sorted(found, key=lambda each: each[0]):
             questions[identity].samples += own
@@ -79,6 +87,49 @@ def _samples(record: Record, path: Path) -> list[LoggedSample]:
             chain=chain,
         )
     ]
+
+
+def _search(record: Record) -> tuple[list[LoggedSample], list[int]] | None:
+    """The solutions of a search in the order of their ends, and their number after each round that a stop can end.
+
+    A solution has its share of the tokens that were decoded since the round before, for whatever purpose. Of a search
+    that grows, the rounds are its widths.
+    """
+    trace = record.trace
+    answer = next((event for event in trace if event["event"] == "answer" and "values" in event), None)
+    if answer is None:
+        return None
+    ends = {tuple(path): number for number, path in enumerate(answer["paths"])}
+    lengths: dict[tuple[int, ...], int] = {}
+    spent = num_ended = 0
+    rounds, widths = [(0, 0)], []
+    for event in trace:
+        if event["event"] == "branches":
+            steps = zip(map(tuple, event["paths"]), event["num_tokens"], event["finish_reasons"], strict=True)
+            for path, num_tokens, reason in steps:
+                spent += num_tokens - lengths.get(path, lengths.get(path[:-1], 0))
+                lengths[path] = num_tokens
+                num_ended += path in ends and reason is not None
+            rounds.append((num_ended, spent))
+        elif event["event"] == "width":
+            widths.append(rounds[-1])
+    decoded = record.ledger["total"]["decoded"]
+    closing = [(0, 0), *widths, rounds[-1]] if widths else rounds
+    closing[-1] = len(ends), spent
+    samples, sizes = [], []
+    for (before, spent_before), (size, spent_then) in itertools.pairwise(closing):
+        if size > before:
+            cost = (spent_then - spent_before) * decoded / max(1, spent) / (size - before)
+            sizes.append(size)
+            samples += [
+                LoggedSample(answer["answers"][at], None, round(cost), reward=_share(answer["values"][at]))
+                for at in range(before, size)
+            ]
+    return samples, sizes
+
+
+def _share(value: float) -> float | None:
+    return value if 0 <= value <= 1 else None
 
 
 def _chain(record: Record, path: Path) -> LoggedChain | None:

@@ -49,6 +49,7 @@ class EndedSamples:
         weights: What its vote weighs, by the name of the weight; a weight that was not recorded is not there.
         rewards: Reward in [0, 1]; None where there is none.
         probabilities: Probability of the asked answer; None where the chain was not asked.
+        round_ends: Number of samples after the round of each sample; None where samples are independent.
     """
 
     classes: Ints
@@ -59,6 +60,7 @@ class EndedSamples:
     weights: Mapping[str, Floats]
     rewards: Floats | None = None
     probabilities: Floats | None = None
+    round_ends: Ints | None = None
 
 
 def whole_samples(recording: Recording, price: Price | None = None) -> EndedSamples:
@@ -72,8 +74,9 @@ def whole_samples(recording: Recording, price: Price | None = None) -> EndedSamp
         "kept": decoded,
         "blocks": decoded,
         "nothing": decoded + prompts[:, None],
-        "critical": decoded,
     }
+    if not recording.is_of_searches:  # a solution of a search has a share of its round's tokens, and no length
+        costs["critical"] = decoded
     once: dict[Cost, Floats] = {"kept": prompts, "blocks": prompts}
     if price is not None:
         costs["dollars"] = (decoded * price.decoded + prompts[:, None] * price.cached) / 1e6
@@ -91,7 +94,14 @@ def whole_samples(recording: Recording, price: Price | None = None) -> EndedSamp
         weights_of(recording, tokens, rewards),
         rewards,
         probabilities_of(recording),
+        _round_ends(recording) if recording.is_of_searches else None,
     )
+
+
+def _round_ends(recording: Recording) -> Ints:
+    index = np.arange(recording.num_samples)
+    rounds = [np.array(each.rounds or [recording.num_samples]) for each in recording.questions]
+    return np.stack([sizes[np.searchsorted(sizes, index, side="right")] for sizes in rounds])
 
 
 def weights_of(recording: Recording, tokens: Ints, rewards: Floats | None) -> dict[str, Floats]:
@@ -104,7 +114,7 @@ def weights_of(recording: Recording, tokens: Ints, rewards: Floats | None) -> di
     probabilities = probabilities_of(recording)
     if probabilities is not None:
         weights["answer_probability"] = probabilities
-    if "tokens" not in recording.missing:
+    if "tokens" not in recording.missing and not recording.is_of_searches:
         weights["shortness"] = tokens.min(axis=1, keepdims=True) / np.maximum(1, tokens)
     return weights
 

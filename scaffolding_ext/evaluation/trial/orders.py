@@ -35,6 +35,11 @@ def draw_orders(num_questions: int, num_samples: int, rng: np.random.Generator, 
     return np.argsort(rng.random((num_orders, num_questions, num_samples)), axis=-1, kind="stable")
 
 
+def as_recorded(num_questions: int, num_samples: int) -> Ints:
+    """The one order of samples that are not independent, in the shape of `draw_orders`."""
+    return np.broadcast_to(np.arange(num_samples), (1, num_questions, num_samples))
+
+
 class States(NamedTuple):
     """The states of all votes so far.
 

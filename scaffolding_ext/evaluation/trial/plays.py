@@ -19,13 +19,13 @@ from scaffolding_ext.evaluation.trial.chains import Cut, Ending, Whole, ended_sa
 from scaffolding_ext.evaluation.trial.choice import NUM_FOLDS, Candidates, Goal, cross_fitted
 from scaffolding_ext.evaluation.trial.ended import PATHS, Cost, EndedSamples, Floats, Ints, Price, whole_samples
 from scaffolding_ext.evaluation.trial.limits import CountPolicy, samples_until_settled
-from scaffolding_ext.evaluation.trial.orders import OrderedVotes, draw_orders
+from scaffolding_ext.evaluation.trial.orders import OrderedVotes, as_recorded, draw_orders
 from scaffolding_ext.evaluation.trial.space import (
     Setting,
     first_to_try,
     labelled_votes,
-    numbers_to_try,
     rules_to_try,
+    sizes_to_try,
     votes_over,
 )
 from scaffolding_ext.evaluation.trial.vote_replay import Played, first_to_finish, outcome, play
@@ -96,7 +96,8 @@ class Trial:
         if cost not in samples.costs:
             lacking = "a price: give --price" if cost == "dollars" else f"{cost}: record it, or take another cost"
             raise ConfigError(f"is {cost!r}, and the recording has no {lacking}", "cost")
-        orders = draw_orders(len(recording.questions), recording.num_samples, self._rng(0))
+        size = len(recording.questions), recording.num_samples
+        orders = as_recorded(*size) if recording.is_of_searches else draw_orders(*size, self._rng(0))
         self.votes = OrderedVotes(samples, orders)
         self._ended: dict[Ending, EndedSamples] = {Whole(): samples}
         self.full_right = self.votes.right[:, -1].astype(float)
@@ -107,7 +108,7 @@ class Trial:
 
     def try_numbers(self) -> None:
         """Play plain votes of fewer samples."""
-        for number in numbers_to_try(self.recording.num_samples):
+        for number in sizes_to_try(self.recording):
             self._add(PLAIN_VOTES, Setting(Whole(), number))
 
     def try_all(self, on_list: Callable[[str], object] = lambda name: None) -> None:
@@ -118,10 +119,11 @@ class Trial:
         """
         self.try_numbers()
         for weight in self.votes.samples.weights.keys() - {"answer_probability"}:  # a look at the end has its cost
-            for number in numbers_to_try(self.recording.num_samples)[:-1]:
-                self._add(f"votes by {weight}", Setting(Whole(), number, weight=weight, plainness=9))
+            for number in sizes_to_try(self.recording):
+                if number > 1:
+                    self._add(f"votes by {weight}", Setting(Whole(), number, weight=weight, plainness=9))
             on_list(weight)
-        for setting in first_to_try(self.recording.num_samples):
+        for setting in [] if self.recording.is_of_searches else first_to_try(self.recording.num_samples):
             self._add("first to finish", setting)
         votes = labelled_votes(self.recording)
         for name, (plainness, rules) in rules_to_try(self.recording, votes).items():
@@ -268,7 +270,7 @@ class Trial:
         cuts = {name: own for name, own in cuts.items() if own}
         return {
             f"all {num_samples} samples": self.full,
-            "one sample": self.play(Setting(Whole(), 1)),
+            **({} if self.recording.is_of_searches else {"one sample": self.play(Setting(Whole(), 1))}),
             **self._greedy(),
             "fewer samples, all drawn": self.judged(goal, plain),
             **({"all, best cut": self.judged(goal, cuts)} if cuts else {}),

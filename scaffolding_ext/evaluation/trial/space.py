@@ -62,6 +62,14 @@ class Setting:
         return {"type": allocation_rules.name_of(type(self.rule)), "args": self.rule.settings()}
 
 
+def sizes_to_try(recording: Recording) -> list[int]:
+    """Numbers of samples from all of them down to one; of searches that grow, their widths."""
+    if not recording.is_of_searches:
+        return numbers_to_try(recording.num_samples)
+    rounds = {tuple(each.rounds or ()) for each in recording.questions}
+    return sorted(rounds.pop(), reverse=True) if len(rounds) == 1 else [recording.num_samples]
+
+
 def numbers_to_try(num_samples: int, most: int = _MOST_NUMBERS) -> list[int]:
     """Numbers of samples from all of them down to one: at most so many."""
     if num_samples <= most:
@@ -107,7 +115,8 @@ def rules_to_try(recording: Recording, votes: Sequence[LabelledVote]) -> dict[st
         for number, (title, settings) in enumerate(kind.settings_to_try(votes).items()):
             rules = [kind(**args) for args in settings]
             needed = set().union(*(rule.looks_at for rule in rules))
-            if not any(lacking.get(each) in recording.missing for each in needed):
+            unseen = recording.missing | ({"tokens"} if recording.is_of_searches else set())
+            if not any(lacking.get(each) in unseen for each in needed):
                 lists[title] = RuleList(10 * kind.plainness + number, rules)
     return lists
 

@@ -12,20 +12,25 @@ from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingCont
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController, QueueAwareController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.tree.search import SearchController
+from scaffolding_ext.controllers.tree.select import Vote as VoteSelector
+from scaffolding_ext.controllers.tree.stops import Agreement, Unchanged
 from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.vote.weights import UniformWeight
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.recordings.draw import NEVER
 from scaffolding_ext.evaluation.recordings.recording import Recording
 from scaffolding_ext.evaluation.trial.chains import Cut, Ending, Stopped, Whole
 from scaffolding_ext.evaluation.trial.plays import TableRow, Trial
 from scaffolding_ext.evaluation.trial.promise import Promise
 from scaffolding_ext.evaluation.trial.queued import TypedPlan
 from scaffolding_ext.evaluation.trial.space import Setting
-from scaffolding_ext.registry import controllers
+from scaffolding_ext.registry import controllers, search_selectors, search_stops
 from scaffolding_ext.stack.build import build_controller
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig, TunedConfig
 
+MOST_SOLUTIONS = 10**6  # of a search that only its budget ends
 _SERVER = {"base_url": "http://localhost:8000/v1", "model": "MODEL"}
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p")
 
@@ -127,6 +132,8 @@ def setting_of(config: StackConfig) -> Setting:
         ConfigError: The stack is wrong, or nobody can replay it on recorded samples.
     """
     controller = build_controller(config)
+    if type(controller) is SearchController:
+        return _setting_of_search(controller)
     if not isinstance(controller, MajorityVoteController):
         return Setting(_ending_of(config.controller.model_dump()), 1)
     weight = None if isinstance(controller.weight, UniformWeight) else config.controller.args.get("weight")
@@ -175,6 +182,8 @@ def _described(part: Any) -> dict[str, Any]:
 
 def controller_of(setting: Setting, base: ComponentConfig | None) -> dict[str, Any]:
     """The controller that runs a setting, as a stack file has it; its samples are those of the base."""
+    if base is not None and controllers.resolve(base.type) is SearchController:
+        return _search(setting, base)
     sample = _ended(_sample(base), setting.ending)
     if setting.num_samples == 1:
         return sample
@@ -185,6 +194,38 @@ def controller_of(setting: Setting, base: ComponentConfig | None) -> dict[str, A
         "type": controllers.name_of(MajorityVoteController),
         "args": {**args, "generation_controller": sample},
     }
+
+
+def _search(setting: Setting, base: ComponentConfig) -> dict[str, Any]:
+    """The base's search, which ends and votes as the setting says."""
+    args: dict[str, Any] = {key: value for key, value in base.args.items() if key != "stop"}
+    weight = "uniform" if setting.weight is None else "score"
+    args["selector"] = {"type": search_selectors.name_of(VoteSelector), "args": {"weight": weight}}
+    widths = args.get("widths") or ()
+    if setting.rule is not None:
+        args["stop"] = {"type": search_stops.name_of(Agreement), "args": {"rule": setting.rule_config()}}
+    elif widths:
+        args |= {"widths": [width for width in widths if width <= setting.num_samples], "stop": NEVER}
+    return {"type": base.type, "args": args}
+
+
+def _setting_of_search(search: SearchController) -> Setting:
+    """What a search that votes and stops by agreement does with its solutions.
+
+    Raises:
+        ConfigError: Its selector or its stop is another.
+    """
+    stops = search.stops
+    rule = stops[0].rule if len(stops) == 1 and isinstance(stops[0], Agreement) else None
+    never = all(isinstance(stop, Unchanged) and stop.rounds == NEVER["args"]["rounds"] for stop in stops)
+    if not isinstance(search.selector, VoteSelector) or search.selector.weight == "visits" or not (rule or never):
+        raise ConfigError(
+            "is a search that replay cannot play: give stop {type: agreement}, or none, and selector vote with the "
+            "weight score or uniform",
+            "controller.args",
+        )
+    weight = "reward" if search.selector.weight == "score" else None
+    return Setting(Whole(), search.strategy.most_leaves or MOST_SOLUTIONS, rule, weight)
 
 
 def _sample(base: ComponentConfig | None) -> dict[str, Any]:

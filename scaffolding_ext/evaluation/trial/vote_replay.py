@@ -43,13 +43,19 @@ class DrawnRound(NamedTuple):
 
 
 def rounds_of(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) -> Iterator[DrawnRound]:
-    """What a rule draws of every order of every question, round by round; None draws all samples at once."""
+    """What a rule draws of every order of every question, round by round; None draws all samples at once.
+
+    A rule on a search is asked after each of the search's rounds, whatever it would draw.
+    """
     drawn = np.zeros(len(votes.classes), dtype=np.int64)
     decisions = _Decisions(votes, rule, num_samples)
     active = np.arange(len(drawn))
     while active.size:
         more = decisions.num_more(active, drawn[active])
         active, more = active[more > 0], more[more > 0]
+        if votes.samples.round_ends is not None:
+            last = drawn[active] if rule is not None else drawn[active] + more - 1
+            more = votes.samples.round_ends[active % votes.num_questions, last] - drawn[active]
         yield DrawnRound(active, drawn[active], more)
         drawn[active] += more
 

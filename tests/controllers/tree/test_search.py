@@ -1013,3 +1013,15 @@ def test_an_ended_solution_without_an_answer_is_kept_for_the_forced_one():
 
     assert kept()
     assert not kept(insist_on_answer=False)
+
+
+def test_a_stop_sees_the_answers_that_solutions_are_asked_for(events):
+    """Solutions that their length ends have no answer of their own, and agree once they are asked."""
+    worker = Stepper(num_steps=40)
+    arguments = {"widths": [2, 4], "stop": "certaindex", "budget": 400, "max_tokens": 24}
+    result = searched(SearchController({"type": "BestOfN"}, selector="vote", **arguments), worker)
+    assert [each["enough"] for each in events(result, "width")] == [["Certaindex"]]
+    assert events(result, "answer")[0]["answers"] == ["9", "9"]
+    assert len(events(result, "force")) == 1  # nobody is asked twice
+    result = searched(SearchController({"type": "BestOfN"}, selector="best", **arguments), worker)
+    assert tree_of(result)["num_leaves"] == 4  # where one answer is enough, the leaves have none

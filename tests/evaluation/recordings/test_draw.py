@@ -77,6 +77,8 @@ def test_a_chain_is_looked_at_twice_as_often_as_its_own_rule_looks() -> None:
     assert found.evaluation.epochs == 4
 
 
-def test_a_search_has_no_samples_to_record() -> None:
-    with pytest.raises(ConfigError, match=r"controller\.type: is a SearchController; samples are recorded of"):
-        recording_stack(load_config("configs:search").for_run())
+def test_branches_are_no_samples_to_record() -> None:
+    with pytest.raises(
+        ConfigError, match=r"controller\.type: is a KVShareBranchingController; samples are recorded of"
+    ):
+        recording_stack(load_config("configs:kv_share_branching").for_run())
