@@ -40,11 +40,10 @@ def entropy_certaindex(classes: Sequence[int], min_answers: int = MIN_ANSWERS) -
     Returns:
         1 where all answers are equal, 0 where no two are, and 0 where there are too few answers: nothing agrees yet.
 
-    Reference:
-        Certaindex, section on multi-path algorithms: semantic entropy of the answer clusters, normalised by log n.
+    Reference: Certaindex, section on multi-path algorithms: semantic entropy of the answer clusters, normalised by log
+        n.
 
-    Deviation:
-        n = 1 is 0 / 0 in the paper. It is 0 here, so that no threshold stops a vote on its first sample. Samples
+    Deviation: n = 1 is 0 / 0 in the paper. It is 0 here, so that no threshold stops a vote on its first sample. Samples
         without an answer are left out, as the vote leaves them out: n counts the answers. The paper does not say what
         two equal answers among many samples without one are worth; here it is 0.
     """
@@ -66,11 +65,7 @@ def window_consistency(classes: Sequence[int], window: int) -> float:
     Returns:
         The share, in [0, 1]; 0 where the newest probe has no answer.
 
-    Raises:
-        ValueError: `window` is below 1.
-
-    Reference:
-        Certaindex, section on chain of thought, C_k.
+    Reference: Certaindex, section on chain of thought, C_k.
     """
     require.whole("window", window)
     if not classes or classes[-1] == -1:
@@ -91,8 +86,7 @@ def reward_certaindex(rewards: Sequence[float], aggregation: Literal["mean", "ma
     Raises:
         ValueError: A reward is outside [0, 1], or the aggregation is neither.
 
-    Reference:
-        Certaindex, section on algorithms with a reward model.
+    Reference: Certaindex, section on algorithms with a reward model.
     """
     if aggregation not in ("mean", "max"):
         raise ValueError(f"aggregation is {aggregation!r}; choose mean or max")

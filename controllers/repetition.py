@@ -55,10 +55,9 @@ class Loops:
         line_repeats: The same for cycles of lines; 0 looks for none.
         max_lines: Lines of the longest cycle of lines.
 
-    Reference:
-        Fine and Wilf, "Uniqueness Theorems for Periodic Functions" (1965), on texts that have two periods: the reason
-        why there are few places. Karp and Rabin, "Efficient Randomized Pattern-Matching Algorithms" (1987), search and
-        then verify in the same way, with hashes. Why models loop: Xu et al., "Learning to Break the Loop"
+    Reference: Fine and Wilf, "Uniqueness Theorems for Periodic Functions" (1965), on texts that have two periods: the
+        reason why there are few places. Karp and Rabin, "Efficient Randomized Pattern-Matching Algorithms" (1987),
+        search and then verify in the same way, with hashes. Why models loop: Xu et al., "Learning to Break the Loop"
         (arXiv 2206.02369), and Pipis et al., "Wait, Wait, Wait... Why Do Reasoning Models Loop?" (arXiv 2512.12895).
     """
 

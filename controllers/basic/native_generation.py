@@ -44,9 +44,6 @@ class NativeGenerationController(BaseController):
             but its default) stays. Unlike upstream's, fields whose default is not None (`stop`, `n`, penalties) can be
             set.
         streaming: Whether the output is streamed to the caller as it is generated.
-
-    Raises:
-        ConfigError: A name in `sampling_params` is no sampling field.
     """
 
     def __init__(self, sampling_params: dict[str, Any] | None = None, streaming: bool = False) -> None:

@@ -29,9 +29,6 @@ class ProbeSchedule:
         chunk_size: Tokens of the gap between the first look and the second.
         first_probe: Tokens before the first look, which 0 has before the chain begins; None takes `chunk_size`.
         growth: Each gap is so many times the one before; 1 keeps them equal.
-
-    Raises:
-        ConfigError: `chunk_size` or the growth is below 1, or `first_probe` below 0.
     """
 
     def __init__(self, chunk_size: int = 64, first_probe: int | None = None, growth: float = 1.0) -> None:
@@ -61,9 +58,6 @@ class ThoughtChanges(ProbeSchedule):
     Args:
         step: Tokens between the positions where the chain is read: a change of thought is seen at the next.
         words: Words that begin a new thought; their case counts.
-
-    Raises:
-        ConfigError: `step` is below 1, or there are no words.
     """
 
     def __init__(self, step: int = 16, words: Sequence[str] = TURN_WORDS) -> None:

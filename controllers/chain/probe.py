@@ -234,9 +234,6 @@ def token_entropy(logprobs: Sequence[float]) -> Entropy:
 
     Args:
         logprobs: Natural-log probabilities of the likeliest tokens, at least one, in any order.
-
-    Raises:
-        ValueError: There is none, or one is above 0.
     """
     if not len(logprobs):
         raise ValueError("there are no log-probabilities; at least one is needed")

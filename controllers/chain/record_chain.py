@@ -39,9 +39,6 @@ class RecordChainController(BaseController):
         num_logprobs: Log-probabilities of the token behind closed thinking: with all tokens of the vocabulary its
             entropy is exact, with fewer a lower bound. 0 records no log-probabilities at all, for workers that report
             none.
-
-    Raises:
-        ConfigError: The controller stops no chains, or a number is below 1.
     """
 
     continues_answers = True

@@ -20,8 +20,7 @@ class AdaptiveLevel:
         alpha: Rate to keep, in (0, 1).
         step_len: Step, above 0; larger steps follow drift faster and scatter more. The paper uses 0.005.
 
-    Reference:
-        Gibbs, Candès, "Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021, equation 2 and
+    Reference: Gibbs, Candès, "Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021, equation 2 and
         proposition 4.1.
     """
 
@@ -55,8 +54,7 @@ class AdaptiveLevel:
     def rate_bound(self) -> float:
         """Largest distance of `rate` from `alpha` that the steps allow after this many decisions, whatever the scores.
 
-        Reference:
-            Gibbs, Candès 2021, proposition 4.1: `(max(alpha, 1 - alpha) + step_len) / (n * step_len)`.
+        Reference: Gibbs, Candès 2021, proposition 4.1: `(max(alpha, 1 - alpha) + step_len) / (n * step_len)`.
         """
         if not self.num_decisions:
             return 1.0
@@ -70,9 +68,8 @@ class AdaptiveLevel:
         level against the p-value, so with `d` the distance of the first level from the best one the regret is at most
         `d ** 2 / (2 * step_len) + n * step_len * max(alpha, 1 - alpha) ** 2 / 2`.
 
-        Reference:
-            Gibbs, Candès, "Conformal Inference for Online Prediction with Arbitrary Distribution Shifts", JMLR 2024,
-            equation 3, for the loss; Zinkevich, ICML 2003, theorem 1, for the bound.
+        Reference: Gibbs, Candès, "Conformal Inference for Online Prediction with Arbitrary Distribution Shifts", JMLR
+            2024, equation 3, for the loss; Zinkevich, ICML 2003, theorem 1, for the bound.
         """
         edges = np.arange(_NUM_CELLS + 1) / _NUM_CELLS
         num_below = np.concatenate(([0], np.cumsum(self._counts)))

@@ -65,11 +65,9 @@ class ReflectionWords(TakeOverRule):
     Args:
         words: Words or phrases of reflection; whole words match.
 
-    Reference:
-        Yang et al., "Speculative Thinking": the large model takes over at reflections.
+    Reference: Yang et al., "Speculative Thinking": the large model takes over at reflections.
 
-    Deviation:
-        It looks at a chunk of fixed length, not at paragraphs.
+    Deviation: It looks at a chunk of fixed length, not at paragraphs.
     """
 
     scores_chunks = False
@@ -94,12 +92,11 @@ class SpecReasonMarks(TakeOverRule):
         no_token: Id of the first token of a no.
         answer_tokens: Largest number of tokens of the answer; the target writes them.
 
-    Reference:
-        Pan et al., "SpecReason": the base model marks each step from 0 to 9, and one below the threshold is redone.
+    Reference: Pan et al., "SpecReason": the base model marks each step from 0 to 9, and one below the threshold is
+        redone.
 
-    Deviation:
-        The embedded models follow no instruction but give a verdict on an answer: the mark is the tenth in which P(yes)
-        lies, asked about the answer that the target reads out of the chain so far.
+    Deviation: The embedded models follow no instruction but give a verdict on an answer: the mark is the tenth in which
+        P(yes) lies, asked about the answer that the target reads out of the chain so far.
     """
 
     scores_chunks = False

@@ -64,14 +64,12 @@ def p_values(
     Raises:
         ValueError: If scores are malformed, or random ties have no `rng`.
 
-    Reference:
-        Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", 2005, section 2.2, both kinds; A1,
+    Reference: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", 2005, section 2.2, both kinds; A1,
         equation 12, for where it is applied.
 
-    Deviation:
-        A1's equations 12 and 28 use opposite inequalities. This is that of equation 12, which is right for a
-        nonconformity score; that of equation 28 is right for a conformity score. Its released code
-        leaves out the 1 that counts the score itself, without which the guarantee fails.
+    Deviation: A1's equations 12 and 28 use opposite inequalities. This is that of equation 12, which is right for a
+        nonconformity score; that of equation 28 is right for a conformity score. Its released code leaves out the 1
+        that counts the score itself, without which the guarantee fails.
     """
     ordered = np.sort(checked_values("calibration", calibration))
     values = checked_values("scores", scores)

@@ -19,11 +19,9 @@ _TAIL_SHARE = 0.1
 def mean_nll(logprobs: Sequence[float]) -> float:
     """Mean negative log-likelihood of the tokens, in nats; its exponential is the perplexity, in the same order.
 
-    Reference:
-        A1, equation 11.
+    Reference: A1, equation 11.
 
-    Deviation:
-        The released code leaves the chunk's first token out.
+    Deviation: The released code leaves the chunk's first token out.
     """
     return -float(np.mean(logprobs))
 

@@ -26,8 +26,7 @@ def token_confidence(step: Mapping[int, Any], top_k: int) -> float:
         step: The reported tokens by id, at least one, each with a `logprob`.
         top_k: How many count; all of them where fewer are reported.
 
-    Reference:
-        DeepConf, section 3.
+    Reference: DeepConf, section 3.
     """
     highest = highest_logprobs(step, top_k)
     return -math.fsum(highest) / len(highest)
@@ -40,9 +39,6 @@ def trace_confidence(
 
     Returns:
         The confidence in nats, at least 0.
-
-    Raises:
-        ValueError: The shape is another, there is no token, or a setting is unknown.
     """
     return confidence_of_positions(position_confidences(top_logprobs), aggregate, group_size)
 
@@ -58,11 +54,7 @@ def position_confidences(top_logprobs: npt.ArrayLike) -> npt.NDArray[np.float64]
     Returns:
         Confidences in nats, at least 0, shape [num_tokens].
 
-    Raises:
-        ValueError: The shape is another, or there is no token.
-
-    Reference:
-        DeepConf, section 3.
+    Reference: DeepConf, section 3.
     """
     values = np.asarray(top_logprobs, dtype=float)
     if values.ndim != 2 or not values.size:
@@ -84,11 +76,7 @@ def confidence_of_positions(
     Returns:
         The confidence in nats, at least 0.
 
-    Raises:
-        ValueError: A setting is unknown.
-
-    Reference:
-        DeepConf, section 3.
+    Reference: DeepConf, section 3.
     """
     require.whole("group_size", group_size)
     if aggregate == "mean":
@@ -120,8 +108,7 @@ def filtered_weights(classes: Sequence[int], confidences: Sequence[float], keep_
     Raises:
         ValueError: `keep_share` is out of range, or the lengths differ.
 
-    Reference:
-        DeepConf, sections on confidence filtering and offline thinking.
+    Reference: DeepConf, sections on confidence filtering and offline thinking.
     """
     require.share("keep_share", keep_share)
     if len(confidences) != len(classes):
@@ -139,11 +126,7 @@ def warm_up_threshold(lowest: Sequence[float], keep_share: float) -> float:
         lowest: Lowest group confidence of each trace of the warm-up, in nats, at least one.
         keep_share: eta as a share, in (0, 1]: about this share of the warm-up would have gone on to its end.
 
-    Raises:
-        ValueError: There is no trace, or `keep_share` is out of range.
-
-    Reference:
-        DeepConf, section on online thinking.
+    Reference: DeepConf, section on online thinking.
     """
     if not len(lowest):
         raise ValueError("the warm-up has no traces; at least one is needed")
@@ -159,9 +142,6 @@ class RunningGroupConfidence:
 
     Attributes:
         num_tokens: Tokens so far.
-
-    Raises:
-        ValueError: `group_size` is below 1.
     """
 
     def __init__(self, group_size: int) -> None:

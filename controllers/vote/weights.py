@@ -87,9 +87,8 @@ class UniformWeight(Weight):
 class MeanLogprobWeight(Weight):
     """The geometric mean of the probabilities of a sample's tokens, in [0, 1].
 
-    Reference:
-        Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models", table 1 (normalised
-        weighted sum).
+    Reference: Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models", table 1
+        (normalised weighted sum).
     """
 
     most = 1.0
@@ -110,8 +109,7 @@ class ConfidenceWeight(Weight):
         aggregate: How positions become one figure; see `trace_confidence`.
         group_size: Tokens in a group.
 
-    Reference:
-        Fu et al., "Deep Think with Confidence", section 3.
+    Reference: Fu et al., "Deep Think with Confidence", section 3.
     """
 
     reads_logprobs = True
@@ -161,12 +159,10 @@ class AnswerProbabilityWeight(Weight):
     Args:
         max_tokens: Tokens of the answer that is asked for; at least 1.
 
-    Reference:
-        Taubenfeld et al., "Confidence Improves Self-Consistency in LLMs" (CISC), arXiv 2502.06233: votes weighed by the
-        model's own probability.
+    Reference: Taubenfeld et al., "Confidence Improves Self-Consistency in LLMs" (CISC), arXiv 2502.06233: votes weighed
+        by the model's own probability.
 
-    Deviation:
-        The paper asks for the probability that the answer is right; here it is that of the answer itself.
+    Deviation: The paper asks for the probability that the answer is right; here it is that of the answer itself.
     """
 
     most = 1.0

@@ -78,8 +78,6 @@ def solve(
         alpha: Seconds that an accuracy of 1 is worth, at least 0.
         solver: `"lbfgs"`, or one of the paper's two: `"fixed_point"` (eq. 24) and `"projected_gradient"` (eq. 38).
         rounding: `"best"` of all roundings up and down (eq. 39), or the `"nearest"` whole budgets (eq. 40).
-
-    Raises:
     Reference: arXiv 2601.10274.
     """
     find, whole_of = SOLVERS[require.one_of("solver", solver, SOLVERS)], require.one_of("rounding", rounding, ROUNDINGS)

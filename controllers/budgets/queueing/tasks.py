@@ -78,8 +78,6 @@ class TaskType:
         D: Accuracy without thinking, in [0, 1]; A + D is at most 1.
         t0: Seconds of service without thinking, at least 0.
         c: Seconds a token of thinking, above 0.
-
-    Raises:
     Reference: arXiv 2601.10274, eq. 1 (service) and 2 (accuracy).
     """
 

@@ -110,8 +110,7 @@ def has_stabilised(classes: Sequence[int], window: int, tolerance: float) -> boo
         window: k, probes in a mixture, at least 1; twice as many are needed.
         tolerance: Largest total-variation distance that counts as no movement, in [0, 1).
 
-    Reference:
-        Certaindex, arXiv 2412.20993, appendix E, definition 2.
+    Reference: Certaindex, arXiv 2412.20993, appendix E, definition 2.
     """
     require.whole("window", window)
     require.number("tolerance", tolerance, least=0, below=1)

@@ -85,11 +85,7 @@ def moving_average(values: Sequence[float], smoothing: float) -> Moving:
         values: Oldest first, at least one.
         smoothing: a, the newest value's weight, in (0, 1]; 1 keeps nothing of the others.
 
-    Raises:
-        ValueError: There are no values, or the smoothing is out of range.
-
-    Reference:
-        Wang et al., "Entropy After </Think>", arXiv 2509.26522, the stopping rule.
+    Reference: Wang et al., "Entropy After </Think>", arXiv 2509.26522, the stopping rule.
     """
     require.share("smoothing", smoothing)
     if not len(values):

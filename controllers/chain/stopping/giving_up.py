@@ -109,7 +109,7 @@ def rising_threshold(num_tokens: float, least: float, most: float, midpoint: flo
         midpoint: Tokens at which it is half way.
         steepness: Its rate, in 1 / token; 4 / steepness tokens take it from 12 to 88 % of its way.
 
-    Reference:
-        "Conformal Thinking: Risk Control for Reasoning on a Compute Budget", arXiv 2602.03814, the lower threshold.
+    Reference: "Conformal Thinking: Risk Control for Reasoning on a Compute Budget", arXiv 2602.03814, the lower
+        threshold.
     """
     return least + (most - least) * float(expit(steepness * (num_tokens - midpoint)))

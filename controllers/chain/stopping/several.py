@@ -26,9 +26,6 @@ class SeveralRules(StoppingRule):
 
     Args:
         rules: Rules, or names of rules, at least one.
-
-    Raises:
-        ConfigError: There is none, one is no rule, or two cannot look at one chain.
     """
 
     def __init__(self, rules: Sequence[str | Rule]) -> None:

@@ -47,8 +47,7 @@ class BetaConsistency(SequentialRule):
         confidence: Probability at which to stop, in (0.5, 1).
         min_samples: Samples drawn whatever the confidence, at least 1.
 
-    Deviation:
-        The paper's code integrates numerically; this is the closed form.
+    Deviation: The paper's code integrates numerically; this is the closed form.
     """
 
     confidence: float = 0.95
@@ -80,11 +79,7 @@ class DirichletConsistency(SequentialRule):
     Args:
         confidence: Probability at which to stop, in (0.5, 1).
 
-    Raises:
-        ValueError: The confidence is out of range.
-
-    Deviation:
-        The prior has a place for a class that was not seen yet; without it one sample would be certain.
+    Deviation: The prior has a place for a class that was not seen yet; without it one sample would be certain.
     """
 
     confidence: float = 0.95

@@ -21,8 +21,8 @@ class AgreementDoubling(AllocationRule):
         first: Samples before the first look, at least 1.
         min_answers: Answers that a look must find: so many of the samples, or all of them where there are fewer.
 
-    Reference:
-        `AdaptiveSelfConsistency` of its_hub (Red Hat AI Innovation Team), whose defaults `agreement` and `first` are.
+    Reference: `AdaptiveSelfConsistency` of its_hub (Red Hat AI Innovation Team), whose defaults `agreement` and `first`
+        are.
     """
 
     plainness = 1
@@ -59,11 +59,7 @@ class EarlyStoppingWindow(AllocationRule):
     Args:
         window: Samples drawn at once, at least 2.
 
-    Raises:
-        ValueError: The window is out of range.
-
-    Reference:
-        Li et al., "Escape Sky-high Cost: Early-stopping Self-Consistency for Multi-step Reasoning", ICLR 2024,
+    Reference: Li et al., "Escape Sky-high Cost: Early-stopping Self-Consistency for Multi-step Reasoning", ICLR 2024,
         arXiv 2401.10480.
     """
 

@@ -160,9 +160,6 @@ class SequentialRule(AllocationRule):
             rounds and costs some samples. At least 0.
         give_up: Whether "no answer" may lead while no sample has an answer. The rule then gives a question up once it
             is as certain of "no answer" as it must be of an answer.
-
-    Raises:
-        ValueError: `leap` is out of range.
     """
 
     leap: float = 0.0

@@ -22,9 +22,6 @@ class Even(AllocationRule):
 
     Args:
         num_samples: Samples of every vote, at least 1.
-
-    Raises:
-        ValueError: The number is out of range.
     """
 
     plainness = 0

@@ -18,11 +18,7 @@ class FirstToFinish(AllocationRule):
     Args:
         num_first: Samples that vote, at least 1.
 
-    Raises:
-        ValueError: `num_first` is out of range.
-
-    Reference:
-        Hassid et al., "Don't Overthink it: Preferring Shorter Thinking Chains", arXiv 2505.17813.
+    Reference: Hassid et al., "Don't Overthink it: Preferring Shorter Thinking Chains", arXiv 2505.17813.
     """
 
     plainness = 1

@@ -47,12 +47,10 @@ class LabelledVote:
     def samples_needed(self) -> int | None:
         """The fewest samples from which on the vote is right, at every larger size; None where the full vote is wrong.
 
-        Reference:
-            Fu et al., arXiv 2412.20993: steps to the right answer, of questions that can be solved.
+        Reference: Fu et al., arXiv 2412.20993: steps to the right answer, of questions that can be solved.
 
-        Deviation:
-            The paper counts the steps up to the first right answer. A vote that is right once and then wrong has not
-            arrived there, so here it must stay right.
+        Deviation: The paper counts the steps up to the first right answer. A vote that is right once and then wrong has
+            not arrived there, so here it must stay right.
         """
         counts: Counter[int] = Counter()
         order: dict[int, int] = {}  # the first sample of each class

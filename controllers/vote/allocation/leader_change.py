@@ -84,11 +84,7 @@ def fit_concentration(votes: Sequence[Sequence[int]]) -> float:
     Args:
         votes: Classes of each vote, each with at least one sample; -1 counts as an answer that no other repeats.
 
-    Raises:
-        ValueError: There is no vote.
-
-    Reference:
-        Ewens, "The sampling theory of selectively neutral alleles", 1972: the probability of a partition.
+    Reference: Ewens, "The sampling theory of selectively neutral alleles", 1972: the probability of a partition.
     """
     if not votes:
         raise ValueError("there is no vote to fit; give at least one")
@@ -113,8 +109,7 @@ class LeaderChange(SequentialRule):
         miss: That probability, in [0, 1); at 0 the rule is curtailment.
         concentration: Weight of answers not seen yet, above 0, in votes; `fit_concentration` takes it from data.
 
-    Reference:
-        Ours. The urn is Blackwell and MacQueen's, "Ferguson distributions via Polya urn schemes", 1973.
+    Reference: Ours. The urn is Blackwell and MacQueen's, "Ferguson distributions via Polya urn schemes", 1973.
     """
 
     plainness = 1
@@ -147,8 +142,7 @@ class Curtailment(SequentialRule):
 
     Where votes have weights, each remaining sample counts with the most that a vote can weigh.
 
-    Reference:
-        Curtailed sampling, as in acceptance sampling: Wald, "Sequential Analysis", 1947.
+    Reference: Curtailed sampling, as in acceptance sampling: Wald, "Sequential Analysis", 1947.
     """
 
     plainness = 1

@@ -135,9 +135,6 @@ class DynamicSkyline(AllocationRule):
     Args:
         knobs: Sizes at which to look, rising.
         curves: The curve fitted at each.
-
-    Raises:
-        ValueError: The knobs do not rise, or have not one curve each.
     """
 
     is_fitted = True

@@ -58,8 +58,7 @@ class StaticThreshold(CertaindexRule):
     Args:
         knob: Samples before the look, at least 1.
 
-    Reference:
-        Certaindex, arXiv 2412.20993: the detection knob and the static threshold policy.
+    Reference: Certaindex, arXiv 2412.20993: the detection knob and the static threshold policy.
     """
 
     knob: int = 5
@@ -85,8 +84,7 @@ class ThresholdEvery(CertaindexRule):
     Args:
         step: Samples between looks, at least 1.
 
-    Reference:
-        Certaindex, arXiv 2412.20993: the threshold policy applied every few steps.
+    Reference: Certaindex, arXiv 2412.20993: the threshold policy applied every few steps.
     """
 
     step: int = 5
