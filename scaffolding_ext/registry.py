@@ -385,6 +385,7 @@ take_over_rules = Registry(
         "growing": "scaffolding_ext.controllers.draft_target.growing_rule:GrowingRule",
         "coin": "scaffolding_ext.controllers.draft_target.baselines:Coin",
         "ranking": "scaffolding_ext.controllers.draft_target.baselines:Ranking",
+        "router": "scaffolding_ext.controllers.draft_target.router:Router",
         "reflection_words": "scaffolding_ext.controllers.draft_target.baselines:ReflectionWords",
         "verdict": "scaffolding_ext.controllers.draft_target.baselines:SpecReasonMarks",
     },

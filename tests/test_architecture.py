@@ -57,7 +57,7 @@ INNER_LAYERS = {
         ("traffic",),
         ("run",),
         ("recordings",),
-        ("compare", "calibrate", "trial"),
+        ("compare", "calibrate", "trial", "preflight"),
         ("report",),
     ),
 }

@@ -1,31 +1,15 @@
-"""How long models of a given latency take: by a worker that sleeps, and by arithmetic from what was written."""
+"""A worker that takes as long as a model of a given latency would."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from scaffolding_ext.evaluation.preflight.schedule import Latency
 from scaffolding_ext.protocol import StreamGenerationTask, TaskStatus, Worker
 from scaffolding_ext.protocol.notes import TokenCounts, token_counts_of
 from scaffolding_ext.protocol.worker import WrappingWorker
-
-
-class Latency(NamedTuple):
-    """How long a model takes whose decoding is bound by memory, so that concurrent calls overlap.
-
-    Attributes:
-        pass_s: Seconds of a pass, whatever its tokens: the weights are read once.
-        token_s: Seconds for each token that is read in parallel.
-    """
-
-    pass_s: float
-    token_s: float
-
-    def of(self, counts: TokenCounts) -> float:
-        """Seconds of a call: a pass for each decoded token, one pass for a call that only scores, and the reading."""
-        return self.pass_s * max(1, counts.decoded) + self.token_s * counts.prefilled
 
 
 class SetLatency(WrappingWorker):
@@ -58,52 +42,3 @@ class SetLatency(WrappingWorker):
         self.late_s += max(0.0, -rest)
         await asyncio.sleep(max(0.0, rest))
         return status
-
-
-class Chunk(NamedTuple):
-    """A drafted chunk and what became of it.
-
-    Attributes:
-        chain: Its chain.
-        turn: Its turn.
-        draft_tokens: Tokens drafted.
-        target_tokens: Tokens that the target wrote in its place; 0 where it stands.
-        seconds_waited: From when it was drafted and scored until its decision was acted on.
-    """
-
-    chain: int
-    turn: int
-    draft_tokens: int
-    target_tokens: int
-    seconds_waited: float
-
-
-def scheduled_ends(chunks: Sequence[Chunk], draft: Latency, target: Latency, *, in_step: bool) -> list[float]:
-    """When each chain would end if its models had these latencies, nothing else took time and all calls overlapped.
-
-    Args:
-        chunks: Of all chains of a question.
-        draft: Of the draft.
-        target: Of the target.
-        in_step: Whether chains wait for each other before each decision.
-
-    Returns:
-        Seconds of each chain. An answer that a chain is asked for behind its last chunk is left out.
-    """
-    ends: dict[int, float] = {}
-    decided = 0.0
-    by_turn: dict[int, list[Chunk]] = {}
-    for chunk in chunks:
-        by_turn.setdefault(chunk.turn, []).append(chunk)
-    for turn in sorted(by_turn):
-        drafted = {
-            chunk.chain: ends.get(chunk.chain, 0.0)
-            + draft.of(TokenCounts(chunk.draft_tokens))
-            + target.of(TokenCounts(0, chunk.draft_tokens))
-            for chunk in by_turn[turn]
-        }
-        decided = max(drafted.values())
-        for chunk in by_turn[turn]:
-            written = target.of(TokenCounts(chunk.target_tokens)) if chunk.target_tokens else 0.0
-            ends[chunk.chain] = (decided if in_step else drafted[chunk.chain]) + written
-    return [ends[chain] for chain in sorted(ends)]

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks._lib.lab import MODELS, Lab
-from benchmarks._lib.latency import Chunk, SetLatency
+from benchmarks._lib.latency import SetLatency
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.draft_target.baselines import Coin
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
+from scaffolding_ext.evaluation.preflight.schedule import ScheduledChunk
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Worker
 from scaffolding_ext.protocol.worker import WorkerTag
@@ -47,12 +47,6 @@ class InStep(TakeOverRule):
 
     def figures(self) -> dict[str, Any]:
         return self.rule.figures()
-
-
-class ScoredCoin(Coin):
-    """A coin that has the target score every chunk all the same, so that it costs what a rule by scores costs."""
-
-    scores_chunks = True
 
 
 class Seeded(BaseController):
@@ -104,7 +98,7 @@ class Timed(NamedTuple):
     """
 
     ends: list[float]
-    chunks: list[Chunk]
+    chunks: list[ScheduledChunk]
     seconds: float
     waited: list[float]
     busy: dict[str, Busy]
@@ -116,7 +110,9 @@ class Timed(NamedTuple):
         """As it was stored."""
         ends, chunks, seconds, waited, busy, most_calls, most_tokens = row
         engines = {name: Busy(*done) for name, done in busy.items()}
-        return cls(ends, [Chunk(*chunk) for chunk in chunks], seconds, waited, engines, most_calls, most_tokens)
+        return cls(
+            ends, [ScheduledChunk(*chunk) for chunk in chunks], seconds, waited, engines, most_calls, most_tokens
+        )
 
 
 class Measured(NamedTuple):
@@ -232,7 +228,7 @@ class Timer:
 def _timed(result: ScaffoldingResult, busy: dict[str, Busy], target: BudgetedWorker) -> Timed:
     trace = result.program.trace
     chunks = [
-        Chunk(e["chain"], e["turn"], e["num_draft_tokens"], e["num_target_tokens"], e["seconds_waited"])
+        ScheduledChunk(e["chain"], e["turn"], e["num_draft_tokens"], e["num_target_tokens"], e["seconds_waited"])
         for e in trace
         if e["event"] in ("accept", "take_over")
     ]

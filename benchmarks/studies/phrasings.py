@@ -28,11 +28,11 @@ from benchmarks._lib.lab import Lab
 from benchmarks._lib.phrasings import CHANGES_MEANING, GATE, LEVELS, SIGNALS, TEMPLATES, WORKER, Phraser, Row, shuffled
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
-from benchmarks._lib.separation import auc_over_all, auc_within, resampled_groups
 from scaffolding_ext.controllers.tree.beginnings import hints_of
 from scaffolding_ext.evaluation.calibrate.branching_run import same_answer
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.stats.intervals import Estimate
+from scaffolding_ext.stats.separation import auc_over_all, auc_within, resampled_groups
 from scaffolding_ext.tinylm.steps import FIRST_PASSES
 
 BLOCK = 20  # questions that are run and stored together

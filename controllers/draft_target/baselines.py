@@ -27,12 +27,12 @@ class Coin(TakeOverRule):
 
     Args:
         rate: The probability.
+        scores: Whether the target scores the chunks all the same: what a rule costs that does not look at them.
     """
 
-    scores_chunks = False
-
-    def __init__(self, rate: float = 0.4) -> None:
+    def __init__(self, rate: float = 0.4, scores: bool = False) -> None:
         self.rate = require.number("rate", rate, least=0, most=1)
+        self.scores_chunks = scores
 
     def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
         yield from ()

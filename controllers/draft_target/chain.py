@@ -50,6 +50,7 @@ class DraftTargetChain:
         score: Its nonconformity; None where nothing was written, or chunks are not scored.
         waits_since: When it began to wait, in the program's seconds: when it was drafted and, where chunks are, scored.
         answer: The chain's answer, once it is concluded.
+        is_decided: Whether one model writes the rest, unscored.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class DraftTargetChain:
         self.score: float | None = None
         self.waits_since = self.seconds_drafting = 0.0
         self.answer: str | None = None
+        self.is_decided = False
         self.accepted_scores: list[float] = []
         self._prompt = prompt
         self._draft, self._target, self._score = draft.clone(), target.clone(), score
@@ -122,16 +124,19 @@ class DraftTargetChain:
         self.waits_since = elapsed()
         self.seconds_drafting = self.waits_since - began
 
-    def settle(self, taken_over: bool, priority: float = 0.0) -> ControllerGenerator:
+    def settle(self, taken_over: bool, priority: float = 0.0, is_final: bool = False) -> ControllerGenerator:
         """Keep the drafted chunk, or have the target take over for a chunk.
 
         Args:
             priority: Place among those that wait for the target, from here on: the lower, the sooner.
+            is_final: Whether the same model writes the rest of the chain.
 
         Returns:
             Tokens that the target wrote.
         """
         self._priority = priority
+        if is_final:
+            self.is_decided, self._score = True, None
         chunk, self.draft_chunk = self.draft_chunk, None
         assert chunk is not None, "draft() comes first"
         self.turn += 1
@@ -146,7 +151,8 @@ class DraftTargetChain:
             discard(Purpose.CHAIN, chunk.num_generated, Purpose.REJECTED)
         if self.exit_reason is not None or self.num_tokens >= self._written.max_tokens:
             return 0
-        written = yield from self._write(self._target, self._target_tokens)
+        rest = self._written.max_tokens
+        written = yield from self._write(self._target, rest if is_final else self._target_tokens)
         self._keep(written)
         return written.num_tokens
 

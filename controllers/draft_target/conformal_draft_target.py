@@ -244,7 +244,7 @@ class ConformalDraftTargetController(BaseController):
         began = elapsed()
         seconds_waited = began - chain.waits_since
         figures["seconds_waited"] = round(seconds_waited, 6)
-        num_target_tokens = yield from chain.settle(decision.taken_over, decision.priority)
+        num_target_tokens = yield from chain.settle(decision.taken_over, decision.priority, decision.is_final)
         record("take_over" if decision.taken_over else "accept", **figures, num_target_tokens=num_target_tokens)
         rejected = decision.taken_over and self.setting.on_reject == "resample"
         level, num_calibration = decision.figures.get("alpha"), decision.figures.get("num_calibration")
@@ -271,7 +271,10 @@ class ConformalDraftTargetController(BaseController):
                 yield from self._advance(chain, decision)
             if chain.exit_reason is not None:
                 return
-            (decision,) = yield from rule.decide([chain], [rng])
+            if chain.is_decided:
+                decision = Decision(False, {})
+            else:
+                (decision,) = yield from rule.decide([chain], [rng])
 
     def _vote(
         self, task: GenerationTask, chains: list[DraftTargetChain], figures: dict[str, Any]

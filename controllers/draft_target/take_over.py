@@ -20,11 +20,13 @@ class Decision(NamedTuple):
     Attributes:
         taken_over: Whether the target writes instead of it, or behind it.
         priority: Place of the chain among those that wait for the target: the lower, the sooner.
+        is_final: Whether it holds for the rest of the chain: one model writes on alone, and nothing more is scored.
     """
 
     taken_over: bool
     figures: dict[str, Any]
     priority: float = 0.0
+    is_final: bool = False
 
 
 class TakeOverRule(ABC):

@@ -10,41 +10,21 @@ import numpy as np
 import pytest
 
 from benchmarks._lib import latency, roofline, timing
+from scaffolding_ext.controllers.draft_target.baselines import Coin
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.evaluation.preflight.schedule import Latency, ScheduledChunk
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import ScriptedWorker
 
 pytest.importorskip("torch")
 
 
-def test_a_call_costs_a_pass_for_each_decoded_token_and_one_to_score() -> None:
-    model = latency.Latency(pass_s=2.0, token_s=0.5)
-    assert model.of(TokenCounts(decoded=3, prefilled=4, reused=9)) == 8.0
-    assert model.of(TokenCounts(decoded=0, prefilled=4)) == 4.0
-
-
-def test_the_schedule_in_step_waits_for_the_slowest_and_asynchronous_chains_do_not() -> None:
-    draft, target = latency.Latency(1.0, 0.0), latency.Latency(4.0, 0.5)
-    chunks = [
-        latency.Chunk(chain=0, turn=0, draft_tokens=2, target_tokens=3, seconds_waited=0.0),
-        latency.Chunk(chain=1, turn=0, draft_tokens=2, target_tokens=0, seconds_waited=0.0),
-        latency.Chunk(chain=0, turn=1, draft_tokens=2, target_tokens=0, seconds_waited=0.0),
-        latency.Chunk(chain=1, turn=1, draft_tokens=4, target_tokens=0, seconds_waited=0.0),
-        latency.Chunk(chain=1, turn=2, draft_tokens=2, target_tokens=0, seconds_waited=0.0),
-    ]
-    # Two tokens are drafted and scored in 2 + (4 + 1) = 7, four in 4 + (4 + 2) = 10; the target writes three in 12.
-    assert latency.scheduled_ends(chunks, draft, target, in_step=False) == [7 + 12 + 7, 7 + 10 + 7]
-    # At the second turn all wait for the chain that the target wrote: until 7 + 12 + 7.
-    assert latency.scheduled_ends(chunks, draft, target, in_step=True) == [26, 26 + 7]
-
-
 def test_a_worker_with_a_latency_answers_as_its_worker_and_says_what_was_set() -> None:
     inner = ScriptedWorker("four")
     inner.tokenizer_fingerprint = "fingerprint"  # type: ignore[attr-defined]
-    worker = latency.SetLatency(inner, latency.Latency(0.0, 0.001))
+    worker = latency.SetLatency(inner, Latency(0.0, 0.001))
     task = GenerationTask(input_str="ab", max_tokens=4)
     asyncio.run(worker.run_task(task))
     assert (task.output_str, worker.tokenizer_fingerprint) == ("four", "fingerprint")
@@ -76,7 +56,7 @@ def test_a_rule_in_step_decides_the_same() -> None:
         chunks = [e for e in trace if e["event"] in ("accept", "take_over")]
         return sorted((e["chain"], e["turn"], e["event"], e["score"], e["num_target_tokens"]) for e in chunks)
 
-    coin = timing.ScoredCoin(0.5)
+    coin = Coin(0.5, scores=True)
     in_step = timing.InStep(coin)
     assert decided(coin) == decided(in_step)
     assert {event for _, _, event, *_ in decided(coin)} == {"accept", "take_over"}
@@ -85,6 +65,6 @@ def test_a_rule_in_step_decides_the_same() -> None:
 
 
 def test_what_was_timed_comes_back_from_the_store() -> None:
-    chunk, busy = latency.Chunk(0, 0, 4, 6, 0.5), timing.Busy(0.5, 3, 2, 1)
+    chunk, busy = ScheduledChunk(0, 0, 4, 6, 0.5), timing.Busy(0.5, 3, 2, 1)
     timed = timing.Timed([1.0], [chunk], 1.5, [0.0], {"draft": busy}, 4, 90)
     assert timing.Timed.from_json(json.loads(json.dumps(timed))) == timed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks._lib import separation
+from scaffolding_ext.stats import separation
 
 
 def test_auc_is_the_share_of_pairs_in_the_right_order() -> None:

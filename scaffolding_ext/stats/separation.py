@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
 
 from scaffolding_ext.stats.intervals import Estimate
 
@@ -19,11 +18,14 @@ NUM_RESAMPLES = 1000
 
 def auc(scores: Floats, labels: Bools) -> float:
     """Probability that a positive scores above a negative, ties half; 0.5 where one of the classes is empty."""
-    num_positive, num_negative = int(labels.sum()), int((~labels).sum())
-    if num_positive == 0 or num_negative == 0:
+    negatives, positives = np.sort(scores[~labels]), scores[labels]
+    if not len(negatives) or not len(positives):
         return 0.5
-    ranks = rankdata(scores)
-    return float((ranks[labels].sum() - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative))
+    sides: tuple[Integers, Integers] = (
+        np.searchsorted(negatives, positives, "left"),
+        np.searchsorted(negatives, positives, "right"),
+    )
+    return float(sum(side.sum() for side in sides) / (2 * len(negatives) * len(positives)))
 
 
 def auc_over_all(scores: Floats, labels: Bools, questions: Integers) -> Estimate:
