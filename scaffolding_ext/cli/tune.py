@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import textwrap
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from click.core import ParameterSource
 
 from scaffolding_ext.cli.options import (
     SIGNAL_EXIT,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from scaffolding_ext.evaluation.trial.ended import Price
     from scaffolding_ext.evaluation.trial.plays import Trial
 
+_PREFLIGHT_QUESTIONS, _PREFLIGHT_CHAINS = "50", 8
 _COSTS = ("decoded", "computed", "dollars", "seconds", "critical", "queue")
 _CACHES = ("kept", "blocks", "nothing")
 
@@ -198,6 +201,21 @@ def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> flo
     help="Without a LOG: folder of the samples; what it has of them is not drawn again.",
 )
 @for_queue_options
+@click.option(
+    "--preflight",
+    is_flag=True,
+    help="Say whether a second model or a judge pays, before anything is calibrated: of the stack of --config, run on "
+    "the first 50 questions (--limit), or of recorded runs of draft and target.",
+)
+@click.option(
+    "--rate",
+    "rates",
+    type=Finite(0, 1, min_open=True, max_open=True),
+    multiple=True,
+    default=(0.2, 0.4),
+    show_default=True,
+    help="For --preflight: share of the chunks that the target takes over; may be repeated.",
+)
 @click.option("--output_path", type=OutputPath(), help="Write the chosen stack.")
 @click.option("--report_path", type=OutputPath(), help="Write one self-contained HTML page.")
 @click.option("--plot_path", type=OutputPath(), help="Write a picture of the frontier.")
@@ -215,6 +233,8 @@ def tune(
     num_logprobs: int,
     store: Path | None,
     for_queue: ForQueue,
+    preflight: bool,
+    rates: tuple[float, ...],
     output_path: Path | None,
     report_path: Path | None,
     plot_path: Path | None,
@@ -231,6 +251,7 @@ def tune(
       scaffolding-ext tune logs/gpqa.eval --output_path stack.yaml --report_path tuned.html
       scaffolding-ext replay logs/other.eval --config stack.yaml
       scaffolding-ext tune --config my.yaml --dataset problems.jsonl --samples 16 --look_every 64 --store runs/samples
+      scaffolding-ext tune --preflight --config configs:conformal_draft_target
     """
     from scaffolding_ext.evaluation.trial.choice import Cheapest, MostAccurate
     from scaffolding_ext.evaluation.trial.picture import draw_trial
@@ -243,6 +264,10 @@ def tune(
     ctx = click.get_current_context()
     if confidence is not None and (budget is not None or not 0 < max_loss < 100):
         raise click.UsageError("--confidence needs a --max_loss above 0, and no --budget", ctx)
+    if preflight:
+        is_given = ctx.get_parameter_source("samples") is not ParameterSource.DEFAULT
+        _preflight(ctx, logs, source, dataset, limit, samples if is_given else _PREFLIGHT_CHAINS, rates, as_json)
+        return
     is_for_queue = logs.cost == "queue"
     if is_for_queue and (
         confidence is not None or budget is not None or report_path is not None or plot_path is not None
@@ -302,6 +327,43 @@ def tune(
     if promise is not None and promise.setting is None:
         click.echo(f"Error: {promise}.", err=True)
         ctx.exit(1)
+
+
+def _preflight(
+    ctx: click.Context,
+    logs: Logs,
+    source: str | None,
+    dataset: str | None,
+    limit: str | None,
+    num_chains: int,
+    rates: Sequence[float],
+    as_json: bool,
+) -> None:
+    """Print the findings of a pre-flight: on recorded runs, or on the stack."""
+    from scaffolding_ext.evaluation.preflight.arms import RECORDED_PRICE, read_runs
+    from scaffolding_ext.evaluation.preflight.preflight_text import document_of, text_of
+    from scaffolding_ext.evaluation.preflight.worth import find
+
+    if logs.paths:
+        arms, price = [read_runs(path) for path in logs.paths], RECORDED_PRICE
+    elif source is not None:
+        from scaffolding_ext.evaluation.preflight.live import run_arms
+        from scaffolding_ext.evaluation.run.datasets import load_dataset
+
+        config, data = config_with_dataset(source, dataset, given("evaluation.", limit=limit))
+        examples = load_dataset(**data.model_dump(), limit=limit or _PREFLIGHT_QUESTIONS)
+        arms, price = run_arms(
+            config,
+            examples,
+            alphas=rates,
+            num_chains=num_chains,
+            clock=time.perf_counter,
+            say=lambda message: click.echo(message, err=True),
+        )
+    else:
+        raise click.UsageError("give --config, or a LOG of draft and target with --preflight", ctx)
+    found = find(arms, price, rates)
+    click.echo(json.dumps(document_of(found)) if as_json else text_of(found))
 
 
 def _drawn(

@@ -179,3 +179,25 @@ def test_without_a_log_and_a_stack_there_is_nothing_to_read() -> None:
     result = run("tune")
     assert result.exit_code == 2
     assert "give a LOG, or --config and --store" in " ".join(result.output.split())
+
+
+def test_a_preflight_reads_recorded_runs_of_draft_and_target(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    rng = np.random.default_rng(0)
+    answers = [r"\boxed{1}" if rng.random() < 0.6 else r"\boxed{0}" for _ in range(40)]
+    turns = [[{"draft": answer, "ppl": 1 + rng.random(), "target": None}] for answer in answers]
+    rows = [{"question": f"q{n // 4}", "answer": "1", "turns": own} for n, own in enumerate(turns)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    page = run("tune", "--preflight", path, "--rate", 0.3)
+    assert page.exit_code == 0, page.output
+    assert "score knows chains:     no" in page.output
+    assert "not recorded: the target alone" in page.output
+    found = json.loads(run("tune", "--preflight", path, "--rate", 0.3, "--json").output)
+    assert found["num_questions"] == 10
+    assert [each["alpha"] for each in found["one_calibration"]] == [0.3]
+
+
+def test_a_preflight_needs_a_stack_or_recorded_runs() -> None:
+    result = run("tune", "--preflight")
+    assert result.exit_code == 2
+    assert "give --config, or a LOG of draft and target" in result.output

@@ -66,6 +66,11 @@ class ComparedChain(NamedTuple):
     confidence: float | None = None
 
     @property
+    def first_score(self) -> float | None:
+        """The score of its first chunk, which a router reads."""
+        return self.chunks[0].score if self.chunks else None
+
+    @property
     def score(self) -> float | None:
         """The mean score of its chunks; None where none was scored."""
         scores = [chunk.score for chunk in self.chunks if chunk.score is not None]
@@ -93,6 +98,10 @@ class SecondsPerToken(NamedTuple):
             + self.scored * chain.num_scored
             + self.judged * chain.num_judged
         )
+
+
+# Of recorded runs, whose times nobody split by role: an 8B model beside one of 32B, both bound by reading weights.
+RECORDED_PRICE = SecondsPerToken(draft=0.25, target=1.0, scored=0.013, judged=0.0, unit="target tokens")
 
 
 class Arm:

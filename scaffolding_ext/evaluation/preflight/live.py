@@ -32,7 +32,7 @@ from scaffolding_ext.evaluation.run.scoring import score as scored
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Worker
 from scaffolding_ext.protocol.task_results import mean_token_probability, sampled_logprobs
-from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for, worker_key
+from scaffolding_ext.protocol.worker import WorkerTag, worker_for, worker_key
 from scaffolding_ext.request.program import elapsed, record
 from scaffolding_ext.stack.build import build_stack
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
@@ -49,6 +49,8 @@ class RunArms(NamedTuple):
 
 class _JudgedChains(BaseController):
     """The chains of a draft/target controller, each with a judge's verdict about it."""
+
+    required_tags: tuple[WorkerTag, ...] = ()  # its sub-controllers have theirs
 
     def __init__(self, controller: ConformalDraftTargetController, judge: RewardController) -> None:
         super().__init__()
@@ -73,6 +75,8 @@ class _JudgedChains(BaseController):
 
 class _JudgedSamples(BaseController):
     """Samples of a controller, each with a judge's verdict about it."""
+
+    required_tags: tuple[WorkerTag, ...] = ()  # its sub-controllers have theirs
 
     def __init__(self, generation_controller: Controller, judge: Controller, num_samples: int) -> None:
         super().__init__()
@@ -281,4 +285,5 @@ def _fitted(arms: Sequence[Arm], seconds: Floats, judging: Floats) -> SecondsPer
     rows = np.array([[sum(getattr(chain, name) for chain in arm.chains) for name in names] for arm in arms], float)
     found, _ = nnls(rows[:, :3] / (seconds - judging)[:, None], np.ones(len(rows)))
     num_judged = float(rows[:, 3].sum())
-    return SecondsPerToken(*found.tolist(), float(judging.sum()) / num_judged if num_judged else 0.0)
+    draft, target, scored_token = (float(each) for each in found)
+    return SecondsPerToken(draft, target, scored_token, float(judging.sum()) / num_judged if num_judged else 0.0)

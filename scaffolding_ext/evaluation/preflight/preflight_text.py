@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scaffolding_ext.evaluation.preflight.arms import TARGET_ALONE
-from scaffolding_ext.evaluation.preflight.findings import ArmForecast, PreflightFindings, SignalQuality
+from scaffolding_ext.evaluation.preflight.worth import ArmForecast, PreflightFindings, SignalQuality
 from scaffolding_ext.evaluation.tables import amount
 from scaffolding_ext.stats.intervals import Estimate
 
@@ -23,8 +23,8 @@ def gates_of(found: PreflightFindings) -> dict[str, bool]:
     for name, signal in (("score knows chains", found.score), ("verdict knows chains", found.verdict)):
         if signal is not None:
             gates[name] = signal.within.low > 0.5
-    if found.score is not None:
-        gates["score knows questions"] = found.score.across.low > 0.5
+    if found.first_score is not None:
+        gates["score knows questions"] = found.first_score.across.low > 0.5
     for name, begins in (("take-over pays", "draft/target"), ("router pays", "router"), ("judge pays", ", ")):
         own = [each.pays for each in found.forecasts if begins in each.name and _is_of(name, each)]
         told = [pays for pays in own if pays is not None]
@@ -60,7 +60,8 @@ def text_of(found: PreflightFindings) -> str:
             f"{_cut(f'{arm.name}, {arm.num_chains} chains'):32}" + "".join(f"{amount(each):>9}" for each in sums)
         )
     lines += ["", f"{'AUC for a right answer':32}{'within a question':>24}{'across':>24}"]
-    for name, signal in (("score of the chunks", found.score), ("verdict", found.verdict)):
+    signals = (("score of the chunks", found.score), ("first chunk's score", found.first_score))
+    for name, signal in (*signals, ("verdict", found.verdict)):
         if signal is not None:
             lines.append(f"{name:32}{_auc(signal.within):>24}{_auc(signal.across):>24}")
     if found.coins:
@@ -77,8 +78,8 @@ def text_of(found: PreflightFindings) -> str:
         gain = "" if each.gain is None else _points(each.gain)
         cost = amount(each.cost)
         lines.append(f"{_cut(each.name):32}{each.num_chains:>3}{_percent(each.accuracy):>19}{cost:>9}{gain:>17}")
-    lines.append(f"cost: {'seconds' if unit == 's' else unit} of all models for a question; the last column is points")
-    lines.append("above votes of the target alone (of the samples, without a target) at the same cost.")
+    lines.append(f"cost: {'seconds' if unit == 's' else unit} of all models for a question. Last column: points above")
+    lines.append("votes of the target alone (without a target: of the samples) at this cost.")
     if found.completion is not None:
         alone, in_step, large = found.completion
         lines.append(
@@ -102,6 +103,7 @@ def document_of(found: PreflightFindings) -> dict[str, Any]:
         "num_questions": len(found.arms[0].by_question),
         "price": found.price._asdict(),
         "score": _signal(found.score),
+        "first_score": _signal(found.first_score),
         "verdict": _signal(found.verdict),
         "decided_by_coin": found.coins,
         "one_calibration": [{"alpha": each.alpha, **each.rate._asdict()} for each in found.calibrations],

@@ -1,4 +1,4 @@
-"""What a pre-flight finds: what the score and a judge know, what is decided by coins, what each arm gives, and costs."""
+"""The findings of a pre-flight: what scores and verdicts know, who decides by coin, what each arm gives and costs."""
 
 from __future__ import annotations
 
@@ -108,6 +108,7 @@ class PreflightFindings(NamedTuple):
     arms: Sequence[Arm]
     price: SecondsPerToken
     score: SignalQuality | None
+    first_score: SignalQuality | None
     verdict: SignalQuality | None
     coins: dict[str, float]
     calibrations: Sequence[OneCalibration]
@@ -125,15 +126,17 @@ def find(arms: Sequence[Arm], price: SecondsPerToken, alphas: Sequence[float]) -
     drafted = next((arm for arm in arms if arm.name != TARGET_ALONE and _scores(arm.chains)), None)
     judged = next((arm for arm in arms if arm.chains[0].verdict is not None), None)
     target = next((arm for arm in arms if arm.name == TARGET_ALONE), None)
+    mixed = next((arm for arm in reversed(arms) if arm.alpha and arm is not target), None)
     return PreflightFindings(
         arms,
         price,
         None if drafted is None else signal_quality(drafted, "score", sign=-1.0),
+        None if drafted is None else signal_quality(drafted, "first_score", sign=-1.0),
         None if judged is None else signal_quality(judged, "verdict"),
         {} if drafted is None else coin_shares(drafted.chains),
         [] if drafted is None else [one_calibration(drafted.chains, alpha) for alpha in alphas],
         _forecasts(arms, price, target),
-        None if drafted is None or target is None else completion(drafted, target, price),
+        None if mixed is None or target is None else completion(mixed, target, price),
         None if judged is None else skip_gate(judged),
     )
 
@@ -187,11 +190,11 @@ def one_calibration(chains: Sequence[ComparedChain], alpha: float) -> OneCalibra
     return OneCalibration(alpha, Estimate(float(np.mean(rates)), float(low), float(high)))
 
 
-def completion(drafted: Arm, target: Arm, price: SecondsPerToken) -> CompletionTimes:
+def completion(mixed: Arm, target: Arm, price: SecondsPerToken) -> CompletionTimes:
     """When the last chain of a question ends by arithmetic from the seconds of a token: alone, and in step."""
     draft, large = Latency(price.draft, 0.0), Latency(price.target, price.scored)
     ends: dict[bool, list[float]] = {False: [], True: []}
-    for chains in drafted.by_question:
+    for chains in mixed.by_question:
         chunks = [
             ScheduledChunk(number, chunk.turn, chunk.num_draft_tokens, chunk.num_target_tokens, 0.0)
             for number, chain in enumerate(chains)
@@ -241,7 +244,7 @@ def _forecasts(arms: Sequence[Arm], price: SecondsPerToken, target: Arm | None) 
 def _routed(draft: Arm, target: Arm, n: int, share: float, price: SecondsPerToken) -> ArmForecast:
     """A router by question: the share with the strangest first chunks is the target's."""
     firsts = [
-        float(np.mean([chain.chunks[0].score or 0.0 for chain in chains if chain.chunks] or [0.0]))
+        float(np.mean([chain.first_score or 0.0 for chain in chains if chain.chunks] or [0.0]))
         for chains in draft.by_question
     ]
     is_routed = np.argsort(np.argsort(firsts)) >= round((1 - share) * len(firsts))
@@ -281,7 +284,7 @@ def _at(base: Arm, cost: float, price: SecondsPerToken) -> Floats:
 
 
 def _sizes(most: int) -> list[int]:
-    return [n for n in (1, 2, 4, 8, 16) if n < most] + [most]
+    return [n for n in (1, 4) if n < most // 2 + 1] + [most] if most > 1 else [1]
 
 
 def _target_tokens(arm: Arm, n: int) -> float:
