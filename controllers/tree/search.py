@@ -23,7 +23,7 @@ from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.expand import ControllerExpander, Expander, WorkerExpander
 from scaffolding_ext.controllers.tree.gates.confidence import Gates
 from scaffolding_ext.controllers.tree.held_blocks import HeldBlocks
-from scaffolding_ext.controllers.tree.in_time import InTime
+from scaffolding_ext.controllers.tree.in_time import SPARE, InTime
 from scaffolding_ext.controllers.tree.score import Scorer
 from scaffolding_ext.controllers.tree.select import Leaf, Selector
 from scaffolding_ext.controllers.tree.steps import StepEnds
@@ -59,11 +59,14 @@ from scaffolding_ext.request.program import (
     publish,
     publish_figures,
     record,
+    seconds_left,
 )
 from scaffolding_ext.request.seeds import derive_seed
 
 TEMPLATE_LEN = 64  # tokens around a solution that is refined
 ANSWER_LEN = 48  # tokens of a forced answer
+SHARE_OF_DEADLINE = 1 / (1 + SPARE)  # of a search; what follows it takes the rest
+MIN_SECONDS = 0.01
 SCORE_DIGITS = 4  # of a score that decide: further digits depend on the other requests in the batch
 MOST_CLOSED = 16  # open leaves with forced answers, where no solution has ended
 
@@ -260,7 +263,7 @@ class _Search:
             and isinstance(controller.expander, WorkerExpander)
             and controller.expander.can_serve(WorkerTag.GENERATION, KeepKVTask)
         )
-        self._in_time = controller.expander.in_time = InTime(controller.budget.seconds)
+        self._in_time = controller.expander.in_time = InTime(_seconds_of(controller.budget))
         self._closings: dict[tuple[int, ...], tuple[Prefix, str]] = {}
         self._winner: Branch | None = None
         self._program = current_program()
@@ -634,6 +637,13 @@ def _checked_widths(widths: Sequence[int] | None, stops: Sequence[SearchStop]) -
     if found and not stops:
         raise ConfigError("needs a stop, which decides whether a search grows: give stop, such as agreement", "widths")
     return found
+
+
+def _seconds_of(budget: Budget) -> float | None:
+    """Seconds of a search from now on: those of its budget, and of the time until the request's deadline a share."""
+    left = seconds_left()
+    in_time = None if left is None else max(SHARE_OF_DEADLINE * left, MIN_SECONDS)
+    return min((each for each in (budget.seconds, in_time) if each is not None), default=None)
 
 
 def _nothing_written(budget: Budget) -> NoOutputError:

@@ -127,7 +127,7 @@ class DeepConfController(BaseController):
         num_discarded, stopped = sampler.discard(unsure), [sample.index for sample in unsure]
         section = type(self).__name__
         publish_figures(section, stopped_traces=Ratio(len(unsure), len(samples)), discarded_tokens=num_discarded)
-        figures = {"share": share, "stopped": stopped, "num_discarded": num_discarded}
+        figures: dict[str, Any] = {"share": share, "stopped": stopped, "num_discarded": num_discarded}
         end_vote(task, samples, answers, classes, weights, num, section, **figures)
 
     def _weights(self, samples: list[Sample], classes: list[int], threshold: float) -> list[float]:

@@ -19,6 +19,7 @@ from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.reward import prepare, reads_logprobs, score
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
+from scaffolding_ext.controllers.vote.deadline import SampleTimes, TimedRound, round_in_time
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler, check_variety, end_vote, honoured_by_samples
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.controllers.vote.weights import UniformWeight, Weight
@@ -29,7 +30,7 @@ from scaffolding_ext.protocol.tasks import FirstBranches
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.registry import allocation_rules, vote_weights
 from scaffolding_ext.request.audit import AuditFinding, Work
-from scaffolding_ext.request.program import StepCounts, publish, record
+from scaffolding_ext.request.program import StepCounts, publish, record, seconds_left
 
 
 class MajorityVoteController(BaseController):
@@ -48,6 +49,7 @@ class MajorityVoteController(BaseController):
             inverse of its tokens), `"reward"`, or a function of the sample. A rule that cannot read weights is refused
             beside any but `"uniform"`.
         reward_controller: Scores the samples; needed by `weight="reward"` and by rules that read rewards.
+        sample_seconds: Seconds that a sample takes, as long as none has ended; for requests with a deadline.
         audit: Share of the requests, in [0, 1], that draw the rest of their samples behind the answer, so that
             somebody knows what stopping changes (see `controllers.auditing`).
 
@@ -66,6 +68,7 @@ class MajorityVoteController(BaseController):
         allocation: AllocationRule | str | None = "LeaderChange",
         weight: str | Weight | Callable[[Sample], float] = "uniform",
         reward_controller: Controller | None = None,
+        sample_seconds: float | None = None,
         audit: float = 0.0,
     ) -> None:
         super().__init__()
@@ -78,6 +81,8 @@ class MajorityVoteController(BaseController):
         if weight == "reward" and reward_controller is None:
             raise ConfigError("is 'reward', which needs a reward_controller", "weight")
         self.generation_controller = generation_controller
+        self.sample_seconds = sample_seconds
+        self.sample_times = SampleTimes(sample_seconds)
         self.default_sample_num = require.whole("default_sample_num", default_sample_num)
         check_variety(self.default_sample_num, generation_controller=generation_controller)
         rule = None if allocation is None else allocation_rules.obtain(allocation, "allocation")
@@ -136,12 +141,27 @@ class MajorityVoteController(BaseController):
         weights: list[float] = []
         num_rounds = 0
         audited = is_audited(self.audit)
+        is_cut = False
         num_more = max(1, self._num_more([], classes, weights, max_samples))
         while num_more:
             publish(self._steps(classes, max_samples))
             num_rounds += 1
-            classes = yield from self._draw(num_more, sampler, answers, weights, known)
+            in_time = None
+            left = seconds_left()
+            if left is not None:
+                own = [sample.seconds for sample in sampler.samples if sample.seconds is not None]
+                num_left = max(num_more, max_samples - sampler.num_started)
+                num_more, is_wide = round_in_time(num_more, num_left, left, self.sample_times, own)
+                record("round_in_time", num_samples=num_more, wide=is_wide, seconds_left=round(left, 6))
+                settles = self._settling(sampler.samples, weights, known, max_samples) if is_wide else None
+                in_time = TimedRound(left, 0 if classes else 1, settles, self._num_needed)
+            classes = yield from self._draw(num_more, sampler, answers, weights, known, in_time)
             num_more = self._num_more(sampler.samples, classes, weights, max_samples)
+            left = seconds_left()
+            if left is not None and num_more:
+                num_more = min(num_more, max(0, max_samples - sampler.num_started))
+                is_cut = left <= 0 or not num_more
+                num_more = 0 if is_cut else num_more
             record("allocate", num_samples=len(classes), classes=classes, num_more=num_more)
         publish(StepCounts(type(self).__name__, len(classes), 0, 1.0))
         sampler.look_for_copies(self)
@@ -153,6 +173,7 @@ class MajorityVoteController(BaseController):
             weights,
             max_samples,
             type(self).__name__,
+            is_cut=is_cut,
             num_rounds=num_rounds,
             min_answers=None if self.allocation is None else self.allocation.min_answers,
             drift=None if self.allocation is None else self.allocation.observe(Votes(classes, max_samples)),
@@ -170,18 +191,27 @@ class MajorityVoteController(BaseController):
         answers: list[str | None],
         weights: list[float],
         known: AnswerClasses | None,
+        in_time: TimedRound | None = None,
     ) -> ControllerGenerator:
         """Draw further samples, append their answers and weights, and return the class of each answer so far.
 
         Args:
             num_samples: How many more.
             known: What is known of earlier answers; None where the answers are calls of tools.
+            in_time: Stops the samples that do not end in time; None waits for as many as the rule needs.
         """
-        num_needed = None if self.allocation is None else self.allocation.num_to_wait_for
-        step = sampler.start(num_samples, num_needed=num_needed)
-        yield step
-        if isinstance(step, FirstBranches):
-            sampler.keep_first(step)
+        num_needed = self._num_needed
+        if in_time is not None:
+            yield sampler.start(num_samples, step=in_time.step)
+            self.sample_times.add([sample.seconds for sample in in_time.ended if sample.seconds is not None])
+            sampler.keep(in_time.ended[:], sampler.samples[-num_samples:])
+        elif num_needed is None:
+            yield sampler.start(num_samples)
+        else:
+            first = sampler.start(num_samples, step=lambda branches, _: FirstBranches(branches, num_needed))
+            yield first
+            assert isinstance(first, FirstBranches)
+            sampler.keep_first(first)
         new = sampler.samples[len(weights) :]
         if self.reward_controller is not None:
             scores = yield from score(self.reward_controller, [sample.task for sample in new])
@@ -190,6 +220,28 @@ class MajorityVoteController(BaseController):
         weights += yield from self.weight.weigh(new)
         answers += [sample.answer for sample in new]
         return classes_of(answers) if known is None else (yield from classify(self, answers, known))
+
+    @property
+    def _num_needed(self) -> int | None:
+        """Samples of a round for which the rule waits; None: all."""
+        return None if self.allocation is None else self.allocation.num_to_wait_for
+
+    def _settling(
+        self, before: Sequence[Sample], weights: Sequence[float], known: AnswerClasses | None, max_samples: int
+    ) -> Callable[[Sequence[Sample]], ControllerGenerator] | None:
+        """Work that says whether further samples settle the vote; None where samples must be weighed for that."""
+        if self.allocation is None or self.reward_controller is not None or not isinstance(self.weight, UniformWeight):
+            return None
+        seen = None if known is None else AnswerClasses()  # of its own: it may be stopped within a comparison
+        earlier = list(before)
+
+        def settles(ended: Sequence[Sample]) -> ControllerGenerator:
+            samples = [*earlier, *ended]
+            answers = [sample.answer for sample in samples]
+            classes = classes_of(answers) if seen is None else (yield from classify(self, answers, seen))
+            return not self._num_more(samples, classes, weights, max_samples)
+
+        return settles
 
     def _whole_vote(
         self,

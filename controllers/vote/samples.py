@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import GeneratorType
 from typing import Any
 
@@ -170,13 +170,17 @@ def end_vote(
     weights: Sequence[float],
     max_samples: int,
     section: str,
+    *,
+    is_cut: bool = False,
     **figures: Any,
 ) -> None:
     """Write the elected sample into the task, and the vote into the trace and the figures of the request.
 
     Args:
-        task: The task that the request began with; the output is written into it. The exit reason is `"certain"` where
-            samples were left undrawn, `"no_answer"` where no sample has an answer, else `"vote"`.
+        task: The task that the request began with; the output is written into it. The exit reason is `"deadline"` where
+            the vote was cut, `"certain"` where samples were left undrawn, `"no_answer"` where no sample has an answer,
+            else `"vote"`.
+        is_cut: Whether the request's deadline ended the vote.
         classes: Class of each one's answer, -1 where there is none.
     """
     winner, first = elect(classes, weights)
@@ -191,13 +195,17 @@ def end_vote(
         num_decoded=[sample.ledger.num_decoded for sample in samples],
         **figures,
     )
-    reason = "no_answer" if winner < 0 else "certain" if len(samples) < max_samples else "vote"
+    reason = "deadline" if is_cut else "certain" if len(samples) < max_samples else "vote"
+    reason = "no_answer" if winner < 0 else reason
     publish_figures(
         section, samples=len(samples), stop_reason={reason: 1}, answers=published_answers(samples, answers, classes)
     )
     elected = samples[first]
     answer = answers[first] if winner >= 0 else None
     finish(task, elected.task.output_str or "", elected.task.output_tokens, answer, reason)
+
+
+Step = Callable[[list[Any], list[Sample]], ParallelProcess]
 
 
 class Sampler:
@@ -232,13 +240,13 @@ class Sampler:
         if self._seed is None and not isinstance(controller, BaseController):  # upstream's sets its own on all alike
             self._seed = sampling_params_of(controller).get("seed")
 
-    def start(self, num_samples: int, first: int | None = None, *, num_needed: int | None = None) -> ParallelProcess:
+    def start(self, num_samples: int, first: int | None = None, step: Step | None = None) -> ParallelProcess:
         """Work to yield: so many more runs in parallel branches.
 
         Args:
             num_samples: How many.
             first: Index of the first; None continues behind the last one.
-            num_needed: How many of them must end; `keep_first` follows then. None: all.
+            step: Makes the step from the branches and their samples; None waits for all of them.
         """
         first = self._num_started if first is None else first
         self._num_started = first + num_samples
@@ -254,18 +262,28 @@ class Sampler:
         branches: list[Any] = list(runs)
         if current_program() is None:  # within a foreign controller: no meter counts for the parts
             branches = [relay(run, self._variety, Meter(run.sample.ledger)) for run in runs]
-        process = ParallelProcess([], [], []) if num_needed is None else FirstBranches(branches, num_needed)
-        process.sub_gens = branches
+        process = ParallelProcess([], [], []) if step is None else step(branches, new)
+        if step is None:
+            process.sub_gens = branches
         process.branch_paths = [(*path, sample.index) for sample in new]  # so that a branch is a sample in every round
         return process
+
+    @property
+    def num_started(self) -> int:
+        """Runs so far, stopped ones included."""
+        return self._num_started
 
     def keep_first(self, step: FirstBranches) -> None:
         """Keep the runs of a step that ended first, of more the shortest, and discard the tokens of the others."""
         of_step = self.samples[-len(step.has_ended) :]
         ended = [sample for sample, has_ended in zip(of_step, step.has_ended, strict=True) if has_ended]
-        kept = sorted(ended, key=lambda sample: (sample.num_decoded, sample.index))[: step.num_needed]
+        self.keep(sorted(ended, key=lambda sample: (sample.num_decoded, sample.index))[: step.num_needed], of_step)
+
+    def keep(self, kept: Sequence[Sample], of_step: Sequence[Sample]) -> None:
+        """Keep some runs of the last step, and discard the tokens of its others."""
         num_tokens = self.discard(sample for sample in of_step if sample not in kept)
-        record("first_to_finish", kept=[sample.index for sample in kept], discarded_tokens=num_tokens)
+        if len(kept) < len(of_step):
+            record("first_to_finish", kept=[sample.index for sample in kept], discarded_tokens=num_tokens)
         self.samples[-len(of_step) :] = sorted(kept, key=lambda sample: sample.index)
 
     def look_for_copies(self, controller: BaseController) -> None:

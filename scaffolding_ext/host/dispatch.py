@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+import heapq
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from scaffolding_ext.errors import InvalidYieldError, TaskError, UnknownWorkerTagError
@@ -28,6 +29,75 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 5.0  # how long a worker may take to react to cancellation before the caller goes on anyway
 _MAX_TURNS = 32  # of one generator, until others get theirs: workers that answer at once never suspend it
+
+
+class _Call:
+    """A function and the time of the loop's clock at which it is called."""
+
+    __slots__ = ("call", "when")
+
+    def __init__(self, when: float, call: Callable[[], object]) -> None:
+        self.when = when
+        self.call: Callable[[], object] | None = call
+
+    def __lt__(self, other: _Call) -> bool:
+        return self.when < other.when
+
+
+class Alarm:
+    """Calls functions at their times, with one timer for all functions of a request."""
+
+    __slots__ = ("_calls", "_timer")
+
+    def __init__(self) -> None:
+        self._calls: list[_Call] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> _Call:
+        """Have a function called, by default once; `cancel` takes what this returns."""
+        planned = _Call(asyncio.get_running_loop().time() + seconds, call)
+        heapq.heappush(self._calls, planned)
+        self._set()
+        return planned
+
+    def cancel(self, planned: _Call) -> None:
+        """Have a function not called any more."""
+        planned.call = None
+        self._set()
+
+    def clear(self) -> None:
+        """Have nothing called any more."""
+        self._calls.clear()
+        self._set()
+
+    async def wait(self, running: Iterable[asyncio.Future[Any]], seconds: float) -> None:
+        """Wait until one of the futures is done, or the seconds are over."""
+        over = asyncio.get_running_loop().create_future()
+        planned = self.call_later(seconds, over.cancel)
+        try:
+            await asyncio.wait((*running, over), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.cancel(planned)
+            over.cancel()  # where something else was done first
+
+    def _set(self) -> None:
+        """Set the timer to the first call."""
+        while self._calls and self._calls[0].call is None:
+            heapq.heappop(self._calls)
+        first = self._calls[0].when if self._calls else None
+        if self._timer is not None:
+            if self._timer.when() == first:
+                return
+            self._timer.cancel()
+        self._timer = None if first is None else asyncio.get_running_loop().call_at(first, self._ring)
+
+    def _ring(self) -> None:
+        due, self._timer = self._calls[0].when, None
+        while self._calls and self._calls[0].when <= due:
+            call = heapq.heappop(self._calls).call
+            if call is not None:
+                call()
+        self._set()
 
 
 class _ToCaller:
@@ -65,13 +135,14 @@ class Dispatcher:
         self._found: dict[Any, Worker] = {}
         self._scope_listeners = [worker for worker in each_once(workers) if _listens_to_scopes(worker)]
 
-    async def drive(self, generator: Any, result: ScaffoldingResult, scope: ExecutionScope) -> Any:
+    async def drive(self, generator: Any, result: ScaffoldingResult, scope: ExecutionScope, alarm: Alarm) -> Any:
         """Run a controller's generator to its end, in a scope, and return its value.
 
         Args:
             generator: Yields lists of tasks and ParallelProcesses.
             result: The parts that tasks stream are handed to it.
             scope: The current scope of everything that the generator asks for; it ends with the generator.
+            alarm: The request's timer.
 
         Raises:
             InvalidYieldError: The generator yielded something else.
@@ -96,7 +167,7 @@ class Dispatcher:
                     for task in work:
                         self._prepare(task, result)
                     if isinstance(work, LimitedStep):
-                        await self._run_in_time(work)
+                        await self._run_in_time(work, alarm)
                     elif len(work) == 1:
                         await self._run_task(work[0])
                     elif not work:  # a controller that works for long lets others have their turn
@@ -104,7 +175,7 @@ class Dispatcher:
                     else:
                         await _all_or_none(map(self._run_task, work))
                 elif isinstance(work, ParallelProcess):
-                    await self._run_branches(work, result, scope)
+                    await self._run_branches(work, result, scope, alarm)
                 else:
                     raise InvalidYieldError(
                         f"a controller yielded {type(work).__name__}; yield a list of Task or a ParallelProcess"
@@ -115,7 +186,9 @@ class Dispatcher:
             if self._scope_listeners:
                 await self._end_scope(scope)
 
-    async def _run_branches(self, process: ParallelProcess, result: ScaffoldingResult, scope: ExecutionScope) -> None:
+    async def _run_branches(
+        self, process: ParallelProcess, result: ScaffoldingResult, scope: ExecutionScope, alarm: Alarm
+    ) -> None:
         paths = getattr(process, "branch_paths", None)
         scopes = (
             [scope.child(index) for index in range(len(process.sub_gens))]
@@ -123,10 +196,10 @@ class Dispatcher:
             else [ExecutionScope(scope.request_id, tuple(path)) for path in paths]  # not every release has a method
         )
         branches = zip(process.sub_gens, scopes, strict=True)
-        work = [self.drive(branch, result, child) for branch, child in branches]
-        await (_first_of(process, work) if isinstance(process, FirstBranches) else _all_or_none(work))
+        work = [self.drive(branch, result, child, alarm) for branch, child in branches]
+        await (_first_of(process, work, alarm) if isinstance(process, FirstBranches) else _all_or_none(work))
 
-    async def _run_in_time(self, step: LimitedStep) -> None:
+    async def _run_in_time(self, step: LimitedStep, alarm: Alarm) -> None:
         """Run a step's tasks until its time is over; then cancel those that still run.
 
         A worker that does not react within the grace goes on for nobody.
@@ -136,11 +209,11 @@ class Dispatcher:
             return
         running = asyncio.create_task(_all_or_none(map(self._run_task, step)))
         try:
-            await asyncio.wait((running,), timeout=step.seconds)
+            await alarm.wait((running,), step.seconds)
             if not running.done():
                 step.is_given_up = True
                 running.cancel()
-                await asyncio.wait((running,), timeout=GRACE_SECONDS)
+                await alarm.wait((running,), GRACE_SECONDS)
         except asyncio.CancelledError:
             await _end([running])
             raise
@@ -201,15 +274,28 @@ class Dispatcher:
                 asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
 
-async def _first_of(process: FirstBranches, work: Iterable[Coroutine[Any, Any, Any]]) -> None:
-    """Run branches until enough of them have ended; then cancel the others. The first failure of one is raised."""
+async def _first_of(process: FirstBranches, work: Iterable[Coroutine[Any, Any, Any]], alarm: Alarm) -> None:
+    """Run branches until enough have ended, or in time; then cancel the others. The first failure of one is raised."""
     branches = [asyncio.create_task(each) for each in work]
+    loop = asyncio.get_running_loop()
+    due = None if process.seconds is None else loop.time() + process.seconds
+    most = len(branches) if process.num_needed is None else process.num_needed
     try:
         running = set(branches)
-        while running and len(branches) - len(running) < process.num_needed:
-            ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        while running and len(branches) - len(running) < most:
+            is_late = due is not None and loop.time() >= due
+            if is_late and len(branches) - len(running) >= process.least:
+                break
+            if due is None or is_late:
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await alarm.wait(running, due - loop.time())
+            ended = {branch for branch in running if branch.done()}
+            running -= ended
             for branch in ended:
                 branch.result()
+            if ended and process.is_enough is not None and process.is_enough():
+                break
         process.has_ended = [branch not in running for branch in branches]
     finally:
         await _end(branches)

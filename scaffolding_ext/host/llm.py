@@ -127,8 +127,9 @@ class ScaffoldingLlm:
                 the prompt and how often it came before: a second request samples anew, and a run repeats.
             seed: Instead of the host's seed, for this request; the same request with it repeats.
             timeout: Seconds from now after which the request fails with RequestTimeoutError, waiting included.
-            deadline: Seconds from now within which the answer is wanted, for policies; a late request goes on. None
-                takes the host's deadline, or else the time-out.
+            deadline: Seconds from now within which the answer is wanted, for policies and controllers, which then give
+                the best that they have; a late request goes on. None takes the host's deadline; policies then take the
+                time-out.
             caller: Who asks, for policies that serve callers in turn.
             cache_salt: Requests with different salts share no KV in workers that can keep them apart. None: all share.
             trace_parent: The caller's span, as W3C's header `traceparent` says it, for the host's telemetry.
@@ -141,9 +142,11 @@ class ScaffoldingLlm:
         """
         epoch, seed = require.whole("epoch", epoch, 0), arguments.checked_seed(seed)
         prompt, timeout = arguments.checked_prompt(prompt), arguments.checked_seconds("timeout", timeout)
-        within = arguments.checked_seconds("deadline", deadline) or self.deadline or timeout
+        wanted = arguments.checked_seconds("deadline", deadline) or self.deadline
+        within = wanted or timeout
         program = Program(self._seeds.of_request(prompt, sample_id, epoch, seed), sample_id, epoch)
         program.lifetime.deadline = None if within is None else program.lifetime.began + within
+        program.lifetime.answer_by = None if wanted is None else program.lifetime.began + wanted
         program.caller.name, program.caller.cache_salt = caller, cache_salt
         program.caller.keeps_samples = self.keep_samples
         if self.scheduling is not None:

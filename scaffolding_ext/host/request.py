@@ -37,10 +37,10 @@ class Request(ScaffoldingResult):
         timeout: Seconds from submission, or None.
         runner: The asyncio task, while it runs.
         abort_error: Why it is being stopped.
-        timers: What must be cancelled at its end.
+        alarm: Its timer.
     """
 
-    __slots__ = ("_host_thread", "_on_cancel", "abort_error", "kwargs", "prompt", "runner", "timeout", "timers")
+    __slots__ = ("_host_thread", "_on_cancel", "abort_error", "alarm", "kwargs", "prompt", "runner", "timeout")
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Request(ScaffoldingResult):
         self.timeout = timeout
         self.runner: asyncio.Task[None] | None = None
         self.abort_error: RequestError | None = None
-        self.timers: tuple[asyncio.TimerHandle, ...] = ()
+        self.alarm = dispatch.Alarm()
         self._on_cancel = on_cancel
         self._host_thread = host_thread
 
@@ -85,7 +85,7 @@ class Request(ScaffoldingResult):
             work = controller.generate(self.prompt, **self.kwargs)
             if self.execution is not None:
                 work = self.execution.watch(work)
-            output = await dispatcher.drive(self.program.meter.watch(work), self, ExecutionScope(self.id))
+            output = await dispatcher.drive(self.program.meter.watch(work), self, ExecutionScope(self.id), self.alarm)
             self.task_collections = getattr(controller, "task_collections", None)
             if not isinstance(output, ScaffoldingOutput):
                 name = type(controller).__name__
@@ -111,7 +111,7 @@ class Request(ScaffoldingResult):
         finding: AuditFinding | None = None
         failure: str | None = "the host was shut down"
         try:
-            finding = await dispatcher.drive(behind.meter.watch(work), self, ExecutionScope(self.id))
+            finding = await dispatcher.drive(behind.meter.watch(work), self, ExecutionScope(self.id), self.alarm)
             failure = None
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
@@ -139,7 +139,7 @@ def start_timeout(request: Request) -> None:
     """Have the request aborted when its time is over, if it has a time-out."""
     if request.timeout is not None:
         error = RequestTimeoutError(f"request {request.id} did not end within {request.timeout} s")
-        request.timers = (_later(request.timeout, lambda: abort(request, error)),)
+        request.alarm.call_later(request.timeout, lambda: abort(request, error))
 
 
 def abort(request: Request, error: RequestError) -> None:
@@ -155,14 +155,12 @@ def abort(request: Request, error: RequestError) -> None:
         release(request)
         return
     request.runner.cancel()
-    request.timers += (_later(dispatch.GRACE_SECONDS, lambda: request.fail(error)),)
+    request.alarm.call_later(dispatch.GRACE_SECONDS, lambda: request.fail(error))
 
 
 def release(request: Request) -> None:
     """Free what an ended request held."""
-    for timer in request.timers:
-        timer.cancel()
-    request.timers = ()
+    request.alarm.clear()
     request.runner = None  # else request and task would keep each other from being freed at once
     try:
         request.program.close()
@@ -170,7 +168,3 @@ def release(request: Request) -> None:
         asyncio.get_running_loop().call_exception_handler(
             {"message": f"what was to be done at the end of {request.id} failed", "exception": error}
         )
-
-
-def _later(seconds: float, action: Callable[[], None]) -> asyncio.TimerHandle:
-    return asyncio.get_running_loop().call_later(seconds, action)

@@ -5,7 +5,7 @@ Plain generation stays the protocol's own task. `lowering` rewrites other tasks 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,15 +72,33 @@ class MeaningTask(CompareTask):
 class FirstBranches(ParallelProcess):
     """Branches of which the controller needs only some: those that end first.
 
-    When `num_needed` branches have ended, the host cancels the others, and `has_ended` says which have ended by then. A
-    cancelled branch has no output; the tokens that its worker reports are counted. TensorRT-LLM's host takes the step
-    for plain branches, and waits for all of them.
+    When enough branches have ended, or the time is over, the host cancels the others, and `has_ended` says which have
+    ended by then. A cancelled branch has no output; the tokens that its worker reports are counted. TensorRT-LLM's host
+    takes the step for plain branches, and waits for all of them.
+
+    Args:
+        branches: What runs side by side.
+        num_needed: Branches that are enough; None: all.
+        is_enough: Asked when a branch has ended; None: only the number counts.
+        seconds: Time that the branches have, from now on; None has no limit.
+        least: Branches that must end, though the time is over.
     """
 
-    def __init__(self, branches: Iterable[Any], num_needed: int) -> None:
+    def __init__(
+        self,
+        branches: Iterable[Any],
+        num_needed: int | None = None,
+        *,
+        is_enough: Callable[[], bool] | None = None,
+        seconds: float | None = None,
+        least: int = 0,
+    ) -> None:
         super().__init__([], [], [])
         self.sub_gens = list(branches)
         self.num_needed = num_needed
+        self.is_enough = is_enough
+        self.seconds = seconds
+        self.least = least
         self.has_ended = [True] * len(self.sub_gens)
 
 

@@ -53,6 +53,7 @@ class Progress(NamedTuple):
 
 
 _numbers = itertools.count()
+_LAST_STEP = 0.05  # share of the time until a deadline that ending a request may take
 _NOTHING_SAID = StepCounts()
 _program: contextvars.ContextVar[Program | None] = contextvars.ContextVar("program", default=None)
 
@@ -93,15 +94,24 @@ class Lifetime:
         clock: Seconds from any origin, monotonic.
         began: When the request was submitted, by the clock; under a foreign host, when its controller began.
         deadline: When its caller wants the answer, by the clock; None if nobody said. A late request goes on.
+        answer_by: The same, for controllers, which answer by then with the best that they have; a time-out is none.
     """
 
-    __slots__ = ("_at_end", "began", "clock", "deadline")
+    __slots__ = ("_at_end", "answer_by", "began", "clock", "deadline")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.began = clock()
         self.deadline: float | None = None
+        self.answer_by: float | None = None
         self._at_end: tuple[Callable[[], object], ...] = ()
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until controllers are to answer, which leaves a share for the last step; None without a deadline."""
+        if self.answer_by is None:
+            return None
+        return self.answer_by - _LAST_STEP * (self.answer_by - self.began) - self.clock()
 
     def elapsed(self) -> float:
         """Seconds since the request began, to the microsecond."""
@@ -327,6 +337,12 @@ def cache_salt_of(task: Task) -> str | None:
 def elapsed() -> float:
     program = _program.get()
     return 0.0 if program is None else program.lifetime.elapsed()
+
+
+def seconds_left() -> float | None:
+    """`Lifetime.left` of the current program; None outside any."""
+    program = _program.get()
+    return None if program is None else program.lifetime.left
 
 
 def next_seed() -> int | None:
