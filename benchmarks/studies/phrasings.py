@@ -38,6 +38,7 @@ from scaffolding_ext.tinylm.steps import FIRST_PASSES
 BLOCK = 20  # questions that are run and stored together
 LEAST = 0.99  # share of the branches that stay whose answers must agree
 NUM_OPENINGS = 3
+TAUS = (0.05, 0.1, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)  # that the sweep sets
 AUCS = {"AUC of agreement": "o", "AUC within a question": "D", "AUC of an unchanged meaning": "^"}  # and their marks
 
 Floats = npt.NDArray[np.float64]
@@ -201,6 +202,18 @@ def add_signal(report: Report, outcome: Outcome, number: int) -> None:
         report.bar(f"{GATE}: branches that stay at a threshold with {LEAST:.0%} agreement", stays.mean(), ">", 0.0)
 
 
+def add_sweep(report: Report, outcome: Outcome, number: int) -> None:
+    """What each tau lets stay, what agrees of that, and what it saves: the paper's tables 6 to 8."""
+    signal, scores = SIGNALS[number], outcome.scores[number]
+    exact = prefilled(outcome, np.zeros_like(outcome.agrees), asks=False)
+    for tau in TAUS:
+        stays, name = scores >= tau, f"{signal}, tau {tau}"
+        add_share(report, f"{name}: branches that stay", stays, outcome.questions)
+        add_share(report, f"{name}: of these agree", outcome.agrees[stays], outcome.questions[stays])
+        saved = 1 - prefilled(outcome, stays, asks=signal == GATE) / exact
+        report.figure(f"{name}: prefilled tokens saved, %", 100 * saved)
+
+
 def add_prize(report: Report, outcome: Outcome) -> None:
     """What reuse could save at most: if every branch stayed, and nobody had to ask."""
     nobody = np.zeros_like(outcome.agrees)
@@ -297,6 +310,8 @@ def main(
     add_share(report, "every branch stays: answers agree", outcome.agrees, outcome.questions)
     for number in range(len(SIGNALS)):
         add_signal(report, outcome, number)
+        if SIGNALS[number].startswith("eq. 2"):
+            add_sweep(report, outcome, number)
     add_prize(report, outcome)
     if plot_path is not None:
         plot(report.figures, plot_path)

@@ -416,8 +416,8 @@ def replay(
     from scaffolding_ext.evaluation.trial.tuned_text import notes_of, table_of
     from scaffolding_ext.stack.load import load_config
 
-    setting = setting_of(load_config(source))
     trial = logs.trial()
+    setting = setting_of(load_config(source), trial.recording)
     trial.try_numbers()
     rows = trial.rows({**trial.baselines(Cheapest(0.003)), "this stack": trial.play(setting)})
     row = rows[-1]

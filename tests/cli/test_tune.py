@@ -143,9 +143,13 @@ def test_a_budget_and_prices_and_seconds(tmp_path: Path) -> None:
 
 
 def test_a_stack_that_cannot_be_replayed_is_refused(log: Path) -> None:
-    result = run("replay", log, "--config", "configs:search")
-    assert result.exit_code == 2
-    assert "is a SearchController; replay plays NativeGenerationController" in " ".join(result.output.split())
+    for stack, why in {
+        "configs:kv_share_branching": "is a KVShareBranchingController; replay plays NativeGenerationController",
+        "configs:search": "is a SearchController, and the recorded samples are independent chains",
+    }.items():
+        result = run("replay", log, "--config", stack)
+        assert result.exit_code == 2
+        assert why in " ".join(result.output.split())
 
 
 def test_the_page_and_the_picture(log: Path, tmp_path: Path) -> None:

@@ -84,6 +84,17 @@ def test_it_is_left_as_soon_as_it_loops(name: str, events: Events) -> None:
     assert result.program.ledger.num_decoded < BUDGET / 2
 
 
+def test_a_loop_is_found_in_a_chunk_that_its_length_ends_and_in_none_that_ends_by_itself(events: Events) -> None:
+    def in_one_chunk(max_tokens: int) -> Any:
+        return answered(DynasorCoTController(max_tokens, 999, mode="chunk", chunk_size=BUDGET))
+
+    assert in_one_chunk(400).exit_reason == "loop"
+    ends = ScriptedWorker(lambda task: CHAIN[:400] if task.input_str == QUESTION else "42}")
+    result = answered(DynasorCoTController(BUDGET, 999, mode="chunk", chunk_size=BUDGET), worker=ends)
+    assert result.exit_reason != "loop"
+    assert not events(result, "loop")
+
+
 @pytest.mark.parametrize("name", SINGLE)
 def test_nothing_is_watched_by_default(name: str, events: Events) -> None:
     controller = SINGLE[name]()

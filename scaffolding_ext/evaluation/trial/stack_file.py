@@ -125,14 +125,22 @@ def stack_with(
     return StackConfig(**given)
 
 
-def setting_of(config: StackConfig) -> Setting:
+def setting_of(config: StackConfig, recording: Recording) -> Setting:
     """What a stack does with the samples of a question.
 
     Raises:
-        ConfigError: The stack is wrong, or nobody can replay it on recorded samples.
+        ConfigError: The stack is wrong, or nobody can replay it on such samples.
     """
     controller = build_controller(config)
-    if type(controller) is SearchController:
+    is_search = type(controller) is SearchController
+    if is_search != recording.is_of_searches:
+        raise ConfigError(
+            f"is a {type(controller).__name__}, and the recorded samples are "
+            + ("independent chains" if is_search else "solutions of searches")
+            + ": record its own with scaffolding-ext tune --config STACK --store DIR",
+            "controller.type",
+        )
+    if is_search:
         return _setting_of_search(controller)
     if not isinstance(controller, MajorityVoteController):
         return Setting(_ending_of(config.controller.model_dump()), 1)

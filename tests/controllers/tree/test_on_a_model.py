@@ -53,4 +53,4 @@ def test_the_stack_of_searches_that_ships_has_a_stop_that_fires(events):
         result = llm.generate(PROMPT, sample_id="one", timeout=120)
     (tree,) = events(result, "tree")
     assert (tree["reason"], tree["num_leaves"]) == ("stopped", 4)
-    assert events(result, "width")[0]["enough"] == ["Certaindex"]
+    assert events(result, "width")[0]["enough"] == ["Agreement"]

@@ -75,7 +75,7 @@ def test_a_search_does_what_the_trial_says(tmp_path, strategy, setting):
     decoded = [record.ledger["total"]["decoded"] for record in live]
     assert decoded == pytest.approx(played.costs["decoded"], abs=4)  # a solution has whole tokens of its round
     if setting.rule is not None:
-        assert str(setting_of(stopped)) == str(setting)
+        assert str(setting_of(stopped, trial.recording)) == str(setting)
         assert strategy == "Rebase" or len(set(played.samples)) > 1  # the rule ends some searches early
 
 
@@ -87,9 +87,12 @@ def test_a_recorded_search_runs_through_all_its_widths_and_one_without_widths_to
 
 
 def test_what_replay_cannot_play_of_a_search_is_refused(tmp_path):
+    recording = recording_of([question(["7", "8"], [1, 2])], ["log"], "sha256:0")
     for args in ({"selector": "best"}, {"stop": "certaindex"}):
         with pytest.raises(ConfigError, match="is a search that replay cannot play"):
-            setting_of(stack(tmp_path, problems(1), **args))
+            setting_of(stack(tmp_path, problems(1), **args), recording)
+    with pytest.raises(ConfigError, match="and the recorded samples are solutions of searches: record its own"):
+        setting_of(load_config("configs:native"), recording)
 
 
 def question(answers, rounds):

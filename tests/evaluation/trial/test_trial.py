@@ -175,5 +175,5 @@ def test_the_first_to_finish_are_tried_and_their_stack_file_gives_the_setting_ba
             "workers": {"generation": {"type": "HuggingFaceWorker", "args": {"model": "tinylm/target"}}},
         }
     )
-    again = setting_of(stack)
+    again = setting_of(stack, trial.recording)
     assert (again.num_first, again.num_samples, again.rule) == (settings[-1].num_first, settings[-1].num_samples, None)

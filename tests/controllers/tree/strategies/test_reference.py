@@ -652,3 +652,16 @@ def test_a_rollout_that_is_lost_leaves_its_node_with_its_own_score():
     search.drop(rollout)
     assert search.known[step.path].mean == 0.75
     assert [node.parent for node in search.ask(1)] == [step]
+
+
+def test_a_node_of_mcts_with_all_its_children_is_live_no_more():
+    search = MCTS(branching=2, at_once=2).begin(Node(), np.random.default_rng(0))
+    first, second = search.ask(2)
+    search.tell(first, 0.9)
+    search.tell(second, 0.1)
+    assert search.is_live(first)
+    while search._num_steps(first) < 2:
+        for node in search.ask(1):
+            search.tell(node, 0.5)
+    assert not search.is_live(first)  # it is open, and has as many children as it may have
+    assert not search.known[first.path].is_exhausted
