@@ -34,6 +34,7 @@ PLOTTED = tuple(
 EXTRA = {
     "studies.branching": ("--target", "tinylm/draft"),
     "studies.budgets": ("--model", "tinylm/draft", "--load", "0.6", "--places", "16"),
+    "studies.by_type": ("--model", "tinylm/draft", "--load", "0.7"),
     "studies.kept_budgets": ("--model", "tinylm/draft"),
     "studies.embedded": ("--model", "tinylm/draft"),
     "studies.demo": ("--num_problems", "20", "--model", "tinylm/draft"),
@@ -67,6 +68,7 @@ SLOW = (
     "studies.answers",
     "studies.branching",
     "studies.budgets",
+    "studies.by_type",
     "studies.conformal",
     "studies.conformal_timing",
     "studies.demo",

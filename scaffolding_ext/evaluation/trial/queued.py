@@ -183,12 +183,16 @@ class QueuedTrial:
 
     def _terms(self, questions: Ints) -> list[Floats]:
         """For each type its share times accuracy, work, squared work and path; shape [4, num_settings]."""
-        columns = (self._right, self._work, self._square, self._path)
         own = [questions[self.of_question[questions] == number] for number in range(len(self.types))]
+        accuracies = shrunk([self._right[:, index] for index in own], self.shares)
         return [
-            share * np.stack([column[:, index].mean(axis=1) for column in columns])
-            for share, index in zip(self.shares, own, strict=True)
+            share * np.stack([accuracy, *(column[:, index].mean(axis=1) for column in self._costs)])
+            for share, accuracy, index in zip(self.shares, accuracies, own, strict=True)
         ]
+
+    @property
+    def _costs(self) -> tuple[Floats, Floats, Floats]:
+        return self._work, self._square, self._path
 
     def chosen(self, family: str, questions: Ints, alpha: float, arrival_rate: float | None = None) -> Ints:
         """The setting of each type, by formula, on some questions; shape [num_types]."""
@@ -271,7 +275,7 @@ class QueuedTrial:
     def _row(self, name: str, settings: Ints) -> QueuedRow:
         """What questions come to, each under its setting."""
         rows = np.arange(len(settings))
-        columns = [column[settings, rows] for column in (self._right, self._work, self._square, self._path)]
+        columns = [column[settings, rows] for column in (self._right, *self._costs)]
         accuracy, work, square, path = (float(column.mean()) for column in columns)
         queue, rate = self.goal.queue, self.goal.arrival_rate
         formula = float(queue.mean_time(rate, Moments(*map(np.asarray, (work, square, path)))))
@@ -347,6 +351,32 @@ class TypedPlan(NamedTuple):
     def named(self) -> dict[str, str]:
         """The setting of each type in words."""
         return {name: str(self.settings[number]) for name, number in self.plan.budgets.items()}
+
+
+def shrunk(right: Sequence[Floats], shares: Floats) -> Floats:
+    """Accuracy of each type under each setting, shape [num_types, num_settings].
+
+    Few questions of a type make some setting look good by chance. So what a type gains by a setting beyond what all
+    types gain by it is shrunk, by how much of it is chance (the best linear predictor of a two-way table).
+
+    Args:
+        right: Of each type, shape [num_settings, num_questions].
+        shares: Of the types.
+
+    Reference: Searle, Casella and McCulloch, "Variance Components", 1992, chapter 7.
+    """
+    accuracies = np.stack([own.mean(axis=1) for own in right])
+    num_types = len(right)
+    level = accuracies.mean(axis=1, keepdims=True)
+    main = shares @ (accuracies - level)
+    own_gain = accuracies - level - main
+    if num_types == 1:
+        return accuracies
+    chance = np.stack([(own - own.mean(axis=0)).var(axis=1, ddof=1) / own.shape[1] for own in right])
+    varies = max(0.0, float((own_gain**2).mean() * num_types / (num_types - 1) - chance.mean()))
+    kept = varies / np.maximum(varies + chance, 1e-12)
+    found: Floats = level + main + kept * own_gain
+    return found
 
 
 def best_budgets(demand: Demand) -> tuple[int, ...]:

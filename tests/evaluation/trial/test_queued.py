@@ -23,6 +23,7 @@ from scaffolding_ext.evaluation.trial.queued import (
     QueueGoal,
     ServiceLine,
     service_lines,
+    shrunk,
     worth_of,
 )
 from scaffolding_ext.evaluation.trial.space import Setting, numbers_to_try
@@ -107,6 +108,18 @@ def test_moments_are_those_of_the_drawn_samples(trial: Trial) -> None:
     assert terms[1] == pytest.approx(seconds.sum(axis=1).mean())
     assert terms[2] == pytest.approx((seconds.sum(axis=1) ** 2).mean(), rel=0.01)  # t0 takes no part in the spread
     assert terms[3] == pytest.approx(seconds.max(axis=1).mean())
+
+
+def test_what_one_type_gains_by_chance_is_shrunk() -> None:
+    rng = np.random.default_rng(0)
+    alike = [(rng.random((30, 40)) < 0.7).astype(float) for _ in range(3)]  # no setting is better for any type
+    raw = np.stack([own.mean(axis=1) for own in alike])
+    shares = np.full(3, 1 / 3)
+    errors = [float(((found - 0.7) ** 2).mean()) for found in (raw, shrunk(alike, shares))]
+    assert errors[1] < 0.6 * errors[0]
+    differ = [(rng.random((30, 4000)) < rng.random((30, 1))).astype(float) for _ in range(3)]
+    assert shrunk(differ, shares) == pytest.approx(np.stack([own.mean(axis=1) for own in differ]), abs=0.01)
+    assert shrunk(alike[:1], np.ones(1)).tolist() == raw[:1].tolist()
 
 
 def test_seconds_are_fitted_to_what_was_recorded(trial: Trial) -> None:

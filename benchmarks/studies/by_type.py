@@ -1,0 +1,245 @@
+"""Settings by type of question, chosen together by `tune --cost queue`, against one setting and against budgets alone.
+
+    python -m benchmarks.studies.by_type --store runs/by_type --json > by_type.json
+
+Samples of each kind of problem are recorded once, with looks at their chains. For each seed and load, chains that run
+alone tell the seconds of a token, a crowd tells how fast the full engine is, and three plans are made: the best setting
+for all, the best budget of one chain by type, and the best setting by type. Then all three serve the same new
+questions, which arrive by chance, one after the other in an order by chance.
+
+The load is the share of the engine's capacity that one whole chain a question would use. The objective is told in
+points: 100 for a right answer, less 100 times the seconds over those that a right answer is worth. Intervals resample
+blocks of arrivals, since neighbours in a queue are alike.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks._lib.command import benchmark, progress, size, stored
+from benchmarks._lib.report import Report
+from benchmarks._lib.served_queue import Served, hosted, poisson, serve
+from benchmarks._lib.store import kept
+from scaffolding_ext import HuggingFaceWorker, Prompting
+from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareController
+from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+from scaffolding_ext.evaluation.recordings.draw import draw, recording_stack
+from scaffolding_ext.evaluation.recordings.read import read_recording
+from scaffolding_ext.evaluation.run.datasets import load_dataset
+from scaffolding_ext.evaluation.run.rows import Example
+from scaffolding_ext.evaluation.trial.plays import Trial
+from scaffolding_ext.evaluation.trial.queued import (
+    BUDGETS,
+    FAMILIES,
+    SINGLE,
+    TOGETHER,
+    QueuedTrial,
+    QueueGoal,
+    ServiceLine,
+)
+from scaffolding_ext.evaluation.trial.stack_file import controller_of
+from scaffolding_ext.registry import controllers
+from scaffolding_ext.scheduling import Fifo
+from scaffolding_ext.stack.config import ComponentConfig, StackConfig
+
+PLACES = 16
+LOOK_EVERY = 32
+BLOCK = 20  # arrivals that are drawn together
+CROWD = 12  # chains a place that come at once
+SERVED_SEED, ALONE_SEED, FULL_SEED = 1000, 2000, 3000  # of questions, beside those of the recording
+CHAIN = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.7, "max_tokens": 512}}}
+
+
+def recorded(store: Path, model: str, num_questions: int, num_samples: int, seed: int) -> Trial:
+    """Every setting, played on samples that are drawn where the folder lacks them."""
+    stack = {
+        "controller": CHAIN,
+        "workers": {"generation": {"type": "HuggingFaceWorker", "args": {"model": model}}},
+        "seed": seed,
+        "dataset": {"source": "tinylm:held_out", "num_samples": num_questions, "seed": seed},
+    }
+    config = StackConfig.model_validate(stack)
+    draw(recording_stack(config, num_samples, LOOK_EVERY, 1), store, lambda message: click.echo(message, err=True))
+    trial = Trial(read_recording([store]), seed=seed)
+    trial.try_all()
+    return trial
+
+
+class Engine:
+    """The engine, with so many places, and the questions that it serves."""
+
+    def __init__(self, worker: HuggingFaceWorker, prompting: Prompting, seed: int) -> None:
+        self._worker, self._prompting, self.seed = worker, prompting, seed
+
+    def questions(self, number: int, seed: int) -> list[Example]:
+        """New questions of all kinds."""
+        return load_dataset("tinylm:held_out", num_samples=number, seed=self.seed + seed)
+
+    def serve(self, controller: Mapping[str, Any] | QueueAwareController, asked: Sequence[Example], at: Any) -> Served:
+        """Ask questions at their times."""
+        built = controllers.obtain(controller) if isinstance(controller, Mapping) else controller
+        with hosted(built, self._worker, self._prompting, 256, self.seed, Fifo()) as llm:
+            return serve(llm, asked, at)
+
+    def line(self, number: int) -> ServiceLine:
+        """Seconds of a chain that runs alone."""
+        tokens, seconds = [], []
+        with hosted(controllers.obtain(CHAIN), self._worker, self._prompting, 1, self.seed) as llm:
+            for sample in self.questions(number, ALONE_SEED):
+                started = time.perf_counter()
+                ledger = llm.generate(sample.prompt, sample_id=sample.id).program.ledger
+                seconds.append(time.perf_counter() - started)
+                tokens.append(ledger.num_decoded)
+        slope, start = np.polyfit(tokens, seconds, 1)
+        mean = float(np.sum(seconds) / np.sum(tokens))
+        return ServiceLine(float(start), float(slope)) if start > 0 and slope > 0 else ServiceLine(0.0, mean)
+
+    def queue(self, line: ServiceLine, mean_tokens: float) -> Queue:
+        """The batching queue whose full engine is as fast as this one: the middle half of a crowd tells."""
+        asked = self.questions(CROWD * PLACES, FULL_SEED)
+        ended = np.sort(self.serve(CHAIN, asked, np.zeros(len(asked))).seconds)
+        first, last = len(ended) // 4, 3 * len(ended) // 4
+        rate = (last - first) / (ended[last] - ended[first])
+        return Queue.of_capacity(PLACES, max(1.0, rate * (line.at_once + line.a_token * mean_tokens)))
+
+
+def planned(queued: QueuedTrial) -> dict[str, tuple[Any, dict[str, str]]]:
+    """The controller of each family, and its settings in words."""
+    base = ComponentConfig.model_validate(CHAIN)
+    plans: dict[str, tuple[Any, dict[str, str]]] = {}
+    for family in FAMILIES:
+        alpha = queued.leaning(family)
+        if family == SINGLE:
+            setting = queued.single(alpha)
+            plans[family] = controller_of(setting, base), {"all types": str(setting)}
+            continue
+        typed = queued.plan(family, alpha)
+        built = [controllers.obtain(controller_of(each, base)) for each in typed.settings]
+        plans[family] = QueueAwareController(typed.plan, built), typed.named()
+    return plans
+
+
+def served(engine: Engine, trial: Trial, load: float, worth: float, seconds: float, num_alone: int) -> dict[str, Any]:
+    """Plan for a load and serve every plan, as JSON holds it."""
+    mean = float(np.mean([each.tokens.mean() for each in trial.recording.questions]))
+    line = engine.line(num_alone)
+    queue = engine.queue(line, mean)
+    service = line.at_once + line.a_token * mean
+    rate, alpha = load * queue.capacity / service, worth * service
+    queued = QueuedTrial(trial, QueueGoal(rate, queue, alpha=alpha), line)
+    plans = planned(queued)
+    rng = np.random.default_rng([engine.seed, round(100 * load)])
+    arrivals = poisson(rate, seconds, rng)
+    asked = engine.questions(len(arrivals), SERVED_SEED)
+    arms = {}
+    for family in rng.permutation(FAMILIES).tolist():
+        controller, named = plans[family]
+        found = engine.serve(controller, asked, arrivals)
+        forecast = queued.judged(family, alpha)
+        arms[family] = {
+            "correct": found.correct.tolist(),
+            "seconds": found.seconds.tolist(),
+            "settings": named,
+            "forecast": [forecast.accuracy, forecast.seconds],
+        }
+    return {"arrival_rate": rate, "alpha": alpha, "capacity": queue.capacity, "line": list(line), "arms": arms}
+
+
+def blocks_of(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
+    """The block of each arrival; no block lies in two seeds."""
+    parts, first = [], 0
+    for number in sizes:
+        parts.append(first + np.arange(number) // max(1, min(BLOCK, number // 2)))
+        first = int(parts[-1][-1]) + 1
+    return np.concatenate(parts)
+
+
+def study_load(report: Report, name: str, runs: Mapping[int, Mapping[str, Any]]) -> None:
+    """Every arm at one load, and the joint plan over the two others."""
+    blocks = blocks_of([len(run["arms"][TOGETHER]["correct"]) for run in runs.values()])
+    objective = {}
+    for family in FAMILIES:
+        arms = [run["arms"][family] for run in runs.values()]
+        correct, seconds = (np.concatenate([arm[key] for arm in arms]) for key in ("correct", "seconds"))
+        worth = np.concatenate([np.full(len(run["arms"][family]["correct"]), run["alpha"]) for run in runs.values()])
+        objective[family] = 100 * (correct - seconds / worth)
+        report.difference(f"{name}, {family}: accuracy", correct, questions=blocks)
+        report.difference(f"{name}, {family}: system time", seconds, questions=blocks)
+        report.figure(f"{name}, {family}: p90 of system time", float(np.percentile(seconds, 90)))
+        report.difference(f"{name}, {family}: objective, points", objective[family], questions=blocks)
+        forecast = np.concatenate([np.full(len(arm["correct"]), arm["forecast"][1]) for arm in arms])
+        if np.isfinite(forecast).all():
+            report.ratio(f"{name}, {family}: forecast by served time", forecast, seconds, blocks)
+    for other in (SINGLE, BUDGETS):
+        gain = report.difference(f"{name}: over {other}, points", objective[TOGETHER], objective[other], blocks)
+        report.bar(f"{name}: over {other}, lower end", gain.low, ">", 0)
+        ends = np.cumsum([len(run["arms"][TOGETHER]["correct"]) for run in runs.values()])[:-1]
+        gains = np.split(objective[TOGETHER] - objective[other], ends)
+        for seed, own, their_blocks in zip(runs, gains, np.split(blocks, ends), strict=True):
+            report.difference(f"{name}, seed {seed}: over {other}, points", own, questions=their_blocks)
+    report.figure(f"{name}: questions an arm", len(blocks))
+    for seed, run in runs.items():
+        report.figure(f"{name}, seed {seed}: arrivals a second", run["arrival_rate"])
+        report.figure(f"{name}, seed {seed}: capacity", run["capacity"])
+
+
+@benchmark("studies.by_type --store runs/by_type")
+@click.option("--model", default="tinylm/target", show_default=True, help="Embedded model, or a folder.")
+@click.option("--worth", default=20.0, show_default=True, help="A right answer, in services of a whole chain.")
+@click.option(
+    "--load",
+    "loads",
+    multiple=True,
+    type=float,
+    default=(0.4, 0.7, 1.0),
+    show_default=True,
+    help="Share of the capacity that one whole chain a question would use.",
+)
+@size("--num_seeds", 5, quick=1, help="From --seed on.")
+@size("--num_questions", 300, quick=40, help="That are recorded.")
+@size("--num_samples", 4, quick=3, help="Of each question that is recorded.", least=2)
+@size("--num_alone", 20, quick=6, help="Chains that are timed alone.", least=2)
+@size("--seconds", 20, quick=2, help="Of arrivals, for each arm.")
+@stored
+def main(
+    report: Report,
+    model: str,
+    worth: float,
+    loads: tuple[float, ...],
+    num_seeds: int,
+    num_questions: int,
+    num_samples: int,
+    num_alone: int,
+    seconds: int,
+    store: Path | None,
+) -> None:
+    """One setting, budgets by type, and settings by type, served at several loads."""
+    prompting = Prompting.for_model(model)
+    with tempfile.TemporaryDirectory() as folder, HuggingFaceWorker(model, max_batch_size=PLACES) as worker:
+        place = store or Path(folder)
+        trial = recorded(place / "recording", model, num_questions, num_samples, report.seed)
+        with progress() as bars:
+            bar = bars.add_task("seeds and loads", total=num_seeds * len(loads))
+            for load in loads:
+                runs = {}
+                for seed in range(report.seed, report.seed + num_seeds):
+                    engine = Engine(worker, prompting, seed)
+
+                    def found(engine: Engine = engine, load: float = load) -> dict[str, Any]:
+                        return served(engine, trial, load, worth, seconds, num_alone)
+
+                    runs[seed] = kept(place, f"served_{load:g}_{seed}", found)
+                    bars.advance(bar)
+                study_load(report, f"load {load:g}", runs)
+
+
+if __name__ == "__main__":
+    main()
