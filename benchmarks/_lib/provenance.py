@@ -32,7 +32,7 @@ def setting_of(context: click.Context) -> dict[str, Any]:
                 [described(path) for path in value] if parameter.multiple else described(value)
             )
         elif parameter.type is not PLACE and parameter.name not in UNTOLD:
-            setting[str(parameter.name)] = value
+            setting[str(parameter.name)] = value.name if isinstance(value, Path) else value  # a folder's name
     machine = {"cores": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
     return setting | machine
 

@@ -45,7 +45,7 @@ class Promise(NamedTuple):
         )
 
 
-def promised(trial: Trial, max_loss: float, confidence: float) -> Promise:
+def promised(trial: Trial, max_loss: float, confidence: float, tested: Sequence[int] | None = None) -> Promise:
     """Test every setting of a trial. The loss of a question is how often a right full vote is lost.
 
     Runs of one question count as one: questions are exchangeable, and runs of a question are alike.
@@ -54,14 +54,16 @@ def promised(trial: Trial, max_loss: float, confidence: float) -> Promise:
         trial: The trial.
         max_loss: The bound, as a share, in (0, 1).
         confidence: At least 0.5 and below 1.
+        tested: Indices of the recorded questions that are tested; None tests all.
     """
-    ids = np.array([f"{each.task}\n{each.id}" for each in trial.recording.questions])
+    index = np.arange(len(trial.recording.questions)) if tested is None else np.asarray(tested)
+    ids = np.array([f"{each.task}\n{each.id}" for each in trial.recording.questions])[index]
     _, question = np.unique(ids, return_inverse=True)
     number = np.bincount(question)
     settings = [setting for own in trial.lists.values() for setting in own]
 
     def mean(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        return np.bincount(question, weights=values) / number
+        return np.bincount(question, weights=values[index]) / number
 
     losses = np.column_stack([mean(trial.played[setting].lost) for setting in settings])
     costs = np.column_stack([mean(trial.played[setting].costs[trial.cost]) for setting in settings])
