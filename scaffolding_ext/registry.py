@@ -407,6 +407,7 @@ allocation_rules = Registry(
         "LeaderChange": "scaffolding_ext.controllers.vote.allocation.leader_change:LeaderChange",
         "LengthThreshold": "scaffolding_ext.controllers.vote.allocation.baselines:LengthThreshold",
         "StaticThreshold": "scaffolding_ext.controllers.vote.allocation.threshold:StaticThreshold",
+        "SureFirst": "scaffolding_ext.controllers.vote.allocation.sure_first:SureFirst",
         "ThresholdEvery": "scaffolding_ext.controllers.vote.allocation.threshold:ThresholdEvery",
     },
     "scaffolding_ext.allocation_rules",

@@ -6,7 +6,7 @@ import bisect
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.answers import up_to_brace
@@ -29,7 +29,12 @@ class ProbeSchedule:
         chunk_size: Tokens of the gap between the first look and the second.
         first_probe: Tokens before the first look, which 0 has before the chain begins; None takes `chunk_size`.
         growth: Each gap is so many times the one before; 1 keeps them equal.
+
+    Attributes:
+        reads_text: Whether the text of the chain says where it looks.
     """
+
+    reads_text: ClassVar[bool] = False
 
     def __init__(self, chunk_size: int = 64, first_probe: int | None = None, growth: float = 1.0) -> None:
         self.chunk_size = require.whole("chunk_size", chunk_size)
@@ -59,6 +64,8 @@ class ThoughtChanges(ProbeSchedule):
         step: Tokens between the positions where the chain is read: a change of thought is seen at the next.
         words: Words that begin a new thought; their case counts.
     """
+
+    reads_text = True
 
     def __init__(self, step: int = 16, words: Sequence[str] = TURN_WORDS) -> None:
         super().__init__(require.whole("step", step))

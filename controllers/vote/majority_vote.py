@@ -22,7 +22,7 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Vot
 from scaffolding_ext.controllers.vote.deadline import SampleTimes, TimedRound, round_in_time
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler, check_variety, end_vote, honoured_by_samples
 from scaffolding_ext.controllers.vote.voting import elect
-from scaffolding_ext.controllers.vote.weights import UniformWeight, Weight
+from scaffolding_ext.controllers.vote.weights import AnswerProbabilityWeight, UniformWeight, Weight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.tool_calls import classes_of
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
@@ -91,6 +91,7 @@ class MajorityVoteController(BaseController):
             raise ConfigError("reads rewards, which needs a reward_controller", "allocation")
         self.weight: Weight = vote_weights.obtain(weight, "weight")
         self.reward_controller = reward_controller
+        self._probabilities = self._asking()
         if self.allocation is not None and not isinstance(self.weight, UniformWeight):
             reason = self.allocation.refuses_weights(self.weight.most)
             if reason is not None:
@@ -102,8 +103,15 @@ class MajorityVoteController(BaseController):
 
     def honours(self) -> frozenset[str]:
         return honoured_by_samples(
-            self.generation_controller, self.weight.reads_logprobs or reads_logprobs(self.reward_controller)
+            self.generation_controller,
+            self.weight.reads_logprobs or self._probabilities is not None or reads_logprobs(self.reward_controller),
         )
+
+    def _asking(self) -> AnswerProbabilityWeight | None:
+        """What asks each sample how probable its answer is; None where the rule does not read that."""
+        if self.allocation is None or "probabilities" not in self.allocation.looks_at:
+            return None
+        return self.weight if isinstance(self.weight, AnswerProbabilityWeight) else AnswerProbabilityWeight()
 
     def run(
         self,
@@ -218,6 +226,8 @@ class MajorityVoteController(BaseController):
             for sample, value in zip(new, scores, strict=True):
                 sample.reward = value
         weights += yield from self.weight.weigh(new)
+        if self._probabilities is not None:
+            yield from self._probabilities.weigh(new)
         answers += [sample.answer for sample in new]
         return classes_of(answers) if known is None else (yield from classify(self, answers, known))
 
@@ -271,4 +281,7 @@ class MajorityVoteController(BaseController):
         rewards = [sample.reward for sample in samples if sample.reward is not None]
         lengths = [sample.num_decoded for sample in samples]
         read = None if isinstance(self.weight, UniformWeight) else weights
-        return self.allocation.num_more(Votes(classes, max_samples, rewards or None, lengths, read, self.weight.most))
+        asked = None if self._probabilities is None else [self._probabilities(sample) for sample in samples]
+        return self.allocation.num_more(
+            Votes(classes, max_samples, rewards or None, lengths, read, self.weight.most, asked)
+        )

@@ -159,9 +159,9 @@ def _checked(controller: Controller) -> MajorityVoteController:
         raise ConfigError(
             "must be uniform with evaluation.total_tokens, which compares only answers", "controller.args.weight"
         )
-    if controller.allocation is not None and "rewards" in controller.allocation.looks_at:
+    if controller.allocation is not None and controller.allocation.looks_at & {"rewards", "probabilities"}:
         raise ConfigError(
-            "reads rewards, and evaluation.total_tokens has none: give a rule that reads none",
+            "reads rewards or probabilities, and evaluation.total_tokens has neither: give a rule that reads answers",
             "controller.args.allocation",
         )
     return controller

@@ -19,6 +19,7 @@ from scaffolding_ext.evaluation.trial.ended import (
     Cost,
     EndedSamples,
     Floats,
+    Ints,
     Price,
     seconds_of,
     whole_samples,
@@ -28,7 +29,8 @@ from scaffolding_ext.registry import probe_schedules, stopping_rules
 TOKENS_PER_BLOCK = 32  # as in TensorRT-LLM, and in our engine
 _UNASKED = {name: Probe._field_defaults[name] for name in ("answer", "answer_class", "hedged", "response")}
 _CUTS = (0.8, 0.6, 0.45, 0.3, 0.2, 0.1)  # of the mean chain, that are tried
-_STRIDES = (1, 4)  # every look or every fourth, where there are as many
+_STRIDE = 4  # of a sparse schedule, in looks
+_LEAST_LOOKS = 16  # of the longest chain, for a sparse one
 
 
 class _Ask(NamedTuple):
@@ -40,12 +42,30 @@ class _Ask(NamedTuple):
 
 
 class _SeenLook(NamedTuple):
-    """A look, with what a chain that ends there is asked."""
+    """A look, with what a chain that ends there is asked.
+
+    Attributes:
+        number: Its place among the recorded looks.
+        position: Where a schedule finds it: its tokens, or, where gaps are uneven, its place times their median.
+        unasked: The look of a rule that asks for no answer.
+    """
 
     number: int
+    position: int
     probe: Probe
+    unasked: Probe
     answer: _Ask
     forced: _Ask
+
+
+class _Chain(NamedTuple):
+    """A recorded chain: the looks behind its begin, oldest first, and how it ended by itself."""
+
+    looks: Sequence[_SeenLook]
+    by_position: Mapping[int, _SeenLook]
+    length: int
+    answer_class: int
+    forced: Ints
 
 
 class ChainEnd(NamedTuple):
@@ -76,10 +96,10 @@ class Whole:
     def __str__(self) -> str:
         return "asked at the end" if self.is_asked else ""
 
-    def end(self, looks: Looks, answer_class: int) -> ChainEnd:
-        """How a chain ends, whose own answer has the class."""
-        asked = [look.answer for look in list(_looks_of(looks))[-1:]] if self.is_asked else []
-        return ChainEnd(None, answer_class, asked)
+    def end(self, chain: _Chain) -> ChainEnd:
+        """How a chain ends."""
+        asked = [look.answer for look in chain.looks[-1:]] if self.is_asked else []
+        return ChainEnd(None, chain.answer_class, asked)
 
 
 @dataclass(frozen=True)
@@ -98,12 +118,12 @@ class Cut:
     def __str__(self) -> str:
         return f"cut at {self.num_tokens:,} tokens"
 
-    def end(self, looks: Looks, answer_class: int) -> ChainEnd:
-        """How a chain ends, whose own answer has the class."""
-        before = [look for look in _looks_of(looks) if look.probe.prefix.num_tokens <= self.num_tokens]
-        if looks.length <= self.num_tokens or not before:
-            return ChainEnd(None, answer_class, [])
-        return ChainEnd(before[-1].number, int(looks.forced[before[-1].number]), [before[-1].forced])
+    def end(self, chain: _Chain) -> ChainEnd:
+        """How a chain ends."""
+        before = [look for look in chain.looks if look.probe.prefix.num_tokens <= self.num_tokens]
+        if chain.length <= self.num_tokens or not before:
+            return ChainEnd(None, chain.answer_class, [])
+        return ChainEnd(before[-1].number, int(chain.forced[before[-1].number]), [before[-1].forced])
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,13 +133,11 @@ class Stopped:
     Args:
         rule: The rule as `{type, args}`.
         schedule: The schedule as `{type, args}`.
-        every: Takes every so many-th recorded look, where looks are not at equal gaps and so on no schedule.
     """
 
     rule: Mapping[str, Any]
     schedule: Mapping[str, Any]
-    every: int | None = None
-    plainness = 40
+    plainness: int = 40
 
     @cached_property
     def built(self) -> StoppingRule:
@@ -128,15 +146,16 @@ class Stopped:
         return rule
 
     @cached_property
-    def _gaps(self) -> ProbeSchedule:
+    def looking(self) -> ProbeSchedule:
+        """The schedule as an object."""
         schedule: ProbeSchedule = probe_schedules.obtain(self.schedule)
         return schedule
 
     def __str__(self) -> str:
         return f"stopped by {shown(self.rule)} {shown(self.schedule)}"
 
-    def end(self, looks: Looks, answer_class: int) -> ChainEnd:
-        """How a chain ends, whose own answer has the class.
+    def end(self, chain: _Chain) -> ChainEnd:
+        """How a chain ends.
 
         Raises:
             ConfigError: The schedule looks where nothing was recorded.
@@ -144,12 +163,12 @@ class Stopped:
         rule, needs = self.built, self.built.needs
         asks: list[_Ask] = []
         seen: list[Probe] = []
-        for look in self._scheduled(looks):
+        for look in self._scheduled(chain):
             if needs.answer:
                 asks.append(look.answer)
             if needs.entropy:
                 asks.append(look.forced._replace(num_decoded=1))
-            seen.append(look.probe if needs.answer else look.probe._replace(**_UNASKED))
+            seen.append(look.probe if needs.answer else look.unasked)
             stop = rule.stop(seen)
             if stop is None:
                 continue
@@ -158,116 +177,130 @@ class Stopped:
                 return ChainEnd(look.number, left_with.answer_class, asks)
             if stop.answer == "none":
                 return ChainEnd(look.number, -1, asks)
-            return ChainEnd(look.number, int(looks.forced[look.number]), [*asks, look.forced])
-        return ChainEnd(None, answer_class, asks)
+            return ChainEnd(look.number, int(chain.forced[look.number]), [*asks, look.forced])
+        return ChainEnd(None, chain.answer_class, asks)
 
-    def _scheduled(self, looks: Looks) -> Iterator[_SeenLook]:
-        recorded = list(_looks_of(looks))
-        if self.every is not None:
-            yield from recorded[self.every - 1 :: self.every]
-            return
-        schedule = self._gaps
-        at = {look.probe.prefix.num_tokens: look for look in recorded}
-        last = max(at, default=0)
+    def _scheduled(self, chain: _Chain) -> Iterator[_SeenLook]:
+        last = chain.looks[-1].position if chain.looks else 0
         num_seen = 0
-        for position in itertools.takewhile(lambda position: position <= last, itertools.accumulate(schedule.gaps())):
-            if position not in at:
+        for position in itertools.takewhile(lambda position: position <= last, self._positions()):
+            look = chain.by_position.get(position)
+            if look is None:
                 raise ConfigError(
                     f"looks after {position} tokens, where nothing was recorded; the recorded looks are at "
-                    f"{', '.join(map(str, list(at)[:3]))} and so on",
+                    f"{', '.join(map(str, list(chain.by_position)[:3]))} and so on",
                     "schedule",
                 )
-            text = at[position].probe.prefix.text
-            if schedule.is_due(text[num_seen:]):
+            text = look.probe.prefix.text
+            if not self.looking.reads_text or self.looking.is_due(text[num_seen:]):
                 num_seen = len(text)
-                yield at[position]
+                yield look
+
+    def _positions(self) -> Iterator[int]:
+        return itertools.accumulate(self.looking.gaps())
 
 
 Ending = Whole | Cut | Stopped
 
 
-def _looks_of(looks: Looks) -> Iterator[_SeenLook]:
-    """The looks behind the chain's begin."""
-    for index, probe in enumerate(looks.probes):
-        position = probe.prefix.num_tokens
-        if position:
-            before = looks.num_prompt_tokens + position
-            yield _SeenLook(
-                index,
-                probe,
-                _Ask(before, looks.num_probe_suffix, int(looks.num_answer_tokens[index])),
-                _Ask(before, looks.num_close_suffix, int(looks.num_forced_tokens[index])),
-            )
+class RecordedChains:
+    """The chains of a recording, ready to be ended in many ways.
 
-
-def ended_samples(recording: Recording, ending: Ending, price: Price | None = None) -> EndedSamples:
-    """The samples of a recording, had their chains ended in this way.
-
-    What a chain writes on beside a look that ends it is not counted: how much that is depends on its engine.
-
-    Raises:
-        ConfigError: The recording has no looks, or the ending needs what they lack.
+    Args:
+        recording: The recording; without looks its chains can only end by themselves.
     """
-    if ending == Whole():
-        return whole_samples(recording, price)
-    if "looks" in recording.missing:
-        raise ConfigError(
-            f"is {ending}, and the log has no looks at the chains: draw a recording with looks (tune --config STACK "
-            "--look_every TOKENS), or take whole chains",
-            "ending",
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        gaps = _gaps(recording)
+        self._spacing = None if len(set(gaps)) <= 1 else round(float(np.median(gaps)))
+        self._has_probabilities = _has_probabilities(recording)
+        self._chains = [
+            [self._chain(looks, number) for looks, number in zip(each.looks or (), each.classes.tolist(), strict=False)]
+            for each in recording.questions
+        ]
+
+    def _chain(self, looks: Looks, answer_class: int) -> _Chain:
+        seen: list[_SeenLook] = []
+        for number, probe in enumerate(looks.probes):
+            num_tokens = probe.prefix.num_tokens
+            if num_tokens:
+                before = looks.num_prompt_tokens + num_tokens
+                position = num_tokens if self._spacing is None else (len(seen) + 1) * self._spacing
+                answer = _Ask(before, looks.num_probe_suffix, int(looks.num_answer_tokens[number]))
+                forced = _Ask(before, looks.num_close_suffix, int(looks.num_forced_tokens[number]))
+                seen.append(_SeenLook(number, position, probe, probe._replace(**_UNASKED), answer, forced))
+        by_position = {look.position: look for look in seen}
+        return _Chain(seen, by_position, looks.length, answer_class, looks.forced)
+
+    def ended(self, ending: Ending, price: Price | None = None) -> EndedSamples:
+        """The samples, had their chains ended in this way.
+
+        What a chain writes on beside a look that ends it is not counted: how much that is depends on its engine.
+
+        Raises:
+            ConfigError: The recording has no looks, or the ending needs what they lack.
+        """
+        recording = self._recording
+        if ending == Whole():
+            return whole_samples(recording, price)
+        if "looks" in recording.missing:
+            raise ConfigError(
+                f"is {ending}, and the log has no looks at the chains: draw a recording with looks (tune --config "
+                "STACK --look_every TOKENS), or take whole chains",
+                "ending",
+            )
+        lacking = missing_for(recording, ending)
+        if lacking is not None:
+            raise ConfigError(f"is {ending}, which needs {lacking}; the recorded looks have none", "ending")
+        shape = len(recording.questions), recording.num_samples
+        classes, tokens = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
+        read, reread, in_blocks, probabilities = (np.zeros(shape) for _ in range(4))
+        prompts = np.zeros(shape[0])
+        for number, question in enumerate(recording.questions):
+            assert question.looks is not None
+            prompts[number] = question.looks[0].num_prompt_tokens
+            for index, (looks, chain) in enumerate(zip(question.looks, self._chains[number], strict=True)):
+                end = ending.end(chain)
+                probe = looks.probes[-1 if end.look is None else end.look] if looks.probes else None
+                written = int(question.tokens[index]) if end.look is None or probe is None else probe.prefix.num_tokens
+                classes[number, index] = end.answer_class
+                tokens[number, index] = written + sum(ask.num_decoded for ask in end.asks)
+                read[number, index] = sum(ask.num_suffix for ask in end.asks)
+                reread[number, index] = sum(ask.num_before for ask in end.asks)
+                in_blocks[number, index] = sum(ask.num_before % TOKENS_PER_BLOCK for ask in end.asks)
+                probabilities[number, index] = (probe.confidence or 0.0) if probe is not None else 0.0
+        targets = np.array([each.target for each in recording.questions])
+        decoded = tokens.astype(float)
+        costs: dict[Cost, Floats] = {
+            "decoded": decoded,
+            "kept": decoded + read,
+            "blocks": decoded + read + in_blocks,
+            "nothing": decoded + read + reread + prompts[:, None],
+            "critical": decoded,
+        }
+        once: dict[Cost, Floats] = {"kept": prompts, "blocks": prompts}
+        if price is not None:
+            cached = prompts[:, None] + reread
+            costs["dollars"] = (decoded * price.decoded + cached * price.cached + read * price.read) / 1e6
+            once["dollars"] = prompts * (price.read - price.cached) / 1e6
+        seconds = seconds_of(recording)
+        if seconds is not None:
+            recorded = np.stack([each.tokens for each in recording.questions])
+            costs["seconds"] = seconds * decoded / np.maximum(1, recorded)
+        weights = {"shortness": tokens.min(axis=1, keepdims=True) / np.maximum(1, tokens)}
+        if self._has_probabilities:
+            weights["answer_probability"] = probabilities
+        return EndedSamples(
+            classes,
+            (classes == targets[:, None]) & (classes >= 0),
+            tokens,
+            costs,
+            once,
+            weights,
+            None,
+            probabilities if self._has_probabilities else None,
         )
-    lacking = missing_for(recording, ending)
-    if lacking is not None:
-        raise ConfigError(f"is {ending}, which needs {lacking}; the recorded looks have none", "ending")
-    shape = len(recording.questions), recording.num_samples
-    classes, tokens = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
-    read, reread, in_blocks, probabilities = (np.zeros(shape) for _ in range(4))
-    prompts = np.zeros(shape[0])
-    for number, question in enumerate(recording.questions):
-        assert question.looks is not None
-        prompts[number] = question.looks[0].num_prompt_tokens
-        for index, looks in enumerate(question.looks):
-            end = ending.end(looks, int(question.classes[index]))
-            probe = looks.probes[-1 if end.look is None else end.look] if looks.probes else None
-            written = int(question.tokens[index]) if end.look is None or probe is None else probe.prefix.num_tokens
-            classes[number, index] = end.answer_class
-            tokens[number, index] = written + sum(ask.num_decoded for ask in end.asks)
-            read[number, index] = sum(ask.num_suffix for ask in end.asks)
-            reread[number, index] = sum(ask.num_before for ask in end.asks)
-            in_blocks[number, index] = sum(ask.num_before % TOKENS_PER_BLOCK for ask in end.asks)
-            probabilities[number, index] = (probe.confidence or 0.0) if probe is not None else 0.0
-    targets = np.array([each.target for each in recording.questions])
-    decoded = tokens.astype(float)
-    costs: dict[Cost, Floats] = {
-        "decoded": decoded,
-        "kept": decoded + read,
-        "blocks": decoded + read + in_blocks,
-        "nothing": decoded + read + reread + prompts[:, None],
-        "critical": decoded,
-    }
-    once: dict[Cost, Floats] = {"kept": prompts, "blocks": prompts}
-    if price is not None:
-        cached = prompts[:, None] + reread
-        costs["dollars"] = (decoded * price.decoded + cached * price.cached + read * price.read) / 1e6
-        once["dollars"] = prompts * (price.read - price.cached) / 1e6
-    seconds = seconds_of(recording)
-    if seconds is not None:
-        recorded = np.stack([each.tokens for each in recording.questions])
-        costs["seconds"] = seconds * decoded / np.maximum(1, recorded)
-    weights = {"shortness": tokens.min(axis=1, keepdims=True) / np.maximum(1, tokens)}
-    has_probabilities = _has_probabilities(recording)
-    if has_probabilities:
-        weights["answer_probability"] = probabilities
-    return EndedSamples(
-        classes,
-        (classes == targets[:, None]) & (classes >= 0),
-        tokens,
-        costs,
-        once,
-        weights,
-        None,
-        probabilities if has_probabilities else None,
-    )
 
 
 def _has_probabilities(recording: Recording) -> bool:
@@ -292,36 +325,68 @@ def missing_for(recording: Recording, ending: Ending) -> str | None:
         "log-probabilities of the chain": needs.chain_logprobs and probe.prefix.logprobs is None,
         "the entropy behind closed thinking": needs.entropy and probe.entropy is None,
         "a suffix of its own": needs.entropy and needs.suffix is not None,
-        "texts": not (needs.answer or needs.entropy or needs.chain_logprobs or probe.prefix.text),
+        "texts": not probe.prefix.text
+        and (ending.looking.reads_text or not (needs.answer or needs.entropy or needs.chain_logprobs)),
     }
     return next((what for what, is_lacking in lacks.items() if is_lacking), None)
 
 
-def endings_to_try(recording: Recording) -> dict[str, list[Ending]]:
-    """Cuts, and every stopping rule that can be played, in lists from the most careful to the boldest."""
+class TriedEndings(NamedTuple):
+    """Ways to end a chain, from the most careful to the boldest.
+
+    Attributes:
+        endings: The ways.
+        is_nested: Whether another list has the same rule on the plain schedule. The vote over such chains is tried in
+            fewer ways.
+    """
+
+    endings: Sequence[Ending]
+    is_nested: bool = False
+
+
+def endings_to_try(recording: Recording) -> dict[str, TriedEndings]:
+    """Cuts, and every stopping rule on every schedule that can be played, by name."""
     if "looks" in recording.missing:
         return {}
     gaps = _gaps(recording)
     mean = float(np.mean([looks.length for each in recording.questions for looks in each.looks or ()]))
     cuts = dict.fromkeys(Cut(_rounded(share * mean, gaps)) for share in _CUTS)
-    lists: dict[str, list[Ending]] = {"cut": list(cuts)}
-    is_even = len(set(gaps)) == 1
+    lists = {"cut": TriedEndings(list(cuts))}
     most = max(len(looks.probes) for each in recording.questions for looks in each.looks or ())
     spacing = round(float(np.median(gaps)))
-    for stride in (stride for stride in _STRIDES if stride == 1 or 4 * stride <= most):
-        schedule = {"type": "ProbeSchedule", "args": {"chunk_size": spacing * stride}}
+    for number, (schedule_name, schedule) in enumerate(_schedules(spacing, mean, most).items()):
         for name in stopping_rules.names():
             kind = stopping_rules.resolve(name)
             if not (isinstance(kind, type) and issubclass(kind, StoppingRule)):
                 continue
             for title, settings in kind.settings_to_try().items():
-                own: list[Ending] = [
-                    Stopped({"type": name, "args": dict(args)}, schedule, None if is_even else stride)
-                    for args in settings
+                own = [
+                    Stopped({"type": name, "args": dict(args)}, schedule, 40 if not number else 45) for args in settings
                 ]
                 if all(missing_for(recording, each) is None for each in own):
-                    lists[f"{title}, a look every {spacing * stride:,}"] = own
+                    lists[f"{title}, {schedule_name}"] = TriedEndings(own, number > 0)
     return lists
+
+
+def _schedules(spacing: int, mean_length: float, most_looks: int) -> dict[str, dict[str, Any]]:
+    """The schedules that are tried, by name, the plain one first; they look where looks were recorded.
+
+    Args:
+        spacing: Tokens between two recorded looks.
+        mean_length: Tokens of the mean chain.
+        most_looks: Looks at the longest chain.
+    """
+    late = spacing * max(2, round(mean_length / 2 / spacing))
+    schedules: dict[str, dict[str, Any]] = {
+        f"a look every {spacing:,}": {"type": "ProbeSchedule", "args": {"chunk_size": spacing}},
+        f"from {late:,} on": {"type": "ProbeSchedule", "args": {"chunk_size": spacing, "first_probe": late}},
+        "at doubled gaps": {"type": "ProbeSchedule", "args": {"chunk_size": spacing, "growth": 2.0}},
+        "at changes of thought": {"type": "ThoughtChanges", "args": {"step": spacing}},
+    }
+    if most_looks >= _LEAST_LOOKS:
+        sparse = spacing * _STRIDE
+        schedules[f"a look every {sparse:,}"] = {"type": "ProbeSchedule", "args": {"chunk_size": sparse}}
+    return schedules
 
 
 def _gaps(recording: Recording) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -12,15 +13,18 @@ from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import Bet
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
+from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment, LeaderChange
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.recordings.recording import Recording
-from scaffolding_ext.evaluation.trial.chains import Cut, Ending, Whole, ended_samples, endings_to_try
+from scaffolding_ext.evaluation.trial.chains import Cut, Ending, RecordedChains, TriedEndings, Whole, endings_to_try
 from scaffolding_ext.evaluation.trial.choice import NUM_FOLDS, Candidates, Goal, cross_fitted
 from scaffolding_ext.evaluation.trial.ended import PATHS, Cost, EndedSamples, Floats, Ints, Price, whole_samples
 from scaffolding_ext.evaluation.trial.limits import CountPolicy, samples_until_settled
+from scaffolding_ext.evaluation.trial.one_budget import spend_on_all
 from scaffolding_ext.evaluation.trial.orders import OrderedVotes, as_recorded, draw_orders
 from scaffolding_ext.evaluation.trial.space import (
+    ASKED,
+    RuleList,
     Setting,
     first_to_try,
     labelled_votes,
@@ -33,6 +37,8 @@ from scaffolding_ext.stats.intervals import Estimate, bootstrap_quotients
 
 LEAST_RUNS = 5  # fewer say nothing of another run: then questions are resampled
 PLAIN_VOTES = "plain votes"
+ONE_BUDGET = "one budget for all"
+_BUDGETS = (0.8, 0.6, 0.45, 0.3, 0.2, 0.1)  # of the tokens of all samples, that are tried for all questions together
 _LIMIT_PRICES = (
     0.5,
     0.2,
@@ -76,6 +82,8 @@ class Trial:
     Attributes:
         lists: The settings, in short lists from the most careful to the boldest.
         played: What each setting came to.
+        budgets: Settings with one budget for all questions. They are no candidates of a choice by themselves: a stack
+            that serves has no data set.
         full: The full vote.
         groups: The group of each question, which is resampled as a whole, shape [num_questions].
         by_run: Whether a group is a run; else it is a question.
@@ -104,6 +112,7 @@ class Trial:
         self.all_samples = Setting(Whole(), recording.num_samples)
         self.full = play(self.votes, None, recording.num_samples, self.full_right)
         self.lists: dict[str, list[Setting]] = {}
+        self.budgets: list[Setting] = []
         self.played: dict[Setting, Played] = {self.all_samples: self.full}
 
     def try_numbers(self) -> None:
@@ -118,7 +127,7 @@ class Trial:
             on_list: Called with the name of each list that has been played.
         """
         self.try_numbers()
-        for weight in self.votes.samples.weights.keys() - {"answer_probability"}:  # a look at the end has its cost
+        for weight in sorted(self.votes.samples.weights.keys() - {ASKED}):  # a look at the end has its cost
             for number in sizes_to_try(self.recording):
                 if number > 1:
                     self._add(f"votes by {weight}", Setting(Whole(), number, weight=weight, plainness=9))
@@ -126,27 +135,34 @@ class Trial:
         for setting in [] if self.recording.is_of_searches else first_to_try(self.recording.num_samples):
             self._add("first to finish", setting)
         votes = labelled_votes(self.recording)
-        for name, (plainness, rules) in rules_to_try(self.recording, votes).items():
-            fitted = self._fitted(name, rules, votes) if rules and rules[0].is_fitted else [None] * len(rules)
-            for rule, played in zip(rules, fitted, strict=True):
-                setting = Setting(Whole(), self.recording.num_samples, rule, plainness=plainness)
-                self._add(name, setting, played)
+        num_samples = self.recording.num_samples
+        tried = rules_to_try(self.recording, votes)
+        fitted = self._fitted(votes) if any(rules[0].is_fitted for _, rules in tried.values()) else []
+        for name, (plainness, rules) in tried.items():
+            whole = Whole(is_asked="probabilities" in rules[0].looks_at)
+            for index, rule in enumerate(rules):
+                setting = Setting(whole, num_samples, rule, plainness=plainness)
+                self._add(name, setting, self._out_of_fold(name, index, rule, fitted) if rule.is_fitted else None)
             on_list(name)
-        for name, endings in self._endings().items():
-            for ending in endings:
-                for setting in votes_over(ending, self.recording.num_samples, self._joint_weights()):
+        asked = [ASKED] if self.votes.samples.probabilities is not None else []
+        endings = {"asked at the end": TriedEndings([Whole(is_asked=True)])} if asked else {}
+        for name, (tried_endings, is_nested) in (endings | endings_to_try(self.recording)).items():
+            for ending in tried_endings:
+                for setting in votes_over(ending, num_samples, asked, is_nested):
                     self._add(f"{name}: {dataclasses.replace(setting, ending=Whole())}", setting)
                 self._ended.pop(ending)
             on_list(name)
 
-    def _endings(self) -> dict[str, list[Ending]]:
-        """The ways to end a chain, beside whole chains, in lists."""
-        lists = endings_to_try(self.recording)
-        has_probabilities = self.votes.samples.probabilities is not None
-        return {"asked at the end": [Whole(is_asked=True)], **lists} if has_probabilities else lists
-
-    def _joint_weights(self) -> list[str]:
-        return ["answer_probability"] if self.votes.samples.probabilities is not None else []
+    def try_budgets(self) -> None:
+        """Play votes with one budget for all questions."""
+        tokens = self.votes.samples.tokens
+        total, first = float(tokens.sum()), float(tokens.max(axis=1).sum())
+        for budget in [share * total for share in _BUDGETS if share * total >= first]:
+            setting = Setting(
+                *(Whole(), self.recording.num_samples, LeaderChange()), total_tokens=round(budget), plainness=30
+            )
+            self.budgets.append(setting)
+            self.played[setting] = self.play(setting)
 
     def _add(self, name: str, setting: Setting, played: Played | None = None) -> None:
         self.lists.setdefault(name, []).append(setting)
@@ -162,6 +178,8 @@ class Trial:
         if setting.num_first is not None:
             return first_to_finish(votes, setting.num_first, setting.num_samples, self.full_right)
         number = min(setting.num_samples, self.recording.num_samples)
+        if setting.total_tokens is not None:
+            return self._of_sizes(spend_on_all(votes, setting.rule, setting.total_tokens, number))
         return play(votes, setting.rule, number, self.full_right)
 
     def votes_of(self, setting: Setting) -> OrderedVotes:
@@ -171,7 +189,7 @@ class Trial:
             ConfigError: It needs what was not recorded.
         """
         if setting.ending not in self._ended:
-            self._ended[setting.ending] = ended_samples(self.recording, setting.ending, self._price)
+            self._ended[setting.ending] = self._chains.ended(setting.ending, self._price)
         samples = self._ended[setting.ending]
         if setting.weight is not None and setting.weight not in samples.weights:
             raise ConfigError(
@@ -181,16 +199,25 @@ class Trial:
         is_whole = setting.weight is None and samples is self.votes.samples
         return self.votes if is_whole else OrderedVotes(samples, self.votes.orders, setting.weight)
 
-    def _fitted(self, name: str, rules: Sequence[AllocationRule], votes: Sequence[LabelledVote]) -> list[Played]:
-        """Settings that are fitted to votes, each as it comes out on questions that it was not fitted to."""
-        folds = self.groups % NUM_FOLDS
-        parts = []
-        for fold in range(NUM_FOLDS):
-            others = [each for each, own in zip(votes, folds.tolist(), strict=True) if own != fold]
-            fitted = rules_to_try(self.recording, others).get(name)
-            own = rules if fitted is None else fitted.rules
-            parts.append([play(self.votes, rule, self.recording.num_samples, self.full_right) for rule in own])
-        return [assembled([part[index] for part in parts], folds) for index in range(len(rules))]
+    @cached_property
+    def _chains(self) -> RecordedChains:
+        return RecordedChains(self.recording)
+
+    def _fitted(self, votes: Sequence[LabelledVote]) -> list[dict[str, RuleList]]:
+        """For each fold, the rules as they are fitted to the votes of the others."""
+        folds = (self.groups % NUM_FOLDS).tolist()
+        return [
+            rules_to_try(self.recording, [each for each, own in zip(votes, folds, strict=True) if own != fold])
+            for fold in range(NUM_FOLDS)
+        ]
+
+    def _out_of_fold(
+        self, name: str, index: int, rule: AllocationRule, fitted: Sequence[Mapping[str, RuleList]]
+    ) -> Played:
+        """A fitted setting, as it comes out on questions that it was not fitted to."""
+        rules = [lists[name].rules[index] if name in lists else rule for lists in fitted]
+        parts = [play(self.votes, each, self.recording.num_samples, self.full_right) for each in rules]
+        return assembled(parts, self.groups % NUM_FOLDS)
 
     def candidates(self, lists: Mapping[str, Sequence[Setting]]) -> tuple[list[Setting], Candidates]:
         """The settings of some lists, with their sums by group."""
@@ -275,6 +302,7 @@ class Trial:
             "fewer samples, all drawn": self.judged(goal, plain),
             **({"all, best cut": self.judged(goal, cuts)} if cuts else {}),
             **{name: self.play(Setting(Whole(), num_samples, rule)) for name, rule in fixed.items()},
+            **({ONE_BUDGET: self.judged(goal, {ONE_BUDGET: self.budgets})} if self.budgets else {}),
             "best on counts (limit)": self.limit(goal),
             "oracle (limit)": self.oracle(),
         }

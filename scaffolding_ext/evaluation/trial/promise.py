@@ -45,7 +45,7 @@ class Promise(NamedTuple):
         )
 
 
-def promised(trial: Trial, max_loss: float, confidence: float, tested: Sequence[int] | None = None) -> Promise:
+def promised(trial: Trial, max_loss: float, confidence: float, questions: Sequence[int] | None = None) -> Promise:
     """Test every setting of a trial. The loss of a question is how often a right full vote is lost.
 
     Runs of one question count as one: questions are exchangeable, and runs of a question are alike.
@@ -54,9 +54,9 @@ def promised(trial: Trial, max_loss: float, confidence: float, tested: Sequence[
         trial: The trial.
         max_loss: The bound, as a share, in (0, 1).
         confidence: At least 0.5 and below 1.
-        tested: Indices of the recorded questions that are tested; None tests all.
+        questions: Indices of the recorded questions that are tested; None tests all.
     """
-    index = np.arange(len(trial.recording.questions)) if tested is None else np.asarray(tested)
+    index = np.arange(len(trial.recording.questions)) if questions is None else np.asarray(questions)
     ids = np.array([f"{each.task}\n{each.id}" for each in trial.recording.questions])[index]
     _, question = np.unique(ids, return_inverse=True)
     number = np.bincount(question)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,12 +12,17 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.controllers.vote.allocation.sure_first import SureFirst
 from scaffolding_ext.evaluation.recordings.recording import Recording
 from scaffolding_ext.evaluation.trial.chains import Ending, Whole
+from scaffolding_ext.evaluation.trial.ended import probabilities_of
 from scaffolding_ext.registry import allocation_rules
 
+ASKED = "answer_probability"  # the weight for which a sample is asked once more
+_SURE = 0.95  # probability of an answer that needs no second sample, where chains end early
 _MOST_NUMBERS = 8  # of samples that are tried
 _JOINT_NUMBERS = 4  # that are tried with every way to end a chain
+_NESTED_NUMBERS = 2  # that are tried with a further schedule of such a way
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +35,7 @@ class Setting:
         rule: When the vote ends; None draws all samples at once.
         weight: What a vote weighs; None weighs all the same.
         num_first: Samples that vote where all start at once and the first to finish count; None: all of them.
+        total_tokens: One budget for the votes of all questions, spent where they are least settled; None: none.
         plainness: 0 for the plainest; of settings that are alike the plainer one is chosen.
     """
 
@@ -38,6 +44,7 @@ class Setting:
     rule: AllocationRule | None = None
     weight: str | None = None
     num_first: int | None = None
+    total_tokens: int | None = None
     plainness: int = 0
 
     def __str__(self) -> str:
@@ -48,9 +55,16 @@ class Setting:
             parts.append(f"{_shown(self.rule)}, at most {self.num_samples}")
         else:
             parts.append("one sample" if self.num_samples == 1 else f"vote of {self.num_samples}")
+        if self.total_tokens is not None:
+            parts.append(f"{self.total_tokens:,} tokens for all questions")
         if self.weight is not None:
             parts.append(f"by {self.weight}")
         return ", ".join(parts)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether its rule was fitted to labelled votes."""
+        return self.rule is not None and self.rule.is_fitted
 
     def rule_config(self) -> dict[str, Any] | None:
         """The rule as a stack file names it."""
@@ -84,15 +98,24 @@ def first_to_try(num_samples: int) -> list[Setting]:
     return [Setting(Whole(), num_samples, num_first=number, plainness=12) for number in firsts]
 
 
-def votes_over(ending: Ending, num_samples: int, weights: Iterable[str]) -> list[Setting]:
-    """What is tried over chains that end in one way: numbers of samples, weights, and two rules of the vote."""
+def votes_over(ending: Ending, num_samples: int, weights: Sequence[str], is_nested: bool = False) -> list[Setting]:
+    """What is tried over chains that end in one way: numbers of samples, weights, and rules of the vote.
+
+    Args:
+        ending: How the chains end.
+        num_samples: The most samples.
+        weights: The weights, those that are asked for included.
+        is_nested: Whether few numbers and one rule are enough.
+    """
     settings = []
-    for number in numbers_to_try(num_samples, _JOINT_NUMBERS):
+    for number in numbers_to_try(num_samples, _NESTED_NUMBERS if is_nested else _JOINT_NUMBERS):
         settings.append(Setting(ending, number, plainness=ending.plainness))
         if number > 1:
             settings += [Setting(ending, number, weight=each, plainness=ending.plainness + 5) for each in weights]
     if num_samples > 1:
-        rules = (LeaderChange(), AgreementDoubling())
+        rules: list[AllocationRule] = [LeaderChange()]
+        if not is_nested:
+            rules += [AgreementDoubling(), *([SureFirst(min_probability=_SURE)] if ASKED in weights else [])]
         settings += [Setting(ending, num_samples, rule, plainness=ending.plainness + 10) for rule in rules]
     return settings
 
@@ -107,16 +130,19 @@ class RuleList(NamedTuple):
 def rules_to_try(recording: Recording, votes: Sequence[LabelledVote]) -> dict[str, RuleList]:
     """The lists of every named rule that looks at recorded columns alone, by name; other packages' rules, too."""
     lists: dict[str, RuleList] = {}
-    lacking = {"rewards": "rewards", "lengths": "tokens", "probabilities": "looks"}
+    columns = {"rewards": "rewards", "lengths": "tokens"}
+    lacking = {name for name, column in columns.items() if column in recording.missing}
+    if recording.is_of_searches:
+        lacking.add("lengths")
+    if probabilities_of(recording) is None:
+        lacking.add("probabilities")
     for name in allocation_rules.names():
         kind = allocation_rules.resolve(name)
         if not (isinstance(kind, type) and issubclass(kind, AllocationRule)):
             continue
         for number, (title, settings) in enumerate(kind.settings_to_try(votes).items()):
             rules = [kind(**args) for args in settings]
-            needed = set().union(*(rule.looks_at for rule in rules))
-            unseen = recording.missing | ({"tokens"} if recording.is_of_searches else set())
-            if not any(lacking.get(each) in unseen for each in needed):
+            if rules and not lacking & set().union(*(rule.looks_at for rule in rules)):
                 lists[title] = RuleList(10 * kind.plainness + number, rules)
     return lists
 

@@ -48,7 +48,7 @@ def rounds_of(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int
     A rule on a search is asked after each of the search's rounds, whatever it would draw.
     """
     drawn = np.zeros(len(votes.classes), dtype=np.int64)
-    decisions = _Decisions(votes, rule, num_samples)
+    decisions = Decisions(votes, rule, num_samples)
     active = np.arange(len(drawn))
     while active.size:
         more = decisions.num_more(active, drawn[active])
@@ -158,7 +158,7 @@ def _longest(column: Floats, rows: Ints, start: Ints, more: Ints) -> Floats:
     return longest
 
 
-class _Decisions:
+class Decisions:
     """What a rule decides on the votes so far; it is asked once for each state that it can tell apart."""
 
     def __init__(self, votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) -> None:
@@ -170,6 +170,7 @@ class _Decisions:
             self._known = np.full(len(self._states.rows), -1, dtype=np.int64)
 
     def num_more(self, rows: Ints, drawn: Ints) -> Ints:
+        """How many more samples it wants after the first ones of each row."""
         if self._rule is None:
             return self._num_samples - drawn
         if self._states is None:

@@ -24,9 +24,9 @@ from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.evaluation.trial.chains import (
     TOKENS_PER_BLOCK,
     Cut,
+    RecordedChains,
     Stopped,
     Whole,
-    ended_samples,
     endings_to_try,
 )
 from scaffolding_ext.evaluation.trial.choice import MostAccurate
@@ -101,7 +101,7 @@ STOPS = MappingProxyType(
 @pytest.mark.parametrize("name", STOPS)
 def test_a_replay_is_what_the_controller_does(recording: Recording, name: str) -> None:
     stop = STOPS[name]
-    ended = ended_samples(recording, stop)
+    ended = RecordedChains(recording).ended(stop)
     live = stopping(rule=stopping_rules.obtain(stop.rule), schedule=probe_schedules.obtain(stop.schedule))
     for number, record in enumerate(run(live)):
         assert record.correct == bool(ended.correct[number, 0])
@@ -110,11 +110,11 @@ def test_a_replay_is_what_the_controller_does(recording: Recording, name: str) -
 
 
 def test_a_cut_is_asked_for_its_answer(recording: Recording) -> None:
-    ended = ended_samples(recording, Cut(20))
+    ended = RecordedChains(recording).ended(Cut(20))
     assert ended.correct[:, 0].tolist() == [True, True, True, False]
     assert ended.costs["decoded"][:, 0].tolist() == [22, 22, 22, len(CHAINS[3])]
-    whole = ended_samples(recording, Cut(1000))
-    np.testing.assert_array_equal(whole.costs["decoded"], ended_samples(recording, Whole()).costs["decoded"])
+    whole = RecordedChains(recording).ended(Cut(1000))
+    np.testing.assert_array_equal(whole.costs["decoded"], RecordedChains(recording).ended(Whole()).costs["decoded"])
 
 
 def looked_at(answers: list[str | None], *, confidences: list[float] | None = None, gap: int = 40) -> Looks:
@@ -157,8 +157,7 @@ def recorded(*chains: Looks, num_questions: int = 1) -> Recording:
 
 
 def test_costs_in_three_regimes_by_hand() -> None:
-    ended = ended_samples(
-        recorded(looked_at(["1", "7", "7", "7"])),
+    ended = RecordedChains(recorded(looked_at(["1", "7", "7", "7"]))).ended(
         Stopped(rule("consecutive", threshold=2), schedule(chunk_size=40)),
         Price(1.0, 0.1, 2.0),
     )
@@ -175,12 +174,11 @@ def test_costs_in_three_regimes_by_hand() -> None:
 
 
 def test_the_answer_at_the_stop_weighs_as_much_as_it_is_probable() -> None:
-    ended = ended_samples(
-        recorded(looked_at(["1", "7"], confidences=[0.3, 0.8])),
+    ended = RecordedChains(recorded(looked_at(["1", "7"], confidences=[0.3, 0.8]))).ended(
         Stopped(rule("confidence", threshold=0.7), schedule(chunk_size=40)),
     )
     assert ended.weights["answer_probability"].tolist() == [[pytest.approx(0.8)]]
-    cut = ended_samples(recorded(looked_at(["1", "7"], confidences=[0.3, 0.8])), Cut(40))
+    cut = RecordedChains(recorded(looked_at(["1", "7"], confidences=[0.3, 0.8]))).ended(Cut(40))
     assert cut.weights["answer_probability"].tolist() == [[pytest.approx(0.3)]]
     assert cut.classes.tolist() == [[5]]  # what it answers when its thinking is closed
     assert cut.tokens.tolist() == [[40 + 2]]
@@ -189,12 +187,12 @@ def test_the_answer_at_the_stop_weighs_as_much_as_it_is_probable() -> None:
 def test_what_the_looks_lack_is_refused_and_not_tried() -> None:
     found = recorded(looked_at(["1", "7"]))
     with pytest.raises(ConfigError, match="needs log-probabilities of answers; the recorded looks have none"):
-        ended_samples(found, Stopped(rule("confidence"), schedule(chunk_size=40)))
+        RecordedChains(found).ended(Stopped(rule("confidence"), schedule(chunk_size=40)))
     with pytest.raises(ConfigError, match="looks after 30 tokens, where nothing was recorded"):
-        ended_samples(found, Stopped(rule("consecutive"), schedule(chunk_size=30)))
+        RecordedChains(found).ended(Stopped(rule("consecutive"), schedule(chunk_size=30)))
     without = dataclasses.replace(found.questions[0], looks=None, missing=frozenset({"looks"}))
     with pytest.raises(ConfigError, match="the log has no looks at the chains"):
-        ended_samples(Recording([without], ["here"], "sha256:0"), Cut(40))
+        RecordedChains(Recording([without], ["here"], "sha256:0")).ended(Cut(40))
     tried = endings_to_try(found)
     assert any(name.startswith("equal answers") for name in tried)
     assert not any(name.startswith(("sure", "entropy")) for name in tried)
@@ -203,9 +201,43 @@ def test_what_the_looks_lack_is_refused_and_not_tried() -> None:
 def test_looks_at_uneven_gaps_are_taken_one_by_one() -> None:
     looks = looked_at(["7", "7"], gap=33)
     uneven = looks._replace(probes=[looks.probes[0], looks.probes[1]._replace(prefix=Prefix(90, "", None))])
-    stop = endings_to_try(recorded(uneven))["equal answers, a look every 45"][-1]
-    ended = ended_samples(recorded(uneven), stop)
+    stop = endings_to_try(recorded(uneven))["equal answers, a look every 45"].endings[-1]
+    ended = RecordedChains(recorded(uneven)).ended(stop)
     assert ended.costs["decoded"].tolist() == [[90 + 2 * 3]]
+
+
+def test_every_rule_is_tried_on_every_schedule(recording: Recording) -> None:
+    tried = endings_to_try(recording)
+    schedules = {name.removeprefix("equal answers, ") for name in tried if name.startswith("equal answers, ")}
+    schedules -= {name for name in schedules if name.startswith("gives up")}
+    assert {"a look every 10", "at doubled gaps", "at changes of thought"} < schedules
+    assert any(name.startswith("from ") for name in schedules)
+    nested = {name: found.is_nested for name, found in tried.items() if name.startswith("settled answers")}
+    assert [name for name, is_nested in nested.items() if not is_nested] == ["settled answers, a look every 10"]
+    chains = RecordedChains(recording)
+    for found in tried.values():
+        for ending in found.endings:
+            assert chains.ended(ending).classes.shape == (len(CHAINS), 1)
+
+
+def test_a_chain_without_text_is_not_looked_at_where_thought_changes() -> None:
+    found = recorded(looked_at(["1", "7"]))
+    assert not any("thought" in name for name in endings_to_try(found))
+    with pytest.raises(ConfigError, match="needs texts"):
+        RecordedChains(found).ended(Stopped(rule("consecutive"), {"type": "ThoughtChanges", "args": {"step": 40}}))
+
+
+def test_uneven_looks_are_found_by_their_place_on_any_schedule() -> None:
+    looks = looked_at(["1", "2", "7", "7"])
+    at = [Prefix(num_tokens, "", None) for num_tokens in (30, 75, 110, 160)]
+    uneven = recorded(
+        looks._replace(probes=[each._replace(prefix=own) for each, own in zip(looks.probes, at, strict=True)])
+    )
+    chains = RecordedChains(uneven)
+    late = Stopped(rule("consecutive", threshold=1), schedule(chunk_size=40, first_probe=120))
+    doubled = Stopped(rule("consecutive", threshold=2), schedule(chunk_size=40, growth=2.0))
+    assert chains.ended(late).tokens.tolist() == [[110 + 3]]  # the third look
+    assert chains.ended(doubled).tokens.tolist() == [[204 + 3 * 3]]  # looks 1, 2 and 4 never agree
 
 
 def test_the_joint_space_holds_cuts_stops_numbers_and_weights() -> None:
