@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks._lib.report import Report
 from scaffolding_ext.evaluation.recordings.recording import Recording
-from scaffolding_ext.evaluation.trial.chains import Cut, Ending, Stopped, Whole, ended_samples, endings_to_try
+from scaffolding_ext.evaluation.trial.chains import Cut, Ending, RecordedChains, Stopped, Whole, endings_to_try
 from scaffolding_ext.evaluation.trial.ended import Cost, Floats
 from scaffolding_ext.stats.power import required_num_questions
 
@@ -32,9 +32,9 @@ class Ended(NamedTuple):
         return self.decoded if name == "decoded" else self.computed
 
 
-def ended(recording: Recording, ending: Ending, cache: Cost = "kept") -> Ended:
+def ended(chains: RecordedChains, ending: Ending, cache: Cost = "kept") -> Ended:
     """The chains of a recording, had they ended in this way."""
-    samples = ended_samples(recording, ending)
+    samples = chains.ended(ending)
     means = (samples.correct, samples.costs["decoded"], samples.costs[cache])
     return Ended(*(np.asarray(each, dtype=float).mean(axis=1) for each in means))
 
@@ -43,7 +43,8 @@ def fixed_cuts(recording: Recording, cache: Cost = "kept") -> list[Ended]:
     """Cuts at equal distances up to the longest chain, and last the whole chains."""
     longest = max(looks.length for each in recording.questions for looks in each.looks or ())
     places = np.unique(np.linspace(longest / NUM_CUTS, longest, NUM_CUTS).round().astype(int)).tolist()
-    return [*(ended(recording, Cut(place), cache) for place in places), ended(recording, Whole(), cache)]
+    chains = RecordedChains(recording)
+    return [*(ended(chains, Cut(place), cache) for place in places), ended(chains, Whole(), cache)]
 
 
 def cut_of_as_many(cuts: Sequence[Ended], cost: str, wanted: float) -> Floats:
@@ -68,9 +69,9 @@ class Judged(NamedTuple):
 
 def judge(recording: Recording, endings: Sequence[Ending], cuts: Sequence[Ended], rng: np.random.Generator) -> Judged:
     """Each fold of the questions under the setting that is furthest above its cut on the other folds."""
-    judged = []
+    judged, chains = [], RecordedChains(recording)
     for ending in endings:
-        each = ended(recording, ending)
+        each = ended(chains, ending)
         judged.append(
             Judged(each, *(cut_of_as_many(cuts, cost, each.cost(cost).mean()) for cost in ("decoded", "computed")))
         )
@@ -91,9 +92,11 @@ def judge(recording: Recording, endings: Sequence[Ending], cuts: Sequence[Ended]
 
 
 def rules_of(recording: Recording) -> dict[str, list[Ending]]:
-    """The settings of every stopping rule that can be played, by list."""
+    """The settings of every stopping rule that can be played, by list; each looks at every recorded place."""
     lists = {
-        title: [each for each in own if isinstance(each, Stopped)] for title, own in endings_to_try(recording).items()
+        title: [each for each in own.endings if isinstance(each, Stopped)]
+        for title, own in endings_to_try(recording).items()
+        if not own.is_nested
     }
     return {title: own for title, own in lists.items() if own}
 

@@ -169,6 +169,11 @@ def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> flo
     "25%. --max_loss is not used then.",
 )
 @click.option(
+    "--one_budget",
+    is_flag=True,
+    help="Choose among budgets for the whole data set, too: `eval` can spend one, a server cannot.",
+)
+@click.option(
     "--config",
     "source",
     metavar="FILE",
@@ -225,6 +230,7 @@ def tune(
     max_loss: float,
     confidence: float | None,
     budget: float | None,
+    one_budget: bool,
     source: str | None,
     dataset: str | None,
     limit: str | None,
@@ -289,6 +295,7 @@ def tune(
     if is_for_queue:
         tune_for_queue(trial, for_queue, base, output_path, as_json)
         return
+    trial.try_budgets(is_candidate=one_budget)
     goal: Goal = Cheapest(max_loss / 100)
     if budget is not None:
         goal = MostAccurate(-budget if budget < 0 else budget / float(trial.full.costs[trial.cost].sum()))

@@ -319,6 +319,13 @@ class StackConfig(_Section):
         """What the stack file would hold with all overrides."""
         return self.model_dump(exclude_unset=True)
 
+    def sampling_of_samples(self) -> dict[str, Any]:
+        """Sampling fields of one sample: those of the innermost controller, and of the stack, which hold over them."""
+        args: Any = self.controller.args
+        while isinstance(args.get("generation_controller"), dict):
+            args = args["generation_controller"].get("args") or {}
+        return {**(args.get("sampling_params") or {}), **(self.sampling or {})}
+
     def for_run(self) -> StackConfig:
         """As it is kept with a run: dataset and evaluation with their defaults, without the folder, and with a seed."""
         dataset = None if self.dataset is None else DatasetConfig(**self.dataset.model_dump())

@@ -55,11 +55,11 @@ def _differences(config: StackConfig) -> list[str]:
     found = []
     if None not in (tuned.model, model) and tuned.model != model:
         found.append(f"the stack was tuned on samples of {tuned.model!r} and runs {model!r}; {again}")
+    sampling = config.sampling_of_samples()
     for name, value in (tuned.sampling or {}).items():
-        if name in config.sampling and config.sampling[name] != value:
+        if name in sampling and sampling[name] != value:
             found.append(
-                f"the stack was tuned on samples with {name} {value!r} and samples with {config.sampling[name]!r}; "
-                f"{again}"
+                f"the stack was tuned on samples with {name} {value!r} and samples with {sampling[name]!r}; {again}"
             )
     if tuned.dataset is not None and config.dataset is not None and tuned.dataset != config.dataset.source:
         found.append(f"the stack was tuned on {tuned.dataset!r} and its dataset is {config.dataset.source!r}; {again}")

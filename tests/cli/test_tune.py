@@ -13,6 +13,12 @@ from click.testing import CliRunner
 
 from scaffolding_ext import load_config
 from scaffolding_ext.cli.main import main
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.evaluation.recordings.read import read_recording
+from scaffolding_ext.evaluation.trial.chains import Cut, Stopped, Whole
+from scaffolding_ext.evaluation.trial.plays import Trial
+from scaffolding_ext.evaluation.trial.space import Setting
+from scaffolding_ext.evaluation.trial.stack_file import stack_of
 from scaffolding_ext.stack.load import TunedStackWarning
 
 
@@ -31,6 +37,25 @@ def write_log(path: Path, num_questions: int = 80, num_samples: int = 8, seed: i
             answer = "7" if rng.random() < ability else str(rng.integers(10, 13))
             sample = {"answer": answer, "output_tokens": int(rng.integers(50, 150)), **fields}
             samples.append({key: value for key, value in sample.items() if value is not None})
+        lines.append(json.dumps({"question": f"q{number}", "target": "7", "samples": samples}))
+    path.write_text("\n".join(lines))
+    return path
+
+
+def write_chains(path: Path, num_questions: int = 12, num_samples: int = 4) -> Path:
+    """Thinking chains that were asked at each quarter, which lie at uneven places."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for number in range(num_questions):
+        samples = []
+        for _ in range(num_samples):
+            length = int(rng.integers(100, 400))
+            answers = rng.choice(["7", "8", "9"], 4, p=[0.7, 0.2, 0.1]).tolist()
+            probes = [
+                {"tokens": length * (1 + index) // 4, "answer": answer, "probability": float(rng.uniform(0.3, 1))}
+                for index, answer in enumerate(answers)
+            ]
+            samples.append({"answer": answers[-1], "output_tokens": length, "probes": probes})
         lines.append(json.dumps({"question": f"q{number}", "target": "7", "samples": samples}))
     path.write_text("\n".join(lines))
     return path
@@ -89,6 +114,63 @@ def test_a_stack_says_where_it_runs_otherwise_than_it_was_tuned(log: Path, tmp_p
         load_config(stack, warm)
     with pytest.warns(TunedStackWarning, match=r"with temperature 0.7 and samples with 1.0"):
         load_config(stack, [*warm, "sampling.temperature=1.0"])
+
+
+def test_a_tuned_stack_names_the_data_and_the_model_of_the_run_that_it_was_tuned_on(tmp_path: Path) -> None:
+    """The run's stack says dataset, model and sampling; the written stack is held to them."""
+    folder, stack = tmp_path / "run", tmp_path / "tuned.yaml"
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "controller: {type: NativeGenerationController, args: {sampling_params: {temperature: 0.7, max_tokens: 200}}}\n"
+        "workers: {generation: {type: HuggingFaceWorker, args: {model: tinylm/draft}}}\n"
+        "dataset: {source: 'tinylm:held_out', num_samples: 3}\nevaluation: {epochs: 3}\n"
+    )
+    assert run("eval", "--config", own, "--output_path", folder).exit_code == 0
+    assert run("tune", folder, "--config", own, "--output_path", stack).exit_code == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tuned = load_config(stack).tuned
+    assert tuned is not None
+    assert (tuned.model, tuned.dataset, tuned.sampling) == ("tinylm/draft", "tinylm:held_out", {"temperature": 0.7})
+    with pytest.warns(TunedStackWarning, match="tuned on 'tinylm:held_out' and its dataset is 'other.jsonl'"):
+        load_config(stack, ["dataset={source: other.jsonl}"])
+    colder = tmp_path / "colder.yaml"
+    colder.write_text(stack.read_text().replace("temperature: 0.7\n", "temperature: 0.2\n", 1))
+    with pytest.warns(TunedStackWarning, match=r"with temperature 0\.7 and samples with 0\.2"):
+        load_config(colder)
+    other = tmp_path / "other.yaml"
+    other.write_text(own.read_text().replace("tinylm/draft", "tinylm/target"))
+    run("tune", folder, "--config", other, "--output_path", stack)
+    with pytest.warns(TunedStackWarning, match="tuned on samples of 'tinylm/draft' and runs 'tinylm/target'"):
+        load_config(stack)
+
+
+def test_one_budget_for_all_questions_is_written_and_replayed(log: Path, tmp_path: Path) -> None:
+    stack = tmp_path / "stack.yaml"
+    told = json.loads(run("tune", log, "--one_budget", "--budget", "40%", "--output_path", stack, "--json").stdout)
+    assert "one budget for all" in {each["name"] for each in told["baselines"]}
+    setting = Setting(Whole(), 8, LeaderChange(), total_tokens=20_000)
+    trial = Trial(read_recording([log]))
+    row = trial.rows({"": trial.play(setting)})[0]
+    stack.write_text(stack_of(setting, row, trial, promise=None).to_yaml())
+    assert load_config(stack).evaluation.total_tokens == 20_000
+    replayed = json.loads(run("replay", log, "--config", stack, "--json").stdout)
+    assert replayed["cost_share"] == pytest.approx(row.cost_share.value)
+
+
+def test_a_written_stack_of_weights_over_cut_and_stopped_chains_loads_and_plays(tmp_path: Path) -> None:
+    """As on recorded thinking chains: looks at uneven places, weights by the asked answer, cuts and stops."""
+    log, stack = write_chains(tmp_path / "chains.jsonl"), tmp_path / "stack.yaml"
+    trial = Trial(read_recording([log]))
+    trial.try_all()
+    weighed = {type(own[0].ending): own[0] for own in trial.lists.values() if own[0].weight == "answer_probability"}
+    assert weighed.keys() == {Whole, Cut, Stopped}
+    for setting in weighed.values():
+        row = trial.rows({"": trial.played[setting]})[0]
+        stack.write_text(stack_of(setting, row, trial, promise=None).to_yaml())
+        replayed = json.loads(run("replay", log, "--config", stack, "--json").stdout)
+        assert replayed["cost_share"] == pytest.approx(row.cost_share.value)
+        assert replayed["points"] == pytest.approx(row.points.value)
 
 
 def test_no_promise_by_silence(log: Path, tmp_path: Path) -> None:

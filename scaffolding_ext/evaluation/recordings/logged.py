@@ -107,6 +107,7 @@ class Log:
     questions: list[LoggedQuestion]
     model: str | None = None
     sampling: dict[str, Any] | None = None
+    dataset: str | None = None
 
 
 def recording_of(
@@ -117,6 +118,7 @@ def recording_of(
     num_samples: int | None = None,
     model: str | None = None,
     sampling: dict[str, Any] | None = None,
+    dataset: str | None = None,
     units_implied: bool = False,
 ) -> Recording:
     """Grade the questions that can be tried side by side: equally many samples each, with tokens where one has them.
@@ -129,6 +131,7 @@ def recording_of(
             samples are taken. None takes the number that most questions have.
         model: As `Recording` has it.
         sampling: As `Recording` has it.
+        dataset: As `Recording` has it.
         units_implied: Whether the questions imply units (see `answers.equal`).
 
     Raises:
@@ -155,7 +158,7 @@ def recording_of(
         kept = _kept(kept, _has_tokens, "have no tokens", left_out)
     by_agreement = any(each.target is None and not _has_labels(each) for each in kept)
     graded = [_graded(each, by_agreement, units_implied) for each in kept]
-    return Recording(graded, sources, fingerprint, model, sampling, left_out)
+    return Recording(graded, sources, fingerprint, model, sampling, dataset, left_out)
 
 
 def _kept(

@@ -63,7 +63,7 @@ def read_recording(
         first = together.setdefault((each.run, each.task, each.id), each)
         if first is not each:
             first.samples += each.samples
-    models = {log.model for log in logs}
+    models, datasets = ({getattr(log, name) for log in logs} for name in ("model", "dataset"))
     sampling = logs[0].sampling if all(log.sampling == logs[0].sampling for log in logs) else None
     return recording_of(
         list(together.values()),
@@ -72,6 +72,7 @@ def read_recording(
         num_samples=num_samples,
         model=models.pop() if len(models) == 1 else None,
         sampling=sampling,
+        dataset=datasets.pop() if len(datasets) == 1 else None,
         units_implied=units_implied,
     )
 

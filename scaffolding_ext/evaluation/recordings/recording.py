@@ -124,6 +124,7 @@ class Recording:
         fingerprint: SHA-256 of what was read, as `sha256:` and 64 hexadecimal digits.
         model: Name of the model, where the log says it and there is one alone.
         sampling: Sampling fields, where the log says them.
+        dataset: What the questions are of, as a stack file names it; where a stack drew the samples.
         left_out: What was not taken, in words, such as "300 questions with 16 samples".
     """
 
@@ -132,6 +133,7 @@ class Recording:
     fingerprint: str
     model: str | None = None
     sampling: Mapping[str, Any] | None = None
+    dataset: str | None = None
     left_out: Sequence[str] = ()
 
     @property

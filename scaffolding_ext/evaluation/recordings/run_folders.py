@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaffolding_ext.controllers.chain.probe import probes_of
 from scaffolding_ext.controllers.chain.record_chain import VERSION
@@ -46,16 +46,24 @@ def read_run(samples: Path) -> list[LoggedQuestion]:
     return list(questions.values())
 
 
-def stack_of(samples: Path) -> tuple[str | None, dict[str, Any] | None]:
-    """Model and sampling fields of the run's stack, as far as its `config.yaml` says them."""
+class RunStack(NamedTuple):
+    """What the stack of a run says of its samples; None where it says nothing."""
+
+    model: str | None = None
+    sampling: dict[str, Any] | None = None
+    dataset: str | None = None
+
+
+def stack_of(samples: Path) -> RunStack:
+    """Model, sampling fields and dataset of the run's stack, as far as its `config.yaml` says them."""
     path = samples.parent / CONFIG
     if not path.exists():
-        return None, None
+        return RunStack()
     config = load_config(path)
     worker = config.workers.get("generation")
     model = None if worker is None else worker.args.get("model")
-    sampling = dict(config.controller.args.get("sampling_params") or {}) | dict(config.sampling or {})
-    return None if model is None else str(model), sampling or None
+    dataset = None if config.dataset is None else config.dataset.source
+    return RunStack(None if model is None else str(model), config.sampling_of_samples() or None, dataset)
 
 
 def _samples(record: Record, path: Path) -> list[LoggedSample]:

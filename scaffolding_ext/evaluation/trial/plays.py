@@ -153,8 +153,14 @@ class Trial:
                 self._ended.pop(ending)
             on_list(name)
 
-    def try_budgets(self) -> None:
-        """Play votes with one budget for all questions."""
+    def try_budgets(self, is_candidate: bool = False) -> None:
+        """Play votes with one budget for all questions.
+
+        Args:
+            is_candidate: Whether a choice may take one.
+        """
+        if self.recording.is_of_searches:
+            return
         tokens = self.votes.samples.tokens
         total, first = float(tokens.sum()), float(tokens.max(axis=1).sum())
         for budget in [share * total for share in _BUDGETS if share * total >= first]:
@@ -163,6 +169,8 @@ class Trial:
             )
             self.budgets.append(setting)
             self.played[setting] = self.play(setting)
+        if is_candidate and self.budgets:
+            self.lists[ONE_BUDGET] = self.budgets
 
     def _add(self, name: str, setting: Setting, played: Played | None = None) -> None:
         self.lists.setdefault(name, []).append(setting)

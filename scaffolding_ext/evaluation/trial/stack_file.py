@@ -25,7 +25,7 @@ from scaffolding_ext.evaluation.trial.chains import Cut, Ending, Stopped, Whole
 from scaffolding_ext.evaluation.trial.plays import TableRow, Trial
 from scaffolding_ext.evaluation.trial.promise import Promise
 from scaffolding_ext.evaluation.trial.queued import TypedPlan
-from scaffolding_ext.evaluation.trial.space import Setting
+from scaffolding_ext.evaluation.trial.space import ASKED, Setting
 from scaffolding_ext.registry import controllers, search_selectors, search_stops
 from scaffolding_ext.stack.build import build_controller
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig, TunedConfig
@@ -48,7 +48,11 @@ def stack_of(
         base: Whose workers, prompt and sampling are kept; None asks a server on this machine for the recorded model.
     """
     controller = controller_of(setting, None if base is None else base.controller)
-    return stack_with(controller, str(setting), row, trial, trial.cost, promise=promise, base=base)
+    stack = stack_with(controller, str(setting), row, trial, trial.cost, promise=promise, base=base)
+    if setting.total_tokens is None:
+        return stack
+    evaluation = stack.evaluation.model_copy(update={"total_tokens": setting.total_tokens})
+    return stack.model_copy(update={"evaluation": evaluation})
 
 
 def typed_stack_of(typed: TypedPlan, row: TableRow, trial: Trial, *, base: StackConfig | None = None) -> StackConfig:
@@ -99,8 +103,9 @@ def stack_with(
     recording = trial.recording
     tuned = TunedConfig(
         setting=setting,
-        model=recording.model if base is None else model_of_stack(base),
+        model=recording.model or (None if base is None else model_of_stack(base)),
         sampling=_sampling(recording) or None,
+        dataset=recording.dataset,
         data=recording.fingerprint,
         tasks=sorted({each.task for each in recording.questions} - {""}),
         num_questions=len(recording.questions),
@@ -145,11 +150,12 @@ def setting_of(config: StackConfig, recording: Recording) -> Setting:
     if not isinstance(controller, MajorityVoteController):
         return Setting(_ending_of(config.controller.model_dump()), 1)
     weight = None if isinstance(controller.weight, UniformWeight) else config.controller.args.get("weight")
-    ending = _ending_of(config.controller.args["generation_controller"])
-    rule = controller.allocation
+    ending, rule = _ending_of(config.controller.args["generation_controller"]), controller.allocation
+    if ending == Whole() and (weight == ASKED or (rule is not None and "probabilities" in rule.looks_at)):
+        ending = Whole(is_asked=True)
     if isinstance(rule, FirstToFinish):
         return Setting(ending, controller.default_sample_num, None, weight, rule.num_first)
-    return Setting(ending, controller.default_sample_num, rule, weight)
+    return Setting(*(ending, controller.default_sample_num, rule, weight), total_tokens=config.evaluation.total_tokens)
 
 
 def _ending_of(component: Mapping[str, Any]) -> Ending:
@@ -165,14 +171,8 @@ def _ending_of(component: Mapping[str, Any]) -> Ending:
         return Cut(args["thinking_tokens"])
     if kind is DynasorCoTController:
         controller = controllers.obtain(component)
-        rule, schedule = (
-            args.get("rule"),
-            args.get("schedule")
-            or {
-                "type": "ProbeSchedule",
-                "args": {"chunk_size": controller.schedule.chunk_size},
-            },
-        )
+        plain = {"type": "ProbeSchedule", "args": {"chunk_size": controller.schedule.chunk_size}}
+        rule, schedule = args.get("rule"), args.get("schedule") or plain
         if rule is None:
             threshold = getattr(controller.rule, "threshold", None)
             rule = {"type": "all"} if threshold is None else {"type": "consecutive", "args": {"threshold": threshold}}
