@@ -58,7 +58,7 @@ class _SeenLook(NamedTuple):
     forced: _Ask
 
 
-class _Chain(NamedTuple):
+class _LookedAt(NamedTuple):
     """A recorded chain: the looks behind its begin, oldest first, and how it ended by itself."""
 
     looks: Sequence[_SeenLook]
@@ -96,7 +96,7 @@ class Whole:
     def __str__(self) -> str:
         return "asked at the end" if self.is_asked else ""
 
-    def end(self, chain: _Chain) -> ChainEnd:
+    def end(self, chain: _LookedAt) -> ChainEnd:
         """How a chain ends."""
         asked = [look.answer for look in chain.looks[-1:]] if self.is_asked else []
         return ChainEnd(None, chain.answer_class, asked)
@@ -118,7 +118,7 @@ class Cut:
     def __str__(self) -> str:
         return f"cut at {self.num_tokens:,} tokens"
 
-    def end(self, chain: _Chain) -> ChainEnd:
+    def end(self, chain: _LookedAt) -> ChainEnd:
         """How a chain ends."""
         before = [look for look in chain.looks if look.probe.prefix.num_tokens <= self.num_tokens]
         if chain.length <= self.num_tokens or not before:
@@ -154,7 +154,7 @@ class Stopped:
     def __str__(self) -> str:
         return f"stopped by {shown(self.rule)} {shown(self.schedule)}"
 
-    def end(self, chain: _Chain) -> ChainEnd:
+    def end(self, chain: _LookedAt) -> ChainEnd:
         """How a chain ends.
 
         Raises:
@@ -180,7 +180,7 @@ class Stopped:
             return ChainEnd(look.number, int(chain.forced[look.number]), [*asks, look.forced])
         return ChainEnd(None, chain.answer_class, asks)
 
-    def _scheduled(self, chain: _Chain) -> Iterator[_SeenLook]:
+    def _scheduled(self, chain: _LookedAt) -> Iterator[_SeenLook]:
         last = chain.looks[-1].position if chain.looks else 0
         num_seen = 0
         for position in itertools.takewhile(lambda position: position <= last, self._positions()):
@@ -220,7 +220,7 @@ class RecordedChains:
             for each in recording.questions
         ]
 
-    def _chain(self, looks: Looks, answer_class: int) -> _Chain:
+    def _chain(self, looks: Looks, answer_class: int) -> _LookedAt:
         seen: list[_SeenLook] = []
         for number, probe in enumerate(looks.probes):
             num_tokens = probe.prefix.num_tokens
@@ -231,7 +231,7 @@ class RecordedChains:
                 forced = _Ask(before, looks.num_close_suffix, int(looks.num_forced_tokens[number]))
                 seen.append(_SeenLook(number, position, probe, probe._replace(**_UNASKED), answer, forced))
         by_position = {look.position: look for look in seen}
-        return _Chain(seen, by_position, looks.length, answer_class, looks.forced)
+        return _LookedAt(seen, by_position, looks.length, answer_class, looks.forced)
 
     def ended(self, ending: Ending, price: Price | None = None) -> EndedSamples:
         """The samples, had their chains ended in this way.
