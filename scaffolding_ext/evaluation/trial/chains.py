@@ -46,7 +46,7 @@ class _SeenLook(NamedTuple):
 
     Attributes:
         number: Its place among the recorded looks.
-        position: Where a schedule finds it: its tokens, or, where gaps are uneven, its place times their median.
+        position: Where a schedule finds it: its tokens, or, where gaps are uneven, its place, from 1 on.
         unasked: The look of a rule that asks for no answer.
     """
 
@@ -59,10 +59,15 @@ class _SeenLook(NamedTuple):
 
 
 class _LookedAt(NamedTuple):
-    """A recorded chain: the looks behind its begin, oldest first, and how it ended by itself."""
+    """A recorded chain: the looks behind its begin, oldest first, and how it ended by itself.
+
+    Attributes:
+        spacing: Tokens that stand for a place where gaps are uneven; None where a position is in tokens.
+    """
 
     looks: Sequence[_SeenLook]
     by_position: Mapping[int, _SeenLook]
+    spacing: int | None
     length: int
     answer_class: int
     forced: Ints
@@ -183,7 +188,7 @@ class Stopped:
     def _scheduled(self, chain: _LookedAt) -> Iterator[_SeenLook]:
         last = chain.looks[-1].position if chain.looks else 0
         num_seen = 0
-        for position in itertools.takewhile(lambda position: position <= last, self._positions()):
+        for position in itertools.takewhile(lambda position: position <= last, self._positions(chain.spacing)):
             look = chain.by_position.get(position)
             if look is None:
                 raise ConfigError(
@@ -196,8 +201,12 @@ class Stopped:
                 num_seen = len(text)
                 yield look
 
-    def _positions(self) -> Iterator[int]:
-        return itertools.accumulate(self.looking.gaps())
+    def _positions(self, spacing: int | None) -> Iterator[int]:
+        """Where the schedule looks, in tokens; with a spacing, the places next to that, each once."""
+        positions = itertools.accumulate(self.looking.gaps())
+        if spacing is None:
+            return positions
+        return (place for place, _ in itertools.groupby(max(1, round(each / spacing)) for each in positions))
 
 
 Ending = Whole | Cut | Stopped
@@ -226,12 +235,12 @@ class RecordedChains:
             num_tokens = probe.prefix.num_tokens
             if num_tokens:
                 before = looks.num_prompt_tokens + num_tokens
-                position = num_tokens if self._spacing is None else (len(seen) + 1) * self._spacing
+                position = num_tokens if self._spacing is None else len(seen) + 1
                 answer = _Ask(before, looks.num_probe_suffix, int(looks.num_answer_tokens[number]))
                 forced = _Ask(before, looks.num_close_suffix, int(looks.num_forced_tokens[number]))
                 seen.append(_SeenLook(number, position, probe, probe._replace(**_UNASKED), answer, forced))
         by_position = {look.position: look for look in seen}
-        return _LookedAt(seen, by_position, looks.length, answer_class, looks.forced)
+        return _LookedAt(seen, by_position, self._spacing, looks.length, answer_class, looks.forced)
 
     def ended(self, ending: Ending, price: Price | None = None) -> EndedSamples:
         """The samples, had their chains ended in this way.

@@ -39,7 +39,9 @@ def test_the_last_cut_is_the_whole_chains_and_an_early_one_decodes_less() -> Non
 
 def test_a_rule_of_one_setting_is_that_setting() -> None:
     recording = simulated_recording(10, np.random.default_rng(1)).first(1)
-    stop = Stopped({"type": "consecutive", "args": {"threshold": 2}}, {"type": "ProbeSchedule", "args": {}}, every=1)
+    stop = Stopped(
+        {"type": "consecutive", "args": {"threshold": 2}}, {"type": "ProbeSchedule", "args": {"chunk_size": 1}}
+    )
     found = judge(recording, [stop], fixed_cuts(recording), np.random.default_rng(2)).ended
     for index, question in enumerate(recording.questions):
         looks = (question.looks or ())[0]
