@@ -12,14 +12,13 @@ Parts, of which `--part` runs some:
   end;
 - `widths`: REBASE, best of n and MCTS that grow from 4 to 8 and 16 solutions (iterations of MCTS) where they are
   unsettled, beside fixed widths, one tree of 16, and a vote of as many tokens. Widths are replayed, too;
-- `difficulty`: questions of few and of many operations: chosen answer, any right leaf, distinct answers;
 - `programs`: wall-clock at 1 and 16 programs, blocks held with and without sharing, and whether trees are the same.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from benchmarks._lib.command import benchmark, size, stored, track
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.report import Report
 from benchmarks._lib.searching import (
-    BlurredJudge,
     Curve,
     RememberingWorker,
     Searched,
@@ -59,7 +57,7 @@ from scaffolding_ext.controllers.tree.strategies.particle_filter import Particle
 from scaffolding_ext.controllers.tree.strategies.rebase import Rebase
 from scaffolding_ext.registry import search_scorers
 
-PARTS = ("cost", "scores", "stops", "widths", "difficulty", "programs")
+PARTS = ("cost", "scores", "stops", "widths", "programs")
 STEP_LEN = 48  # tokens
 NUM_VOTES = 16
 WIDTHS = (4, 8, 16)
@@ -304,35 +302,6 @@ def add_cut(report: Report, label: str, cut: Sequence[Stopped], whole: Sequence[
         report.bar(f"{label}: lower end of the points", points.low, ">=", -2.0)
 
 
-def add_difficulty(report: Report, lab: Lab, num: int, width: int) -> None:
-    """Questions of few and of many operations: a vote, and two trees with a score for nothing and with a judge."""
-    for name, least, most in (("few operations (2 to 6)", 2, 6), ("many operations (14 to 24)", 14, 24)):
-        problems = draw_problems(num, report.seed, least, most)
-        by_question: Mapping[str, Any] = {problem.question: problem for problem in problems}
-        samples = run_votes(lab, problems, f"vote {least}")
-        curve = sample_curves(samples, report.rng)["vote"]
-        report.difference(f"{name}, one sample: accuracy, %", curve.right[:, 0], scale=100)
-        add_answers(report, f"{name}, vote of {NUM_VOTES}", samples, curve.right[:, -1])
-        for search, strategy in {"REBASE": Rebase(width), "beam": Beam(width, max(1, width // 4))}.items():
-            for judge, scorer in {
-                "log-probability": LogprobScorer(),
-                "a judge of AUC 0.8": BlurredJudge(by_question, 0.8, lab.seed),
-            }.items():
-                label = f"{name}, {search}, {judge}"
-                cells, _ = run_cell(lab, problems, label, scorer=scorer, strategy=strategy, budget=100 * width)
-                add_choices(report, label, cells, curve)
-                add_answers(report, label, cells)
-
-
-def add_answers(report: Report, label: str, cells: Sequence[Searched], right: Any = None) -> None:
-    """Whether any leaf is right, and how many answers differ."""
-    questions = [each.question for each in cells]
-    if right is not None:
-        report.difference(f"{label}: accuracy, %", right, questions=questions, scale=100)
-    report.difference(f"{label}: any leaf right, %", [any(e.is_right) for e in cells], questions=questions, scale=100)
-    report.figure(f"{label}: distinct answers", float(np.mean([len(set(e.answers)) for e in cells])))
-
-
 @benchmark("studies.search --num_questions 40 --store runs/search")
 @size("--num_questions", 40, quick=4, help="Questions.", least=2)
 @size("--width", 6, quick=4, help="Solutions of a search; a search that may stop has twice as many.", least=4)
@@ -357,7 +326,7 @@ def main(
     wanted = part or PARTS
     if "cost" in wanted:
         add_costs(report, num_nodes)
-    if {"scores", "stops", "widths", "difficulty"} & set(wanted):
+    if {"scores", "stops", "widths"} & set(wanted):
         problems = draw_problems(num_questions, report.seed, least_steps)
         lab = Lab({"generation": model}, seed=report.seed, store=store, worker=RememberingWorker, max_batch_size=64)
         with lab:
@@ -367,8 +336,6 @@ def main(
                 add_stops(report, lab, problems, width)
             if "widths" in wanted:
                 add_widths(report, lab, problems)
-            if "difficulty" in wanted:
-                add_difficulty(report, lab, num_questions, width)
     if "programs" in wanted:
         add_programs(report, model, draw_problems(num_same, report.seed, least_steps), width, store)
 

@@ -2,15 +2,16 @@
 
 import asyncio
 import itertools
+import math
 
 import pytest
 
 from scaffolding_ext.errors import ConfigError, EngineError
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
-from scaffolding_ext.protocol.branching import BranchTask
+from scaffolding_ext.protocol.branching import BranchTask, break_even_branches
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, token_counts_of
 from scaffolding_ext.request.program import Program, enter_program, leave_program
-from scaffolding_ext.workers.huggingface.sharing_probe import EngineReads, SharingProbe
+from scaffolding_ext.workers.huggingface.sharing_probe import EngineReads, LatencyModel, Pass, SharingProbe
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODEL = "tinylm/draft"
@@ -33,6 +34,8 @@ class Timed:
         self.entered, self.going = asyncio.Event(), asyncio.Event()
         self.going.set()
         self._rounds = rounds
+
+    suffix_len = 8
 
     def clock(self):
         return self.now
@@ -120,6 +123,68 @@ def test_where_there_is_no_room_branches_share_and_the_next_ones_time_it():
         return [await probe.pays(8, 100, reads) for reads in (full, roomy, full)], full.num_rounds, roomy.num_rounds
 
     assert asyncio.run(ask()) == ([True, False, False], 0, 3)
+
+
+TRUE = LatencyModel(0.004, 3e-5, 2e-9)
+
+
+class Modelled(Timed):
+    """Reads of a prefix that take what a latency model says."""
+
+    def __init__(self, prefix_len, model=TRUE):
+        parts = Pass(prefix_len + self.suffix_len), Pass(prefix_len), Pass(self.suffix_len, prefix_len)
+        super().__init__(tuple(map(model.seconds, parts)))
+
+
+def test_the_constants_of_the_latency_model_come_back_from_timings():
+    passes = [Pass(new, old) for new in (1, 64, 512) for old in (0, 256, 1024)]
+    assert LatencyModel.fit(passes, [TRUE.seconds(each) for each in passes]) == pytest.approx(TRUE)
+    assert Pass(3, 10).size == (1, 3, 11 + 12 + 13)
+
+
+@pytest.mark.parametrize("model", [TRUE, TRUE._replace(per_pair=0.0), TRUE._replace(per_token=0.0)])
+@pytest.mark.parametrize("num_branches", [2, 8])
+def test_both_forms_of_the_break_even_agree_and_sharing_pays_beyond_them(model, num_branches):
+    """By brute force: B readings of everything against one of the prefix and B of the suffix behind it."""
+    star = model.break_even_len(num_branches)
+    for length in (1, math.floor(star), math.floor(star) + 1, 2000):
+        whole, prefix, suffix = map(model.seconds, (Pass(length + 5), Pass(length), Pass(5, length)))
+        pays = num_branches * whole > prefix + num_branches * suffix
+        assert pays == (length > star)
+        timed = break_even_branches(whole, prefix, suffix)
+        assert timed == pytest.approx(model.break_even_branches(length))
+        assert pays == (num_branches > timed)
+    assert model.break_even_len(1) == math.inf
+    assert (
+        LatencyModel(0.004, 0.0, 0.0).break_even_len(8)
+        == LatencyModel(0.004, 0.0, 0.0).break_even_branches(64)
+        == math.inf
+    )
+
+
+def test_two_lengths_tell_the_latency_model_which_decides_where_there_is_no_room():
+    async def ask():
+        probe = SharingProbe()
+        found = []
+        for length in (64, 512):
+            reads = Modelled(length)
+            probe._clock = reads.clock
+            found.append((await probe.pays(8, length, reads), probe.model))
+        full = Timed((1.0, 1.0, 1.0), fits=False)
+        return found, [await probe.pays(number, 2048, full) for number in (1, 2)], full.num_rounds
+
+    program = Program()
+    enter_program(program)
+    try:
+        (first, second), without_room, num_rounds = asyncio.run(ask())
+    finally:
+        leave_program()
+    assert first == (True, None)
+    assert second[1] == pytest.approx(TRUE, rel=1e-3)
+    assert without_room == [False, True]
+    assert num_rounds == 0
+    told = [event["break_even_len"] for event in program.trace if event["event"] == "sharing_probe"]
+    assert told == [None, pytest.approx(TRUE.break_even_len(8), rel=1e-3)]
 
 
 def test_a_timing_that_is_cancelled_is_given_back_and_forgotten():
