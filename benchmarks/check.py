@@ -5,11 +5,13 @@
 
 A page with figures is what its template gives (`benchmarks._lib.pages`). Each file has to say on which commit it was
 measured. That commit is of this history, and its tree was clean. The file has at most 300 kB, its intervals come out of
-its own columns once more, and a page quotes it. `--stale` lists the files whose code has changed since.
+its own columns once more, a page quotes it, and a page prints its bars. The check names what failed its bar, and the
+intervals whose values were not kept. `--stale` lists the files whose code has changed since.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +20,19 @@ from typing import Any
 import click
 
 from benchmarks._lib.columns import mismatches
-from benchmarks._lib.pages import QUOTED, RESULTS, ROOT, Fault, commit_of, faults_of, rendered, result, templates
+from benchmarks._lib.pages import (
+    QUOTED,
+    RESULTS,
+    ROOT,
+    WITH_BARS,
+    Fault,
+    commit_of,
+    faults_of,
+    rendered,
+    result,
+    templates,
+    uncomputed,
+)
 
 MOST_BYTES = 300_000
 CODE = ("controllers", "workers", "scaffolding_ext")  # what a study runs; models lie in the last
@@ -30,8 +44,15 @@ def results() -> list[str]:
     return [path.stem for path in sorted(RESULTS.glob("*.json")) if path.stem not in INPUTS]
 
 
-def faults_of_result(name: str, quoted: set[str], every: int = 1) -> Iterator[Fault]:
-    """What is wrong with a file; of every so many of its intervals, one is computed again."""
+def faults_of_result(name: str, quoted: set[str], every: int = 1, barred: set[str] | None = None) -> Iterator[Fault]:
+    """What is wrong with a file.
+
+    Args:
+        name: Of the file.
+        quoted: Files that a page quotes.
+        every: Of so many of its intervals, one is computed again.
+        barred: Files whose bars a page prints; None asks for none.
+    """
     place, document = f"benchmarks/results/{name}.json", result(name)
     commit = str(document.get("setting", {}).get("commit") or "")
     if not commit or commit.endswith("-dirty"):
@@ -47,6 +68,8 @@ def faults_of_result(name: str, quoted: set[str], every: int = 1) -> Iterator[Fa
         yield Fault(place, f"its columns give another figure for {figure!r}: run the study again")
     if name not in quoted:
         yield Fault(place, "no page quotes it: write what it shows, or delete it")
+    if document.get("bars") and barred is not None and name not in barred:
+        yield Fault(place, f'no page prints its bars: write {{{{ bars("{name}") }}}} on its page')
 
 
 def is_in_history(commit: str) -> bool:
@@ -61,12 +84,13 @@ def is_in_history(commit: str) -> bool:
 
 def faults(every: int = 1) -> list[Fault]:
     """What is wrong anywhere; of every so many of a file's intervals, one is computed again."""
-    found, quoted = [], set[str]()
+    found, quoted, barred = [], set[str](), set[str]()
     for place, path in templates():
         template, page = path.read_text(encoding="utf-8"), ROOT / place
         quoted |= set(QUOTED.findall(template))
+        barred |= {name for call in WITH_BARS.findall(template) for name in re.findall(r"\w+", call)}
         found += faults_of(place, template, page.read_text(encoding="utf-8") if page.exists() else None)
-    return found + [fault for name in results() for fault in faults_of_result(name, quoted, every)]
+    return found + [fault for name in results() for fault in faults_of_result(name, quoted | barred, every, barred)]
 
 
 def changed_since(document: dict[str, Any]) -> list[str]:
@@ -95,6 +119,12 @@ def main(write: bool, stale: bool) -> None:
         for name in results():
             changed = changed_since(result(name))
             print(f"{name}: {'changed since: ' + ', '.join(changed) if changed else 'of this code'}")
+    for name in results():
+        for bar in result(name).get("bars", ()):
+            if not bar["holds"]:
+                print(f"{name}: failed its bar: {bar['name']}: {bar['value']:.3g}, and the bar is {bar['bar']:g}")
+        if uncomputed(name):
+            print(f"{name}: {uncomputed(name)} intervals cannot be computed again: their values were not kept")
     found = faults(every=100 if write else 1)
     for fault in found:
         print(f"{fault.place}: {fault.words}")

@@ -45,8 +45,7 @@ class Loops:
     hold no such place, and the look is over. Two places that are nearer than a / repeats to one another would make the
     anchor itself a cycle of that period, so that there are few of them.
 
-    The default numbers come from 2,560 recorded chains of DeepSeek-R1-Distill-Llama-8B and Qwen2.5-1.5B, with a margin:
-    see benchmarks/results/loops.md.
+    The default numbers come from 2,560 recorded chains of DeepSeek-R1-Distill-Llama-8B and Qwen2.5-1.5B, with a margin.
 
     Args:
         repeats: How often a cycle must stand there in a row, the first time included; 2 at least.

@@ -2,12 +2,13 @@
 
 The template of `docs/results.md` is `docs/_pages/docs/results.md.jinja`, and so on. In it stands
 
-    saves {{ figure("dynasor", "DynasorCoT against plain CoT: decoded saved", "x100 .1 %") }}
+    saves {{ figure("demo", "DynasorCoT against plain CoT: decoded saved", "x100 .1 %") }}
 
-for `saves 41.9 % (40.7 to 43.0)`: the file `benchmarks/results/dynasor.json`, the name of a figure there, and its form.
+for `saves 41.9 % (40.7 to 43.0)`: the file `benchmarks/results/demo.json`, the name of a figure there, and its form.
 In a form `x100` stands where the file has a share and the page per cent, and `+` where a gain bears its sign. Then
 stand the number of decimals (of the interval, too, where it has another one: `.0 .1`) and the unit. `value(...)` is the
-figure without its interval, and `commits()` the table of files and the commits on which they were measured.
+figure without its interval, `bars("demo")` the table of the limits that a file's figures should meet, and
+`commits()` the table of files and the commits on which they were measured.
 
 An interval that others measured stands on a line with `{# source: WHOSE #}`. Every other interval of a template is a
 fault: its file is not known.
@@ -32,6 +33,8 @@ NUMBER = r"[+-]?\d[\d,]*(?:\.\d+)?"
 INTERVAL = re.compile(rf"\({NUMBER} to {NUMBER}\)")
 FORM = re.compile(r"(?P<scale>x100 )?(?P<sign>\+)?\.(?P<decimals>\d)(?: \.(?P<end_decimals>\d))?(?: (?P<unit>\D.*))?")
 QUOTED = re.compile(r"(?:\{\{ *(?:figure|value)\(\"|`)(\w+)(?:\"|\.json`)")
+WITH_BARS = re.compile(r"\{\{ *bars\(([^)]*)\)")
+MOST_SHOWN = 4  # bars that hold are counted where there are more
 CALL = re.compile(r"\{\{.*?}}")
 ELSEWHERE = re.compile(r" *\{# source: [^}]+#}")  # on a line whose intervals others measured
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -86,11 +89,32 @@ def value(file: str, name: str, form: str) -> str:
     return _number(own["value"], read, "decimals") + (f" {read['unit']}" if read["unit"] else "")
 
 
+def bars(*files: str) -> str:
+    """A table of the bars of some files: those that failed, and those that hold, which are counted where many do."""
+    rows = []
+    for file in files:
+        every = result(file)["bars"]
+        held = [bar for bar in every if bar["holds"]]
+        shown = every if len(held) <= MOST_SHOWN else [bar for bar in every if not bar["holds"]]
+        for bar in shown:
+            limit = f"{bar['sign']} {bar['bar']:g}" if "sign" in bar else f"{bar['bar']:g}"
+            rows.append(f"| {bar['name']} | {bar['value']:,.3g} | {limit} | {'yes' if bar['holds'] else '**no**'} |")
+        if len(shown) < len(every):
+            rows.append(f"| {len(held)} other bars of `{file}.json` | | | yes |")
+    return "\n".join(["| bar | measured | limit | held |", "| --- | --- | --- | --- |", *rows])
+
+
 def commits() -> str:
     """A table of the kept results and the commits that they were measured on."""
     names = sorted(path.stem for path in RESULTS.glob("*.json") if "figures" in result(path.stem))
-    rows = [f"| `{name}.json` | {commit_of(name)} |" for name in names]
-    return "\n".join(["| file | measured on commit |", "| --- | --- |", *rows])
+    rows = [f"| `{name}.json` | {commit_of(name)} | {uncomputed(name) or ''} |" for name in names]
+    return "\n".join(["| file | measured on commit | intervals without their values |", "| --- | --- | --- |", *rows])
+
+
+def uncomputed(name: str) -> int:
+    """Intervals of a file that cannot be computed again: it has not kept the values behind them."""
+    figures = result(name).get("figures", {}).values()
+    return sum(figure["low"] is not None and "of" not in figure for figure in figures)
 
 
 def templates(root: Path = TEMPLATES) -> Iterator[tuple[str, Path]]:
@@ -107,7 +131,7 @@ def rendered(template: str) -> str:
         jinja2.TemplateError: The template is wrong.
     """
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
-    environment.globals.update(figure=figure, value=value, commits=commits)
+    environment.globals.update(figure=figure, value=value, bars=bars, commits=commits)
     return environment.from_string(ELSEWHERE.sub("", template)).render()
 
 

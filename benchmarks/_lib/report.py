@@ -87,7 +87,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The document that `--json` prints."""
-        bars = [{"name": b.name, "value": b.value, "bar": b.bar, "holds": b.holds} for b in self.bars]
+        bars = [{"name": b.name, "value": b.value, "sign": b.sign, "bar": b.bar, "holds": b.holds} for b in self.bars]
         figures = {
             name: {key: float(f"{entry:.8g}") if isinstance(entry, float) else entry for key, entry in figure.items()}
             for name, figure in self.figures.items()

@@ -21,7 +21,7 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, size
-from benchmarks._lib.drawing import Figures, drawing, of, point
+from benchmarks._lib.drawing import Figures, below, drawing
 from benchmarks._lib.report import Report
 from benchmarks._lib.stops import add_stops
 from scaffolding_ext.answers import extract
@@ -45,15 +45,16 @@ EPOCH, CONSOL = "epoch_votes.jsonl.gz", "consol_votes.jsonl.gz"
 R1, GEMMA = "r1_distill_8b_math500_80_samples.jsonl.gz", "gemma4_12b_probes.jsonl.gz"
 TEXTS = "r1_distill_8b_math500_draft_only.jsonl.gz"
 AIME, GPQA = "OTIS Mock AIME, 8", "GPQA Diamond, 8"
+R1_AT_16 = "R1-Distill-8B, MATH-500, 16"
 SETS = {
     AIME: (EPOCH, "OTIS", 8),
     GPQA: (EPOCH, "GPQA", 8),
-    "R1-Distill-8B, MATH-500, 16": (R1, None, 16),
+    R1_AT_16: (R1, None, 16),
     "R1-Distill-8B, MATH-500, 64": (R1, None, 64),
     "gpt-4o-mini, GSM8K, 40": (CONSOL, "gsm", 40),
     "gpt-4o-mini, MedQA, 40": (CONSOL, "medqa", 40),
 }
-DEFAULT_SETS = (AIME, GPQA, "R1-Distill-8B, MATH-500, 16", "gpt-4o-mini, GSM8K, 40", "simulated")
+DEFAULT_SETS = (AIME, GPQA, R1_AT_16, "gpt-4o-mini, GSM8K, 40", "simulated")
 CHOSEN_ALIKE = ("LeaderChange", "Adaptive-Consistency", "doubling")
 MAX_LOSS = 0.003
 BAR = -0.01  # accuracy over the full vote, whose lower end the power is about
@@ -226,17 +227,21 @@ def runs(report: Report, data: Path | None, num_simulated: int) -> None:
             for task, number in (("OTIS", 8), ("OTIS", 4), ("GPQA", 8))
         ]
         trials = [(task, Trial(recording)) for task, recording in every]
-    seen = set[str]()
+    seen, found = set[str](), []
     for task, trial in trials:
         played = trial.play(Setting(Whole(), trial.recording.num_samples, LeaderChange()))
         for run in sorted(set(trial.recording.runs) - seen):
             seen.add(run)
             own = (np.array(trial.recording.runs) == run) & (trial.full.costs["decoded"] > 0)
             name = f"{task}, {trial.recording.num_samples} samples, {run}"
-            report.ratio(
-                f"{name}: tokens, share of all", played.costs["decoded"][own], trial.full.costs["decoded"][own]
-            )
-            report.difference(f"{name}: points", played.right[own], trial.full.right[own], scale=100)
+            full = trial.full.costs["decoded"][own]
+            share = report.ratio(f"{name}: tokens, share of all", played.costs["decoded"][own], full)
+            points = report.difference(f"{name}: points", played.right[own], trial.full.right[own], scale=100)
+            found.append((share.value, points.value))
+    report.figure("runs", len(found))
+    report.figure("least share of tokens", min(share for share, _ in found))
+    report.figure("most share of tokens", max(share for share, _ in found))
+    report.figure("runs that lose more than half a point", sum(points < -0.5 for _, points in found))
 
 
 # ---- chains
@@ -400,39 +405,33 @@ def loops(report: Report, data: Path | None, num_simulated: int) -> None:
 
 def plot(figures: Figures, path: Path) -> None:
     """Accuracy against the share of tokens: the vote of all, plain votes, Adaptive-Consistency, ours, the oracle."""
-    names = [name.removesuffix(": questions") for name in figures if name.endswith(": questions")]
-    shown = [name for name in (AIME, "R1-Distill-8B, MATH-500, 16", SIMULATED) if name in names]
-    with drawing(path, 1, len(shown), figsize=(9, 3.9)) as (_, every):
-        for axes, name in zip(np.atleast_1d(every), shown, strict=True):
-            tokens = lambda row, name=name: of(figures, f"{name}: {row}: tokens, share of all", 100)  # noqa: E731
-            right = lambda row, name=name: of(figures, f"{name}: {row}: right", 100)  # noqa: E731
-            plain = [
-                row.split(": ")[1] for row in figures if row.startswith(f"{name}: vote of ") and row.endswith(": right")
-            ]
-            axes.plot(
-                [tokens(row).value for row in plain],
-                [right(row).value for row in plain],
-                "o-",
-                color="0.6",
-                label="plain votes",
-                markersize=4,
-            )
-            full = next(row for row in figures if row.startswith(f"{name}: all ")).split(": ")[1]
-            for row, label in (
-                (full, "vote of all"),
-                ("Adaptive-Consistency .90", "Adaptive-Consistency .90"),
-                (DEFAULT, "ours, default"),
-                (TUNED, "ours, tuned"),
-                ("oracle (limit)", "oracle"),
-            ):
-                point(
-                    axes,
-                    tokens(row)._replace(low=tokens(row).value, high=tokens(row).value),
-                    right(row)._replace(low=right(row).value, high=right(row).value),
-                    label,
-                )
-            axes.set(xlabel="decoded tokens, % of all samples", ylabel="right, %", title=name)
-        np.atleast_1d(every)[-1].legend(loc="lower right", fontsize=8)
+    titles = {AIME: "13 frontier runs, OTIS Mock AIME, votes of 8", R1_AT_16: "R1-Distill-8B, MATH-500, votes of 16"}
+    titles = {name: title for name, title in titles.items() if f"{name}: questions" in figures} or {
+        SIMULATED: SIMULATED
+    }
+
+    def place(name: str, row: str) -> tuple[float, float]:
+        ends = ("tokens, share of all", "right")
+        tokens, right = (100 * figures[f"{name}: {row}: {end}"]["value"] for end in ends)
+        return tokens, right
+
+    with drawing(path, 1, len(titles), figsize=(9, 4.4)) as (figure, every):
+        for axes, (name, title) in zip(np.atleast_1d(every), titles.items(), strict=True):
+            rows = [row.split(": ")[1] for row in figures if row.startswith(f"{name}: ") and row.endswith(": right")]
+            plain = [place(name, row) for row in rows if row.startswith("vote of ")]
+            axes.plot(*zip(*plain, strict=True), "o-", color="0.6", label="plain votes", markersize=4)
+            full = next(row for row in rows if row.startswith("all "))
+            for row, label in {
+                full: "vote of all",
+                "Adaptive-Consistency .90": "Adaptive-Consistency .90",
+                DEFAULT: "ours, default",
+                TUNED: "ours, tuned",
+                "oracle (limit)": "oracle",
+            }.items():
+                axes.plot(*place(name, row), "o", label=label, markersize=8)
+            axes.set(xlabel="decoded tokens, % of all samples", ylabel="right, %")
+            axes.set_title(title)
+        below(figure, np.atleast_1d(every)[0], 3)
 
 
 PARTS = {"votes": votes, "runs": runs, "chains": chains, "budgets": budgets, "loops": loops}

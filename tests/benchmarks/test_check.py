@@ -84,8 +84,24 @@ def test_code_and_the_figures_of_others_need_no_file() -> None:
 
 
 @pytest.mark.usefixtures("results")
-def test_the_table_of_commits_has_every_file() -> None:
-    assert "| `mine.json` | 0123456789 |" in pages.rendered("{{ commits() }}")
+def test_the_table_of_commits_has_every_file_and_counts_intervals_without_values() -> None:
+    assert "| `mine.json` | 0123456789 | 2 |" in pages.rendered("{{ commits() }}")
+
+
+def test_failed_bars_are_printed_and_many_that_hold_are_counted(results: Path) -> None:
+    document = json.loads((results / "mine.json").read_text(encoding="utf-8"))
+    document["bars"] = [
+        {"name": f"bar {number}", "value": number, "sign": "<=", "bar": 5, "holds": number <= 5} for number in range(7)
+    ]
+    (results / "mine.json").write_text(json.dumps(document), encoding="utf-8")
+    pages.result.cache_clear()
+    assert pages.bars("mine").splitlines()[2:] == [
+        "| bar 6 | 6 | <= 5 | **no** |",
+        "| 6 other bars of `mine.json` | | | yes |",
+    ]
+    told = [fault.words for fault in check.faults_of_result("mine", {"mine"}, 1, set())]
+    assert any("no page prints its bars" in words for words in told)
+    assert not any("bars" in f.words for f in check.faults_of_result("mine", {"mine"}, 1, {"mine"}))
 
 
 def test_a_result_is_asked_for_what_it_must_hold(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:

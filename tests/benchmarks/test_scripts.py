@@ -121,7 +121,7 @@ def test_quick_run_prints_one_document(script, warm_torch, tmp_path):
     for figure in document["figures"].values():
         assert figure.keys() - {"of"} == {"value", "low", "high"}
     for bar in document["bars"]:
-        assert bar.keys() == {"name", "value", "bar", "holds"}
+        assert bar.keys() == {"name", "value", "sign", "bar", "holds"}
         assert isinstance(bar["holds"], bool)
     if plot:
         assert (tmp_path / "plot.png").stat().st_size > 0

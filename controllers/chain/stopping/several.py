@@ -77,7 +77,7 @@ class AllOf(SeveralRules):
 
     Args:
         rules: Rules, or names of rules, at least one; None takes two equal answers in a row, the newest with a
-            confidence of 0.9, which is best on the embedded models: `benchmarks/results/stopping.md`.
+            confidence of 0.9, which is best on the embedded models.
     """
 
     def __init__(self, rules: Sequence[str | Rule] | None = None) -> None:

@@ -18,6 +18,7 @@ from benchmarks.studies import (
     judge_quality,
     kv_sharing,
     phrasings,
+    real,
     scheduling,
 )
 from scaffolding_ext.stats.intervals import Estimate
@@ -34,6 +35,7 @@ DRAWN: dict[str, Callable[[Any, Path], None]] = {
     "judge_quality": judge_quality.plot,
     "kv_sharing": kv_sharing.plot,
     "conformal_timing": lambda figures, path: timing_figures.plot(figures, path, "chains"),
+    "real_votes": real.plot,
     "phrasings": phrasings.plot,
     "phrasings_smollm2": phrasings.plot,
     "conformal_replay": lambda figures, path: conformal_replay.plot(figures, "conservative", path),
