@@ -34,8 +34,8 @@ class CompareWorker(BaseWorker):
         units_implied: Whether a number says the same with and without its unit: 5 and 5 cm, 50 and 50 %.
         num_processes: Processes at most, about 150 MB each; they start with the first answers that need them.
         max_remembered: Verdicts kept.
-        embedding: For open-ended answers: the sentence-transformers model that embeds them (a hub name or a folder), or
-            a function that gives a row of numbers for each of several texts.
+        embedding: For open-ended answers: a sentence-transformers model (a hub name or a folder), or a function from
+            texts to rows of numbers.
         similarity: Mean cosine similarity, in (0, 1], from which answers mean the same.
 
     Raises:

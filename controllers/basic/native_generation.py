@@ -40,9 +40,8 @@ class NativeGenerationController(BaseController):
     not watched either, nor are tasks of several texts (`n`, `best_of`).
 
     Args:
-        sampling_params: Values for the sampling fields of GenerationTask. A field that a task sets itself (to anything
-            but its default) stays. Unlike upstream's, fields whose default is not None (`stop`, `n`, penalties) can be
-            set.
+        sampling_params: Values for the sampling fields of GenerationTask; a field that a task sets itself stays. Unlike
+            upstream's, `stop`, `n` and penalties can be set.
         streaming: Whether the output is streamed to the caller as it is generated.
     """
 

@@ -42,8 +42,8 @@ class BudgetForcingController(BaseController):
         answer_sampling_params: Sampling fields of a forced answer; greedy by default.
         family: Name of the prompt family; None takes the one of the stack's prompting.
         insist_on_answer: Off, a chain that ended by itself without an answer is not asked for one.
-        kept_by: Who keeps the budget. With `"server"`, the worker's server closes the thinking, where it can. The
-            controller counts the thinking that comes back, and cuts it where it is too long; the trace says why.
+        kept_by: Who keeps the budget. With `"server"`, the worker's server closes the thinking, where it can; thinking
+            that comes back too long is cut, and the trace says why.
 
     Raises:
         ConfigError: A budget is below its least, a name is no sampling field, or two arguments exclude each other.

@@ -59,8 +59,7 @@ class DynasorCoTController(BaseController):
         schedule: Where the chain is probed; None has it probed every `chunk_size` tokens.
         probe: How the chain is probed; None takes an `AnswerProbe`.
         rule: When thinking ends: a rule, its name, or a function whose first argument is called `probes`. None takes
-            `"consecutive"`, Dynasor's own: the last answers are equal, none empty, none hedged. A rule may need
-            log-probabilities of the worker.
+            `"consecutive"`, Dynasor's own: the last answers are equal, none empty, none hedged.
         mode: `"stream"` or `"chunk"`.
         overlap: In chunk mode, whether the next chunk runs while a probe does.
         sampling_params: Sampling fields of the chain.
@@ -68,8 +67,8 @@ class DynasorCoTController(BaseController):
         streaming: Whether the chain is streamed to the caller (stream mode only).
         max_lead: Tokens that a stream may run ahead of a probe that has not been answered; None takes one spacing.
         insist_on_answer: Whether a chain that ended by itself without an answer is asked for one.
-        audit: Share of the requests, in [0, 1], whose chain is written to its end behind the answer, so that somebody
-            knows what stopping changes (see `controllers.auditing`). It is drawn anew from where the chain stopped.
+        audit: Share of the requests, in [0, 1], whose chain is written to its end behind the answer, drawn anew from
+            where it stopped (see `controllers.auditing`).
 
     Raises:
         ConfigError: An argument is outside its range, or both an object and one of its own arguments are given.

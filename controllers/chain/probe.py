@@ -133,8 +133,8 @@ class AnswerProbe:
         hedge_match: `"word"` matches whole words, `"substring"` is upstream's rule (it takes "know" for "no").
         guided_decoding: What holds the answer to a form, such as `{"regex": "[0-9]+}"}`; a worker that cannot do it
             refuses the probe (`TRTLLMWorker` can). None leaves it free.
-        first_token: Whether a probe decodes the answer's first token alone. Rules compare these tokens, and a chain
-            that they stop is asked for its whole answer. For answers whose first tokens differ.
+        first_token: Whether a probe decodes the answer's first token alone, for answers whose first tokens differ. A
+            chain that is stopped is asked for its whole answer.
 
     Attributes:
         sampling_params: All sampling fields of the answer, `max_tokens` among them.

@@ -36,9 +36,8 @@ class RecordChainController(BaseController):
         generation_controller: Whose chains and probes are recorded. Its rule stops nothing, and its schedule is not
             used.
         spacing: Tokens between two looks; None takes those between the first two of its schedule.
-        num_logprobs: Log-probabilities of the token behind closed thinking: with all tokens of the vocabulary its
-            entropy is exact, with fewer a lower bound. 0 records no log-probabilities at all, for workers that report
-            none.
+        num_logprobs: Log-probabilities of the token behind closed thinking; the entropy of all tokens of the vocabulary
+            is exact, of fewer a lower bound. 0 records none at all.
     """
 
     continues_answers = True

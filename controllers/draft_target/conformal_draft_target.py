@@ -75,8 +75,8 @@ class ConformalDraftTargetController(BaseController):
         score: Name of the nonconformity score, in `controllers.draft_target.scores`.
         shares_prompt: Whether both models read one rendered prompt even where their chat templates differ; else such
             a stack is refused.
-        aggregator: What the vote of a chain weighs: `"uniform"`, `"target_likelihood"` (the geometric mean of the
-            target's probabilities of its drafted chunks; 1 for a chain without one), or a function of the chain.
+        aggregator: What the vote of a chain weighs: `"uniform"`, `"target_likelihood"` (geometric mean of the target's
+            probabilities of its drafted chunks; 1 for a chain without one), or a function.
         answer_sampling_params: Sampling fields of an answer that a chain without one is asked for.
 
     Raises:

@@ -53,9 +53,8 @@ class Vote(Selector):
     """The answer with the largest sum of weights; of its leaves the one with the highest value.
 
     Args:
-        weight: What the vote of a leaf weighs: `"uniform"`, its `"score"`, or how often it was visited, `"visits"`.
-            Where a score is negative, all scores count as logits: a vote weighs exp(score). Where no vote weighs more
-            than 0, all weigh the same.
+        weight: What the vote of a leaf weighs: `"uniform"`, its `"score"`, or its `"visits"`. With a negative score all
+            count as logits, exp(score); where no vote weighs more than 0, all weigh the same.
     """
 
     reads_all = True

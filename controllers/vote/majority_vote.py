@@ -50,8 +50,8 @@ class MajorityVoteController(BaseController):
             beside any but `"uniform"`.
         reward_controller: Scores the samples; needed by `weight="reward"` and by rules that read rewards.
         sample_seconds: Seconds that a sample takes, as long as none has ended; for requests with a deadline.
-        audit: Share of the requests, in [0, 1], that draw the rest of their samples behind the answer, so that
-            somebody knows what stopping changes (see `controllers.auditing`).
+        audit: Share of the requests, in [0, 1], that draw the rest of their samples behind the answer (see
+            `controllers.auditing`).
 
     Raises:
         ConfigError: An argument is outside its range, arguments do not go together, or samples would all be alike.

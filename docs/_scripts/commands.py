@@ -18,8 +18,9 @@ WIDTH = 100
 HEAD = """# Commands
 
 `make pages` writes this page from the code. It lists every command and option of `scaffolding-ext`, as
-`scaffolding-ext COMMAND --help` prints them. Keys of a stack file can be set on the command line, as often as needed:
-`--set controller.args.chunk_size=64`. Exit codes stand on [the page of what is public](../public_api.md#commands).
+`scaffolding-ext COMMAND --help` prints them, with an example each. Keys of a stack file can be set on the command line,
+as often as needed: `--set controller.args.chunk_size=64`. Exit codes stand on
+[the page of what is public](../public_api.md#commands).
 
 ## Options of several commands
 
@@ -55,7 +56,11 @@ def _options(command: click.Command) -> list[_Option]:
     # click keeps the help option of the first context, so that is the program's own
     context = click.Context(command, **main.context_settings)
     records = [option.get_help_record(context) for option in command.get_params(context)]
-    return [_Option(*record) for record in records if record is not None and record[1] and "--help" not in record[0]]
+    return [
+        _Option(record[0].replace(" INTEGER RANGE", " INTEGER"), record[1])
+        for record in records
+        if record is not None and record[1] and "--help" not in record[0]
+    ]
 
 
 def _listed(options: Iterable[_Option]) -> str:
@@ -72,9 +77,9 @@ def _sections(group: click.Group, path: str, level: int, common: list[_Option]) 
             yield from _sections(command, f"{path} {name}", level + 1, common)
             continue
         context = click.Context(command, info_name=f"{path} {name}", **main.context_settings)
-        usage = " ".join(command.collect_usage_pieces(context))
         options = _options(command)
-        yield f"`{path} {name} {usage}`\n"
+        if arguments := " ".join(command.collect_usage_pieces(context)[1:]):
+            yield f"Arguments: `{arguments}`\n"
         if own := [option for option in options if option not in common]:
             yield _listed(own)
         if shared := [f"`{option.written.split()[0].rstrip(',')}`" for option in options if option in common]:
@@ -82,15 +87,15 @@ def _sections(group: click.Group, path: str, level: int, common: list[_Option]) 
 
 
 def _described(command: click.Command) -> Iterator[str]:
-    """What its help says, with examples as code."""
+    """What its help says, but for the examples."""
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         kept = paragraph.strip("\n").removeprefix("\b\n")
         if kept == paragraph.strip("\n"):
             yield f"{' '.join(paragraph.split())}\n"
             continue
         title, _, code = kept.partition("\n")
-        code = f"```bash\n{textwrap.dedent(code).rstrip()}\n```\n"
-        yield code if title == "Example:" else f"{title}\n\n{code}"
+        if title != "Example:":  # `--help` and the guides have these
+            yield f"{title}\n\n```bash\n{textwrap.dedent(code).rstrip()}\n```\n"
 
 
 if __name__ == "__main__":

@@ -48,11 +48,10 @@ class ScriptedWorker(BaseWorker):
 
     Args:
         respond: Called with a task; returns its `Reply`, or raises. A plain string answers every task alike.
-        before: Awaited with the task before each call is served, each step of a stream included: hold a task here
-            until an event, to order what must be ordered without sleeping.
+        before: Awaited with the task before each call is served, each step of a stream included.
         metered: Whether token counts are recorded in the tasks; off, the worker is one that records nothing.
         logprobs: Called with a task and the index of one of its new tokens; returns natural-log probabilities by token
-            id. A task that asks for `num_logprobs` gets them. None: the worker brings none.
+            id. None: the worker brings none.
 
     Attributes:
         model: None: no model, so prompts reach it as they are.

@@ -58,9 +58,8 @@ class HuggingFaceWorker(ChatWorker):
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
         kv_cache_dtype: `"float16"` halves the memory of keys and values, on a CPU with `dtype` `"float32"`; nearly all
             greedy texts stay the same. None keeps `dtype`.
-        weight_dtype: `"bfloat16"` or `"int8"` rounds the matrices of linear layers and their inputs, with `dtype`
-            `"float32"` on a CPU with fast instructions for it. This is faster and changes texts. None keeps them as
-            `dtype`.
+        weight_dtype: `"bfloat16"` or `"int8"` rounds the matrices of linear layers and their inputs, on a CPU with
+            instructions for it. This is faster and changes texts.
         device: A torch device.
         threads: Threads of each torch operation of this worker. If other work or another worker shares the cores, 1 is
             often fastest.
@@ -76,8 +75,8 @@ class HuggingFaceWorker(ChatWorker):
             whole blocks.
         probes_sharing: Whether the worker times from how many branches on sharing a prefix pays, once for each 64
             tokens of its length.
-        kv_cache_bytes: Memory for keys and values. Without a free block the youngest request is preempted and computed
-            anew. None is 4 GiB, or on a CUDA device 80 % of the memory that is free beside the model.
+        kv_cache_bytes: Memory for keys and values. Without a free block the youngest request is preempted. None is 4
+            GiB, or on a CUDA device 80 % of the memory that is free beside the model.
         tokens_per_block: Tokens of a block, a power of two. Requests share only whole blocks.
         eviction_policy: `"lru"` evicts the least recently used block, `"branch_score"` those of the lowest score /
             (depth + 1) (RKSC, algorithm 4), which computes more anew.

@@ -125,9 +125,9 @@ class OpenAIWorker(ChatWorker):
         base_url: The address of the interface, such as `http://host:8000/v1`.
         model: The server's name for the model.
         api_key_env: Environment variable with the key; a server that asks for none needs none.
-        flavor: `"auto"`, `"vllm"`, `"sglang"`, `"trtllm"`, `"llama_cpp"`, `"llama_cpp_python"`, `"scaffolding_ext"`
-            for this package's own `serve`, `"dynamo"` for NVIDIA Dynamo (which does not tell what it is, so that
-            `"auto"` does not find it), or `"openai"` for any other server; see `docs/servers.md`.
+        flavor: `"auto"`, or the kind of server: `"vllm"`, `"sglang"`, `"trtllm"`, `"llama_cpp"`, `"llama_cpp_python"`,
+            `"scaffolding_ext"` (this package's own), `"dynamo"` (which `"auto"` does not find), `"openai"` for any
+            other.
         endpoint: `"completions"` takes prompts as the stack renders them, `"chat"` as texts that the server renders;
             `"auto"` takes `"chat"` if the kind of server is unknown, or the tokenizer cannot be loaded.
         tokenizer: Folder, hub name or `tinylm/NAME` of the model's tokenizer; needed if `model` is not such a name.
@@ -143,15 +143,14 @@ class OpenAIWorker(ChatWorker):
         deadline_seconds: Most seconds that a request may take, all its attempts together.
         failure_threshold: After so many failed requests in a row, no more requests are sent.
         failure_pause_seconds: Seconds of that pause; then one request is tried.
-        prioritize: Whether the server is told which tasks others wait for (probes, forced answers, scores), so that it
-            serves them before chains. The vLLM or SGLang server must schedule by priority, see `docs/servers.md`.
+        prioritize: Whether the server is told which tasks others wait for. A vLLM or SGLang server must schedule by
+            priority, see `docs/servers.md`.
         thinking_fields: Further request fields beside a budget of thinking, such as SGLang's `custom_logit_processor`.
-        drop_kv: Whether trtllm-serve is told to drop the KV of a request's chains, except its prompt, when the request
-            has ended. Use it for batches whose texts nobody continues. A server that cannot drop KV is refused.
-        seams: Where a stream ends whose reader wants no more, since a server cannot pause it: `"fixed"` at places that
-            follow from the arguments, so that a seeded server repeats its texts at any load; `"late"` where it is too
-            far ahead, with fewer bytes; `"none"` never, so that nothing limits what is decoded in vain. None is
-            `"fixed"` for sampled tasks with a seed, else `"late"`.
+        drop_kv: Whether trtllm-serve drops the KV of a request's chains, except its prompt, when the request has ended:
+            for batches. A server that cannot is refused.
+        seams: Where a stream ends whose reader wants no more: `"fixed"` at places that follow from the arguments, so
+            that a seeded server repeats its texts at any load; `"late"` where it is too far ahead; `"none"` never. None
+            is `"fixed"` for sampled tasks with a seed, else `"late"`.
 
     Raises:
         MissingDependencyError: openai is not installed.

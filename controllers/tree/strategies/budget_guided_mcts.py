@@ -26,8 +26,7 @@ class BudgetGuidedMCTS(Strategy):
         widening: lambda.
         exploration: c.
         initial: Children of a node that has none.
-        root_visits: Whether visits of the root count, as in the paper's formula. The released code never counts them,
-            so that it does not explore at the root at all.
+        root_visits: Whether visits of the root count, as in the paper's formula; the released code never counts them.
 
     Reference:
         Miyamoto et al., "Budget-Guided Monte Carlo Tree Search", arXiv 2602.09574.

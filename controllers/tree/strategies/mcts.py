@@ -18,8 +18,8 @@ class MCTS(VisitedTree):
     Args:
         branching: Most children of a node.
         exploration: c.
-        rollouts: Whether a child's value is the score of one solution that is written on from it to its end, which is
-            an answer like any other; else it is the child's own score.
+        rollouts: Whether a child's value is the score of one solution that is written on from it, which is an answer
+            like any other; else its own score.
 
     Reference:
         Kocsis and Szepesvari, "Bandit based Monte-Carlo Planning", 2006; Liu et al., "Watch the Unobserved", arXiv

@@ -23,8 +23,8 @@ class ParticleFilter(LevelStrategy):
     Args:
         num_particles: How many.
         resampling: `"systematic"` draws at even positions from one offset; `"multinomial"` draws one by one.
-        weighting: `"last"`: the odds s / (1 - s) of the last step's score, as the released code has it. `"product"`:
-            the product of the scores of all steps, as the paper has it.
+        weighting: `"last"`: the odds s / (1 - s) of the last step's score, as in the code. `"product"`: the product of
+            all steps' scores, as in the paper.
         ended: `"stay"`: a particle that has ended is neither replaced nor copied. `"resampled"`: it is drawn with its
             last weight.
         temper_below: Weights are flattened while the effective sample size is below this share of the particles and
