@@ -33,7 +33,7 @@ from scaffolding_ext.controllers.budgets.queueing.plan import solve
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue, simulate
 from scaffolding_ext.controllers.budgets.queueing.rounding import best, coordinate_search, lower_bound, nearest
 from scaffolding_ext.controllers.budgets.queueing.simulation import simulate_fifo
-from scaffolding_ext.controllers.budgets.queueing.solvers import SOLVERS, constant_step
+from scaffolding_ext.controllers.budgets.queueing.solvers import SOLVERS, constant_step, projected_gradient
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix, TaskType, UnstableLoadError
 from scaffolding_ext.evaluation.calibrate.budget_report import plot_demand
 
@@ -77,6 +77,8 @@ def study_plan(report: Report, tasks: list[TaskType], arrival_rate: float, alpha
     )
     shares = mix.pi * mix.c
     report.figure("contraction constant of the paper's condition, lower bound", float(shares.sum() / mix.c.min()))
+    report.figure("contraction at the optimum, eq. 26", plan.contraction)
+    report.figure("bend of the objective up to the optimum, eq. 32", plan.lipschitz)
 
 
 def study_table_1(report: Report, plot_path: Path | None) -> None:
@@ -91,6 +93,13 @@ def study_table_1(report: Report, plot_path: Path | None) -> None:
     slices[:, SLICED] = np.arange(LONGEST + 1)
     values, bounds = objective(mix, slices), lower_bound(mix, slices)
     report.figure("Table I, figure 4: tokens of GSM8K with the largest objective", int(values.argmax()))
+    for tokens in range(0, LONGEST + 1, 50):
+        report.figure(f"Table I, figure 4: objective, {tokens} tokens of GSM8K", float(values[tokens]))
+    plan = solve(mix.tasks, 0.1, 30, MAX_TOKENS)
+    report.figure("Table I: contraction at the optimum, eq. 26", plan.contraction)
+    stands = projected_gradient(mix, np.zeros(6), step=1 / plan.lipschitz)
+    report.figure("Table I: residual of the paper's constant step after 20,000 steps", kkt_residual(mix, stands))
+    report.figure("Table I: its budget of BBH", float(stands[4]))
     report.figure("Table I: bound of eq. 41 at the optimum", float(lower_bound(mix, optimum)))
     budgets = report.rng.uniform(0, 400, (NUM_ROUNDINGS, 6))
     rounded = np.floor(budgets) + report.rng.integers(0, 2, budgets.shape)

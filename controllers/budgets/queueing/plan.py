@@ -18,7 +18,7 @@ from scaffolding_ext.controllers.budgets.queueing.model import (
     pollaczek_khinchine,
 )
 from scaffolding_ext.controllers.budgets.queueing.rounding import ROUNDINGS, lower_bound
-from scaffolding_ext.controllers.budgets.queueing.solvers import SOLVERS
+from scaffolding_ext.controllers.budgets.queueing.solvers import SOLVERS, contraction, lipschitz, projected_gradient
 from scaffolding_ext.controllers.budgets.queueing.tasks import Mix, TaskType
 from scaffolding_ext.errors import ConfigError
 
@@ -37,6 +37,9 @@ class BudgetPlan:
         rounding_bound: No rounding of `budgets` has a lower objective (eq. 41); None where rounding up might not be
             served.
         kkt_residual: How far `budgets` are from the optimum, at most 1e-8.
+        contraction: Below 1 the paper's undamped fixed point contracts near `budgets` (`solvers.contraction`, eq. 26).
+        lipschitz: Bound on the bend of the objective from 0 to `budgets` (`solvers.lipschitz`, eq. 32); the paper's
+            constant step is 1 / lipschitz.
         system_time: Mean seconds of waiting and service, at `integer_budgets`.
         load: Share of the time in which the server serves, at `integer_budgets`.
     """
@@ -51,6 +54,8 @@ class BudgetPlan:
     integer_objective: float
     rounding_bound: float | None
     kkt_residual: float
+    contraction: float
+    lipschitz: float
     accuracy: float
     system_time: float
     load: float
@@ -69,6 +74,7 @@ def solve(
     *,
     solver: str = "lbfgs",
     rounding: str = "best",
+    step: float | None = None,
 ) -> BudgetPlan:
     """The budgets that maximise alpha times accuracy less the mean time in the queue.
 
@@ -78,17 +84,23 @@ def solve(
         alpha: Seconds that an accuracy of 1 is worth, at least 0.
         solver: `"lbfgs"`, or one of the paper's two: `"fixed_point"` (eq. 24) and `"projected_gradient"` (eq. 38).
         rounding: `"best"` of all roundings up and down (eq. 39), or the `"nearest"` whole budgets (eq. 40).
+        step: A constant step of the projected gradient, such as the paper's 1 / lipschitz; None sizes each step.
     Reference: arXiv 2601.10274.
     """
     find, whole_of = SOLVERS[require.one_of("solver", solver, SOLVERS)], require.one_of("rounding", rounding, ROUNDINGS)
     mix = Mix.of(tasks, arrival_rate, alpha, max_tokens)
+    if step is not None:
+        if solver != "projected_gradient":
+            raise ConfigError(f"is {step:g}, and {solver!r} takes none: set solver to 'projected_gradient'", "step")
+        find = partial(projected_gradient, step=require.number("step", step, above=0))
     budgets = find(mix, np.zeros(len(mix.pi)))
     residual = kkt_residual(mix, budgets)
     if residual > MAX_RESIDUAL:
         others = ", ".join(name for name in SOLVERS if name != solver)
         raise ConfigError(
-            f"{solver!r} ends at a KKT residual of {residual:.2g}, above {MAX_RESIDUAL:g}; take {others}, or look at "
-            "b, t0 and c: the numbers of the types may be too far apart",
+            f"{solver!r} ends at a KKT residual of {residual:.2g}, above {MAX_RESIDUAL:g}; take {others}"
+            f"{'' if step is None else ', or another step'}, or look at b, t0 and c: the numbers of the types may be "
+            "too far apart",
             "solver",
         )
     whole = ROUNDINGS[whole_of](partial(objective, mix), budgets, max_tokens, partial(objective_of_steps, mix))
@@ -104,6 +116,8 @@ def solve(
         float(objective(mix, whole)),
         bound if np.isfinite(bound) else None,
         residual,
+        contraction(mix, budgets),
+        lipschitz(mix, budgets),
         float(accuracies(mix, whole) @ mix.pi),
         float(pollaczek_khinchine(arrival_rate, of)),
         arrival_rate * float(of.first),

@@ -22,6 +22,7 @@ from scaffolding_ext.controllers.budgets.queueing.model import (
     moments,
     objective,
     prices,
+    service_times,
 )
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix
 
@@ -155,15 +156,52 @@ def fixed_point(mix: Mix, start: Floats, max_steps: int = 200) -> Floats:
 def constant_step(mix: Mix) -> float | None:
     """A step with which plain projected gradient ascent converges; None where the largest budgets cannot be served.
 
-    It is 1 / L. L bounds the Hessian's largest eigenvalue over all budgets: each term grows with the budgets, except
-    that of accuracy, which is largest at 0.
+    It is 1 / L, with L of `lipschitz` over all budgets.
     """
     largest = np.full(len(mix.pi), float(mix.max_tokens))
     if mix.arrival_rate * float(moments(mix, largest).first) >= 1:
         return None
+    return 1 / lipschitz(mix, largest)
+
+
+def lipschitz(mix: Mix, largest: Floats) -> float:
+    """A bound on the largest eigenvalue of the negative Hessian of J over all budgets from 0 to the largest.
+
+    Each term grows with the budgets, except that of accuracy, which is largest at 0.
+
+    Args:
+        largest: Budgets that can be served, shape [num_types].
+
+    Reference: arXiv 2601.10274, eq. 32.
+    Deviation: The queue's part is bounded by its own norm at the largest budgets.
+    """
     curve = curvature(mix, largest)
     of_queue = np.max(curve.diagonal) + np.linalg.norm(curve.U @ curve.inner @ curve.U.T, 2)
-    return float(1 / (np.max(mix.pi * mix.alpha * mix.A * mix.b**2) + of_queue))
+    return float(np.max(mix.pi * mix.alpha * mix.A * mix.b**2) + of_queue)
+
+
+def contraction(mix: Mix, budgets: Floats) -> float:
+    """How far one step of the undamped fixed point carries a change of budgets, at most: the largest row sum.
+
+    Where it is below 1, the fixed point contracts near these budgets, in the largest change of a budget. Best responses
+    at a bound do not move, and have no row.
+
+    Args:
+        budgets: Budgets that can be served, shape [num_types].
+
+    Reference: arXiv 2601.10274, eq. 26 (Lemma 2), a bound of this norm over all budgets.
+    Deviation: It is the norm itself, at one place. The paper's bound is at least `max_k sum_j pi_j c_j / c_k`, so at
+        least 1, and never shows that the fixed point contracts.
+    """
+    base, slope = prices(mix, budgets)
+    seconds, of = service_times(mix, budgets), moments(mix, budgets)
+    answers = best_responses(mix, base, slope)
+    answered = service_times(mix, answers)
+    # A token of type j moves the price of a second at t by slope^2 pi_j c_j (slope E[S^2] + t_j + t).
+    moved = slope**2 * mix.pi * mix.c * (slope * float(of.second) + seconds + answered[:, None])
+    bend = mix.b * (base + slope * answered) + slope * mix.c
+    is_free = (answers > 0) & (answers < mix.max_tokens)
+    return float(np.max(np.where(is_free, moved.sum(axis=1) / bend, 0.0)))
 
 
 def projected_gradient(mix: Mix, start: Floats, max_steps: int = 20_000, step: float | None = None) -> Floats:
