@@ -24,11 +24,10 @@ from benchmarks._lib.command import benchmark, plotted, size, track
 from benchmarks._lib.drawing import Figures, below, drawing, of, points
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
-from benchmarks._lib.rows import read_rows, text_of
-from scaffolding_ext.answers import Verdict, compare, extract
 from scaffolding_ext.controllers.draft_target.adaptive import AdaptiveLevel
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingPools
 from scaffolding_ext.controllers.draft_target.p_values import Ties, leave_one_out_p_values, p_values
+from scaffolding_ext.evaluation.preflight.arms import Arm, read_runs
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -40,6 +39,7 @@ CALIBRATIONS = {
     "own_turn0": "the question's own first-turn scores (conditional)",
     "own_per_turn": "the question's own scores of that turn, the chunk left out (conditional)",
     "adaptive": "pool of turn 0 with an adaptive level",
+    "adaptive_per_turn": "a pool a turn with an adaptive level",
 }
 GROWING = {
     "growing": "pools that grow question by question, coins until there are enough",
@@ -49,6 +49,7 @@ GROWING = {
 ENOUGH_DECISIONS = 300
 MIN_QUESTIONS = 8  # of a turn, before pools that grow rank there
 ADAPTIVE_STEP = 0.02
+SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)  # of the questions that a router sends to the target
 
 
 class Chunks(NamedTuple):
@@ -73,20 +74,35 @@ class Chunks(NamedTuple):
         return cls(question, turn, score.astype(float), right.astype(float))
 
 
-def read_runs(path: Path) -> Chunks:
-    """The scored chunks of a file of runs."""
-    numbers: dict[str, int] = {}
-    chunks = []
-    for chain in read_rows(path):
-        number = numbers.setdefault(chain["question"], len(numbers))
-        answer = extract(text_of(chain))
-        right = answer is not None and compare(answer, chain["answer"]) is Verdict.EQUAL
-        chunks += [
-            (number, turn, float(np.log(chunk["ppl"])), right)
-            for turn, chunk in enumerate(chain["turns"])
-            if chunk["ppl"] is not None
+def scored_chunks(runs: Arm) -> Chunks:
+    """The scored chunks of recorded runs."""
+    return Chunks.of(
+        [
+            (chain.question, chunk.turn, chunk.score, chain.is_right)
+            for chain in runs.chains
+            for chunk in chain.chunks
+            if chunk.score is not None
         ]
-    return Chunks.of(chunks)
+    )
+
+
+def report_router(report: Report, helped: Arm, alone: Arm) -> None:
+    """A router by question: the questions with the strangest first chunks have the chains that the target helped.
+
+    Beside it, as many questions that chance sends there. Without the target, other chains of the draft help.
+    """
+    firsts = np.array([np.mean([chain.first_score or 0.0 for chain in own]) for own in helped.by_question])
+    hard = np.argsort(np.argsort(-firsts, kind="stable"), kind="stable")
+    right = [np.array([np.mean([c.is_right for c in own]) for own in arm.by_question]) for arm in (helped, alone)]
+    tokens = np.array([sum(chain.num_target for chain in own) for own in helped.by_question], dtype=float)
+    for share in SHARES:
+        routed = hard < round(share * len(hard))
+        mean = routed.mean()
+        name = f"router, {share:.0%} of the questions"
+        report.difference(f"{name}: chains right, %", np.where(routed, *right), scale=100)
+        report.difference(f"{name}: target tokens, share of all", np.where(routed, tokens, 0.0) / tokens.mean())
+        by_chance = mean * right[0] + (1 - mean) * right[1]
+        report.difference(f"{name}: points above chance", np.where(routed, *right), by_chance, scale=100)
 
 
 def simulated_runs(rng: np.random.Generator, num_questions: int = 60, num_chains: int = 16) -> Chunks:
@@ -146,14 +162,15 @@ def halves(
             pool = ~is_test[chunks.question] & (chunks.turn == turn)
             p_by["per_turn"][here] = p_values(chunks.score[pool], chunks.score[here], ties, rng)
         decided = {name: p[tested][:, None] <= np.array(ALPHAS) for name, p in p_by.items()}
-        decided["adaptive"] = adaptive_decisions(p_by["turn0"][tested], chunks.question[tested], rng)
+        order = np.argsort(rng.permutation(num_questions)[chunks.question[tested]], kind="stable")
+        decided["adaptive"] = adaptive_decisions(p_by["turn0"][tested], order)
+        decided["adaptive_per_turn"] = adaptive_decisions(p_by["per_turn"][tested], order)
         yield tested, decided
 
 
-def adaptive_decisions(p: Floats, question: Integers, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """Decisions of adaptive levels that meet the questions in a random order."""
+def adaptive_decisions(p: Floats, order: Integers) -> npt.NDArray[np.bool_]:
+    """Decisions of adaptive levels that meet the chunks in an order."""
     decided = np.zeros((len(p), len(ALPHAS)), dtype=bool)
-    order = np.argsort(rng.permutation(int(question.max()) + 1)[question], kind="stable")
     for column, alpha in enumerate(ALPHAS):
         adaptive = AdaptiveLevel(alpha, ADAPTIVE_STEP)
         for index in order:
@@ -300,11 +317,13 @@ def plot(figures: Figures, ties: Ties, path: Path) -> None:
 
 @benchmark("studies.conformal_replay --runs FILE.jsonl.gz --plot_path rates.png")
 @click.option("--runs", type=DATA, help="File of recorded runs.")
+@click.option("--alone", type=DATA, help="The same questions without the target: a router by question is played.")
 @size("--splits", 200, quick=10, help="Random halves of the questions.")
 @plotted
-def main(report: Report, runs: Path | None, splits: int, plot_path: Path | None) -> None:
+def main(report: Report, runs: Path | None, alone: Path | None, splits: int, plot_path: Path | None) -> None:
     """Take-over rate by turn and level, for each way of calibrating, on recorded runs."""
-    chunks = simulated_runs(report.rng) if runs is None else read_runs(runs)
+    recorded = None if runs is None else read_runs(runs)
+    chunks = simulated_runs(report.rng) if recorded is None else scored_chunks(recorded)
     report.setting |= {"questions": int(chunks.question.max()) + 1, "decisions": len(chunks.score)}
     for ties in ("conservative", "random"):
         replayed = replay(chunks, splits, ties, report.rng)
@@ -316,6 +335,8 @@ def main(report: Report, runs: Path | None, splits: int, plot_path: Path | None)
     grown = replay_growing(chunks, splits, report.rng)
     report_rates(report, chunks, grown, "random")
     report_strangeness(report, chunks, grown, ["growing", "coin"])
+    if recorded is not None and alone is not None:
+        report_router(report, recorded, read_runs(alone))
     if plot_path is not None:
         plot(report.figures, "conservative", plot_path)
 

@@ -426,8 +426,10 @@ def replay(
     trial = logs.trial()
     setting = setting_of(load_config(source), trial.recording)
     trial.try_numbers()
-    rows = trial.rows({**trial.baselines(Cheapest(0.003)), "this stack": trial.play(setting)})
+    played = trial.play(setting)
+    rows = trial.rows({**trial.baselines(Cheapest(0.003)), "this stack": played})
     row = rows[-1]
+    easiest = {share: trial.saved_on_easiest(played, share) for share in (0.1, 0.01)}
     if as_json:
         click.echo(
             json.dumps(
@@ -436,6 +438,7 @@ def replay(
                     "points": row.points.value,
                     "interval": row.points[1:],
                     "rounds": row.rounds,
+                    "saved_on_easiest": {str(share): saved for share, saved in easiest.items()},
                     "accuracy": row.accuracy,
                     "full_accuracy": float(trial.full.right.mean()),
                     "num_questions": len(trial.recording.questions),
@@ -446,6 +449,7 @@ def replay(
         return
     click.echo(table_of(rows, trial.recording, trial.cost))
     click.echo()
-    click.echo(_wrapped(f"This stack: {setting}."))
+    saved = " and ".join(f"{100 * saved:.0f} % on the easiest {share:.0%}" for share, saved in easiest.items())
+    click.echo(_wrapped(f"This stack: {setting}. It saves {saved} of the questions."))
     for note in notes_of(trial):
         click.echo(_wrapped(note))

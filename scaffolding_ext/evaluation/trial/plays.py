@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scaffolding_ext import require
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
@@ -325,6 +326,23 @@ class Trial:
         ones = np.ones_like(right)
         lost = self.full.right * (1 - right)
         return {"one greedy chain": Played(right, lost, {self.cost: tokens}, ones, ones, tokens**2)}
+
+    def saved_on_easiest(self, played: Played, share: float) -> float:
+        """Share of the full vote's cost that is saved on the easiest questions: those with most samples right.
+
+        Of questions with equally many, those with fewer tokens are easier.
+
+        Args:
+            share: Of the questions, in (0, 1]; at least one question.
+
+        Reference: Fu et al., arXiv 2412.20993, savings on the easiest 10 % and 1 % of the problems.
+        """
+        questions = self.recording.questions
+        ranked = sorted(
+            range(len(questions)), key=lambda i: (-questions[i].correct.mean(), questions[i].tokens.mean(), i)
+        )
+        easiest = ranked[: max(1, round(require.share("share", share) * len(questions)))]
+        return 1 - float(played.costs[self.cost][easiest].sum() / self.full.costs[self.cost][easiest].sum())
 
     def rows(self, named: Mapping[str, Played]) -> list[TableRow]:
         """Lines of a table, with 95 % intervals: whole groups are resampled."""

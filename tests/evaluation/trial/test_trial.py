@@ -223,3 +223,15 @@ def test_one_budget_is_spent_as_an_evaluation_spends_it(budget: float, rule: Lea
 def test_one_budget_that_pays_for_no_sample_each_is_refused(trial: Trial) -> None:
     with pytest.raises(ConfigError, match="one sample for each of 60 questions takes"):
         spend_on_all(trial.votes, None, 100, 8)
+
+
+def test_easy_questions_save_most_and_the_easiest_are_those_with_most_samples_right(trial: Trial) -> None:
+    played = trial.play(Setting(Whole(), 8, LeaderChange()))
+    everything, easiest = trial.saved_on_easiest(played, 1.0), trial.saved_on_easiest(played, 0.1)
+    assert everything == pytest.approx(1 - share(trial, played.costs["decoded"]))
+    assert easiest > everything
+    rights = np.array([each.correct.mean() for each in trial.recording.questions])
+    tokens = np.array([each.tokens.mean() for each in trial.recording.questions])
+    first = np.lexsort((tokens, -rights))[:1]
+    saved = 1 - played.costs["decoded"][first].sum() / trial.full.costs["decoded"][first].sum()
+    assert trial.saved_on_easiest(played, 0.01) == pytest.approx(saved)  # one question of sixty

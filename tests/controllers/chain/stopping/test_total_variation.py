@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaffolding_ext.controllers.chain.stopping.agreement import has_stabilised, total_variation
+from scaffolding_ext.controllers.chain.stopping.agreement import has_stabilised, probes_needed, total_variation
 
 some_classes = st.lists(st.integers(-1, 4), min_size=1, max_size=12)
 
@@ -99,9 +99,12 @@ def test_the_page_says_what_the_guarantee_would_need() -> None:
     assert len(rows) == 3
     for num_classes, cells in rows:
         for epsilon, cell in zip((0.05, 0.1, 0.2, 0.3), cells.split("|"), strict=True):
-            k = int(cell.replace(",", ""))
-            chances = [
-                2 * 2 ** int(num_classes) * (2 * n + 1) * math.exp(-2 * (n - 1) * (epsilon / 6) ** 2)
-                for n in (k, k - 1)
-            ]
-            assert chances[0] <= 0.05 < chances[1]
+            assert probes_needed(int(num_classes), epsilon) == int(cell.replace(",", ""))
+
+
+@given(st.integers(2, 12), st.floats(0.02, 0.99), st.floats(0.01, 0.999))
+def test_one_probe_less_than_needed_breaks_the_bound(num_answers: int, tolerance: float, confidence: float) -> None:
+    k = probes_needed(num_answers, tolerance, confidence)
+    chances = [2 * 2**num_answers * (2 * n + 1) * math.exp(-2 * (n - 1) * (tolerance / 6) ** 2) for n in (k, k - 1)]
+    assert chances[0] <= (1 - confidence) * (1 + 1e-9)
+    assert chances[1] >= (1 - confidence) * (1 - 1e-9)
