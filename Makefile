@@ -25,7 +25,7 @@ export TIMEFORMAT := took %0R s, %0U s of CPU
 .PHONY: demo test lint types check figures format docs pages resolve dist clean
 
 demo: $(VENV)/.installed
-	time $(BIN)/python -m benchmarks.studies.demo
+	time $(BIN)/python -m benchmarks.studies.demo --num_problems 120
 
 test: $(VENV)/.installed
 	time OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations=15

@@ -112,7 +112,7 @@ def add_votes(report: Report, bars: Progress, samples: list[Example], greedy: Ru
 
 @benchmark("studies.demo --num_problems 100", show=show)
 @size("--num_problems", 200, quick=60, help="Held-out problems.", least=2)
-@size("--num_vote_problems", 100, quick=10, help="Of them those that are voted on, too.", least=2)
+@size("--num_vote_problems", 40, quick=10, help="Of them those that are voted on, too.", least=2)
 @click.option("--model", default="tinylm/target", show_default=True, help="Embedded model.")
 @click.option("--plot_path", default="runs/demo/demo.png", show_default=True, type=PLACE, help="Where it is drawn.")
 @click.option("--report_path", default="runs/demo/report.html", show_default=True, type=PLACE, help="Page to look at.")

@@ -262,6 +262,11 @@ def given(section: str = "", **options: Any) -> list[str]:
     return [f"{section}{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
 
 
+def dataset_given(dataset: str | None) -> list[str]:
+    """`--dataset` as an override of the stack file."""
+    return [] if dataset is None else ["dataset=" + json.dumps({"source": dataset})]
+
+
 def config_with_dataset(
     source: str,
     dataset: str | None,
@@ -276,9 +281,8 @@ def config_with_dataset(
     """
     from scaffolding_ext.errors import ConfigError
 
-    replaced = [] if dataset is None else ["dataset=" + json.dumps({"source": dataset})]
     skipping = ["dataset.skip_bad_rows=true"] if skip_bad_rows else []
-    config = own_model.load(source, [*replaced, *overrides, *skipping])
+    config = own_model.load(source, [*dataset_given(dataset), *overrides, *skipping])
     if config.dataset is None:
         raise ConfigError("is missing: name a JSONL file or tinylm:held_out here, or by --dataset", "dataset")
     return config, config.dataset

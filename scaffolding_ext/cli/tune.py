@@ -18,11 +18,14 @@ from scaffolding_ext.cli.options import (
     Command,
     Finite,
     OutputPath,
+    OwnModel,
     config_with_dataset,
+    dataset_given,
     dataset_option,
     given,
     json_option,
     limit_option,
+    model_options,
 )
 from scaffolding_ext.cli.tune_queue import ForQueue, for_queue_options, tune_for_queue, tune_types
 
@@ -179,6 +182,7 @@ def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> flo
     metavar="FILE",
     help="Stack whose workers and prompt the written stack keeps. Without a LOG it draws the samples.",
 )
+@model_options
 @dataset_option
 @limit_option
 @click.option(
@@ -232,6 +236,7 @@ def tune(
     budget: float | None,
     one_budget: bool,
     source: str | None,
+    own_model: OwnModel,
     dataset: str | None,
     limit: str | None,
     samples: int,
@@ -265,15 +270,18 @@ def tune(
     from scaffolding_ext.evaluation.trial.stack_file import stack_of
     from scaffolding_ext.evaluation.trial.tuned_page import write_page
     from scaffolding_ext.evaluation.trial.tuned_text import document_of, frontier_of, notes_of, sentence_of, table_of
-    from scaffolding_ext.stack.load import load_config
 
     ctx = click.get_current_context()
     if confidence is not None and (budget is not None or not 0 < max_loss < 100):
         raise click.UsageError("--confidence needs a --max_loss above 0, and no --budget", ctx)
     if preflight:
         is_given = ctx.get_parameter_source("samples") is not ParameterSource.DEFAULT
-        _preflight(ctx, logs, source, dataset, limit, samples if is_given else _PREFLIGHT_CHAINS, rates, as_json)
+        _preflight(
+            ctx, logs, source, own_model, dataset, limit, samples if is_given else _PREFLIGHT_CHAINS, rates, as_json
+        )
         return
+    if any(own_model) and source is None:
+        raise click.UsageError("--model and --base_url need --config: the stack whose model they replace", ctx)
     is_for_queue = logs.cost == "queue"
     if is_for_queue and (
         confidence is not None or budget is not None or report_path is not None or plot_path is not None
@@ -284,12 +292,12 @@ def tune(
     if is_for_queue and [path.suffix for path in logs.paths] == [".yaml"]:
         tune_types(logs.paths[0], for_queue, output_path, as_json)
         return
-    base = None if source is None else load_config(source)
+    base = None if source is None else own_model.load(source, dataset_given(dataset))
     drawn: tuple[Path, ...] = ()
     if not logs.paths:
         if source is None or store is None:
             raise click.UsageError("give a LOG, or --config and --store to draw the samples from a stack", ctx)
-        drawn = (_drawn(ctx, source, dataset, limit, samples, look_every, num_logprobs, store),)
+        drawn = (_drawn(ctx, source, own_model, dataset, limit, samples, look_every, num_logprobs, store),)
     trial = logs.trial(drawn)
     trial.try_all()
     if is_for_queue:
@@ -340,6 +348,7 @@ def _preflight(
     ctx: click.Context,
     logs: Logs,
     source: str | None,
+    own_model: OwnModel,
     dataset: str | None,
     limit: str | None,
     num_chains: int,
@@ -357,7 +366,7 @@ def _preflight(
         from scaffolding_ext.evaluation.preflight.live import run_arms
         from scaffolding_ext.evaluation.run.datasets import load_dataset
 
-        config, data = config_with_dataset(source, dataset, given("evaluation.", limit=limit))
+        config, data = config_with_dataset(source, dataset, given("evaluation.", limit=limit), own_model=own_model)
         examples = load_dataset(**data.model_dump(), limit=limit or _PREFLIGHT_QUESTIONS)
         arms, price = run_arms(
             config,
@@ -376,6 +385,7 @@ def _preflight(
 def _drawn(
     ctx: click.Context,
     source: str,
+    own_model: OwnModel,
     dataset: str | None,
     limit: str | None,
     samples: int,
@@ -386,7 +396,7 @@ def _drawn(
     """The folder with the samples of a stack; what it lacks is drawn."""
     from scaffolding_ext.evaluation.recordings.draw import draw, recording_stack
 
-    config, _ = config_with_dataset(source, dataset, given("evaluation.", limit=limit))
+    config, _ = config_with_dataset(source, dataset, given("evaluation.", limit=limit), own_model=own_model)
     drawn = draw(
         recording_stack(config.for_run(), samples, look_every, num_logprobs),
         store,
