@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.scheduling import Policy
+
+_TICK = 0.005  # seconds between two looks at the clock
 
 
 class Served(NamedTuple):
@@ -52,25 +55,45 @@ def poisson(arrival_rate: float, seconds: float, rng: np.random.Generator) -> Fl
     return np.sort(rng.uniform(0, seconds, number))
 
 
-def serve(llm: ScaffoldingLlm, questions: Sequence[Example], arrivals: Floats) -> Served:
-    """Ask each question when it arrives, and wait for all answers; each is asked as of its `kind`."""
+class CpuClock:
+    """CPU seconds of this process. They stand still while other work has the processor, and jump where nothing runs."""
 
+    def __init__(self) -> None:
+        self._origin = time.process_time()
+
+    def now(self) -> float:
+        return time.process_time() - self._origin
+
+    def jump(self, to: float) -> None:
+        self._origin -= max(0.0, to - self.now())
+
+
+def serve(llm: ScaffoldingLlm, questions: Sequence[Example], arrivals: Floats) -> Served:
+    """Ask each question when it arrives, and wait for all answers; each is asked as of its `kind`.
+
+    Time is CPU time of this process (`CpuClock`).
+    """
     has_types = "task_type" in honoured_by(llm.prototype_controller)
 
-    async def ask(sample: Example, at: float, origin: float) -> tuple[float, float]:
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(origin + at - loop.time())
-        named = {"task_type": sample.kind} if has_types else {}
-        result = llm.generate_async(sample.prompt, sample_id=sample.id, **named)
-        await result
-        seconds = loop.time() - origin - at
-        return float(score(result.answer, sample.target).correct), seconds
-
     async def ask_all() -> list[tuple[float, float]]:
-        origin = asyncio.get_running_loop().time()
-        return await asyncio.gather(
-            *(ask(sample, at, origin) for sample, at in zip(questions, arrivals.tolist(), strict=True))
-        )
+        clock, open_tasks, asked = CpuClock(), set[asyncio.Task[tuple[float, float]]](), []
+
+        async def ask(sample: Example, at: float) -> tuple[float, float]:
+            named: dict[str, Any] = {"task_type": sample.kind} if has_types else {}
+            result = llm.generate_async(sample.prompt, sample_id=sample.id, **named)
+            await result
+            return float(score(result.answer, sample.target).correct), clock.now() - at
+
+        for sample, at in zip(questions, arrivals.tolist(), strict=True):
+            while clock.now() < at:
+                if not open_tasks:
+                    clock.jump(at)
+                else:
+                    await asyncio.sleep(_TICK)
+            asked.append(asyncio.create_task(ask(sample, at)))
+            open_tasks.add(asked[-1])
+            asked[-1].add_done_callback(open_tasks.discard)
+        return await asyncio.gather(*asked)
 
     correct, seconds = zip(*asyncio.run(ask_all()), strict=True)
     return Served(np.array(correct), np.array(seconds))

@@ -2,18 +2,20 @@
 
     python -m benchmarks.studies.by_type --store runs/by_type --json > by_type.json
 
-Samples of each kind of problem are recorded once, with looks at their chains. For each seed and load, chains that run
-alone tell the seconds of a token, a crowd tells how fast the full engine is, and three plans are made: the best setting
-for all, the best budget of one chain by type, and the best setting by type. Then all three serve the same new
-questions, which arrive by chance, one after the other in an order by chance.
+Samples of each kind of problem are recorded once, with looks at their chains. Chains that run alone tell the seconds of
+a token, and a crowd tells how fast the full engine is. For each load three plans are made: the best setting for all,
+the best budget of one chain by type, and the best setting by type. For each seed all three serve the same new
+questions, which arrive by chance; which plan is first is by chance.
 
-The load is the share of the engine's capacity that one whole chain a question would use. The objective is told in
-points: 100 for a right answer, less 100 times the seconds over those that a right answer is worth. Intervals resample
-blocks of arrivals, since neighbours in a queue are alike.
+Seconds are CPU seconds of the process, so that other work on the machine delays nothing. The load is the share of the
+engine's capacity that one whole chain a question would use. The objective is told in points: 100 for a right answer,
+less 100 times the seconds over those that a right answer is worth. Intervals resample blocks of arrivals, since
+neighbours in a queue are alike.
 """
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -29,6 +31,7 @@ from benchmarks._lib.report import Report
 from benchmarks._lib.served_queue import Served, hosted, poisson, serve
 from benchmarks._lib.store import kept
 from scaffolding_ext import HuggingFaceWorker, Prompting
+from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareController
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.evaluation.recordings.draw import draw, recording_stack
@@ -63,10 +66,10 @@ def recorded(store: Path, model: str, num_questions: int, num_samples: int, seed
     stack = {
         "controller": CHAIN,
         "workers": {"generation": {"type": "HuggingFaceWorker", "args": {"model": model}}},
-        "seed": seed,
+        "seed": 0,
         "dataset": {"source": "tinylm:held_out", "num_samples": num_questions, "seed": seed},
     }
-    config = StackConfig.model_validate(stack)
+    config = StackConfig.model_validate(stack).for_run()
     draw(recording_stack(config, num_samples, LOOK_EVERY, 1), store, lambda message: click.echo(message, err=True))
     trial = Trial(read_recording([store]), seed=seed)
     trial.try_all()
@@ -83,10 +86,9 @@ class Engine:
         """New questions of all kinds."""
         return load_dataset("tinylm:held_out", num_samples=number, seed=self.seed + seed)
 
-    def serve(self, controller: Mapping[str, Any] | QueueAwareController, asked: Sequence[Example], at: Any) -> Served:
+    def serve(self, controller: BaseController, asked: Sequence[Example], at: npt.NDArray[np.float64]) -> Served:
         """Ask questions at their times."""
-        built = controllers.obtain(controller) if isinstance(controller, Mapping) else controller
-        with hosted(built, self._worker, self._prompting, 256, self.seed, Fifo()) as llm:
+        with hosted(controller, self._worker, self._prompting, 256, self.seed, Fifo()) as llm:
             return serve(llm, asked, at)
 
     def line(self, number: int) -> ServiceLine:
@@ -94,9 +96,9 @@ class Engine:
         tokens, seconds = [], []
         with hosted(controllers.obtain(CHAIN), self._worker, self._prompting, 1, self.seed) as llm:
             for sample in self.questions(number, ALONE_SEED):
-                started = time.perf_counter()
+                started = time.process_time()
                 ledger = llm.generate(sample.prompt, sample_id=sample.id).program.ledger
-                seconds.append(time.perf_counter() - started)
+                seconds.append(time.process_time() - started)
                 tokens.append(ledger.num_decoded)
         slope, start = np.polyfit(tokens, seconds, 1)
         mean = float(np.sum(seconds) / np.sum(tokens))
@@ -105,52 +107,48 @@ class Engine:
     def queue(self, line: ServiceLine, mean_tokens: float) -> Queue:
         """The batching queue whose full engine is as fast as this one: the middle half of a crowd tells."""
         asked = self.questions(CROWD * PLACES, FULL_SEED)
-        ended = np.sort(self.serve(CHAIN, asked, np.zeros(len(asked))).seconds)
+        ended = np.sort(self.serve(controllers.obtain(CHAIN), asked, np.zeros(len(asked))).seconds)
         first, last = len(ended) // 4, 3 * len(ended) // 4
         rate = (last - first) / (ended[last] - ended[first])
         return Queue.of_capacity(PLACES, max(1.0, rate * (line.at_once + line.a_token * mean_tokens)))
 
 
-def planned(queued: QueuedTrial) -> dict[str, tuple[Any, dict[str, str]]]:
-    """The controller of each family, and its settings in words."""
-    base = ComponentConfig.model_validate(CHAIN)
-    plans: dict[str, tuple[Any, dict[str, str]]] = {}
-    for family in FAMILIES:
-        alpha = queued.leaning(family)
-        if family == SINGLE:
-            setting = queued.single(alpha)
-            plans[family] = controller_of(setting, base), {"all types": str(setting)}
-            continue
-        typed = queued.plan(family, alpha)
-        built = [controllers.obtain(controller_of(each, base)) for each in typed.settings]
-        plans[family] = QueueAwareController(typed.plan, built), typed.named()
-    return plans
+class Plans:
+    """The plans of a load: the controller of each family, its settings in words, and its forecast seconds."""
 
+    def __init__(self, trial: Trial, goal: QueueGoal, line: ServiceLine) -> None:
+        self.goal = goal
+        queued, base = QueuedTrial(trial, goal, line), ComponentConfig.model_validate(CHAIN)
+        self.controllers: dict[str, Any] = {}
+        self.named: dict[str, dict[str, str]] = {}
+        self.forecast: dict[str, float] = {}
+        for family in FAMILIES:
+            alpha = queued.leaning(family)
+            self.forecast[family] = queued.judged(family, alpha).seconds
+            if family == SINGLE:
+                setting = queued.single(alpha)
+                self.controllers[family] = controllers.obtain(controller_of(setting, base))
+                self.named[family] = {"all types": str(setting)}
+                continue
+            typed = queued.plan(family, alpha)
+            built = [controllers.obtain(controller_of(each, base)) for each in typed.settings]
+            self.controllers[family], self.named[family] = QueueAwareController(typed.plan, built), typed.named()
 
-def served(engine: Engine, trial: Trial, load: float, worth: float, seconds: float, num_alone: int) -> dict[str, Any]:
-    """Plan for a load and serve every plan, as JSON holds it."""
-    mean = float(np.mean([each.tokens.mean() for each in trial.recording.questions]))
-    line = engine.line(num_alone)
-    queue = engine.queue(line, mean)
-    service = line.at_once + line.a_token * mean
-    rate, alpha = load * queue.capacity / service, worth * service
-    queued = QueuedTrial(trial, QueueGoal(rate, queue, alpha=alpha), line)
-    plans = planned(queued)
-    rng = np.random.default_rng([engine.seed, round(100 * load)])
-    arrivals = poisson(rate, seconds, rng)
-    asked = engine.questions(len(arrivals), SERVED_SEED)
-    arms = {}
-    for family in rng.permutation(FAMILIES).tolist():
-        controller, named = plans[family]
-        found = engine.serve(controller, asked, arrivals)
-        forecast = queued.judged(family, alpha)
-        arms[family] = {
-            "correct": found.correct.tolist(),
-            "seconds": found.seconds.tolist(),
-            "settings": named,
-            "forecast": [forecast.accuracy, forecast.seconds],
-        }
-    return {"arrival_rate": rate, "alpha": alpha, "capacity": queue.capacity, "line": list(line), "arms": arms}
+    def served(self, engine: Engine, seconds: float) -> dict[str, Any]:
+        """Serve every plan, as JSON holds it."""
+        rng = np.random.default_rng([engine.seed, round(1e6 * self.goal.arrival_rate)])
+        arrivals = poisson(self.goal.arrival_rate, seconds, rng)
+        asked = engine.questions(len(arrivals), SERVED_SEED)
+        arms = {}
+        for family in rng.permutation(FAMILIES).tolist():
+            found = engine.serve(self.controllers[family], asked, arrivals)
+            arms[family] = {
+                "correct": found.correct.tolist(),
+                "seconds": found.seconds.tolist(),
+                "settings": self.named[family],
+                "forecast": self.forecast[family],
+            }
+        return {"arrival_rate": self.goal.arrival_rate, "alpha": self.goal.alpha, "arms": arms}
 
 
 def blocks_of(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
@@ -175,7 +173,7 @@ def study_load(report: Report, name: str, runs: Mapping[int, Mapping[str, Any]])
         report.difference(f"{name}, {family}: system time", seconds, questions=blocks)
         report.figure(f"{name}, {family}: p90 of system time", float(np.percentile(seconds, 90)))
         report.difference(f"{name}, {family}: objective, points", objective[family], questions=blocks)
-        forecast = np.concatenate([np.full(len(arm["correct"]), arm["forecast"][1]) for arm in arms])
+        forecast = np.concatenate([np.full(len(arm["correct"]), arm["forecast"]) for arm in arms])
         if np.isfinite(forecast).all():
             report.ratio(f"{name}, {family}: forecast by served time", forecast, seconds, blocks)
     for other in (SINGLE, BUDGETS):
@@ -186,9 +184,7 @@ def study_load(report: Report, name: str, runs: Mapping[int, Mapping[str, Any]])
         for seed, own, their_blocks in zip(runs, gains, np.split(blocks, ends), strict=True):
             report.difference(f"{name}, seed {seed}: over {other}, points", own, questions=their_blocks)
     report.figure(f"{name}: questions an arm", len(blocks))
-    for seed, run in runs.items():
-        report.figure(f"{name}, seed {seed}: arrivals a second", run["arrival_rate"])
-        report.figure(f"{name}, seed {seed}: capacity", run["capacity"])
+    report.figure(f"{name}: arrivals a second", next(iter(runs.values()))["arrival_rate"])
 
 
 @benchmark("studies.by_type --store runs/by_type")
@@ -204,10 +200,10 @@ def study_load(report: Report, name: str, runs: Mapping[int, Mapping[str, Any]])
     help="Share of the capacity that one whole chain a question would use.",
 )
 @size("--num_seeds", 5, quick=1, help="From --seed on.")
-@size("--num_questions", 300, quick=40, help="That are recorded.")
-@size("--num_samples", 4, quick=3, help="Of each question that is recorded.", least=2)
+@size("--num_questions", 150, quick=40, help="That are recorded.")
+@size("--num_samples", 8, quick=3, help="Of each question that is recorded.", least=2)
 @size("--num_alone", 20, quick=6, help="Chains that are timed alone.", least=2)
-@size("--seconds", 20, quick=2, help="Of arrivals, for each arm.")
+@size("--seconds", 5, quick=2, help="Of arrivals, for each arm.")
 @stored
 def main(
     report: Report,
@@ -226,19 +222,34 @@ def main(
     with tempfile.TemporaryDirectory() as folder, HuggingFaceWorker(model, max_batch_size=PLACES) as worker:
         place = store or Path(folder)
         trial = recorded(place / "recording", model, num_questions, num_samples, report.seed)
+        mean = float(np.mean([each.tokens.mean() for each in trial.recording.questions]))
+
+        def measured() -> list[float]:
+            engine = Engine(worker, prompting, report.seed)
+            line = engine.line(num_alone)
+            return [*line, engine.queue(line, mean).capacity]
+
+        *fitted, capacity = kept(place, "engine", measured)
+        line, queue = ServiceLine(*fitted), Queue.of_capacity(PLACES, capacity)
+        service = line.at_once + line.a_token * mean
+        for name, value in zip(
+            ("seconds without tokens", "seconds a token", "capacity"), (*line, capacity), strict=True
+        ):
+            report.figure(f"engine: {name}", value)
+        plans = {
+            load: Plans(trial, QueueGoal(load * capacity / service, queue, alpha=worth * service), line)
+            for load in loads
+        }
+        runs: dict[float, dict[int, Any]] = {load: {} for load in loads}
         with progress() as bars:
             bar = bars.add_task("seeds and loads", total=num_seeds * len(loads))
-            for load in loads:
-                runs = {}
-                for seed in range(report.seed, report.seed + num_seeds):
-                    engine = Engine(worker, prompting, seed)
-
-                    def found(engine: Engine = engine, load: float = load) -> dict[str, Any]:
-                        return served(engine, trial, load, worth, seconds, num_alone)
-
-                    runs[seed] = kept(place, f"served_{load:g}_{seed}", found)
+            for seed in range(report.seed, report.seed + num_seeds):
+                for load in loads:
+                    serving = functools.partial(plans[load].served, Engine(worker, prompting, seed), seconds)
+                    runs[load][seed] = kept(place, f"served_{load:g}_{seed}", serving)
                     bars.advance(bar)
-                study_load(report, f"load {load:g}", runs)
+        for load in loads:
+            study_load(report, f"load {load:g}", runs[load])
 
 
 if __name__ == "__main__":
