@@ -32,7 +32,6 @@ from benchmarks._lib.served_queue import Served, hosted, poisson, serve
 from benchmarks._lib.store import kept
 from scaffolding_ext import HuggingFaceWorker, Prompting
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareController
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.evaluation.recordings.draw import draw, recording_stack
 from scaffolding_ext.evaluation.recordings.read import read_recording
@@ -48,7 +47,7 @@ from scaffolding_ext.evaluation.trial.queued import (
     QueueGoal,
     ServiceLine,
 )
-from scaffolding_ext.evaluation.trial.stack_file import controller_of
+from scaffolding_ext.evaluation.trial.stack_file import controller_of, typed_controller_of
 from scaffolding_ext.registry import controllers
 from scaffolding_ext.scheduling import Fifo
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
@@ -56,7 +55,7 @@ from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 PLACES = 16
 LOOK_EVERY = 32
 BLOCK = 20  # arrivals that are drawn together
-CROWD = 12  # chains a place that come at once
+CROWD = 6  # chains a place that come at once
 SERVED_SEED, ALONE_SEED, FULL_SEED = 1000, 2000, 3000  # of questions, beside those of the recording
 CHAIN = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.7, "max_tokens": 512}}}
 
@@ -113,42 +112,34 @@ class Engine:
         return Queue.of_capacity(PLACES, max(1.0, rate * (line.at_once + line.a_token * mean_tokens)))
 
 
-class Plans:
-    """The plans of a load: the controller of each family, its settings in words, and its forecast seconds."""
-
-    def __init__(self, trial: Trial, goal: QueueGoal, line: ServiceLine) -> None:
-        self.goal = goal
-        queued, base = QueuedTrial(trial, goal, line), ComponentConfig.model_validate(CHAIN)
-        self.controllers: dict[str, Any] = {}
-        self.named: dict[str, dict[str, str]] = {}
-        self.forecast: dict[str, float] = {}
-        for family in FAMILIES:
-            alpha = queued.leaning(family)
-            self.forecast[family] = queued.judged(family, alpha).seconds
-            if family == SINGLE:
-                setting = queued.single(alpha)
-                self.controllers[family] = controllers.obtain(controller_of(setting, base))
-                self.named[family] = {"all types": str(setting)}
-                continue
+def planned(trial: Trial, goal: QueueGoal, line: ServiceLine) -> dict[str, dict[str, Any]]:
+    """The controller of each family as a stack file has it, and what the simulation says of it."""
+    queued, base = QueuedTrial(trial, goal, line), ComponentConfig.model_validate(CHAIN)
+    plans = {}
+    for family in FAMILIES:
+        alpha = queued.leaning(family)
+        if family == SINGLE:
+            setting = queued.single(alpha)
+            controller, named = controller_of(setting, base), {"all types": str(setting)}
+        else:
             typed = queued.plan(family, alpha)
-            built = [controllers.obtain(controller_of(each, base)) for each in typed.settings]
-            self.controllers[family], self.named[family] = QueueAwareController(typed.plan, built), typed.named()
+            controller, named = typed_controller_of(typed, base), typed.named()
+        row = queued.judged(family, alpha)
+        figures = {"accuracy": row.accuracy, "seconds": row.seconds, "formula": row.formula_seconds}
+        plans[family] = {"controller": controller, "settings": named, **figures}
+    return plans
 
-    def served(self, engine: Engine, seconds: float) -> dict[str, Any]:
-        """Serve every plan, as JSON holds it."""
-        rng = np.random.default_rng([engine.seed, round(1e6 * self.goal.arrival_rate)])
-        arrivals = poisson(self.goal.arrival_rate, seconds, rng)
-        asked = engine.questions(len(arrivals), SERVED_SEED)
-        arms = {}
-        for family in rng.permutation(FAMILIES).tolist():
-            found = engine.serve(self.controllers[family], asked, arrivals)
-            arms[family] = {
-                "correct": found.correct.tolist(),
-                "seconds": found.seconds.tolist(),
-                "settings": self.named[family],
-                "forecast": self.forecast[family],
-            }
-        return {"arrival_rate": self.goal.arrival_rate, "alpha": self.goal.alpha, "arms": arms}
+
+def served(engine: Engine, plans: Mapping[str, Any], arrival_rate: float, seconds: float) -> dict[str, Any]:
+    """Serve every plan, as JSON holds it."""
+    rng = np.random.default_rng([engine.seed, round(1e6 * arrival_rate)])
+    arrivals = poisson(arrival_rate, seconds, rng)
+    asked = engine.questions(len(arrivals), SERVED_SEED)
+    arms = {}
+    for family in rng.permutation(FAMILIES).tolist():
+        found = engine.serve(controllers.obtain(plans[family]["controller"]), asked, arrivals)
+        arms[family] = {"correct": found.correct.tolist(), "seconds": found.seconds.tolist()}
+    return arms
 
 
 def blocks_of(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
@@ -160,31 +151,33 @@ def blocks_of(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
     return np.concatenate(parts)
 
 
-def study_load(report: Report, name: str, runs: Mapping[int, Mapping[str, Any]]) -> None:
+def study_load(
+    report: Report, name: str, plans: Mapping[str, Any], runs: Mapping[int, Mapping[str, Any]], alpha: float
+) -> None:
     """Every arm at one load, and the joint plan over the two others."""
-    blocks = blocks_of([len(run["arms"][TOGETHER]["correct"]) for run in runs.values()])
-    objective = {}
+    sizes = [len(arms[TOGETHER]["correct"]) for arms in runs.values()]
+    blocks, ends, objective = blocks_of(sizes), np.cumsum(sizes)[:-1], {}
     for family in FAMILIES:
-        arms = [run["arms"][family] for run in runs.values()]
-        correct, seconds = (np.concatenate([arm[key] for arm in arms]) for key in ("correct", "seconds"))
-        worth = np.concatenate([np.full(len(run["arms"][family]["correct"]), run["alpha"]) for run in runs.values()])
-        objective[family] = 100 * (correct - seconds / worth)
+        correct, seconds = (
+            np.concatenate([arms[family][key] for arms in runs.values()]) for key in ("correct", "seconds")
+        )
+        objective[family] = 100 * (correct - seconds / alpha)
         report.difference(f"{name}, {family}: accuracy", correct, questions=blocks)
         report.difference(f"{name}, {family}: system time", seconds, questions=blocks)
         report.figure(f"{name}, {family}: p90 of system time", float(np.percentile(seconds, 90)))
         report.difference(f"{name}, {family}: objective, points", objective[family], questions=blocks)
-        forecast = np.concatenate([np.full(len(arm["correct"]), arm["forecast"]) for arm in arms])
-        if np.isfinite(forecast).all():
-            report.ratio(f"{name}, {family}: forecast by served time", forecast, seconds, blocks)
+        plan = plans[family]
+        for key in ("accuracy", "seconds", "formula"):
+            report.figure(f"{name}, {family}, simulated: {key}", plan[key])
+        told = 100 * (plan["accuracy"] - plan["seconds"] / alpha)
+        report.figure(f"{name}, {family}, simulated: objective, points", told)
     for other in (SINGLE, BUDGETS):
         gain = report.difference(f"{name}: over {other}, points", objective[TOGETHER], objective[other], blocks)
         report.bar(f"{name}: over {other}, lower end", gain.low, ">", 0)
-        ends = np.cumsum([len(run["arms"][TOGETHER]["correct"]) for run in runs.values()])[:-1]
-        gains = np.split(objective[TOGETHER] - objective[other], ends)
-        for seed, own, their_blocks in zip(runs, gains, np.split(blocks, ends), strict=True):
+        parts = zip(runs, np.split(objective[TOGETHER] - objective[other], ends), np.split(blocks, ends), strict=True)
+        for seed, own, their_blocks in parts:
             report.difference(f"{name}, seed {seed}: over {other}, points", own, questions=their_blocks)
     report.figure(f"{name}: questions an arm", len(blocks))
-    report.figure(f"{name}: arrivals a second", next(iter(runs.values()))["arrival_rate"])
 
 
 @benchmark("studies.by_type --store runs/by_type")
@@ -202,7 +195,7 @@ def study_load(report: Report, name: str, runs: Mapping[int, Mapping[str, Any]])
 @size("--num_seeds", 5, quick=1, help="From --seed on.")
 @size("--num_questions", 150, quick=40, help="That are recorded.")
 @size("--num_samples", 8, quick=3, help="Of each question that is recorded.", least=2)
-@size("--num_alone", 20, quick=6, help="Chains that are timed alone.", least=2)
+@size("--num_alone", 12, quick=6, help="Chains that are timed alone.", least=2)
 @size("--seconds", 5, quick=2, help="Of arrivals, for each arm.")
 @stored
 def main(
@@ -221,35 +214,43 @@ def main(
     prompting = Prompting.for_model(model)
     with tempfile.TemporaryDirectory() as folder, HuggingFaceWorker(model, max_batch_size=PLACES) as worker:
         place = store or Path(folder)
-        trial = recorded(place / "recording", model, num_questions, num_samples, report.seed)
-        mean = float(np.mean([each.tokens.mean() for each in trial.recording.questions]))
+        trial = functools.cache(lambda: recorded(place / "recording", model, num_questions, num_samples, report.seed))
 
         def measured() -> list[float]:
             engine = Engine(worker, prompting, report.seed)
-            line = engine.line(num_alone)
-            return [*line, engine.queue(line, mean).capacity]
+            mean, line = (
+                float(np.mean([each.tokens.mean() for each in trial().recording.questions])),
+                engine.line(num_alone),
+            )
+            return [*line, engine.queue(line, mean).capacity, line.at_once + line.a_token * mean]
 
-        *fitted, capacity = kept(place, "engine", measured)
-        line, queue = ServiceLine(*fitted), Queue.of_capacity(PLACES, capacity)
-        service = line.at_once + line.a_token * mean
-        for name, value in zip(
-            ("seconds without tokens", "seconds a token", "capacity"), (*line, capacity), strict=True
-        ):
-            report.figure(f"engine: {name}", value)
+        *fitted, capacity, service = kept(place, "engine", measured)
+        line, queue, alpha = ServiceLine(*fitted), Queue.of_capacity(PLACES, capacity), worth * service
+        report.figure("engine: seconds without tokens", line.at_once)
+        report.figure("engine: seconds a token", line.a_token)
+        report.figure("engine: capacity", capacity)
+        rates = {load: load * capacity / service for load in loads}
         plans = {
-            load: Plans(trial, QueueGoal(load * capacity / service, queue, alpha=worth * service), line)
-            for load in loads
+            load: kept(
+                place,
+                f"planned_{load:g}",
+                lambda rate=rate: planned(trial(), QueueGoal(rate, queue, alpha=alpha), line),  # type: ignore[misc]
+            )
+            for load, rate in rates.items()
         }
         runs: dict[float, dict[int, Any]] = {load: {} for load in loads}
         with progress() as bars:
             bar = bars.add_task("seeds and loads", total=num_seeds * len(loads))
             for seed in range(report.seed, report.seed + num_seeds):
-                for load in loads:
-                    serving = functools.partial(plans[load].served, Engine(worker, prompting, seed), seconds)
+                engine = Engine(worker, prompting, seed)
+                for load, rate in rates.items():
+                    serving = functools.partial(served, engine, plans[load], rate, seconds)
                     runs[load][seed] = kept(place, f"served_{load:g}_{seed}", serving)
                     bars.advance(bar)
         for load in loads:
-            study_load(report, f"load {load:g}", runs[load])
+            name = f"load {load:g}"
+            report.figure(f"{name}: arrivals a second", rates[load])
+            study_load(report, name, plans[load], runs[load], alpha)
 
 
 if __name__ == "__main__":

@@ -32,20 +32,16 @@ class Planned(NamedTuple):
 
 
 class PlannedController(BaseController):
-    """The base of controllers that serve each request by the number that a plan has for its type.
+    """Serves each request by the number that a plan has for its type.
 
-    A request's type is its `task_type`, which `eval` takes from the dataset's `kind`. Without one the classifier names
-    it. A request of no planned type gets the best single number for all types; the trace says so each time, and the log
-    once. Each `run` is an arrival, at the time when its request was submitted.
+    A request's type is its `task_type`, else what the classifier says. A request of no planned type gets the best
+    single number for all types. Each `run` is an arrival, at the time when its request was submitted.
 
     Args:
         plan: A plan, its file, or the plain data of such a file.
-        classifier: A function, or `package.module:function`. It is given the prompt as the model reads it, and returns
-            the name of the type, or None.
-        drift: What counts as a drift: the fields of `DriftBounds`; None keeps the plan.
-
-    Raises:
-        ConfigError: The plan cannot be read, or an argument cannot be used.
+        classifier: A function, or `package.module:function`: from the prompt as the model reads it to the type's name,
+            or None.
+        drift: The fields of `DriftBounds`; None keeps the plan.
     """
 
     def __init__(
@@ -106,7 +102,7 @@ class QueueAwareBudgetController(PlannedController):
     Args:
         plan: What `scaffolding-ext budget plan` writes; see `PlannedController`.
         classifier: Names the type of a request without one.
-        generation_controller: Keeps the budget; it must honour `thinking_budget`. None takes budget forcing.
+        generation_controller: It must honour `thinking_budget`; None takes budget forcing.
         drift: The fields of `DriftBounds`; None keeps the plan.
 
     Reference: arXiv 2601.10274; planning anew is ours.
@@ -136,12 +132,7 @@ class QueueAwareBudgetController(PlannedController):
     def run(
         self, task: GenerationTask, task_type: str | None = None, thinking_budget: int | None = None, **kwargs: Any
     ) -> ControllerGenerator:
-        """Answer the task's prompt.
-
-        Args:
-            task_type: Name of the request's type; None asks the classifier.
-            thinking_budget: Tokens of thinking of this request; the smaller of both budgets holds.
-        """
+        """Answer the task's prompt; of `thinking_budget` and the planned budget the smaller one holds."""
         name, known, planned = self.planned(task, task_type)
         budget = planned if thinking_budget is None else min(planned, thinking_budget)
         record("queue_budget", task_type=name, known=known, planned=planned, given=budget)
@@ -158,9 +149,6 @@ class QueueAwareController(PlannedController):
         settings: A controller for each number of the plan.
         classifier: Names the type of a request without one.
         drift: The fields of `DriftBounds`; None keeps the plan.
-
-    Raises:
-        ConfigError: The plan has a number that counts no setting.
     """
 
     def __init__(
@@ -188,11 +176,7 @@ class QueueAwareController(PlannedController):
         return f"setting {number}"
 
     def run(self, task: GenerationTask, task_type: str | None = None, **kwargs: Any) -> ControllerGenerator:
-        """Answer the task's prompt.
-
-        Args:
-            task_type: Name of the request's type; None asks the classifier.
-        """
+        """Answer the task's prompt by the setting of its type."""
         name, known, number = self.planned(task, task_type)
         record("queue_setting", task_type=name, known=known, setting=number)
         yield from self.settings[number].process([task], **kwargs)
@@ -211,10 +195,6 @@ class LivePlan:
 
     A new plan has the observed rate if the rate has drifted, and the observed mix if the mix has drifted. It comes
     after `bounds.in_a_row` drifted windows in a row, and its rate stays within `bounds.most` times the first plan's.
-
-    Args:
-        plan: The first plan.
-        bounds: What counts as a drift; None keeps the plan for ever.
     """
 
     def __init__(self, plan: PlannedBudgets, bounds: DriftBounds | None) -> None:
@@ -230,11 +210,7 @@ class LivePlan:
         return self._window is not None
 
     def arrived(self, seconds: float, name: str | None) -> dict[str, Any] | None:
-        """Take note of an arrival.
-
-        Returns:
-            Both plans, and what the new one was made from, for a trace; None where the plan stays.
-        """
+        """Take note of an arrival; returns both plans and why for a trace, or None where the plan stays."""
         if self._window is None or self._bounds is None:
             return None
         found = self._window.add(seconds, name, self.plan.demand.arrival_rate, self.plan.demand.shares)

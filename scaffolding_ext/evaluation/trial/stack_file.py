@@ -64,16 +64,20 @@ def typed_stack_of(typed: TypedPlan, row: TableRow, trial: Trial, *, base: Stack
         trial: What it was chosen on.
         base: As `stack_of` takes it.
     """
-    settings = [controller_of(setting, None if base is None else base.controller) for setting in typed.settings]
-    plan = typed.plan.model_dump(mode="json", exclude_none=True)
-    controller = {
-        "type": controllers.name_of(QueueAwareController),
-        "args": {"plan": plan, "settings": settings},
-    }
+    controller = typed_controller_of(typed, None if base is None else base.controller)
     name = "; ".join(f"{task}: {setting}" for task, setting in typed.named().items())
     stack = stack_with(controller, name, row, trial, "queue", promise=None, base=base)
     places = typed.plan.demand.queue.places
     return stack.model_copy(update={"max_parallel_requests": 1}) if places == 1 else stack
+
+
+def typed_controller_of(typed: TypedPlan, base: ComponentConfig | None) -> dict[str, Any]:
+    """The controller that gives each request the setting of its type, as a stack file has it."""
+    args = {
+        "plan": typed.plan.model_dump(mode="json", exclude_none=True),
+        "settings": [controller_of(setting, base) for setting in typed.settings],
+    }
+    return {"type": controllers.name_of(QueueAwareController), "args": args}
 
 
 def budgets_stack_of(plan: PlannedBudgets) -> StackConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks._lib.served_queue import poisson, serve
+from benchmarks._lib.served_queue import CpuClock, poisson, serve
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
@@ -45,3 +45,11 @@ def test_arrivals_are_poisson() -> None:
     times = poisson(2.0, 50, rng)
     assert (np.diff(times) >= 0).all()
     assert times[-1] <= 50
+
+
+def test_the_clock_stands_still_and_jumps() -> None:
+    clock = CpuClock()
+    clock.jump(5.0)
+    assert 5.0 <= clock.now() < 6.0
+    clock.jump(2.0)  # never back
+    assert clock.now() >= 5.0
