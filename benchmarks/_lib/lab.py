@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from benchmarks._lib.store import kept
-from scaffolding_ext.evaluation.run.datasets import EMBEDDED
+from scaffolding_ext.evaluation.run.datasets import EMBEDDED, Example, load_dataset
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import Controller, Task, Worker
@@ -38,6 +38,13 @@ def draft_and_target(function: _F) -> _F:
     ):
         function = option(function)
     return function
+
+
+def questions_of(dataset: str, num_problems: int, seed: int) -> list[Example]:
+    """The first questions of a file, or drawn embedded ones."""
+    if dataset == EMBEDDED:
+        return load_dataset(dataset, num_samples=num_problems, seed=seed)
+    return load_dataset(dataset, limit=str(num_problems))
 
 
 def told_apart(*names: str) -> str:

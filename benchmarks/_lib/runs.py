@@ -63,33 +63,6 @@ class Run(NamedTuple):
         return [sum(record.ledger["total"][kind] for kind in kinds) for record in self.records]
 
 
-class Tally(NamedTuple):
-    """What a method did, a value a question: what is left of a run when its texts are not kept.
-
-    Attributes:
-        correct: 1 or 0.
-        decoded: Tokens.
-        computed: Tokens, decoded and prefilled.
-        exits: Why each answer ended.
-        seconds: Wall-clock time of the whole run.
-    """
-
-    correct: list[float]
-    decoded: list[int]
-    computed: list[int]
-    exits: list[str]
-    seconds: float
-
-    @classmethod
-    def of(cls, run: Run) -> Tally:
-        exits = [str(record.exit_reason) for record in run.records]
-        return cls(run.correct, run.decoded, run.computed, exits, run.seconds)
-
-    def __add__(self, other: Tally) -> Tally:  # type: ignore[override]
-        """Both, one after the other."""
-        return Tally(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
-
-
 def run_stack(
     name: str, stack: str | Mapping[str, Any], samples: Sequence[Example], bars: Progress, overrides: Sequence[str] = ()
 ) -> Run:
@@ -170,7 +143,7 @@ def matching_budget(chain_lengths: list[int], mean_tokens: float) -> int:
     return int(budgets[np.argmin(np.abs(np.array(means) - mean_tokens))])
 
 
-def add_run(report: Report, name: str, run: Run | Tally) -> None:
+def add_run(report: Report, name: str, run: Run) -> None:
     """What a method did: accuracy, tokens and seconds."""
     report.share(f"{name}: accuracy", round(sum(run.correct)), len(run.correct))
     report.difference(f"{name}: decoded tokens", run.decoded)
@@ -178,7 +151,7 @@ def add_run(report: Report, name: str, run: Run | Tally) -> None:
     report.figure(f"{name}: seconds", run.seconds)
 
 
-def compare_runs(report: Report, name: str, run: Run | Tally, base: str, other: Run | Tally) -> None:
+def compare_runs(report: Report, name: str, run: Run, base: str, other: Run) -> None:
     """What a method gains and saves against another, paired by problem."""
     report.difference(f"{name} against {base}: accuracy, points", run.correct, other.correct, scale=100)
     for kind in ("decoded", "computed"):
@@ -200,7 +173,7 @@ def keep_runs(folder: Path, runs: Mapping[str, Run]) -> list[Path]:
     return folders
 
 
-def add_side_by_side(report: Report, runs: Mapping[str, Run] | Mapping[str, Tally]) -> None:
+def add_side_by_side(report: Report, runs: Mapping[str, Run]) -> None:
     """Drawn and greedy runs of `side_by_side`: each against the plain chains drawn and decoded as its own, and against
     greedy plain chains, which are the baseline that costs nothing; DynasorCoT against both cuts of as many tokens."""
     for name, run in runs.items():

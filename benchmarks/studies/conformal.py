@@ -31,10 +31,9 @@ from benchmarks._lib.draft_target import (
     greedy_chains,
     pooled_rates,
 )
-from benchmarks._lib.lab import AT_ONCE, MODELS, Lab, draft_and_target, told_apart
+from benchmarks._lib.lab import AT_ONCE, MODELS, Lab, draft_and_target, questions_of, told_apart
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import GREEDY
-from benchmarks._lib.users_models import questions_of
 from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, ReflectionWords, SpecReasonMarks
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingRule
 from scaffolding_ext.controllers.draft_target.p_values import p_values

@@ -44,13 +44,12 @@ import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, progress, size, stored
 from benchmarks._lib.draft_target import Setting, calibrated, controller
-from benchmarks._lib.lab import MODELS, Lab, draft_and_target, told_apart
+from benchmarks._lib.lab import MODELS, Lab, draft_and_target, questions_of, told_apart
 from benchmarks._lib.latency import SetLatency
 from benchmarks._lib.report import Report
 from benchmarks._lib.roofline import BATCH_SIZES, Roofline, measured
 from benchmarks._lib.timing import InStep, System, Timed, Timer
 from benchmarks._lib.timing_figures import plot
-from benchmarks._lib.users_models import questions_of
 from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking
 from scaffolding_ext.evaluation.preflight.schedule import Latency, scheduled_ends
 from scaffolding_ext.protocol import Worker

@@ -49,7 +49,6 @@ EXTRA = {
         "tinylm/draft",
     ),
     "engines.huggingface_precision": ("--kv_cache_dtype", "float16", "--num_prompts", "8", "--model", "tinylm/draft"),
-    "engines.orchestration": ("--repetitions", "1"),
     "engines.eviction": ("--model", "tinylm/draft"),
     "studies.load": ("--model", "tinylm/draft", "--load", "1", "--load", "8"),
     "studies.phrasings": ("--model", "tinylm/draft"),
@@ -63,9 +62,9 @@ EXTRA = {
 NEEDS = {"engines.llama_cpp": "SCAFFOLDING_XLLAMACPP"}
 # Their quick runs take 20 to 40 seconds of a slow core.
 SLOW = (
+    "studies.answers",
     "studies.kv_sharing",
     "studies.sharing_probe",
-    "studies.answers",
     "studies.branching",
     "studies.budgets",
     "studies.by_type",
@@ -81,7 +80,6 @@ SLOW = (
     "engines.huggingface_bandwidth",
     "engines.huggingface_soak",
     "engines.openai_soak",
-    "engines.orchestration",
     "engines.serve_parity",
     "engines.serve_soak",
     "studies.judge_quality",
