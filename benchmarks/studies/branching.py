@@ -5,8 +5,7 @@
 Every branch of every problem is written and judged once, at full depth, and each verdict is looked at after every
 layer; then all methods choose among the same branches, so all have decoded the same tokens. Thresholds are fitted to
 the first part of the problems and judged on the rest. Intervals are 95 %: of accuracies from resampling whole problems,
-of shares Wilson's, which takes groups of branches for independent. With `--samples` the branches are chains that `eval
---epochs N` has written already: the model reads them, and 16 chains of a problem are two groups of 8.
+of shares Wilson's.
 """
 
 from __future__ import annotations
@@ -21,9 +20,7 @@ import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, progress, size, stored, track
 from benchmarks._lib.drawing import Figures, below, drawing, of, point, rows
-from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
-from benchmarks._lib.rows import read_rows
 from benchmarks._lib.runs import run_stack
 from benchmarks._lib.store import kept
 from scaffolding_ext.answers import group
@@ -33,16 +30,14 @@ from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.documents import write_text
 from scaffolding_ext.evaluation.calibrate.branching_run import BranchedProblem, calibrate, run_branches, same_answer
 from scaffolding_ext.evaluation.run.datasets import load_dataset
-from scaffolding_ext.prompts.prompting import Prompting
-from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.branching import LayerExit
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stack.load import load_config
-from scaffolding_ext.workers.huggingface.layer_lens import LayerLens
 
 BLOCK = 50  # problems that are run and stored together
 GREEDY_AT_ONCE = 64  # chains
 FULL, SKIP, EXIT, BOTH, RANDOM = "full verification", "skip gate", "layer exit", "skip gate and exit", "random skip"
+MEDIAN = "layer exit, the paper's median rule"
 VOTE, MEAN_LOGPROB, FIRST = "vote", "best by mean log-probability", "one branch"
 WEIGHED = "vote weighed by mean log-probability"  # the default
 ONE_GREEDY = "one chain, greedy"
@@ -114,6 +109,7 @@ def methods(calibration: BranchingCalibration, problems: Sequence[BranchedProble
         FULL: BranchedProblem.chosen,
         SKIP: skipping(gate, BranchedProblem.chosen),
         EXIT: leaving(rule),
+        MEDIAN: leaving(calibration.median_exit),
         BOTH: skipping(gate, leaving(rule)),
         RANDOM: lambda problem: most_confident(problem) if rng.random() < rate else problem.chosen(),
         "paper's gate": skipping(ConfidenceGate(), BranchedProblem.chosen),
@@ -184,19 +180,6 @@ def add_kinds(report: Report, found: dict[str, Method], gate: ConfidenceGate) ->
         report.share(f"{name}: skip rate", int(skipped[of_kind].sum()), int(of_kind.sum()))
         if kind:
             report.share(f"{name}: answers changed", int(changed[of_kind].sum()), int(of_kind.sum()))
-
-
-def add_transfer(report: Report, fit: Sequence[BranchedProblem], test: Sequence[BranchedProblem]) -> None:
-    """A layer exit that is fitted to one kind, on every other: decisions unchanged, and share of the layers."""
-    kinds = sorted({problem.kind for problem in fit})
-    for source in kinds:
-        rule = calibrate([p for p in fit if p.kind == source], model="", dataset="", seed=0).layer_exit
-        for kind in kinds:
-            problems = [problem for problem in test if problem.kind == kind]
-            if problems:
-                same = sum(leaving(rule)(problem) == problem.chosen() for problem in problems)
-                report.share(f"exit fitted to {source}, on {kind}: decisions unchanged", same, len(problems))
-                report.figure(f"exit fitted to {source}, on {kind}: layers", depth_of(rule, problems))
 
 
 def depth_of(rule: LayerExit | None, problems: Sequence[BranchedProblem]) -> float:
@@ -271,51 +254,12 @@ def measured(config: StackConfig, num_problems: int, seed: int, store: Path | No
     return problems
 
 
-def replayed(path: Path, model: str, num_problems: int, branching_factor: int) -> list[BranchedProblem]:
-    """Branches that `eval --epochs N` wrote, read by the model; as many groups of a problem as its chains give."""
-    lens, prompting = LayerLens(model), Prompting.for_model(model)
-    yes, no = (prompting.encode(word)[0] for word in ("YES", "NO"))
-    question = prompting.encode(prompting.family.verdict)
-    chains: dict[str, list[dict[str, Any]]] = {}
-    for row in sorted(read_rows(path), key=lambda row: row["epoch"]):
-        chains.setdefault(row["id"], []).append(row)
-    problems = []
-    for name in track(sorted(chains, key=lambda name: int(name.rpartition("-")[2]))[:num_problems], "problems"):
-        rows = chains[name]
-        task = GenerationTask.create_from_prompt(rows[0]["prompt"])
-        prompting.apply(task)
-        prompt = list(task.input_tokens or ())
-        for start in range(0, len(rows) - branching_factor + 1, branching_factor):
-            group_of = rows[start : start + branching_factor]
-            texts = [prompting.encode(row["output"]) for row in group_of]
-            read = [
-                lens.read([*prompt, *ids, *question], slice(len(prompt), len(prompt) + len(ids)), yes, no)
-                for ids in texts
-            ]
-            problems.append(
-                BranchedProblem(
-                    name,
-                    rows[0]["kind"] or "",
-                    [row["answer"] for row in group_of],
-                    [bool(row["correct"]) for row in group_of],
-                    [len(ids) for ids in texts],
-                    [float(np.exp(each.top_logprobs).mean()) for each in read],
-                    [float(np.exp(each.logprobs.mean())) for each in read],
-                    [float(each.verdict.scores[-1]) for each in read],
-                    [each.verdict.entropies.tolist() for each in read],
-                    [each.verdict.scores.tolist() for each in read],
-                )
-            )
-    return problems
-
-
 @benchmark("studies.branching --num_problems 1000 --store runs/branching --plot_path runs/branching.png")
 @size("--num_problems", 1000, quick=6, help="Held-out problems.", least=4)
 @size("--num_fit", 250, quick=3, help="Of these, those that thresholds are fitted to.", least=1)
 @size("--branching_factor", 8, quick=3, help="Branches a problem.", least=2)
 @size("--max_tokens", 1200, quick=80, help="Budget of a branch.")
 @click.option("--target", default="tinylm/target", show_default=True, help="Embedded model or folder.")
-@click.option("--samples", type=DATA, help="samples.jsonl of `eval --epochs N`: its chains are the branches.")
 @click.option("--parallel", type=click.IntRange(min=1), default=8, show_default=True, help="Problems at once.")
 @stored
 @plotted
@@ -326,7 +270,6 @@ def main(
     branching_factor: int,
     max_tokens: int,
     target: str,
-    samples: Path | None,
     parallel: int,
     store: Path | None,
     plot_path: Path | None,
@@ -339,11 +282,8 @@ def main(
         "max_parallel_requests": parallel,
         "seed": report.seed,
     }
-    if samples is not None:
-        problems = replayed(samples, target, num_problems, branching_factor)
-    else:
-        config = load_config("configs:kv_share_branching", [f"{key}={value}" for key, value in overrides.items()])
-        problems = measured(config, num_problems, report.seed, store)
+    config = load_config("configs:kv_share_branching", [f"{key}={value}" for key, value in overrides.items()])
+    problems = measured(config, num_problems, report.seed, store)
     names = list(dict.fromkeys(problem.id for problem in problems))
     fitted = frozenset(names[:num_fit])
     fit = [problem for problem in problems if problem.id in fitted]
@@ -361,10 +301,8 @@ def main(
     report.share("calibrated exit: verdicts read early", int(read.sum()), len(read))
     found = methods(calibration, test, report.seed)
     add_methods(report, found)
-    if samples is None:
-        add_greedy(report, config, {problem.id for problem in test}, num_problems, found[WEIGHED], store)
+    add_greedy(report, config, {problem.id for problem in test}, num_problems, found[WEIGHED], store)
     add_kinds(report, found, gate)
-    add_transfer(report, fit, test)
     points = curve(test)
     for most in (0.0, 0.005, 0.01, 0.02):
         report.figure(

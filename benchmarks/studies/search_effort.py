@@ -165,8 +165,9 @@ def plot(figures: Figures, path: Path) -> None:
             known = [(x.value, y) for x, y in pairs if x is not None and y is not None]
             points(axes, [x for x, _ in known], [y for _, y in known])
             axes.set(xlabel="certaindex at the early look", title=label)
-            axes.set_ylim(0, None)
+            axes.set_xlim(-0.05, 1.05)
         grid[0].set(ylabel="effort that is left, % of all")
+        grid[0].set_ylim(0, None)
 
 
 @benchmark("studies.search_effort --store runs/search --plot_path runs/search_effort.png")

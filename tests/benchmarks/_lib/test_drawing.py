@@ -28,7 +28,6 @@ pytest.importorskip("matplotlib")
 
 DRAWN: dict[str, Callable[[Any, Path], None]] = {
     "branching": lambda figures, path: branching.plot(figures, [(0.0, 0.0), (1.0, 0.3)], path),
-    "branching_third": lambda figures, path: branching.plot(figures, [], path),
     "budgets": budgets.plot,
     "budgets_one_at_a_time": budgets.plot,
     "scheduling_live": scheduling.plot,
