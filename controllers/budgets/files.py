@@ -137,8 +137,9 @@ class PlannedBudgets(CalibrationFile):
         try:
             return self.of(demand, **origin)
         except UnstableLoadError:
-            quickest = {each.name: min(getattr(each, "budgets", (0,))) for each in demand.types}
-            return PlannedBudgets(demand=demand, budgets=quickest, mixture_budget=min(quickest.values()), **origin)
+            budgets, uniform = demand.quickest()
+            named = dict(zip(demand.names, budgets, strict=True))
+            return PlannedBudgets(demand=demand, budgets=named, mixture_budget=uniform, **origin)
 
     @model_validator(mode="after")
     def _check(self) -> PlannedBudgets:

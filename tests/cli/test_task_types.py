@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.cli.serve import _replanning
+from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.tinylm.grammar import KINDS
@@ -23,6 +25,13 @@ def test_run_names_the_type() -> None:
     assert found["ledger"]["task_type"] == KINDS[0]
     budgets = check_stack(load_config("configs:queue_aware_budget")).live.plan.budgets
     assert next(each["planned"] for each in found["trace"] if each["event"] == "queue_budget") == budgets[KINDS[0]]
+
+
+@pytest.mark.parametrize("column", ["kind", "task_type"])
+def test_a_column_of_a_data_set_names_the_type(tmp_path: Path, column: str) -> None:
+    row = {"question": "2+2?", "answer": "4", column: "sum"}
+    (tmp_path / "data.jsonl").write_text(json.dumps(row))
+    assert [sample.kind for sample in load_dataset(str(tmp_path / "data.jsonl"))] == ["sum"]
 
 
 @pytest.mark.parametrize(

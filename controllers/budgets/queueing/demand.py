@@ -133,6 +133,13 @@ class Demand:
         uniform = np.repeat(budgets[:, None], len(self.types), axis=1)
         return int(budgets[int(np.argmax(self.forecast(uniform).objective))])
 
+    def quickest(self) -> tuple[tuple[int, ...], int]:
+        """The budget of each type with the least work, and the one budget for all types with the least work."""
+        measured = {each.name: each.budgets[int(np.argmin(each.seconds))] for each in self.measured}
+        tried = self._uniform_budgets()
+        load = self.forecast(np.repeat(tried[:, None], len(self.types), axis=1)).load
+        return tuple(measured.get(name, 0) for name in self.names), int(tried[int(np.argmin(load))])
+
     def _uniform_budgets(self) -> npt.NDArray[np.int64]:
         if self.measured:
             return np.array(sorted({n for each in self.measured for n in each.budgets if n <= self.max_tokens}))

@@ -375,7 +375,7 @@ def shrunk(right: Sequence[Floats], shares: Floats) -> Floats:
     chance = np.stack([(own - own.mean(axis=0)).var(axis=1, ddof=1) / own.shape[1] for own in right])
     varies = max(0.0, float((own_gain**2).mean() * num_types / (num_types - 1) - chance.mean()))
     kept = varies / np.maximum(varies + chance, 1e-12)
-    found: Floats = level + main + kept * own_gain
+    found: Floats = np.clip(level + main + kept * own_gain, 0.0, 1.0)
     return found
 
 

@@ -73,6 +73,17 @@ def test_a_load_that_cannot_be_served_gets_the_quickest_budgets(demand: Demand, 
     assert plan.model_dump(mode="json")["budgets"] == quickest
 
 
+def test_the_quickest_setting_of_a_menu_need_not_be_its_first() -> None:
+    types = (
+        MeasuredType("sums", 0.5, (0, 1, 2), (0.9, 0.8, 0.7), (3.0, 1.0, 2.0)),
+        MeasuredType("proofs", 0.5, (0, 1, 2), (0.9, 0.8, 0.7), (3.0, 2.5, 1.0)),
+    )
+    demand = Demand(types, 0.1, 30, 2)
+    plan = PlannedBudgets.of(demand).replanned(1e3, demand.shares)
+    assert plan.budgets == {"sums": 1, "proofs": 2}
+    assert plan.mixture_budget == 2  # 3.0 s for both, against 3.5
+
+
 def arrive(live: LivePlan, rate: float, shares: list[float], number: int) -> list[dict[str, object]]:
     rng, now, found = np.random.default_rng(3), 0.0, []
     for _ in range(number):
