@@ -388,6 +388,7 @@ take_over_rules = Registry(
         "router": "scaffolding_ext.controllers.draft_target.router:Router",
         "reflection_words": "scaffolding_ext.controllers.draft_target.baselines:ReflectionWords",
         "verdict": "scaffolding_ext.controllers.draft_target.baselines:SpecReasonMarks",
+        "spec_reason": "scaffolding_ext.controllers.draft_target.baselines:SpecReasonScores",
     },
     "scaffolding_ext.take_over_rules",
     base="scaffolding_ext.controllers.draft_target.take_over:TakeOverRule",

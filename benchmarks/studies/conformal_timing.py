@@ -50,8 +50,9 @@ from benchmarks._lib.report import Report
 from benchmarks._lib.roofline import BATCH_SIZES, Roofline, measured
 from benchmarks._lib.timing import InStep, System, Timed, Timer
 from benchmarks._lib.timing_figures import plot
-from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking
+from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, ReflectionWords, SpecReasonScores
 from scaffolding_ext.evaluation.preflight.schedule import Latency, scheduled_ends
+from scaffolding_ext.prompts.prompting import model_folder
 from scaffolding_ext.protocol import Worker
 from scaffolding_ext.stats.power import required_num_questions
 
@@ -65,6 +66,16 @@ CHAIN_COUNTS = (1, 2, 4, 8, 16, 32)
 SPEED_RATIOS = (1, 2, 4, 8, 16)
 COMPLETIONS: dict[str, Callable[[Sequence[float]], Any]] = {"mean": np.mean, "last": np.max}
 PARTS = ("as_is", "set", "chains")
+MEASURABLE_S = 0.001  # of waiting, for a chunk: an event loop's turn beside engines that compute takes as long
+
+
+def kv_bytes_per_token(model: str) -> int:
+    """Bytes of keys and values of a token in float32, by the model's configuration."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(model_folder(model))
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * 4 * int(config.num_hidden_layers * config.num_key_value_heads * head_dim)
 
 
 class Study:
@@ -79,6 +90,7 @@ class Study:
 
     def __init__(self, timer: Timer, setting: Setting, turns: list[list[float]], report: Report) -> None:
         self.timer, self.setting, self.turns, self.report, self.rng = timer, setting, turns, report, report.rng
+        self.bytes_per_token = 0  # of the target's keys and values
 
     def systems(self, draft: Worker, target: Worker) -> dict[str, System]:
         """All systems on two workers."""
@@ -160,11 +172,17 @@ class Study:
                 "conformal": System(conformal, draft, target),
                 "ranking": System(controller(setting, rule=Ranking(ALPHA)), draft, target),
                 f"budget of {MAX_CALLS}": System(conformal, draft, target, MAX_CALLS),
+                "SpecReason": System(controller(setting, rule=SpecReasonScores()), draft, target),
+                "SpecThink": System(controller(setting, rule=ReflectionWords()), draft, target),
+                "target only": System(controller(setting, rule=Coin(0.0)), target, target),
             }
             found = self._measured(f"chains_{chains}", systems, prompts)
             for name, timed in found.items():
                 self._intensity(f"{name}, {chains} chains", timed, lines)
                 self._memory(f"{name}, {chains} chains", timed)
+                self._throughput(f"{name}, {chains} chains", timed)
+                if chains == chain_counts[-1]:
+                    self._by_turn(f"{name}, {chains} chains", timed)
 
     def _intensity(self, title: str, timed: list[Timed], lines: Mapping[str, Roofline]) -> None:
         compute, other = np.zeros(len(timed)), np.zeros(len(timed))
@@ -183,7 +201,9 @@ class Study:
                 f"{title}: {tag}, busy over what the roofline expects", float(busy.sum() / expected.sum())
             )
         self.report.figure(f"{title}: T_s (s, summed over chains)", float(waiting.mean()))
-        self.report.ratio(f"{title}: r", compute, other + waiting)
+        chunks_waited = sum(len(one.chunks) + len(one.waited) for one in timed)
+        if waiting.sum() >= MEASURABLE_S * chunks_waited:
+            self.report.ratio(f"{title}: r", compute, other + waiting)
 
     def _memory(self, title: str, timed: list[Timed]) -> None:
         measured = {
@@ -194,6 +214,24 @@ class Study:
         }
         for what, values in measured.items():
             self.report.difference(f"{title}: {what}", values)
+
+    def _throughput(self, title: str, timed: list[Timed]) -> None:
+        """Decoded tokens a second of both engines, time to the answer, and bytes of the target's KV."""
+        decoded = [float(sum(busy.num_decoded for busy in one.busy.values())) for one in timed]
+        seconds = [one.seconds for one in timed]
+        self.report.ratio(f"{title}: decoded tokens a second", decoded, seconds)
+        self.report.difference(f"{title}: seconds to the answer", seconds)
+        self.report.difference(f"{title}: mean completion (s)", [float(np.mean(one.ends)) for one in timed])
+        most = [one.most_tokens * self.bytes_per_token for one in timed]
+        self.report.figure(f"{title}: most bytes of the target's KV", float(np.mean(most)))
+
+    def _by_turn(self, title: str, timed: list[Timed]) -> None:
+        """Chains that reach a turn, and the share of them that the target takes over there."""
+        for turn in range(self.setting.max_turns):
+            fired = [bool(chunk.target_tokens) for one in timed for chunk in one.chunks if chunk.turn == turn]
+            self.report.figure(f"{title}: chains at turn {turn}", float(len(fired)))
+            if fired:
+                self.report.figure(f"{title}: taken over at turn {turn}", float(np.mean(fired)))
 
     def _measured(
         self, name: str, systems: Mapping[str, System], prompts: list[str], at_once: int = 1
@@ -247,13 +285,14 @@ def main(
     samples = questions_of(dataset, num_problems + 1, seed)
     warm_up, prompts = samples[-1].prompt, [sample.prompt for sample in samples[:-1]]
     num_groups = {"as_is": 5 * num_problems, "set": 4 * -(-num_set // AT_ONCE)}
-    num_groups["chains"] = 3 * num_counted * len(chain_counts)
+    num_groups["chains"] = 6 * num_counted * len(chain_counts)
     with Lab(models, seed=seed, store=folder, base_url=base_url, max_batch_size=128) as lab, progress() as bars:
         bar = bars.add_task("questions of systems", total=sum(num_groups[part] for part in parts))
         timer = Timer(lab, np.random.default_rng(seed + 1), warm_up, lambda: bars.advance(bar))
         fewer = setting._replace(num_chains=CALIBRATION_CHAINS)
         turns = calibrated(lab, "calibration", controller(fewer, ALPHA), samples[:-1]).turns
         study = Study(timer, setting, turns, report)
+        study.bytes_per_token = kv_bytes_per_token(model) if base_url is None else 0
         if "chains" in parts:
             rng = np.random.default_rng(seed + 2)
             lines = {tag: measured(lab, tag, rng, BATCH_SIZES[: num_counts + 2]) for tag in MODELS}

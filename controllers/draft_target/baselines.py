@@ -15,11 +15,14 @@ from scaffolding_ext.controllers.prompting import encode
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.protocol.notes import VERIFY, set_purpose
 from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.protocol.worker import WorkerTag
 
 REFLECTION_WORDS = ("wait", "hmm", "hold", "alternatively", "let me check", "let me double check", "let me redo")
 NUM_MARKS = 10  # SpecReason's scale, 0 to 9
+GRADE_QUESTION = "\n\nHow far does the last step help to the right answer, from 0 (not at all) to 9? One digit: "
+_GRADE_TOKENS = 2  # a digit, and a space before it
 
 
 class Coin(TakeOverRule):
@@ -138,3 +141,47 @@ class SpecReasonMarks(TakeOverRule):
         mark = min(NUM_MARKS - 1, int(NUM_MARKS * verdict.scores[0]))
         num_read = len(answer.output_tokens or ())
         return Decision(mark < self.threshold, {"mark": mark, "num_rule_tokens": num_read}, mark)
+
+
+class SpecReasonScores(TakeOverRule):
+    """Has the target grade the drafted chunks from 0 to 9 by a prompt, and takes over below a threshold.
+
+    All chunks of a turn wait for each other, as SpecReason's steps do. A reply without a digit counts as 0.
+
+    Args:
+        threshold: Grades below it are rejected.
+        question: Text behind the chain that asks for one digit.
+
+    Reference: Pan et al., "SpecReason", arXiv 2504.07891; its threshold is 7.
+    Deviation: Chunks have a fixed length.
+    """
+
+    scores_chunks = False
+
+    def __init__(self, threshold: int = 7, question: str = GRADE_QUESTION) -> None:
+        self.threshold = require.whole("threshold", threshold, 0, NUM_MARKS)
+        self.question = question
+
+    def in_step(self, turn: int) -> bool:
+        return True
+
+    def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
+        asked = [
+            GenerationTask(
+                worker_tag=WorkerTag.TARGET,
+                input_str=chain.with_draft() + self.question,
+                max_tokens=_GRADE_TOKENS,
+                temperature=0.0,
+            )
+            for chain in chains
+        ]
+        for task in asked:
+            set_purpose(task, VERIFY)
+        yield asked
+        digits = [re.search(r"\d", output_of(task)) for task in asked]
+        grades = [0 if digit is None else int(digit[0]) for digit in digits]
+        numbers = [len(task.output_tokens or ()) for task in asked]
+        return [
+            Decision(grade < self.threshold, {"grade": grade, "num_rule_tokens": number}, grade)
+            for grade, number in zip(grades, numbers, strict=True)
+        ]
