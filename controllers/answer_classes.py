@@ -23,15 +23,11 @@ def classify(
     open votes as strings and the trace says so. A worker that groups open-ended answers decides about all of them.
 
     Args:
-        answers: The answers; None stands for "no answer" and equals nothing.
         known: What is known of earlier answers of the request. A controller that asks again and again gives one
             `AnswerClasses` of its own each time, so that new answers alone are compared.
 
     Returns:
         A class number for each answer, in order of first appearance, -1 for None.
-
-    Raises:
-        NoOutputError: The worker left no verdicts, or no classes.
     """
     if controller.can_serve(WorkerTag.COMPARE, MeaningTask):
         task = MeaningTask(worker_tag=WorkerTag.COMPARE, answers=list(answers))

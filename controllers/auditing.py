@@ -14,11 +14,7 @@ from scaffolding_ext.request.seeds import branch_path, derive_seed
 
 
 def checked_share(audit: float) -> float:
-    """The share of requests that are audited, in [0, 1].
-
-    Raises:
-        ConfigError: It is no such number.
-    """
+    """The share of requests that are audited, in [0, 1]."""
     return require.number("audit", audit, least=0, most=1)
 
 

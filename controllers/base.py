@@ -58,7 +58,6 @@ class BaseController(Controller):
     Sub-controllers are attributes, or stand in one that is a list, a tuple or the values of a dict.
 
     Attributes:
-        WorkerTag: The roles of workers, where upstream's controllers have theirs.
         required_tasks: Task types that must be served natively, because nothing can take their place.
         registries: By argument, where the types of components are found that are no controllers: a rule, for instance.
         longest_request: Most tokens behind the prompt that one of its requests reads and writes, as far as its
@@ -67,7 +66,6 @@ class BaseController(Controller):
             fewer is refused.
         calibration_cost: Tokens that were spent on a calibration of its own, before any request; None where there is
             none, or nothing says how many.
-        reads_logprobs: Of a reward controller: whether it reads the log-probabilities of the samples' tokens.
         sampling_workers: Once bound, the tags of the stack's workers whose model says itself that it is sampled.
         prompting: Of the outermost controller of a stack: applied to the prompt when a request starts. Where it was
             never set, our host takes the prompting of the generation worker's model; None sends prompts as they are.
@@ -136,9 +134,6 @@ class BaseController(Controller):
 
         Args:
             workers: Only their tags are looked at, so that a stack can be checked before its workers are built.
-
-        Raises:
-            ConfigError: A worker is missing.
         """
         for tag in self.own_requests():
             if worker_key(workers, tag) is None:
@@ -203,11 +198,7 @@ class BaseController(Controller):
 
         Args:
             task: Its `input_tokens` are the prompt; where they are None, or the context unknown, the budget stays.
-            budget: Tokens wanted.
             reserved: Tokens that must fit beyond it: a suffix and what it asks for.
-
-        Raises:
-            ConfigError: The prompt leaves no room at all.
         """
         context_len = self.capabilities(tag).context_len
         if context_len is None or task.input_tokens is None:
@@ -232,11 +223,7 @@ class BaseController(Controller):
         last_turn: Turn | None = None,
         **kwargs: Any,
     ) -> ControllerGenerator:
-        """Run one request; under a host that opens no program, one is opened here.
-
-        Raises:
-            ConfigError: There is history, or a tool, and no prompting to render it.
-        """
+        """Run one request; under a host that opens no program, one is opened here."""
         how = history, raw, streaming, last_turn
         return (yield from in_program(functools.partial(self._generate, prompt, how, **kwargs)))
 
@@ -353,11 +340,7 @@ def honoured_by(controller: Controller) -> frozenset[str]:
 
 
 def checked_task_type(controller: Controller, name: str) -> str:
-    """The name of a type, if a request may give it to the controller.
-
-    Raises:
-        ConfigError: The controller has no plan for types, or none for this one.
-    """
+    """The name of a type, if a request may give it to the controller."""
     known = attributes_of(controller).task_types() if "task_type" in honoured_by(controller) else ()
     if name in known:
         return name

@@ -25,11 +25,9 @@ class CalibrationFile(BaseModel):
 
     Attributes:
         kind: Says in the file whose it is, such as `"chain_policy"`.
-        package_version: The release of this package that wrote the file.
         model: Name of the model that it was made for; None where it is not known.
         data: Name of the data that it was made from: a file, or a data set.
         fingerprint: SHA-256 of that data, as `sha256:` and 64 hexadecimal digits.
-        date: Day of the calibration, ISO 8601.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -45,11 +43,7 @@ class CalibrationFile(BaseModel):
 
     @classmethod
     def load(cls: type[F], path: str | os.PathLike[str]) -> F:
-        """Read a file; `configs:NAME` is one that ships with the package.
-
-        Raises:
-            ConfigError: The file cannot be read, or is of another kind or version, or a field is wrong.
-        """
+        """Read a file; `configs:NAME` is one that ships with the package."""
         name, how = os.fspath(path), f"make one: scaffolding-ext {cls.command}"
         try:
             return cls.model_validate(read_document(path))
@@ -63,19 +57,11 @@ class CalibrationFile(BaseModel):
             raise ConfigError(f"cannot read {name}: {error.strerror}; {how}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file.
-
-        Raises:
-            OutputError: It cannot be written.
-        """
+        """Write the file."""
         write_text(path, plain_yaml.dump(self.model_dump(mode="json"), short_lists_inline=True))
 
     def check_model(self, model: str | None, stacklevel: int = 3) -> None:
-        """Warn where the file is used with another model than its own; a model without a name is not compared.
-
-        Args:
-            stacklevel: As `warnings.warn` counts: 2 blames the caller of this method.
-        """
+        """Warn where the file is used with another model than its own; a model without a name is not compared."""
         if None not in (self.model, model) and self.model != model:
             warnings.warn(
                 f"the {self._what()} was made for {self.model!r} and is used with {model!r}; make one for {model!r}: "
@@ -90,12 +76,7 @@ class CalibrationFile(BaseModel):
 
 
 def read_document(path: str | os.PathLike[str]) -> Any:
-    """The plain data of a calibration's file, whatever its kind.
-
-    Raises:
-        OSError: The file cannot be read.
-        ConfigError: It is no YAML.
-    """
+    """The plain data of a calibration's file, whatever its kind."""
     name = os.fspath(path)
     try:
         text = decoded(located(path).read_bytes())

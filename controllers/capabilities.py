@@ -15,7 +15,6 @@ class Capabilities(NamedTuple):
     """What a controller knows of a worker.
 
     Attributes:
-        context_len: Prompt and generated tokens that one of its tasks may have; None where it does not say.
         server_budget: What is known of its server's thinking budget; None where it has no server that could keep one.
         tokens_per_block: Of its KV, whose whole blocks requests that begin alike share; None where they share none, or
             it does not say.
@@ -52,7 +51,6 @@ class Requests(NamedTuple):
     Attributes:
         required: Task types that must be served natively, because nothing can take their place.
         max_tokens: Most tokens behind the prompt that a request reads and writes; None where nobody says.
-        num_logprobs: Most log-probabilities that it is to report for a token; 0 where none.
     """
 
     required: frozenset[type[Task]] = frozenset()
@@ -76,9 +74,6 @@ def check_worker(worker: Worker, tag: WorkerTag, sent: Requests, continues_answe
 
     Args:
         worker: One that does not say how many log-probabilities it reports is believed to give them.
-
-    Raises:
-        ConfigError: It cannot.
     """
     for name in sorted(task_type.__name__ for task_type in sent.required - Capabilities.of(worker).tasks):
         refuse_worker(worker, tag, f"serve {name}", name, controller)

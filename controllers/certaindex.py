@@ -25,7 +25,6 @@ def has_answers(classes: Sequence[int], min_answers: int = MIN_ANSWERS) -> bool:
 
     Args:
         classes: Class of each sample's answer, shape [num_samples]; -1 where there is none.
-        min_answers: At least 1.
     """
     return sum(number != -1 for number in classes) >= max(1, min(min_answers, len(classes)))
 
@@ -62,9 +61,6 @@ def window_consistency(classes: Sequence[int], window: int) -> float:
         classes: Class of each probe's answer in order, shape [num_probes]; -1 where there is none.
         window: Probes looked at, at least 1. Probes that are not there yet count as disagreeing.
 
-    Returns:
-        The share, in [0, 1]; 0 where the newest probe has no answer.
-
     Reference: Certaindex, section on chain of thought, C_k.
     """
     require.whole("window", window)
@@ -78,10 +74,6 @@ def reward_certaindex(rewards: Sequence[float], aggregation: Literal["mean", "ma
 
     Args:
         rewards: Reward of each finished path, each in [0, 1], shape [num_paths].
-        aggregation: `"mean"` or `"max"`.
-
-    Returns:
-        The aggregate, in [0, 1]; 0 without a path.
 
     Raises:
         ValueError: A reward is outside [0, 1], or the aggregation is neither.
@@ -100,15 +92,7 @@ def reward_certaindex(rewards: Sequence[float], aggregation: Literal["mean", "ma
 
 @dataclass(frozen=True)
 class Threshold:
-    """One measure and the value that it must reach.
-
-    Attributes:
-        measure: `"entropy"`, `"mean_reward"` or `"max_reward"`.
-        at_least: The value, in [0, 1].
-
-    Raises:
-        ValueError: The measure is unknown, or the value out of range.
-    """
+    """One measure and the value that it must reach."""
 
     measure: Measure
     at_least: float
@@ -129,11 +113,7 @@ def measure_value(
     rewards: Sequence[float] | None = None,
     min_answers: int = MIN_ANSWERS,
 ) -> float:
-    """The value of a measure.
-
-    Raises:
-        ValueError: The measure is unknown, or needs rewards and there are none.
-    """
+    """The value of a measure."""
     if measure == "entropy":
         return entropy_certaindex(classes, min_answers)
     require.one_of("measure", measure, MEASURES)
@@ -151,12 +131,8 @@ def is_certain(
     """Whether every measure reaches its threshold.
 
     Args:
-        thresholds: At least one.
         classes: Class of each sample's answer, -1 where there is none.
         min_answers: Answers that there must be, as `has_answers` counts them; whatever is measured.
-
-    Raises:
-        ValueError: There is no threshold, or a measure lacks its rewards.
     """
     if not thresholds:
         raise ValueError("there is no threshold, and everything would pass; give at least one")

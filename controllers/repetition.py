@@ -18,7 +18,6 @@ class Loop(NamedTuple):
 
     Attributes:
         unit: What repeats: `"tokens"`; `"characters"`, where no token ids are known; or `"lines"`, numbers apart.
-        period: How many of them, until they come again.
         num_repeats: How often they stand there in a row, the first time included; a long loop may have more.
     """
 
@@ -35,15 +34,12 @@ class Loops:
     lines, `line_repeats` times in a row, once each number in them is replaced by one sign ("near-cycle"). Where no
     token ids are known, characters take the place of tokens, 4 for each.
 
-    `find` keeps nothing between two calls, and reads a window at the end of the chain whose size does not depend on the
-    chain's length. So the time for a chain that is looked at every so many tokens grows linearly with its length.
+    `find` keeps nothing between two calls, and reads a window of bounded size.
 
     The search is exact. A cycle of period p that covers L symbols means that each of the last L - p symbols equals the
-    one p places before it. All cycles that count have L - p >= a = min_tokens * (1 - 1 / repeats). So the last `a`
-    symbols, the *anchor*, stand a second time p places earlier. The anchor is searched for within the last
-    `max_period` + a symbols, and each place where it is found is verified by comparing all L - p symbols. Most chains
-    hold no such place, and the look is over. Two places that are nearer than a / repeats to one another would make the
-    anchor itself a cycle of that period, so that there are few of them.
+    one p places before it, and L - p >= a = min_tokens * (1 - 1 / repeats) for all cycles that count. So the last `a`
+    symbols, the *anchor*, stand a second time p places earlier; each place where the anchor is found is verified. Two
+    places nearer than a / repeats would make the anchor itself a cycle, so there are few.
 
     The default numbers come from 2,560 recorded chains of DeepSeek-R1-Distill-Llama-8B and Qwen2.5-1.5B, with a margin.
 
@@ -54,10 +50,8 @@ class Loops:
         line_repeats: The same for cycles of lines; 0 looks for none.
         max_lines: Lines of the longest cycle of lines.
 
-    Reference: Fine and Wilf, "Uniqueness Theorems for Periodic Functions" (1965), on texts that have two periods: the
-        reason why there are few places. Karp and Rabin, "Efficient Randomized Pattern-Matching Algorithms" (1987),
-        search and then verify in the same way, with hashes. Why models loop: Xu et al., "Learning to Break the Loop"
-        (arXiv 2206.02369), and Pipis et al., "Wait, Wait, Wait... Why Do Reasoning Models Loop?" (arXiv 2512.12895).
+    Reference: Fine and Wilf, "Uniqueness Theorems for Periodic Functions" (1965): why there are few places. Karp and
+    Rabin (1987) search and verify in the same way. Why models loop: arXiv 2206.02369, arXiv 2512.12895.
     """
 
     def __init__(

@@ -77,9 +77,6 @@ class RewardController(BaseController):
 
     Attributes:
         scores: P(yes) of each task of the last `process`, in [0, 1] (of a `RewardTask`: what the worker gave).
-
-    Raises:
-        ConfigError: `worker_tag` is no worker's tag, or yes and no are the same.
     """
 
     def __init__(
@@ -167,9 +164,6 @@ class RewardController(BaseController):
 
         Args:
             texts: Of each task, solutions or beginnings of solutions, up to the place where YES or NO follows.
-
-        Returns:
-            Scores in the shape of `texts`.
         """
         yes, no = first_tokens(self.yes, self.no, self._ids)
         branches = [

@@ -45,9 +45,6 @@ class BudgetForcingController(BaseController):
         kept_by: Who keeps the budget. With `"server"`, the worker's server closes the thinking, where it can; thinking
             that comes back too long is cut, and the trace says why.
 
-    Raises:
-        ConfigError: A budget is below its least, a name is no sampling field, or two arguments exclude each other.
-
     Reference: Muennighoff et al., "s1: Simple test-time scaling", section 3.1.
     Deviation: The tokens of `wait` count as thinking, and what the model wrote to close it is cut off: s1 suppresses
         the closing token, and counts how often it has waited.
@@ -169,7 +166,6 @@ class Thought(NamedTuple):
 
     Attributes:
         num_thinking: Tokens before its last closing mark; all of them, where there is none.
-        num_answering: Tokens behind it.
     """
 
     num_thinking: int
@@ -196,7 +192,6 @@ def grow_within(chain: Chain, budget: int, family: PromptFamily, server: ServerB
 
     Args:
         chain: Has not begun; in chunks, where the server is asked.
-        budget: Tokens of thinking.
         server: What is known of the worker's server, which may keep the budget; None where there is none.
 
     Returns:
@@ -238,7 +233,6 @@ def grow_exactly(chain: ChunkChain, budget: int, family: PromptFamily, wait: str
 
     Args:
         budget: Tokens of thinking, those of `wait` among them.
-        wait: A text of a token at least.
 
     Returns:
         How often the chain was extended; None where nobody can count its tokens, and it is left as it is.

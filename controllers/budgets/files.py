@@ -20,7 +20,6 @@ class TypeFit(BaseModel):
     """What `budget fit` measured of one type, an entry a budget; its other fields are for people.
 
     Attributes:
-        budgets: Tokens.
         monotone: Chance of a right answer, which only rises.
     """
 
@@ -34,11 +33,7 @@ class TypeFit(BaseModel):
 
 
 class TaskTypes(CalibrationFile):
-    """Types of questions. A file that somebody writes needs its `tasks` alone.
-
-    Attributes:
-        fits: What was measured; empty where nothing was.
-    """
+    """Types of questions. A file that somebody writes needs its `tasks` alone."""
 
     command: ClassVar = "budget fit"
 
@@ -81,7 +76,6 @@ class PlannedBudgets(CalibrationFile):
     """Budgets of a demand: tokens, or numbers of the settings that a stack has.
 
     Attributes:
-        budgets: By name of the type.
         mixture_budget: That of a question whose type is not known: the best of one budget for all types.
         forecast: What the budgets come to, for people; None stands for an infinite time.
     """
@@ -97,11 +91,7 @@ class PlannedBudgets(CalibrationFile):
 
     @classmethod
     def read(cls, plan: str | os.PathLike[str] | Mapping[str, Any]) -> PlannedBudgets:
-        """The plan of a file, or of the plain data of one.
-
-        Raises:
-            ConfigError: The file cannot be read, or the data is no plan.
-        """
+        """The plan of a file, or of the plain data of one."""
         if not isinstance(plan, Mapping):
             return cls.load(plan)
         try:
@@ -112,11 +102,7 @@ class PlannedBudgets(CalibrationFile):
 
     @classmethod
     def of(cls, demand: Demand, **origin: str | None) -> PlannedBudgets:
-        """The best budgets for a demand.
-
-        Raises:
-            UnstableLoadError: Not even the quickest budgets can be served.
-        """
+        """The best budgets for a demand."""
         budgets, uniform = demand.best(), demand.best_uniform()
         return cls(
             demand=demand,

@@ -58,7 +58,6 @@ class Chain(ABC):
 
     Args:
         prompt: The task whose `input_str` (and `input_tokens`, where it has them) the chain answers.
-        max_tokens: The chain's budget in tokens.
         sampling_params: Sampling fields of the chain; a field that the prompt's task sets takes precedence.
     """
 
@@ -130,11 +129,7 @@ class Chain(ABC):
             tasks, beside = self.advance(num_tokens), ()
 
     def leave(self, prefix: Prefix | None = None) -> ControllerGenerator:
-        """Work to `yield from`: the worker gives the chain up, and what lies beyond the prefix counts as discarded.
-
-        Args:
-            prefix: What is kept; None keeps the chain as it stands.
-        """
+        """Work to `yield from`: the worker gives the chain up, and what lies beyond the prefix counts as discarded."""
         kept = self._num_tokens if prefix is None else prefix.num_tokens
         tasks = self.stop()
         if tasks:
@@ -202,14 +197,7 @@ class ChunkText:
         self._pending_text = ""  # the worker's text of those
 
     def add(self, text: str, token_ids: list[int] | None, stop: str | list[str] | None) -> bool:
-        """Add a chunk.
-
-        Args:
-            token_ids: Its ids, or None where the worker gives none.
-
-        Returns:
-            Whether the text now holds a stop string; it and what follows are cut off.
-        """
+        """Add a chunk."""
         searched = len(self.text)
         if token_ids is None or not is_text_of(token_ids, text):
             self.text += self._pending_text + text

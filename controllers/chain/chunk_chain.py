@@ -19,9 +19,7 @@ class Chunk(NamedTuple):
 
     Attributes:
         token_ids: Its ids; None where the worker gives none, or another model goes on, which does not know them.
-        num_tokens: Tokens that reach the chain if the chunk is kept.
         num_generated: Tokens that the worker is known to have generated for it.
-        finish_reason: Why it ended the chain; `"length"` where the chain goes on.
         logprobs: For each of its tokens, where they were asked for.
     """
 
@@ -104,7 +102,6 @@ class ChunkChain(Chain):
         """A task that writes on behind the chain, with the prompt's own sampling fields.
 
         Args:
-            max_tokens: Tokens of the chunk.
             part: Which chunk it is, so that it draws from a seed of its own; without it, it has the prompt's.
         """
         task = continuation(self.prompt, self.prefix, max_tokens)
@@ -157,11 +154,7 @@ _STOPPED_BY_MODEL = (None, "length", "end")  # exit reasons after which the fini
 
 
 class ControlledChain(ChunkChain):
-    """A controller writes each piece of the chain, and may end before the piece is full.
-
-    Args:
-        controller: Writes; it is cloned for each piece.
-    """
+    """A controller writes each piece of the chain, and may end before the piece is full."""
 
     def __init__(self, prompt: GenerationTask, max_tokens: int, controller: Controller) -> None:
         super().__init__(prompt, max_tokens, {})
@@ -184,14 +177,7 @@ class ControlledChain(ChunkChain):
 
 
 def written_chunk(work: Iterable[object], task: GenerationTask) -> ControllerGenerator:
-    """Work to `yield from`: a controller's work on a task.
-
-    Args:
-        task: What it writes into, noted as a chunk, with its `max_tokens`.
-
-    Returns:
-        The chunk.
-    """
+    """Work to `yield from`: a controller's work on a task."""
     spent = Ledger()
     yield from Meter(spent).watch(work)
     ids, reason = task.output_tokens, finish_reason_of(task) or "length"

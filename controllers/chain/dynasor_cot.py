@@ -69,9 +69,6 @@ class DynasorCoTController(BaseController):
         insist_on_answer: Whether a chain that ended by itself without an answer is asked for one.
         audit: Share of the requests, in [0, 1], whose chain is written to its end behind the answer, drawn anew from
             where it stopped (see `controllers.auditing`).
-
-    Raises:
-        ConfigError: An argument is outside its range, or both an object and one of its own arguments are given.
     """
 
     continues_answers = True
@@ -133,11 +130,7 @@ class DynasorCoTController(BaseController):
     def run(
         self, task: GenerationTask, thinking_budget: int | None = None, **sampling_params: Any
     ) -> ControllerGenerator:
-        """Answer the task's prompt.
-
-        Args:
-            thinking_budget: Budget of this request's chain, where that is fewer tokens.
-        """
+        """Answer the task's prompt."""
         set_sampling_params(task, sampling_params)
         audited = is_audited(self.audit)
         family = self.family or prompt_family()

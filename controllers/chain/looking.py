@@ -84,7 +84,6 @@ class Needs(NamedTuple):
 
     Attributes:
         answer: The chain's answer. Off, and with no other need, a look asks nothing and costs no token.
-        answer_logprobs: The log-probabilities of that answer's tokens.
         entropy: How many of the highest log-probabilities of the token behind closed thinking; 0 reads none.
         suffix: What closes thinking before that token; None takes the family's `close`, which opens the answer, too.
         chain_logprobs: The log-probability of each token of the chain.
@@ -119,11 +118,7 @@ class Needs(NamedTuple):
 
 
 class LookTasks(NamedTuple):
-    """What a chain is asked at one look; nothing, where no rule needs it.
-
-    Attributes:
-        entropy: Reads the token behind closed thinking.
-    """
+    """What a chain is asked at one look; nothing, where no rule needs it."""
 
     answer: GenerationTask | None = None
     entropy: GenerationTask | None = None
@@ -144,12 +139,7 @@ class LookTasks(NamedTuple):
 
 
 class Looker:
-    """Asks a chain at a look what a rule needs to see, and reads what it says.
-
-    Args:
-        probe: How it is asked for its answer.
-        needs: What the rule needs.
-    """
+    """Asks a chain at a look what a rule needs to see, and reads what it says."""
 
     def __init__(self, probe: AnswerProbe, needs: Needs) -> None:
         self._probe = probe

@@ -79,9 +79,6 @@ def row_of(probes: Sequence[Probe]) -> dict[str, Any]:
     Keys: `position` (tokens), `text`, `token_ids` (None where the worker gives none), `logprobs` (for each token pairs
     of an id and its log-probability; None where nobody asked), `answer_logprobs`, `entropy` (nats and the probability
     that was not told), and the plain attributes of a `Probe` under their names.
-
-    Args:
-        probes: The looks at one chain, oldest first, at least one.
     """
     newest = probes[-1]
     now, before = newest.prefix, probes[-2].prefix if len(probes) > 1 else _START
@@ -135,9 +132,6 @@ class AnswerProbe:
             refuses the probe (`TRTLLMWorker` can). None leaves it free.
         first_token: Whether a probe decodes the answer's first token alone, for answers whose first tokens differ. A
             chain that is stopped is asked for its whole answer.
-
-    Attributes:
-        sampling_params: All sampling fields of the answer, `max_tokens` among them.
     """
 
     def __init__(
@@ -211,11 +205,7 @@ _ROUNDING = 1e-5  # of float32 log-probabilities that are summed over a vocabula
 
 
 class Entropy(NamedTuple):
-    """How uncertain one token is.
-
-    Attributes:
-        missing: Probability of the tokens that were not reported; 0 where all were.
-    """
+    """How uncertain one token is."""
 
     nats: float
     missing: float = 0.0

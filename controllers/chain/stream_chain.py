@@ -32,7 +32,6 @@ class StreamChain(Chain):
     stream, behind what has arrived; where that happens twice, it grows in chunks from then on.
 
     Args:
-        streaming_output: Whether the chain is streamed to the caller.
         max_lead: Tokens that it may be ahead of the position asked for; None takes as many as it was last asked to
             grow: one spacing.
     """
@@ -226,12 +225,7 @@ def start_chain(
         task: The chain answers its prompt, with its sampling fields, and within its `max_tokens` where it has any.
         max_tokens: The chain's budget; less, where the worker's context leaves less.
         answer_tokens: Tokens of an answer that is asked for; the context keeps room for them.
-        mode: `"stream"` falls back to chunks where the worker cannot stream.
-        streaming_output: Whether the chain is streamed to the caller; chunks are not.
         max_lead: Tokens that a stream may be ahead of the position asked for; None takes one spacing.
-
-    Raises:
-        ConfigError: The prompt leaves no room in the worker's context.
     """
     wanted = max_tokens if task.max_tokens is None else min(task.max_tokens, max_tokens)
     reserved = longest_len(family.probe, family.close, family.close_closed) + answer_tokens

@@ -25,11 +25,7 @@ from scaffolding_ext.request.program import next_seed, record
 
 
 class CalibrationTurn(NamedTuple):
-    """One turn of all calibration chains that reached it.
-
-    Attributes:
-        questions: Number of each chunk's question.
-    """
+    """One turn of all calibration chains that reached it."""
 
     questions: list[int]
     scores: list[float]
@@ -54,7 +50,6 @@ class CalibrateDraftTargetController(BaseController):
 
     Args:
         controller: Controller whose chains are calibrated, at its rule's level; its own calibration is not used.
-        prompts: The questions; the request's own prompt is not used.
         num_turns: Turns to calibrate; None takes the controller's `max_turns`.
     """
 

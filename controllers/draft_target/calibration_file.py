@@ -28,14 +28,7 @@ class _Frozen(BaseModel):
 
 
 class DraftTargetSetting(_Frozen):
-    """The setting that scores depend on; a calibration holds for one setting alone.
-
-    Attributes:
-        draft_model: Name of the model that drafts; None where its worker does not say.
-        target_model: Name of the model that scores and takes over; None where its worker does not say.
-        draft_tokens: Tokens of a drafted chunk.
-        target_tokens: Tokens of a chunk that the target writes.
-    """
+    """The setting that scores depend on; a calibration holds for one setting alone."""
 
     draft_model: str | None
     target_model: str | None
@@ -54,8 +47,6 @@ class TurnScores(_Frozen):
 
     Attributes:
         rate: Share of them that were taken over, each ranked among the others; 0 where there are none.
-        low: Lower end of its interval from resampling questions; None with fewer than 2 questions.
-        high: Upper end.
     """
 
     scores: Scores
@@ -68,7 +59,6 @@ class LevelScores(_Frozen):
     """The calibration chains that ran at one level.
 
     Attributes:
-        turns: Their turns, from 0.
         num_target_tokens: Tokens that the target wrote in them; None in files that do not say, like the next.
         ledger: All their tokens, as `Ledger.to_json` gives them.
     """

@@ -32,24 +32,14 @@ class DraftTargetChain:
     token at the border of two chunks is one that the model knows.
 
     Args:
-        prompt: The task that it answers.
         index: Its number; where the prompt's task brings a seed, each chain derives its own.
-        draft: Writes chunks on the worker `draft`.
-        target: Writes chunks on the worker `target`.
         score: Nonconformity of a chunk; None has no chunk scored.
-        draft_tokens: Tokens of a drafted chunk.
-        target_tokens: Tokens of a chunk of the target.
-        max_tokens: Tokens of the chain.
         keeps_rejected: Whether a rejected chunk stays and the target goes on behind it; else it is written anew.
-        shares_tokens: Whether both models have one tokenizer.
         variety: Sees to it that this chain and others differ; None where there is no other.
 
     Attributes:
-        num_tokens: Its tokens, counted by who wrote them.
-        exit_reason: Why the chain has ended; None while it goes on.
         score: Its nonconformity; None where nothing was written, or chunks are not scored.
         waits_since: When it began to wait, in the program's seconds: when it was drafted and, where chunks are, scored.
-        answer: The chain's answer, once it is concluded.
         is_decided: Whether one model writes the rest, unscored.
     """
 
@@ -130,9 +120,6 @@ class DraftTargetChain:
         Args:
             priority: Place among those that wait for the target, from here on: the lower, the sooner.
             is_final: Whether the same model writes the rest of the chain.
-
-        Returns:
-            Tokens that the target wrote.
         """
         self._priority = priority
         if is_final:

@@ -2,10 +2,8 @@
 
 Reference: A1, "Asynchronous test-time scaling via conformal prediction", equations 11 (score) and 12 (p-value).
 
-Deviation: the p-value counts the score itself, a pool a turn takes the place of one of the first turn, and a rejected
-chunk is written anew by the target instead of being kept. What is guaranteed is each decision by itself: over
-exchangeable questions it is a take-over with probability at most alpha, with random ties exactly alpha. The paper's
-propositions on all decisions at once do not follow, and nothing is claimed of them.
+Deviation: the p-value counts the score itself, each turn has its pool, and a rejected chunk is written anew. What is
+guaranteed is one decision by itself; nothing is claimed of all decisions at once, as the paper's propositions do.
 """
 
 from __future__ import annotations
@@ -78,9 +76,6 @@ class ConformalDraftTargetController(BaseController):
         aggregator: What the vote of a chain weighs: `"uniform"`, `"target_likelihood"` (geometric mean of the target's
             probabilities of its drafted chunks; 1 for a chain without one), or a function.
         answer_sampling_params: Sampling fields of an answer that a chain without one is asked for.
-
-    Raises:
-        ConfigError: An argument is outside its range, or the calibration is of another setting.
     """
 
     required_tags: tuple[WorkerTag, ...] = (WorkerTag.DRAFT, WorkerTag.TARGET)

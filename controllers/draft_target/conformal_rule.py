@@ -1,7 +1,4 @@
-"""The take-over rule with a guaranteed rate: a chunk's rank among calibration scores.
-
-Reference: A1, "Asynchronous test-time scaling via conformal prediction", equations 11 (score) and 12 (p-value).
-"""
+"""The take-over rule with a guaranteed rate: a chunk's rank among calibration scores."""
 
 from __future__ import annotations
 
@@ -40,9 +37,6 @@ class ConformalRule(TakeOverRule):
             code does: alpha then holds on the first turn alone.
         adaptive_step: With a step, the level adapts online so that the rate stays at alpha under drift; decisions then
             depend on the order of requests.
-
-    Raises:
-        ConfigError: An argument is outside its range, or the calibration holds no such level.
     """
 
     def __init__(

@@ -80,11 +80,9 @@ class FirstTurnScores:
 class GrowingRule(TakeOverRule):
     """Ranks a chunk among those of its turn in the questions that were answered before, at a rate near alpha.
 
-    Until `min_questions` questions have reached a turn, a coin of probability alpha decides there: by default for the
-    first 8 questions of each turn. Decisions depend on the order in which requests end. If questions are exchangeable
-    and requests come one after the other, a decision of the first turn is a take-over with probability alpha, up to one
-    part in the number of questions. At later turns, and where requests run side by side, alpha holds about:
-    docs/algorithms/conformal_draft_target.md.
+    Until `min_questions` questions have reached a turn, a coin of probability alpha decides there. Decisions depend on
+    the order in which requests end. One request at a time, alpha holds on the first turn up to one part in the number
+    of questions; elsewhere it holds about (docs/algorithms/conformal_draft_target.md).
 
     Args:
         alpha: Share of the chunks that the target takes over, in [0, 1].

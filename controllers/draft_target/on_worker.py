@@ -13,12 +13,7 @@ from scaffolding_ext.protocol.worker import WorkerTag, tag_name, worker_key
 
 
 class OnWorker(BaseController):
-    """Sends what a controller asks of the worker `generation` to the worker of another tag.
-
-    Args:
-        controller: Any controller.
-        tag: Where its generation goes.
-    """
+    """Sends what a controller asks of the worker `generation` to the worker of another tag."""
 
     def __init__(self, controller: Controller, tag: WorkerTag) -> None:
         super().__init__()
@@ -55,11 +50,7 @@ class OnWorker(BaseController):
 
 
 def on_worker(generator: Iterable[Any], tag: WorkerTag) -> ControllerGenerator:
-    """Pass a controller's work through, tasks for `generation` going to another tag; branches included.
-
-    Returns:
-        A generator with the same yields and the same return value.
-    """
+    """Pass a controller's work through, tasks for `generation` going to another tag; branches included."""
 
     def send(tasks: Iterable[Task]) -> None:
         for task in tasks:

@@ -1,9 +1,8 @@
 """Conformal p-values: how strange a score is among calibration scores.
 
 Scores are nonconformity scores: the higher, the stranger. A decision that fires where `p <= alpha` fires with
-probability at most `alpha` if the new score is exchangeable with the calibration scores. Which scores are given makes
-the guarantee: those of all questions, a marginal one, over questions and chunks together; a question's own, a
-conditional one, within that question. It is a guarantee for one decision, never for several at once.
+probability at most `alpha` if the new score is exchangeable with the calibration scores; this holds for one decision,
+not for several at once.
 """
 
 from __future__ import annotations
@@ -60,9 +59,6 @@ def p_values(
 
     Returns:
         The p-values, shape [num_scores], in (0, 1].
-
-    Raises:
-        ValueError: If scores are malformed, or random ties have no `rng`.
 
     Reference: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", 2005, section 2.2, both kinds; A1,
         equation 12, for where it is applied.

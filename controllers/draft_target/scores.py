@@ -43,9 +43,6 @@ SCORES: dict[str, NonconformityScore] = {"mean_nll": mean_nll, "tail_nll": tail_
 class ScorePool:
     """A multiset of nonconformity scores with insertion, removal and rank in O(log n).
 
-    Args:
-        scores: The first scores.
-
     Raises:
         ValueError: A score is not finite.
     """
@@ -75,9 +72,6 @@ class ScorePool:
     ) -> float:
         """The p-value of a score among the pool's, as `p_values` gives it.
 
-        Args:
-            score: The new score, finite.
-
         Raises:
             ValueError: The score is not finite, or random ties have no `rng`.
                 An empty pool is no error: the p-value is 1, or uniform with random ties.
@@ -98,7 +92,6 @@ class PoolKey(NamedTuple):
     the same level and the same policy after a rejection. Before the first turn nothing has been decided.
 
     Attributes:
-        turn: Chunks before this one, from 0.
         alpha: Level of the decisions before it; None on turn 0.
         policy: What a rejection led to; None on turn 0.
     """

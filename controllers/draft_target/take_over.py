@@ -69,9 +69,6 @@ class TakeOverRule(ABC):
 
         Args:
             chains: All chains of a turn in step, else one. Each has written something.
-
-        Returns:
-            A `Decision` for each chain, as the generator's return value.
         """
 
     def answered(self) -> None:  # noqa: B027  # most rules keep nothing

@@ -96,11 +96,7 @@ class DeepConfController(BaseController):
         return CHAIN_FIELDS
 
     def run(self, task: GenerationTask, sample_num: int | None = None, **sampling_params: Any) -> ControllerGenerator:
-        """Answer the task's prompt.
-
-        Args:
-            sample_num: Traces in all, instead of the default.
-        """
+        """Answer the task's prompt."""
         num = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
         sampler = Sampler(self.trace_controller, task, num, sampling_params)
         threshold = -math.inf

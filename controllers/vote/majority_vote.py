@@ -52,9 +52,6 @@ class MajorityVoteController(BaseController):
         sample_seconds: Seconds that a sample takes, as long as none has ended; for requests with a deadline.
         audit: Share of the requests, in [0, 1], that draw the rest of their samples behind the answer (see
             `controllers.auditing`).
-
-    Raises:
-        ConfigError: An argument is outside its range, arguments do not go together, or samples would all be alike.
     """
 
     required_tags: tuple[WorkerTag, ...] = ()
@@ -124,7 +121,6 @@ class MajorityVoteController(BaseController):
         """Answer the task's prompt.
 
         Args:
-            sample_num: Samples of this vote, instead of the default.
             only_sample: Index of one sample of the vote. It is drawn as the vote would draw it, and is the output. For
                 callers that count the votes themselves, such as an evaluation with one budget for all questions.
             **sampling_params: Sampling fields of this request; they reach the sub-controller, too. Beside `tools`,
@@ -204,7 +200,6 @@ class MajorityVoteController(BaseController):
         """Draw further samples, append their answers and weights, and return the class of each answer so far.
 
         Args:
-            num_samples: How many more.
             known: What is known of earlier answers; None where the answers are calls of tools.
             in_time: Stops the samples that do not end in time; None waits for as many as the rule needs.
         """

@@ -68,14 +68,7 @@ class Variety:
 
 
 def check_variety(num_samples: int, **controllers: Controller) -> None:
-    """Refuse controllers whose own sampling parameters make several samples alike.
-
-    Args:
-        num_samples: Samples that a request draws by default.
-
-    Raises:
-        ConfigError: A temperature is 0.
-    """
+    """Refuse controllers whose own sampling parameters make several samples alike."""
     for key, params in _sampling(controllers) if num_samples > 1 else ():
         if params.get("temperature") == 0:
             refuse_greedy(f"{key}.temperature")
@@ -109,7 +102,6 @@ class Sample:
 
     Attributes:
         index: Its number among the samples of its prompt; its seed derives from this number.
-        reward: The score of a reward controller, where one was asked.
         seconds: From its start to its end, where the caller keeps samples.
     """
 
@@ -181,7 +173,6 @@ def end_vote(
             the vote was cut, `"certain"` where samples were left undrawn, `"no_answer"` where no sample has an answer,
             else `"vote"`.
         is_cut: Whether the request's deadline ended the vote.
-        classes: Class of each one's answer, -1 where there is none.
     """
     winner, first = elect(classes, weights)
     record(
@@ -212,15 +203,12 @@ class Sampler:
     """Starts runs of one sub-controller on one task.
 
     Args:
-        controller: Cloned for each run.
         task: Its prompt and sampling fields are every run's; its seed, or one of the program's, seeds them all.
         max_samples: The most runs. Several runs must differ: where nobody says how to sample, they have a temperature
             of 0.7, and the trace says so.
-        kwargs: Passed to the sub-controller's `process`.
 
     Attributes:
         controller: Draws the next runs; it may be replaced between rounds.
-        samples: Every run so far, in order of its index.
     """
 
     def __init__(
@@ -244,7 +232,6 @@ class Sampler:
         """Work to yield: so many more runs in parallel branches.
 
         Args:
-            num_samples: How many.
             first: Index of the first; None continues behind the last one.
             step: Makes the step from the branches and their samples; None waits for all of them.
         """

@@ -51,9 +51,6 @@ def position_confidences(top_logprobs: npt.ArrayLike) -> npt.NDArray[np.float64]
     Args:
         top_logprobs: Natural logs, at most 0, shape [num_tokens, k], at least one token.
 
-    Returns:
-        Confidences in nats, at least 0, shape [num_tokens].
-
     Reference: DeepConf, section 3.
     """
     values = np.asarray(top_logprobs, dtype=float)
@@ -68,7 +65,6 @@ def confidence_of_positions(
     """Confidence of one trace from the confidence of each position. A group is a sliding window of positions.
 
     Args:
-        positions: Confidences in nats, shape [num_tokens], at least one.
         aggregate: `"mean"` over all positions, `"tail"` over the last `group_size`, `"lowest_group"` of all groups, or
             `"bottom_10"`, the mean of the lowest tenth of them.
         group_size: Positions in a group; a shorter trace is one group.
@@ -97,16 +93,7 @@ def filtered_weights(classes: Sequence[int], confidences: Sequence[float], keep_
     """What the votes of DeepConf's offline vote weigh: the most confident traces their confidence, the others nothing.
 
     Args:
-        classes: Class of each trace's answer, shape [num_traces]; -1 where there is none. Such traces are left out
-            before the share is taken.
-        confidences: Confidence of each trace, shape [num_traces].
         keep_share: eta as a share, in (0, 1], of which at least one trace is kept: 0.1 or 0.9 in the paper.
-
-    Returns:
-        A weight for each trace, for `vote`; of equally confident ones the earlier are kept.
-
-    Raises:
-        ValueError: `keep_share` is out of range, or the lengths differ.
 
     Reference: DeepConf, sections on confidence filtering and offline thinking.
     """
@@ -135,14 +122,7 @@ def warm_up_threshold(lowest: Sequence[float], keep_share: float) -> float:
 
 
 class RunningGroupConfidence:
-    """The confidence of a growing trace's newest group, in constant time a token.
-
-    Args:
-        group_size: Tokens in a group, at least 1.
-
-    Attributes:
-        num_tokens: Tokens so far.
-    """
+    """The confidence of a growing trace's newest group, in constant time a token."""
 
     def __init__(self, group_size: int) -> None:
         require.whole("group_size", group_size)

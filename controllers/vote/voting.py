@@ -14,13 +14,6 @@ def vote(classes: Sequence[int], weights: Sequence[float] | None = None) -> int:
 
     Args:
         classes: Class of each sample's answer in order, shape [num_samples]; -1 (no answer) does not vote.
-        weights: Weight of each sample, at least 0; None counts each once.
-
-    Returns:
-        The class, or -1 where no sample has an answer.
-
-    Raises:
-        ValueError: There are not as many weights as samples, or a weight is negative or not a number.
     """
     if weights is not None and len(weights) != len(classes):
         raise ValueError(f"{len(weights)} weights for {len(classes)} samples: give one for each sample")
@@ -38,7 +31,6 @@ class Election(NamedTuple):
     """How a vote ended.
 
     Attributes:
-        winner: The class that won; -1 where no sample has an answer.
         first: Index of the first sample of that class, which is the vote's output; 0 where no sample has an answer.
     """
 

@@ -21,8 +21,6 @@ class DriftBounds:
     Attributes:
         rate: Largest difference from the planned rate, as a share of it.
         mix: Largest total variation between the shares of the types and the planned ones, in (0, 1].
-        window: Arrivals that are held against the plan together.
-        level: Largest p-value of a drift.
         in_a_row: Windows that must drift one after the other before a new plan is made.
         most: The rate of a new plan is at most so many times that of the first plan, and at least its inverse.
     """
@@ -48,7 +46,6 @@ class Arrivals(NamedTuple):
 
     Attributes:
         shares: Of the planned types, by name; smoothed towards the plan by one arrival a type, so that none is 0.
-        mix_drifted: Whether the shares differ from the planned ones.
     """
 
     rate: Estimate
@@ -101,11 +98,7 @@ def compare_arrivals(
 
 
 class ArrivalWindow:
-    """Gathers arrivals, and holds each window of so many against a plan.
-
-    Args:
-        bounds: What counts as a drift, and how many arrivals a window has.
-    """
+    """Gathers arrivals, and holds each window of so many against a plan."""
 
     def __init__(self, bounds: DriftBounds) -> None:
         self.bounds = bounds
@@ -121,9 +114,6 @@ class ArrivalWindow:
         Args:
             seconds: When it came, on any clock; an earlier one than the last is taken as of the same moment.
             name: Its type; one that is not among the shares is unknown.
-
-        Returns:
-            How the window that it completes compares with the plan; None before.
         """
         if self._since is None:  # nothing says how long it was waited for
             self._since = seconds

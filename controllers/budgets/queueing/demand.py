@@ -38,14 +38,7 @@ class Forecast(NamedTuple):
 
 @dataclass(frozen=True)
 class Demand:
-    """Types of questions that arrive together, the worth of a right answer, and the queue that serves them.
-
-    Attributes:
-        alpha: Seconds that an accuracy of 1 is worth.
-
-    Raises:
-        ConfigError: A number is outside its range, names repeat, or types are of two sorts.
-    """
+    """Types of questions that arrive together, the worth of a right answer, and the queue that serves them."""
 
     types: tuple[TaskType | MeasuredType, ...]
     arrival_rate: float
@@ -93,11 +86,7 @@ class Demand:
         return replace(self, types=tuple(types), arrival_rate=arrival_rate)
 
     def forecast(self, budgets: npt.ArrayLike) -> Forecast:
-        """The results of budgets.
-
-        Args:
-            budgets: Shape [..., num_types].
-        """
+        """The results of budgets."""
         tokens, shares = np.asarray(budgets, dtype=np.float64), shares_of(self.types)
         found = [each.given(tokens[..., k]) for k, each in enumerate(self.types)]
         accuracy, first, second, path = (np.stack(column, axis=-1) @ shares for column in zip(*found, strict=True))
@@ -109,9 +98,6 @@ class Demand:
         """The budgets of the largest objective: the optimum of fitted curves, or of all measured combinations.
 
         Fitted curves before a queue of several places are climbed from the best single budget, and rounded.
-
-        Raises:
-            UnstableLoadError: Not even the quickest budgets can be served.
         """
         if self.measured:
             return solve_on_grid(self.measured, self.arrival_rate, self.alpha, self.queue).budgets

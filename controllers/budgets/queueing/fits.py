@@ -52,8 +52,6 @@ class ServiceFit:
     """t0 + c l, with 95 % intervals.
 
     Attributes:
-        t0: Seconds without thinking.
-        c: Seconds a token.
         spread: Standard deviation of the seconds around the line.
     """
 
@@ -85,9 +83,6 @@ def fit_accuracy(
     Args:
         budgets: Tokens, at least three different ones, shape [num_budgets].
         num_answers: Answers at each, at least 1.
-
-    Raises:
-        ConfigError: Fewer than three budgets, or counts that cannot be.
     """
     tokens, right, total = (np.asarray(values, dtype=np.float64) for values in (budgets, num_correct, num_answers))
     if tokens.ndim != 1 or tokens.shape != right.shape or tokens.shape != total.shape:
@@ -124,9 +119,6 @@ def fit_service(budgets: npt.ArrayLike, seconds: npt.ArrayLike) -> ServiceFit:
 
     Args:
         budgets: Tokens of each answer, or the budget that it had, shape [num_answers].
-
-    Raises:
-        ConfigError: Fewer than three answers, or one budget only.
     """
     tokens, times = np.asarray(budgets, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
     if tokens.ndim != 1 or tokens.shape != times.shape or len(tokens) < 3 or np.ptp(tokens) == 0:

@@ -35,9 +35,6 @@ class MeasuredType:
         seconds: Mean seconds of work of a question: those of all its requests, each alone on the server.
         spread: Standard deviation of the work within the type, in seconds; 0 where left out.
         path: Mean seconds that a question takes alone, its requests side by side; the work where left out.
-
-    Raises:
-        ConfigError: Lengths differ, or budgets do not grow.
     """
 
     name: str
@@ -74,8 +71,6 @@ class GridPlan:
     """The best budgets that were found among the measured ones.
 
     Attributes:
-        budgets: Tokens of each type.
-        objective: alpha times accuracy less mean seconds in the system.
         is_global: Whether every combination was compared; else no single change of a budget gains.
     """
 
@@ -90,10 +85,6 @@ def solve_on_grid(
     """The best combination of measured budgets in an M/G/1 queue, or in another of which there is a formula.
 
     Up to 4 million combinations are all compared; beyond, the best of coordinate searches from many starts is taken.
-
-    Raises:
-        ConfigError: A number is outside its range, or there is no type.
-        UnstableLoadError: Not even the quickest budgets can be served.
     """
     require.number("arrival_rate", arrival_rate, above=0)
     require.number("alpha", alpha, least=0)
@@ -125,9 +116,6 @@ def best_of_sums(terms: Sequence[Floats], worth: Callable[[Floats], Floats]) -> 
     Args:
         terms: Of each type, shape [num_columns, num_options].
         worth: Takes sums of shape [num_columns, ...].
-
-    Returns:
-        The number of each type's option, and whether all combinations were compared.
     """
     sizes = [term.shape[1] for term in terms]
     if math.prod(sizes) <= MAX_COMBINATIONS:

@@ -35,13 +35,7 @@ class Moments(NamedTuple):
 
 
 class Curvature(NamedTuple):
-    """The negative Hessian of J, diag(diagonal) + U inner U^T. To solve with it takes time linear in the types.
-
-    Attributes:
-        diagonal: Shape [num_types], above 0.
-        U: Shape [num_types, 2].
-        inner: Shape [2, 2], symmetric.
-    """
+    """The negative Hessian of J, diag(diagonal) + U inner U^T. To solve with it takes time linear in the types."""
 
     diagonal: Floats
     U: Floats

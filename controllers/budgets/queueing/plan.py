@@ -31,8 +31,6 @@ class BudgetPlan:
 
     Attributes:
         alpha: Seconds that an accuracy of 1 is worth.
-        budgets: Tokens of each type, real numbers.
-        integer_budgets: Tokens of each type, whole.
         objective: alpha times accuracy less mean seconds in the system, at `budgets`.
         rounding_bound: No rounding of `budgets` has a lower objective (eq. 41); None where rounding up might not be
             served.
@@ -79,8 +77,6 @@ def solve(
     """The budgets that maximise alpha times accuracy less the mean time in the queue.
 
     Args:
-        tasks: The types; their probabilities sum to 1, up to 1 % that rounding may have cost.
-        arrival_rate: Arrivals a second, of all types, above 0.
         alpha: Seconds that an accuracy of 1 is worth, at least 0.
         solver: `"lbfgs"`, or one of the paper's two: `"fixed_point"` (eq. 24) and `"projected_gradient"` (eq. 38).
         rounding: `"best"` of all roundings up and down (eq. 39), or the `"nearest"` whole budgets (eq. 40).

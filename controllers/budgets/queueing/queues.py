@@ -25,7 +25,6 @@ class Queue:
     """A server, several servers, or an engine that batches; first come first served in all cases.
 
     Attributes:
-        places: Questions that are served at once.
         slowdown: Of an engine that batches: n at once go at the speed 1 / (1 + slowdown (n - 1)). None, like 0, stands
             for servers that do not hinder each other.
     """
@@ -63,7 +62,6 @@ class Queue:
         formula is an approximation.
 
         Args:
-            arrival_rate: Poisson arrivals a second, above 0.
             of: Moments of the seconds that services would take alone; arrays of one shape.
 
         Reference: Kelly, "Reversibility and Stochastic Networks", 1979 (sharing does not depend on the shape of the
@@ -109,11 +107,7 @@ def simulate(
     num_queries: int,
     rng: np.random.Generator,
 ) -> QueueOutcome:
-    """Serve Poisson arrivals of the types, each with its budget.
-
-    Raises:
-        UnstableLoadError: Work arrives faster than the queue does it.
-    """
+    """Serve Poisson arrivals of the types, each with its budget."""
     require.whole("num_queries", num_queries, 1000)
     require.number("arrival_rate", arrival_rate, above=0)
     shares = shares_of(tasks)

@@ -31,8 +31,6 @@ class Simulated(NamedTuple):
 
     Attributes:
         system_time: Mean seconds of waiting and service, with a 95 % interval from means of long batches.
-        load: Share of the time that service takes.
-        num_queries: Queries that were counted.
     """
 
     system_time: Estimate
@@ -68,7 +66,6 @@ def simulate_fifo(
 
     Args:
         services: Draws that many service times, in seconds.
-        num_queries: Queries to simulate, at least 1,000.
         warm_up: Share of the queries at the beginning that are not counted, since the queue starts empty.
     """
     require.number("arrival_rate", arrival_rate, above=0)
@@ -106,16 +103,11 @@ class BatchingEngine(Generic[T]):
     One clock of the work done for each is enough: a request ends when the clock has advanced by its service.
 
     Args:
-        batch_limit: Requests at once, at least 1.
         speed: Speed of each of n requests side by side; that of a request alone is 1. None is always 1, and 1 / n is
             processor sharing.
 
     Attributes:
-        now: Simulated seconds.
         next_end: When the next request ends, if no other comes in before; infinite while there is none.
-
-    Raises:
-        ConfigError: The limit is below 1, or a speed not above 0.
     """
 
     def __init__(self, batch_limit: int, speed: Callable[[int], float] | None = None) -> None:
@@ -175,7 +167,6 @@ def serve_by_servers(arrivals: Floats, services: Floats, num_servers: int) -> Fl
     Args:
         arrivals: Seconds, growing, shape [num_queries].
         services: Seconds of service, shape [num_queries].
-        num_servers: At least 1.
 
     Returns:
         Seconds, shape [num_queries].
@@ -197,7 +188,6 @@ def serve_in_batch(
     Args:
         arrivals: Seconds, growing, shape [num_queries].
         services: Seconds that each would take alone, shape [num_queries].
-        batch_limit: At least 1.
         speed: Of each of n queries side by side; see `BatchingEngine`.
 
     Returns:

@@ -55,14 +55,7 @@ class UnstableLoadError(ConfigError):
 
 
 def check_served(arrival_rate: float, seconds: float, capacity: float, how: str) -> None:
-    """Refuse a load that cannot be served.
-
-    Args:
-        capacity: Seconds of work that are done in a second at most.
-
-    Raises:
-        UnstableLoadError: Work arrives as fast as it is done, or faster.
-    """
+    """Refuse a load that cannot be served."""
     if arrival_rate * seconds >= capacity:
         raise UnstableLoadError(arrival_rate, capacity / seconds, f"serving takes {seconds:.6g} s on average {how}")
 

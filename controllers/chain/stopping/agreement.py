@@ -109,8 +109,6 @@ def has_stabilised(classes: Sequence[int], window: int, tolerance: float) -> boo
 
     Args:
         classes: Class of each probe's answer in order, shape [num_probes]; -1 (no answer) is a class like others.
-        window: k, probes in a mixture, at least 1; twice as many are needed.
-        tolerance: Largest total-variation distance that counts as no movement, in [0, 1).
 
     Reference: Certaindex, arXiv 2412.20993, appendix E, definition 2.
     """

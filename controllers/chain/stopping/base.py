@@ -44,12 +44,7 @@ class Stop(NamedTuple):
 
 
 class StoppingRule(DecisionRule[int]):
-    """Decides when thinking ends. What has ended under it (`observe`) are the tokens where a chain was left or ended.
-
-    Attributes:
-        schedule: Where it looks; None leaves that to the controller.
-        exit_reason: The request's exit reason where the rule ended it.
-    """
+    """Decides when thinking ends. `observe` is told the tokens where a chain was left or ended."""
 
     needs: Needs = Needs()
     schedule: ProbeSchedule | None = None
@@ -58,11 +53,7 @@ class StoppingRule(DecisionRule[int]):
 
     @abstractmethod
     def __call__(self, probes: Sequence[Probe]) -> bool:
-        """Whether thinking is to end.
-
-        Args:
-            probes: The looks at the chain so far, oldest first, at least one.
-        """
+        """Whether thinking is to end."""
 
     @property
     def looks_at(self) -> frozenset[str]:

@@ -82,7 +82,6 @@ def moving_average(values: Sequence[float], smoothing: float) -> Moving:
     """Mean and variance of an exponential moving average after all of the values.
 
     Args:
-        values: Oldest first, at least one.
         smoothing: a, the newest value's weight, in (0, 1]; 1 keeps nothing of the others.
 
     Reference: Wang et al., "Entropy After </Think>", arXiv 2509.26522, the stopping rule.

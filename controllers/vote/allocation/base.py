@@ -22,9 +22,6 @@ class Votes:
 
     Attributes:
         classes: Class of each sample's answer in the order drawn, shape [num_samples]; -1 where there is none.
-        max_samples: Most samples in all, at least 1.
-        rewards: Reward of each sample, in [0, 1], where there is one.
-        lengths: Tokens of each sample, where they are known.
         weights: What each sample's vote weighs, at least 0; None where all weigh 1.
         probabilities: Probability of the asked answer of each sample, where it was asked.
     """
@@ -74,11 +71,7 @@ class AllocationRule(DecisionRule[Votes]):
         return {}
 
     def refuses_weights(self, most_weight: float) -> str | None:
-        """Why the rule cannot decide on votes that do not all weigh 1; None where it can.
-
-        Args:
-            most_weight: The most that a vote can weigh; infinite where nobody knows it.
-        """
+        """Why the rule cannot decide on votes that do not all weigh 1; None where it can."""
         return "counts every vote as 1"
 
     def settings(self) -> dict[str, Any]:

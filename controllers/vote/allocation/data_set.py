@@ -101,14 +101,7 @@ def spend(
     claim: Claim = unsettledness,
     rule: AllocationRule | None = None,
 ) -> list[int]:
-    """Spend a budget on the votes, each giving its samples in their order.
-
-    Returns:
-        How many samples each question got, shape [num_questions].
-
-    Raises:
-        ValueError: The budget does not pay for one sample a question.
-    """
+    """Spend a budget on the votes, each giving its samples in their order."""
     drawn = [0] * len(votes)
     is_last = False
     while not is_last:
@@ -127,9 +120,6 @@ def skyline(votes: Sequence[LabelledVote], total_tokens: float) -> list[int]:
 
     Every question has one sample. From there, a right answer of a question costs the samples up to the first size at
     which its vote is right. The oracle buys the cheapest right answers first, which no other choice can beat.
-
-    Returns:
-        How many samples each question gets, shape [num_questions].
     """
     drawn = [1] * len(votes)
     left = total_tokens - sum(each.lengths[0] for each in votes)

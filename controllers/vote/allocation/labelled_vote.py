@@ -16,9 +16,6 @@ class LabelledVote:
     Attributes:
         classes: Class of each sample's answer, shape [num_samples]; -1 where there is none.
         correct: Whether each sample is right, shape [num_samples].
-        lengths: Tokens of each sample, shape [num_samples].
-        rewards: Reward of each sample, in [0, 1], or None.
-        logprobs: Mean log-probability of each sample's tokens, or None.
     """
 
     id: str

@@ -29,9 +29,6 @@ class Curve:
     Attributes:
         certaindex: Values in falling order, shape [num_steps].
         num_samples: Samples in all for a vote at least as certain, shape [num_steps], not falling.
-
-    Raises:
-        ValueError: There is no step, or not a number of samples for each value.
     """
 
     certaindex: tuple[float, ...]
@@ -64,12 +61,7 @@ def fit_curve(votes: Sequence[LabelledVote], knob: int, quantile: float) -> Curv
 
     Args:
         votes: Labelled votes in the order drawn, each with at least `knob` samples.
-        knob: Samples before the look, at least 1.
         quantile: Share of the votes that get what they need, in (0, 1].
-
-    Raises:
-        ValueError: No vote is right with all its samples, a vote is shorter than the knob, or a setting is out of
-            range.
     """
     if knob < 1 or not 0 < quantile <= 1:
         raise ValueError(f"knob {knob}, quantile {quantile}; give 1 or more, and a share in (0, 1]")
