@@ -98,6 +98,10 @@ def eval_lines(
         )
     else:
         lines += load_lines(load)
+    for section in summary.sections.values():
+        coins = section.get("decided_by_coin")
+        if coins is not None and coins.num:  # a rate that looks perfect, and no calibration behind it
+            lines.append(f"decided by coin: {coins.num:,.0f} of {coins.of:,.0f} decisions, {_percent_of(coins)} %")
     if summary.lateness is not None and load is None:
         lines.append(str(summary.lateness))
     wrong = {
@@ -117,6 +121,10 @@ def eval_lines(
         lines.append(f"budget: {budget['spent_tokens']:,} of {budget['total_tokens']:,} decoded tokens")
     lines.append("--verbose shows all figures" if folder is None else f"kept in {folder}; --verbose shows all figures")
     return [_cut(line) for line in lines]
+
+
+def _percent_of(figure: SectionFigure) -> str:
+    return f"{100 * (figure.value or 0.0):.3g}"
 
 
 def load_table(loads: Mapping[str, UnderLoad]) -> Table:

@@ -22,7 +22,7 @@ from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranching
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.evaluation.compare.compared import compare_runs
 from scaffolding_ext.evaluation.report.page import rendered
-from scaffolding_ext.evaluation.report.terminal import summary_text, text_of
+from scaffolding_ext.evaluation.report.terminal import eval_lines, summary_text, text_of
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, read_records, record_writer
 from scaffolding_ext.evaluation.run.runner import evaluate
@@ -183,6 +183,13 @@ def test_kept_chunks_are_no_rejected_drafts_and_alpha_is_told() -> None:
     coins = [event for event in decided if event["num_calibration"] == 0]
     assert (section["decided_by_coin"].num, section["decided_by_coin"].of) == (len(coins), len(decided))
     assert len(coins) == len(decided)  # six questions: the pools of this rule begin at eight
+    said = [line for line in eval_lines("run", summarize(records)) if line.startswith("decided by coin")]
+    assert said == [f"decided by coin: {len(coins)} of {len(coins)} decisions, 100 %"]
+
+
+def test_a_run_without_coins_does_not_speak_of_them() -> None:
+    records = run(conformal(Coin(1.0)), draft_and_target())
+    assert not any("coin" in line for line in eval_lines("run", summarize(records)))
 
 
 def test_the_intensity_is_work_over_what_chains_waited_for_decisions() -> None:
