@@ -8,7 +8,7 @@ from typing import Any
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import BaseController, finish, show, side_by_side
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
-from scaffolding_ext.controllers.chain.chain import LOOP, Chain
+from scaffolding_ext.controllers.chain.chain import CUT, Chain
 from scaffolding_ext.controllers.chain.ending import conclude
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 from scaffolding_ext.controllers.prompting import longest_len, prompt_family
@@ -24,7 +24,7 @@ from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Stream
 from scaffolding_ext.protocol.notes import notes_of
 from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
 from scaffolding_ext.protocol.worker import WorkerTag
-from scaffolding_ext.request.program import Program, current_program
+from scaffolding_ext.request.program import Program, current_program, seconds_left
 
 _ANSWER_TOKENS = 1024  # behind thinking that has a budget, where nobody says how long the whole may be
 _FORCED_TOKENS = 64  # of an answer that a chain that repeats itself is asked for
@@ -89,7 +89,7 @@ class NativeGenerationController(BaseController):
             tasks = [task for task in tasks if not any(task is each for each in bounded)]
             yield from _at_once([self._within(thinking_budget, task).process([task]) for task in bounded])
         program = current_program()
-        if program is not None and program.loops is not None:
+        if program is not None and (program.loops is not None or seconds_left() is not None):
             watched = [task for task in tasks if self._is_watched(task, program)]
             if watched:
                 yield from _at_once([self._watched(task) for task in watched])
@@ -104,7 +104,7 @@ class NativeGenerationController(BaseController):
             task.customized_result_fields["exit_reason"] = "length" if finish_reason_of(task) == "length" else "end"
 
     def _is_watched(self, task: GenerationTask, program: Program) -> bool:
-        """Whether the task can be read while it is generated, and ended where it loops."""
+        """Whether the task can be read while it is generated, and ended where it loops or has no time."""
         if notes_of(task).is_chunk:
             return False
         # The host alone hands on what a worker streams.
@@ -127,7 +127,7 @@ class NativeGenerationController(BaseController):
             yield from chain.grow(chain.num_tokens + step)
             if not chain.ended:
                 show(task, chain.text, chain.prefix.token_ids)
-        if chain.finish_reason == LOOP:
+        if chain.finish_reason in CUT:
             params = {"temperature": 0.0, "max_tokens": _FORCED_TOKENS}
             yield from conclude(task, chain, family, params)
             return

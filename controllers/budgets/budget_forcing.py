@@ -148,7 +148,7 @@ class BudgetForcingController(BaseController):
             return ControlledChain(task, max_tokens, self.generation_controller)
         chain = ChunkChain(task, max_tokens, self.sampling_params)
         if self.exact:
-            chain.loops = None  # it thinks for so long, whatever it thinks
+            chain.loops, chain.is_timed = None, False  # it thinks for so long, whatever it thinks, and however late
         if chain.loops is None or notes_of(task).is_chunk or self._asks_server():
             return chain
         if not self.can_serve(WorkerTag.GENERATION, StreamGenerationTask):

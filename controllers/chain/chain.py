@@ -13,9 +13,12 @@ from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inher
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
 from scaffolding_ext.protocol.notes import Purpose, notes_of, set_notes
 from scaffolding_ext.protocol.worker import WorkerTag
-from scaffolding_ext.request.program import current_program, discard, record
+from scaffolding_ext.request.program import current_program, discard, elapsed, record, seconds_left
 
 LOOP = "loop"  # finish reason of a chain that repeats itself
+DEADLINE = "deadline"  # of a chain that has no time for more than its answer
+CUT = (LOOP, DEADLINE)  # finish reasons of chains that were ended: their answer is asked for
+ANSWER_LEN = 64  # tokens for which a chain with a deadline keeps time
 LOOP_STEP = 64  # tokens from one look for loops to the next
 
 
@@ -54,7 +57,9 @@ class Chain(ABC):
     Attributes:
         runs_on: Whether the worker goes on with the chain while nothing of it is yielded.
         finish_reason: Once it has ended: `"length"` where the budget ended it, `"loop"` where it repeats itself and the
-            stack's `loops` are watched for, else what the worker says.
+            stack's `loops` are watched for, `"deadline"` where the request's deadline leaves time for the answer alone,
+            else what the worker says.
+        is_timed: Whether the chain ends in time for the request's deadline.
 
     Args:
         prompt: The task whose `input_str` (and `input_tokens`, where it has them) the chain answers.
@@ -74,6 +79,8 @@ class Chain(ABC):
         program = current_program()
         self.loops: Loops | None = None if program is None else program.loops
         self._next_look = LOOP_STEP
+        self.is_timed = seconds_left() is not None
+        self._first_read: tuple[float, int] | None = None  # when, and where the chain was then
 
     @property
     @abstractmethod
@@ -136,6 +143,29 @@ class Chain(ABC):
             yield tasks
             self.absorb()
         discard(Purpose.CHAIN, max(0, self.num_generated - kept))
+
+    def _look_for_an_end(self) -> None:
+        """End the chain where it has no time left, or repeats itself."""
+        left = seconds_left() if self.is_timed and not self.ended else None
+        if left is not None and left < (LOOP_STEP + ANSWER_LEN) * self._seconds_per_token():
+            record(DEADLINE, position=self._num_tokens, seconds_left=round(left, 6))
+            self.ended, self.finish_reason = True, DEADLINE
+        self._look_for_loops()
+
+    def _seconds_per_token(self) -> float:
+        """Seconds of a token since the chain was first read; 0 at that moment. A piece that waits counts with that."""
+        now = elapsed()
+        if self._first_read is None:
+            self._first_read = now, self._num_tokens
+        began, num_before = self._first_read
+        return (now - began) / max(1, self._num_tokens - num_before)
+
+    def _step_len(self) -> int:
+        """Tokens until the next look at the clock: half of the time that is left, and `LOOP_STEP` at least."""
+        left = seconds_left() if self.is_timed else None
+        if left is None or self._first_read is None or not (seconds := self._seconds_per_token()):
+            return LOOP_STEP
+        return max(LOOP_STEP, int(left / 2 / seconds))
 
     def _look_for_loops(self) -> None:
         """End the chain where it repeats itself; thinking that has been closed is not looked at any more."""

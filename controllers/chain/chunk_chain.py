@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from scaffolding_ext.controllers.chain.chain import LOOP, Chain, ChunkText, Prefix, continuation, without_end_token
+from scaffolding_ext.controllers.chain.chain import CUT, Chain, ChunkText, Prefix, continuation, without_end_token
 from scaffolding_ext.controllers.prompting import decode, encode
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inherit_sampling_params
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Task
@@ -76,6 +76,8 @@ class ChunkChain(Chain):
         asked = min(num_tokens, self.max_tokens) - self._num_tokens
         if self.ended or asked < 1:
             return []
+        if self.is_timed:
+            asked = min(asked, self._step_len())
         self._chunk = self.next_chunk(asked, *([self._num_tokens] if self._num_tokens and self._reseeds else []))
         apply_sampling_params(self._chunk, self._sampling_params)
         if self._num_tokens + asked < self.max_tokens:  # what comes next reads on behind it: a chunk, or a probe
@@ -124,7 +126,7 @@ class ChunkChain(Chain):
             reason = "stop"
         self.ended = reason != "length" or self._num_tokens >= self.max_tokens
         self.finish_reason = reason if self.ended else None
-        self._look_for_loops()
+        self._look_for_an_end()
 
     def _last_ids(self, num_tokens: int) -> list[int] | None:
         return None if self._ids is None else self._ids[-num_tokens:]
@@ -183,7 +185,7 @@ def written_chunk(work: Iterable[object], task: GenerationTask) -> ControllerGen
     ids, reason = task.output_tokens, finish_reason_of(task) or "length"
     exit_reason = task.customized_result_fields.get("exit_reason")
     if reason == "length" and exit_reason not in _STOPPED_BY_MODEL:
-        reason = LOOP if exit_reason == LOOP else "stop"
+        reason = exit_reason if exit_reason in CUT else "stop"
     decoded = spent.by_purpose.get(Purpose.CHAIN)
     num_tokens = (task.max_tokens or 0) if ids is None else len(ids)
     return Chunk(output_of(task), ids, num_tokens, 0 if decoded is None else decoded.decoded, reason)

@@ -7,7 +7,7 @@ from typing import Any
 
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import finish
-from scaffolding_ext.controllers.chain.chain import LOOP, Chain, Prefix, without_end_token
+from scaffolding_ext.controllers.chain.chain import CUT, Chain, Prefix, without_end_token
 from scaffolding_ext.controllers.chain.probe import asked_answer, asking, forced_answer
 from scaffolding_ext.controllers.prompting import decode, encode
 from scaffolding_ext.prompts.prompting import PromptFamily
@@ -38,12 +38,13 @@ def conclude(
 
     Args:
         exit_reason: Why a chain that goes on is left. One that ended by itself exits with `"end"`, one that its budget
-            ended with `"length"`, and one that was ended since it repeats itself with `"loop"`.
+            ended with `"length"`, one that was ended since it repeats itself with `"loop"`, and one that was ended in
+            time for the request's deadline with `"deadline"`.
         at: Where the chain is left, if it has grown since the decision; None leaves it as it stands.
         cause: Why an answer had to be asked for, as `forced_answers` counts it; None: as the chain ended.
     """
     ended = chain.ended and at is None
-    ended_by_itself = ended and chain.finish_reason not in ("length", LOOP)
+    ended_by_itself = ended and chain.finish_reason not in ("length", *CUT)
     reason = "end" if ended_by_itself else str(chain.finish_reason) if ended else exit_reason
     prefix = at or chain.prefix
     closed = family.think_close in prefix.text

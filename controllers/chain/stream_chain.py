@@ -79,9 +79,9 @@ class StreamChain(Chain):
         return self._num_generated_before + (cost.written.decoded + cost.written.reused if cost else 0)
 
     def grow(self, num_tokens: int, beside: Sequence[Task] = ()) -> ControllerGenerator:
-        """Where loops are watched for, the chain is read in steps, and the stream runs ahead as if it were not."""
+        """Where loops or the clock are watched, the chain is read in steps; the stream runs ahead as if it were not."""
         goal = min(num_tokens, self.max_tokens)
-        if self.loops is None or self.ended or goal <= self._num_tokens:
+        if (self.loops is None and not self.is_timed) or self.ended or goal <= self._num_tokens:
             yield from super().grow(num_tokens, beside)
             return
         self._run_to(goal)
@@ -179,7 +179,7 @@ class StreamChain(Chain):
         """Move on to the target with what has arrived; whether that was enough."""
         has_moved = self._move_on()
         if has_moved:
-            self._look_for_loops()
+            self._look_for_an_end()
         return has_moved
 
     def _move_on(self) -> bool:

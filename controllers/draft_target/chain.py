@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.chain.chain import LOOP
+from scaffolding_ext.controllers.chain.chain import CUT
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain, written_chunk
 from scaffolding_ext.controllers.chain.ending import forcing
 from scaffolding_ext.controllers.chain.probe import asked_answer, forced_answer
@@ -193,8 +193,8 @@ class DraftTargetChain:
     def _keep(self, chunk: Chunk) -> None:
         """Make a chunk part of the chain, and see whether that ends it."""
         self._written.keep(chunk, self._prompt.stop)
-        if self._written.finish_reason == LOOP:
-            self.exit_reason = LOOP
+        if self._written.finish_reason in CUT:
+            self.exit_reason = self._written.finish_reason
         elif self._written.ended and self._written.finish_reason != "length":
             self.exit_reason = "end"
         elif _BOX.search(self.text) and extract(self.text) is not None:

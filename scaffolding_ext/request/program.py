@@ -53,7 +53,7 @@ class Progress(NamedTuple):
 
 
 _numbers = itertools.count()
-_LAST_STEP = 0.05  # share of the time until a deadline that ending a request may take
+LAST_STEP = 0.05  # share of the time until a deadline that ending a request may take
 _NOTHING_SAID = StepCounts()
 _program: contextvars.ContextVar[Program | None] = contextvars.ContextVar("program", default=None)
 
@@ -111,7 +111,7 @@ class Lifetime:
         """Seconds until controllers are to answer, which leaves a share for the last step; None without a deadline."""
         if self.answer_by is None:
             return None
-        return self.answer_by - _LAST_STEP * (self.answer_by - self.began) - self.clock()
+        return self.answer_by - LAST_STEP * (self.answer_by - self.began) - self.clock()
 
     def elapsed(self) -> float:
         """Seconds since the request began, to the microsecond."""

@@ -208,7 +208,7 @@ class Front:
                 traced = error if failure.status >= 500 else None  # what a client asked wrongly is no fault of the code
                 _log.warning(text, job.id, holder, number, model, failure.code, error, exc_info=traced)
             ended = "unfinished" if not result.finished else None if failure is None else failure.code
-            self.metrics.ended(model, result.program, ended or result.exit_reason or "end")
+            self.metrics.ended(model, result.program, ended or result.exit_reason or "end", ended is None)
             if failure is None and result.finished and result.is_audited:
                 self._wait_for_audit(job.stack, result)
         text = "%s of %s, %s: %d choices, %d tokens, %s"

@@ -37,6 +37,7 @@ class Metrics:
         self._typed_tokens = Counter(
             "typed_decoded_tokens", "Decoded tokens by the type of the question.", ["model", "task_type"], **own
         )
+        self._deadlines = Counter("deadlines", "Answers with a deadline: in_time, or late.", ["model", "kept"], **own)
         self._audits = Counter("audits", "Audits by what they found.", ["model", "finding"], **own)
         self._seconds = Histogram("request_seconds", "Time to an answer's end.", ["model"], buckets=_SECONDS, **own)
         self._first = Histogram(
@@ -59,9 +60,12 @@ class Metrics:
         """A stream has shown its first text."""
         self._of(self._first, model).observe(seconds)
 
-    def ended(self, model: str, program: Program, reason: str) -> None:
+    def ended(self, model: str, program: Program, reason: str, is_answered: bool = True) -> None:
         """A program has ended, with or without an error: its ledger is counted."""
         self._of(self._exits, model, reason).inc()
+        lifetime = program.lifetime
+        if lifetime.answer_by is not None and is_answered:
+            self._of(self._deadlines, model, "late" if lifetime.clock() > lifetime.answer_by else "in_time").inc()
         for cause, number in forced_answers(program.trace).items():
             self._of(self._forced, model, cause).inc(number)
         if program.ledger.task_type is not None:

@@ -201,7 +201,7 @@ class RayMetrics(Metrics):
 
     def __init__(self, num_programs: Callable[[], dict[str, int]]) -> None:
         super().__init__(num_programs)
-        for name in ("requests", "refusals", "tokens", "exits", "forced"):
+        for name in ("requests", "refusals", "tokens", "exits", "forced", "deadlines"):
             own = getattr(self, f"_{name}")
             counter = ray_metrics.Counter(
                 f"scaffolding_{own._name.removeprefix('scaffolding_')}", own._documentation, tag_keys=own._labelnames

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from scaffolding_ext.controllers.budgets.queueing.simulation import NEVER
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.request.program import StepCounts
+from scaffolding_ext.controllers.vote.deadline import SampleTimes, round_in_time
+from scaffolding_ext.request.program import LAST_STEP, StepCounts
 
 
 class RequestRound(NamedTuple):
@@ -87,6 +88,50 @@ def vote_program(rule: AllocationRule, classes: Sequence[int], lengths: Sequence
             voted += [drawn[index] for index in sorted(end.ended)]
             num_started = drawn.stop
             num_more = _num_more(rule, classes, lengths, voted, max_samples)
+        return voted
+
+    return work
+
+
+def vote_in_time_program(
+    rule: AllocationRule, classes: Sequence[int], lengths: Sequence[int], times: SampleTimes
+) -> Program:
+    """A vote that knows its deadline, as the controller of votes draws it; else as `vote_program`.
+
+    Args:
+        times: Of all votes that are served together; it learns from them.
+    """
+    max_samples = len(classes)
+
+    def work(now: float, deadline: float) -> Work:
+        voted: list[int] = []
+        own: list[float] = []
+        until = deadline - LAST_STEP * (deadline - now)
+        num_started, num_more = 0, _num_more(rule, classes, lengths, voted, max_samples) or 1
+        while num_more:
+            num_more, is_wide = round_in_time(num_more, max_samples - num_started, until - now, times, own)
+            drawn = range(num_started, num_started + num_more)
+
+            def is_settled(
+                ended: Sequence[int], before: Sequence[int] = tuple(voted), first: int = drawn.start
+            ) -> bool:
+                seen = [*before, *(first + each for each in ended)]
+                return not _num_more(rule, classes, lengths, seen, max_samples)
+
+            steps = vote_steps([classes[index] for index in voted], max_samples)
+            end = yield RequestRound(
+                tuple(lengths[index] for index in drawn), steps, is_settled if is_wide else None, until
+            )
+            voted += [drawn[index] for index in sorted(end.ended)]
+            own += end.seconds
+            times.add(end.seconds)
+            now, num_started = end.now, drawn.stop
+            num_more = _num_more(rule, classes, lengths, voted, max_samples)
+            if num_started == max_samples or now >= until:
+                break
+        if not voted:  # the first of them to end answers late; here it begins again
+            yield RequestRound((min(lengths[:num_started]),))
+            voted = [lengths.index(min(lengths[:num_started]))]
         return voted
 
     return work
