@@ -59,7 +59,9 @@ STUDIES: Mapping[str, Study] = {
         f"real_{part}": Study(f"studies.real --part {part}", minutes, ("--data", ""), draws=part == "votes")
         for part, minutes in (("votes", 6), ("runs", 1), ("chains", 2), ("budgets", 1), ("loops", 1))
     },
-    "embedded": Study("studies.embedded", 40, stores=True),
+    "answers": Study("studies.answers", 2, ("--samples", SAMPLES[0])),
+    "embedded": Study("studies.embedded --num_problems 240", 30, stores=True),
+    "peers": Study("studies.peers --num_problems 100 --block 25", 30, stores=True),
     "demo": Study("studies.demo --num_problems 200 --num_vote_problems 40", 15, draws=True),
     "load": Study("studies.load --num_problems 64 --load 1 --load 64 --shape chain --mode stream", 5),
     "load_http": Study(

@@ -1,10 +1,10 @@
-"""What `tune` finds on the embedded model. How much is saved was decided by how the model was taught.
+"""Stops and cuts on the embedded model. How much is saved was decided by how the model was taught.
 
     python -m benchmarks.studies.embedded --store FOLDER --json
 
-*Stops*: chains of `configs:dynasor_cot`, drawn and greedy, are recorded with the stack's own probes. Every rule is set
-on some problems and judged on others, beside the cut that decodes and the cut that computes as much, of drawn and of
-greedy chains. *Votes*: 16 samples a problem of `configs:majority_vote`, with the rows of `studies.real`.
+Chains of `configs:dynasor_cot`, drawn and greedy, are recorded with the stack's own probes. Every rule is set on some
+problems and judged on others, beside the cut that decodes and the cut that computes as much, of drawn and of greedy
+chains.
 """
 
 from __future__ import annotations
@@ -18,25 +18,21 @@ import click
 from benchmarks._lib.command import benchmark, size, stored
 from benchmarks._lib.report import Report
 from benchmarks._lib.stops import ANY_RULE, add_stops, cut_of_as_many, fixed_cuts, judge, rules_of
-from benchmarks.studies.real import add_votes
 from scaffolding_ext.evaluation.recordings.draw import draw, recording_stack
 from scaffolding_ext.evaluation.recordings.read import read_recording
 from scaffolding_ext.evaluation.recordings.recording import Recording
 from scaffolding_ext.stack.load import load_config
 
 DRAWN, GREEDY = "drawn", "greedy"
-NUM_SAMPLES = 16
 
 
-def recorded(
-    folder: Path, stack: str, overrides: Sequence[str], num_samples: int, look_every: int | None = None
-) -> Recording:
-    """Samples of a stack; what the folder has of them is not drawn again."""
-    config = load_config(stack, list(overrides)).for_run()
-    drawn = draw(recording_stack(config, num_samples, look_every), folder, lambda words: click.echo(words, err=True))
+def recorded(folder: Path, overrides: Sequence[str]) -> Recording:
+    """Chains with looks; what the folder has of them is not drawn again."""
+    config = load_config("configs:dynasor_cot", list(overrides)).for_run()
+    drawn = draw(recording_stack(config), folder, lambda words: click.echo(words, err=True))
     if drawn.first_error is not None:
-        raise click.ClickException(f"a sample failed: {drawn.first_error}")
-    return read_recording([folder], num_samples=num_samples)
+        raise click.ClickException(f"a chain failed: {drawn.first_error}")
+    return read_recording([folder], num_samples=1)
 
 
 def add_greedy(report: Report, drawn: Recording, greedy: Recording) -> None:
@@ -55,31 +51,23 @@ def add_greedy(report: Report, drawn: Recording, greedy: Recording) -> None:
 @benchmark("studies.embedded --store FOLDER")
 @click.option("--model", default="tinylm/target", show_default=True, help="Embedded model.")
 @size("--num_problems", 300, quick=8, help="Problems whose chains are looked at.", least=5)
-@size("--num_voted", 100, quick=8, help="Problems of votes.", least=5)
 @size("--max_tokens", 1200, quick=200, help="Of a chain.")
 @stored
-def main(report: Report, model: str, num_problems: int, num_voted: int, max_tokens: int, store: Path | None) -> None:
-    """What `tune` finds on the embedded model."""
-    shared = (f"workers.generation.args.model={model}", f"seed={report.seed}", f"dataset.seed={report.seed}")
-    chains = (*shared, f"dataset.num_samples={num_problems}", f"controller.args.max_tokens={max_tokens}")
-    sampling = "controller.args.generation_controller.args.sampling_params.max_tokens"
-    votes = (*shared, f"dataset.num_samples={num_voted}", f"{sampling}={max_tokens}")
+def main(report: Report, model: str, num_problems: int, max_tokens: int, store: Path | None) -> None:
+    """Stops and cuts on the embedded model."""
+    shared = [
+        f"workers.generation.args.model={model}",
+        f"seed={report.seed}",
+        f"dataset.seed={report.seed}",
+        f"dataset.num_samples={num_problems}",
+        f"controller.args.max_tokens={max_tokens}",
+    ]
+    ways = {DRAWN: shared, GREEDY: [*shared, "controller.args.sampling_params.temperature=0"]}
     with tempfile.TemporaryDirectory() as folder:
-        root = store or Path(folder)
-        looks = {
-            way: recorded(
-                root / way,
-                "configs:dynasor_cot",
-                (*chains, *(["controller.args.sampling_params.temperature=0"] if way == GREEDY else [])),
-                1,
-            )
-            for way in (DRAWN, GREEDY)
-        }
-        voted = recorded(root / "votes", "configs:majority_vote", votes, NUM_SAMPLES)
-    for way, recording in looks.items():
+        found = {way: recorded((store or Path(folder)) / way, overrides) for way, overrides in ways.items()}
+    for way, recording in found.items():
         add_stops(report, way, recording)
-    add_greedy(report, looks[DRAWN], looks[GREEDY])
-    add_votes(report, "votes", voted)
+    add_greedy(report, found[DRAWN], found[GREEDY])
 
 
 if __name__ == "__main__":

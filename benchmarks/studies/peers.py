@@ -184,7 +184,12 @@ def add_votes(report: Report, votes: Mapping[str, Sequence[Voted]]) -> None:
 
 
 @benchmark("studies.peers --its_hub_python ITS/bin/python --store FOLDER")
-@click.option("--its_hub_python", type=click.Path(exists=True, path_type=Path), help="Python that has its_hub.")
+@click.option(
+    "--its_hub_python",
+    type=click.Path(exists=True, path_type=Path),
+    envvar="SCAFFOLDING_ITS_HUB_PYTHON",
+    help="Python that has its_hub.",
+)
 @click.option("--model", default="tinylm/target", show_default=True, help="Embedded model.")
 @size("--num_problems", 400, quick=4, help="Problems.", least=2)
 @size("--num_tuned", 100, quick=6, help="Other problems, on which a rule is chosen.", least=5)
