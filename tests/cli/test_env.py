@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import json
 import os
 from pathlib import Path
@@ -62,6 +63,17 @@ def test_an_extra_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     found = json.loads(told("--json"))
     assert found["extras"] == {"hf": ["gone"], "openai": []}
     assert found["packages"]["here"] == "1.0"
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_it_says_whether_the_kernel_was_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_built: bool) -> None:
+    folder = tmp_path / "workers" / "huggingface"
+    folder.mkdir(parents=True)
+    (folder / f"_block_attention.abi3.{'so' if is_built else 'c'}").touch()
+    spec = importlib.machinery.ModuleSpec("scaffolding_ext", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
+    assert bug_report.environment()["package"]["kernel"] is is_built
 
 
 def test_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

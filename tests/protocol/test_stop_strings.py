@@ -51,6 +51,14 @@ def test_pieces_end_where_the_whole_text_does(text: str, strings: tuple[str, ...
     assert text[: matcher.start] == stops.cut(text) == first_end(text, strings)
 
 
+@pytest.mark.parametrize(("text", "num_undecided"), [("so EN", 2), ("so ENOF", 1), ("so ENx", 0), ("so E", 1)])
+def test_what_may_become_a_stop_string_is_undecided(text: str, num_undecided: int) -> None:
+    stops = StopStrings(("END", "FIN"))
+    matcher = stops.matcher()
+    assert (matcher.feed(text), matcher.num_undecided) == (False, num_undecided)
+    assert stops.certain(text) == text[: len(text) - num_undecided]
+
+
 @given(TEXTS, TEXTS, STOPS)
 def test_what_is_certain_begins_every_longer_text(text: str, more: str, strings: tuple[str, ...]) -> None:
     stops = StopStrings(strings)
