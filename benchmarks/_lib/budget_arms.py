@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks._lib.budget_types import ANSWER_TOKENS, DRAWN, Seconds, hosted, questions
-from benchmarks._lib.served_queue import Served, poisson, serve
+from benchmarks._lib.budget_types import ANSWER_TOKENS, DRAWN, Seconds, questions
+from benchmarks._lib.served_queue import Served, hosted, poisson, serve
 from scaffolding_ext import BudgetForcingController, HuggingFaceWorker, Prompting, QueueAwareBudgetController
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand

@@ -7,15 +7,15 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from scaffolding_ext import BudgetForcingController, HuggingFaceWorker, Prompting, ScaffoldingLlm
+from benchmarks._lib.served_queue import hosted
+from scaffolding_ext import BudgetForcingController, HuggingFaceWorker, Prompting
 from scaffolding_ext.cli.main import main as scaffolding_ext
-from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.evaluation.calibrate.budget_sweep import Swept
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
@@ -100,13 +100,3 @@ def timed(worker: HuggingFaceWorker, prompting: Prompting, rounds: int, seed: in
     beyond = (took - at_once)[thought > 0].sum()
     a_token = float(beyond / thought.sum())
     return Seconds(at_once, a_token, float(np.sqrt(np.mean((took / (at_once + a_token * thought) - 1) ** 2))))
-
-
-@contextlib.contextmanager
-def hosted(
-    controller: BaseController, worker: HuggingFaceWorker, prompting: Prompting, at_once: int, seed: int
-) -> Iterator[ScaffoldingLlm]:
-    """A host on the worker, which stays."""
-    controller.prompting = prompting
-    with ScaffoldingLlm(controller, {"generation": worker}, seed=seed, max_parallel_requests=at_once) as llm:
-        yield llm

@@ -26,6 +26,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks._lib.budget_gains import blocks_of
 from benchmarks._lib.command import benchmark, progress, size, stored
 from benchmarks._lib.report import Report
 from benchmarks._lib.served_queue import Served, hosted, poisson, serve
@@ -54,7 +55,6 @@ from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 
 PLACES = 16
 LOOK_EVERY = 32
-BLOCK = 20  # arrivals that are drawn together
 CROWD = 6  # chains a place that come at once
 SERVED_SEED, ALONE_SEED, FULL_SEED = 1000, 2000, 3000  # of questions, beside those of the recording
 CHAIN = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.7, "max_tokens": 512}}}
@@ -142,19 +142,17 @@ def served(engine: Engine, plans: Mapping[str, Any], arrival_rate: float, second
     return arms
 
 
-def blocks_of(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
-    """The block of each arrival; no block lies in two seeds."""
-    parts, first = [], 0
-    for number in sizes:
-        parts.append(first + np.arange(number) // max(1, min(BLOCK, number // 2)))
-        first = int(parts[-1][-1]) + 1
-    return np.concatenate(parts)
+def study_plans(report: Report, name: str, plans: Mapping[str, Any], alpha: float) -> None:
+    """What the simulation says of every plan, each question under what the others chose."""
+    for family, plan in plans.items():
+        for key in ("accuracy", "seconds", "formula"):
+            report.figure(f"{name}, {family}, simulated: {key}", plan[key])
+        told = 100 * (plan["accuracy"] - plan["seconds"] / alpha)
+        report.figure(f"{name}, {family}, simulated: objective, points", told)
 
 
-def study_load(
-    report: Report, name: str, plans: Mapping[str, Any], runs: Mapping[int, Mapping[str, Any]], alpha: float
-) -> None:
-    """Every arm at one load, and the joint plan over the two others."""
+def study_load(report: Report, name: str, runs: Mapping[int, Mapping[str, Any]], alpha: float) -> None:
+    """Every served arm at one load, and the joint plan over the two others."""
     sizes = [len(arms[TOGETHER]["correct"]) for arms in runs.values()]
     blocks, ends, objective = blocks_of(sizes), np.cumsum(sizes)[:-1], {}
     for family in FAMILIES:
@@ -166,11 +164,6 @@ def study_load(
         report.difference(f"{name}, {family}: system time", seconds, questions=blocks)
         report.figure(f"{name}, {family}: p90 of system time", float(np.percentile(seconds, 90)))
         report.difference(f"{name}, {family}: objective, points", objective[family], questions=blocks)
-        plan = plans[family]
-        for key in ("accuracy", "seconds", "formula"):
-            report.figure(f"{name}, {family}, simulated: {key}", plan[key])
-        told = 100 * (plan["accuracy"] - plan["seconds"] / alpha)
-        report.figure(f"{name}, {family}, simulated: objective, points", told)
     for other in (SINGLE, BUDGETS):
         gain = report.difference(f"{name}: over {other}, points", objective[TOGETHER], objective[other], blocks)
         report.bar(f"{name}: over {other}, lower end", gain.low, ">", 0)
@@ -192,7 +185,7 @@ def study_load(
     show_default=True,
     help="Share of the capacity that one whole chain a question would use.",
 )
-@size("--num_seeds", 5, quick=1, help="From --seed on.")
+@size("--num_seeds", 5, quick=1, help="From --seed on; 0 serves nothing: plans are simulated alone.", least=0)
 @size("--num_questions", 150, quick=40, help="That are recorded.")
 @size("--num_samples", 8, quick=3, help="Of each question that is recorded.", least=2)
 @size("--num_alone", 12, quick=6, help="Chains that are timed alone.", least=2)
@@ -250,7 +243,9 @@ def main(
         for load in loads:
             name = f"load {load:g}"
             report.figure(f"{name}: arrivals a second", rates[load])
-            study_load(report, name, plans[load], runs[load], alpha)
+            study_plans(report, name, plans[load], alpha)
+            if num_seeds:
+                study_load(report, name, runs[load], alpha)
 
 
 if __name__ == "__main__":

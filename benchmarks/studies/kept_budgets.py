@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import click
 
-from benchmarks._lib.budget_types import ANSWER_TOKENS, AT_ONCE, DRAWN, hosted
+from benchmarks._lib.budget_types import ANSWER_TOKENS, AT_ONCE, DRAWN
 from benchmarks._lib.command import benchmark, size
 from benchmarks._lib.report import Report
+from benchmarks._lib.served_queue import hosted
 from scaffolding_ext import BudgetForcingController, HuggingFaceWorker, Prompting
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.request.results import ScaffoldingResult
