@@ -104,6 +104,7 @@ STUDIES: Mapping[str, Study] = {
     "judge_quality_greedy": Study("studies.judge_quality --only beam --auc 1 --width 4", 3, stores=True),
     "search": Study("studies.search", 30, stores=True),
     "search_widths": Study("studies.search --part widths --num_questions 100", 20, stores=True),
+    "search_effort": Study("studies.search_effort", 20, stores=True, draws=True),
     "kv_sharing": Study("studies.kv_sharing --num_prefixes 5 --num_fitted 8", 20, stores=True, draws=True),
     "sharing_probe": Study("studies.sharing_probe", 5),
     "huggingface_worker": Study("engines.huggingface_worker --repetitions 3 --num_chains 128 --max_chain_len 768", 20),

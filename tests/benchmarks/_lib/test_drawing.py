@@ -20,6 +20,7 @@ from benchmarks.studies import (
     phrasings,
     real,
     scheduling,
+    search_effort,
 )
 from scaffolding_ext.stats.intervals import Estimate
 
@@ -33,6 +34,7 @@ DRAWN: dict[str, Callable[[Any, Path], None]] = {
     "scheduling_live": scheduling.plot,
     "judge_quality": judge_quality.plot,
     "kv_sharing": kv_sharing.plot,
+    "search_effort": search_effort.plot,
     "conformal_timing": lambda figures, path: timing_figures.plot(figures, path, "chains"),
     "real_votes": real.plot,
     "phrasings": phrasings.plot,
