@@ -148,8 +148,7 @@ class BaseController(Controller):
     def bind(self, workers: Mapping[Any, Worker]) -> None:
         """Tell the controller and its sub-controllers what their workers can do; replaces an earlier `bind`.
 
-        Our host binds its own clone of the controller that it is given; under upstream's host call it once, before the
-        host is built. Clones that were made earlier keep what they know.
+        Our host binds its own clone; under upstream's host call it once, before the host is built.
 
         Args:
             workers: Worker by tag; keys are members of any enum, or plain values: equal values are the same tag.

@@ -42,9 +42,8 @@ def entropy_certaindex(classes: Sequence[int], min_answers: int = MIN_ANSWERS) -
     Reference: Certaindex, section on multi-path algorithms: semantic entropy of the answer clusters, normalised by log
         n.
 
-    Deviation: n = 1 is 0 / 0 in the paper. It is 0 here, so that no threshold stops a vote on its first sample. Samples
-        without an answer are left out, as the vote leaves them out: n counts the answers. The paper does not say what
-        two equal answers among many samples without one are worth; here it is 0.
+    Deviation: n = 1 is 0 / 0 in the paper; it is 0 here, so that no threshold stops a vote on its first sample. Samples
+    without an answer are left out: n counts the answers.
     """
     counts = Counter(number for number in classes if number != -1)
     num_answers = counts.total()

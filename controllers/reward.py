@@ -1,8 +1,6 @@
 """P(yes) of texts, and scores of finished samples by it.
 
-A reward controller's `process` takes finished tasks and leaves one score a task in `scores`, as upstream's do; `score`
-asks any of them, and `prepare` has the samples bring what it reads. `ask_verdicts` is for any controller: the worker
-verifies natively, or generates one token for each text.
+A reward controller's `process` leaves one score a task in `scores`, as upstream's do; `score` asks any of them.
 """
 
 from __future__ import annotations
@@ -54,13 +52,11 @@ def score(controller: Controller, tasks: list[GenerationTask]) -> ControllerGene
 class RewardController(BaseController):
     """Scores each solution by P(yes): how likely the model is to call it correct.
 
-    A worker that serves upstream's `RewardTask` (a reward model) gets such a task, and leaves the score in the task's
-    `custom_output_params["reward"]`. Any other worker is asked for a verdict: natively where it serves `VerifyTask`,
-    else by one generated token with the log-probabilities of the likeliest tokens.
+    A worker that serves upstream's `RewardTask` leaves the score in `custom_output_params["reward"]`. Any other is
+    asked for a verdict, natively (`VerifyTask`) or by one generated token.
 
-    One token can hold a verdict where an answer is easier to check than to find. Where a check derives the answer
-    again, have the model write the check: with `checks` it writes one first, and is asked for its verdict where the
-    check ends. All these tokens count as verification.
+    With `checks` the model writes a check first, where a check derives the answer again. All these tokens count as
+    verification.
 
     Args:
         verdict: Text behind the solution that asks for the verdict; None takes that of the model's prompt family,

@@ -1,8 +1,6 @@
 """The contract of every rule that decides when enough is known: of a chain, a vote, a search or a draft.
 
-Each rule stays with its algorithm, which says how the rule is asked and what it answers. What stands here is what a
-trial needs of all of them: what a rule looks at, which settings it wants tried, and what it learns of requests that
-have ended.
+Each rule stays with its algorithm. What stands here is what a trial needs of all of them.
 """
 
 from __future__ import annotations

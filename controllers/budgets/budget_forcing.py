@@ -29,8 +29,8 @@ class BudgetForcingController(BaseController):
     """Lets a chain think for at most `thinking_tokens`, then closes its thinking by force and asks for the answer.
 
     A chain that closes its thinking earlier finishes its answer within `max_answer_tokens`; where the budget is exact,
-    it has to think on. Where the answer's box is not closed in time, the answer is its first line, or else the last one
-    in the thinking. There is no answer only where the model writes nothing and the thinking has none.
+    it thinks on. Where the box is not closed in time, the answer is its first line, or else the last one in the
+    thinking.
 
     Args:
         thinking_tokens: Tokens after which thinking is closed; at 0 the model answers at once.

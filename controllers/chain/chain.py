@@ -51,8 +51,8 @@ class Prefix(NamedTuple):
 class Chain(ABC):
     """One chain of thought on a prompt.
 
-    A chain is read at token positions alone. Its prefix, its text and its end depend on how far it was told to grow,
-    never on how much a worker has generated in the meantime. Tokens beyond that position only count as discarded.
+    A chain is read at token positions alone: its prefix, text and end depend on how far it was told to grow, never on
+    how much has arrived. Tokens beyond only count as discarded.
 
     Attributes:
         runs_on: Whether the worker goes on with the chain while nothing of it is yielded.
@@ -212,9 +212,8 @@ _SPLIT = "\ufffd"  # what a decoder writes for a part of a character
 class ChunkText:
     """Text that grows piece by piece.
 
-    A worker decodes each chunk by itself. So it loses a character whose tokens lie in two chunks, and it does not see a
-    stop string that lies in two chunks. Where the running request has the worker's tokenizer, token ids are decoded
-    again in the context of those before, each a bounded number of times.
+    A worker decodes each chunk by itself, and loses a character or a stop string that lies in two chunks. By the
+    worker's tokenizer, ids are decoded again in the context of those before.
 
     Attributes:
         text: The text so far; an incomplete character is left out until it is whole.

@@ -31,10 +31,9 @@ def conclude(
 ) -> ControllerGenerator:
     """Work to `yield from` that ends the request with the chain as it stands; a chain that goes on is left.
 
-    The output is the chain, where it has an answer of its own: in its end, or behind its closed thinking. Elsewhere
-    thinking is closed, where it is open, and the answer is asked for. An answer counts then whose box is not closed; it
-    ends with its line. Where the model says nothing, the last answer that the chain names counts. A chunk that its
-    budget ended stays open, for the writer that goes on with it.
+    The output is the chain, where it has an answer of its own. Elsewhere thinking is closed and the answer is asked
+    for; where the model says nothing, the last answer that the chain names counts. A chunk that its budget ended stays
+    open.
 
     Args:
         exit_reason: Why a chain that goes on is left. One that ended by itself exits with `"end"`, one that its budget

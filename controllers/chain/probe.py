@@ -25,8 +25,8 @@ _START = Prefix(0, "", [], [])
 class Probe(NamedTuple):
     """A look at an unfinished chain: all that a stopping rule sees of it there.
 
-    A look is data: `row_of` makes JSON of it, and `probes_of` makes a look of that JSON. So a rule decides on recorded
-    chains as on running ones. An attribute is None where the rule does not need it (`Needs`).
+    A look is data (`row_of`, `probes_of`), so a rule decides on recorded chains as on running ones. An attribute is
+    None where the rule does not need it.
 
     Attributes:
         prefix: The chain as it stood: its tokens, their text, and their log-probabilities where the chain's sampling
@@ -34,10 +34,8 @@ class Probe(NamedTuple):
         answer: The answer that it gave when it was asked; None where it gave none, or was not asked.
         answer_class: Number of the class of equal answers among the chain's probes, in order of first appearance; -1
             for no answer.
-        response: All that the chain responded; None where it was not asked.
         is_part: Whether the answer is its first token alone, and may go on.
         answer_logprobs: Log-probability of each token of the response, up to the one that closes the box.
-        entropy: Of the token behind closed thinking.
     """
 
     prefix: Prefix

@@ -29,8 +29,7 @@ class RecordChainController(BaseController):
     """Records the chains of a controller that stops them: at every look the probed and the forced answer.
 
     The trace has an event `recording` (version, tokens of the prompt and of the suffixes), and an event `look` a look:
-    what `chain.probe.row_of` tells, the forced answer, and the tokens of both answers. The first token of the forced
-    answer tells the entropy behind closed thinking.
+    what `chain.probe.row_of` tells, the forced answer, and the tokens of both answers.
 
     Args:
         generation_controller: Whose chains and probes are recorded. Its rule stops nothing, and its schedule is not

@@ -23,13 +23,11 @@ _MOST_LATE = 2  # streams that the worker ends early; behind them the chain grow
 class StreamChain(Chain):
     """One uninterrupted streaming generation: no token of the chain is prefilled twice.
 
-    Where the running request has the worker's tokenizer, the text is cut at the position asked for. One token more is
-    awaited there, so that an end at that position is known. Without the tokenizer, the text of a worker that writes
-    more than it was asked for cannot be cut, and the trace says so.
+    The text is cut at the position asked for, by the worker's tokenizer. One token more is awaited there, so that an
+    end at that position is known. Without the tokenizer the text cannot be cut, and the trace says so.
 
-    What the chain saves must not depend on how busy the worker is. So the stream may run `max_lead` tokens ahead of the
-    position asked for, and no further. A worker that cannot pause it there ends it. The chain then goes on in another
-    stream, behind what has arrived; where that happens twice, it grows in chunks from then on.
+    The stream may run `max_lead` tokens ahead of the position asked for. A worker that cannot pause it there ends it;
+    the chain then goes on in another stream, and after two such ends in chunks.
 
     Args:
         max_lead: Tokens that it may be ahead of the position asked for; None takes as many as it was last asked to

@@ -12,9 +12,9 @@ _NUM_CELLS = 1024  # of [0, 1]: what regret keeps of the p-values
 class AdaptiveLevel:
     """The level of the next decision, stepped by the error of the last one.
 
-    `level += step_len * (alpha - fired)`: a decision that fired lowers it, one that did not raises it. Whatever the
-    scores do, after n decisions the realised rate is within `rate_bound` of `alpha`. The level may leave [0, 1]. Below
-    0 nothing fires and above 1 everything does, which brings the level back. The memory that it takes does not grow.
+    `level += step_len * (alpha - fired)`. After n decisions the realised rate is within `rate_bound` of `alpha`,
+    whatever the scores are. The level may leave [0, 1]: below 0 nothing fires, above 1 everything does, which brings it
+    back.
 
     Args:
         alpha: Rate to keep, in (0, 1).

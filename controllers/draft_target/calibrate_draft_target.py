@@ -1,8 +1,7 @@
 """Collects the scores of calibration chains, all questions turn by turn, in one request.
 
-Scores of a turn are exchangeable with the score of a new chain at that turn only if all these chains lived under the
-same rule before. So all chains are scored before any goes on. Each is then ranked among the others, as a new chain will
-be ranked among them, and is taken over where its p-value says so.
+All chains of a turn are scored before any goes on. Each is ranked among the others, as a new chain will be, and is
+taken over where its p-value says so: then all chains of a turn lived under the same rule.
 """
 
 from __future__ import annotations
@@ -46,12 +45,7 @@ class CalibratingRule(ConformalRule):
 
 
 class CalibrateDraftTargetController(BaseController):
-    """Runs the chains of many questions in step and records their scores.
-
-    Args:
-        controller: Controller whose chains are calibrated, at its rule's level; its own calibration is not used.
-        num_turns: Turns to calibrate; None takes the controller's `max_turns`.
-    """
+    """Runs the chains of many questions in step and records their scores."""
 
     required_tags: tuple[WorkerTag, ...] = ()
 

@@ -60,7 +60,6 @@ class LevelScores(_Frozen):
 
     Attributes:
         num_target_tokens: Tokens that the target wrote in them; None in files that do not say, like the next.
-        ledger: All their tokens, as `Ledger.to_json` gives them.
     """
 
     alpha: float
@@ -80,7 +79,6 @@ class ConformalCalibration(CalibrationFile):
 
     Attributes:
         source: `"online"` where the questions are those at hand, `"held_out"` where they are others.
-        questions: A fingerprint of each question's prompt as the models read it, sorted.
     """
 
     command: ClassVar = "calibrate conformal"

@@ -32,10 +32,8 @@ class DraftTargetChain:
     token at the border of two chunks is one that the model knows.
 
     Args:
-        index: Its number; where the prompt's task brings a seed, each chain derives its own.
         score: Nonconformity of a chunk; None has no chunk scored.
         keeps_rejected: Whether a rejected chunk stays and the target goes on behind it; else it is written anew.
-        variety: Sees to it that this chain and others differ; None where there is no other.
 
     Attributes:
         score: Its nonconformity; None where nothing was written, or chunks are not scored.

@@ -296,7 +296,7 @@ class EqualChains:
 class TargetLikelihood:
     """A chain weighs the geometric mean, over its drafted chunks, of what the target gives their tokens.
 
-    Chunks count alike, whatever their length; chunks that were taken over do not count. A chain without one weighs 1.
+    A chain without a drafted chunk weighs 1.
     """
 
     def __call__(self, chain: DraftTargetChain) -> float:

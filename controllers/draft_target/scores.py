@@ -88,8 +88,8 @@ Pool = Literal["per_turn", "first_turn"]  # whose scores a chunk is ranked among
 class PoolKey(NamedTuple):
     """What chunks must have in common for their scores to share a pool.
 
-    A chunk of turn t is exchangeable only with chunks of turn t whose chains lived through the same decisions before:
-    the same level and the same policy after a rejection. Before the first turn nothing has been decided.
+    A chunk of turn t is exchangeable only with chunks of turn t whose chains lived through the same decisions. Before
+    the first turn nothing has been decided.
 
     Attributes:
         alpha: Level of the decisions before it; None on turn 0.

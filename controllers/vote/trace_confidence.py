@@ -22,10 +22,6 @@ Aggregate = Literal["mean", "tail", "lowest_group", "bottom_10"]
 def token_confidence(step: Mapping[int, Any], top_k: int) -> float:
     """The negative mean of the k highest log-probabilities that are reported at a position, in nats.
 
-    Args:
-        step: The reported tokens by id, at least one, each with a `logprob`.
-        top_k: How many count; all of them where fewer are reported.
-
     Reference: DeepConf, section 3.
     """
     highest = highest_logprobs(step, top_k)
@@ -46,8 +42,6 @@ def trace_confidence(
 def position_confidences(top_logprobs: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """The confidence of each position of a trace: the negative mean of the log-probabilities of its k likeliest tokens.
 
-    The more the model favours one token, the less likely the others, and the higher it is.
-
     Args:
         top_logprobs: Natural logs, at most 0, shape [num_tokens, k], at least one token.
 
@@ -67,7 +61,6 @@ def confidence_of_positions(
     Args:
         aggregate: `"mean"` over all positions, `"tail"` over the last `group_size`, `"lowest_group"` of all groups, or
             `"bottom_10"`, the mean of the lowest tenth of them.
-        group_size: Positions in a group; a shorter trace is one group.
 
     Returns:
         The confidence in nats, at least 0.
@@ -110,7 +103,6 @@ def warm_up_threshold(lowest: Sequence[float], keep_share: float) -> float:
     """The confidence below which a trace is stopped: the (1 - keep_share) quantile of the warm-up's lowest groups.
 
     Args:
-        lowest: Lowest group confidence of each trace of the warm-up, in nats, at least one.
         keep_share: eta as a share, in (0, 1]: about this share of the warm-up would have gone on to its end.
 
     Reference: DeepConf, section on online thinking.

@@ -6,8 +6,7 @@ rho = lambda E[S], a question is in the system for E[S] + lambda E[S²] / (2 (1 
 
     J(l) = alpha sum_k pi_k p_k(l_k) - E[T](l).
 
-J is strictly concave where rho < 1, if every A is above 0: the second derivative of E[T] along x is, with y = c x,
-lambda/(1-rho) (E[y²] - E[ty]²/m) + lambda/((1-rho) m) (E[ty] + lambda m E[y]/(1-rho))², m = E[t²], both at least 0.
+J is strictly concave where rho < 1, if every A is above 0.
 """
 
 from __future__ import annotations

@@ -54,9 +54,9 @@ class Queue:
     def mean_time(self, arrival_rate: float, of: Moments) -> Floats:
         """Mean seconds in the system, waiting and service; infinite where work arrives faster than it is done.
 
-        With one place the formula is Pollaczek-Khinchine's, which is exact. With more it is that of exponential
-        services (a birth-death chain), whose waiting in line is scaled by (1 + C²) / 2; C is the coefficient of
-        variation. It is exact for exponential services, and where nobody waits and all share alike.
+        With one place the formula is Pollaczek-Khinchine's, which is exact. With more it is a birth-death chain, whose
+        waiting in line is scaled by (1 + C²) / 2, C the coefficient of variation: exact for exponential services, and
+        where nobody waits.
 
         A question of several requests takes `first / path` places on average, for as long as it is served. Then the
         formula is an approximation.

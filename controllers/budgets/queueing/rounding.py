@@ -66,9 +66,8 @@ def lower_bound(mix: Mix, budgets: Floats) -> Floats:
     """A value of J that no rounding of budgets falls below; not a number where rounding up might not be served.
 
     Accuracy is that of one token less. With c the largest of the types' seconds a token, rounding up adds at most c to
-    E[S], and at most 2 c E[S] + c^2 to E[S^2]. The last term, -E[S], leaves out the c that rounding up adds to the
-    service itself. The 2 c in the numerator makes up for it: the bound's time in the system is longer than that of any
-    rounding, by at least lambda c^2 / (2 (1 - lambda (E[S] + c))).
+    E[S], and at most 2 c E[S] + c^2 to E[S^2]. The last term, -E[S], leaves out that c; the 2 c in the numerator makes
+    up for it.
 
     Args:
         mix: The types.

@@ -72,12 +72,8 @@ def maximised(
 def lbfgs(mix: Mix, start: Floats, max_rounds: int = 20) -> Floats:
     """scipy's L-BFGS-B, and one step of Newton's behind it, which brings the last digits.
 
-    It starts behind some steps of the paper's fixed point, which come near the optimum in a tenth of the time. Where
-    the line search ends at the edge of what can be served, another round goes on from there, with budgets measured
-    anew.
-
-    Args:
-        max_rounds: After so many rounds it ends where it is.
+    It starts behind some steps of the paper's fixed point. Where the line search ends at the edge of what can be
+    served, another round goes on from there.
     """
     budgets = fixed_point(mix, start, _FIRST_STEPS)
     for _ in range(max_rounds):

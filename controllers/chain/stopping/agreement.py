@@ -104,8 +104,7 @@ class TotalVariation(StoppingRule):
 def has_stabilised(classes: Sequence[int], window: int, tolerance: float) -> bool:
     """Whether the mixtures of the last k and of the last k - 1 probes are close to those before them.
 
-    A mixture of `size` probes is compared with those that end 1 to `size` probes earlier, for both sizes. Mixtures of k
-    probes alone could not tell a settled chain from one whose answers go round (A B C A B C has one mixture of three).
+    Mixtures of k probes alone could not tell a settled chain from one whose answers go round (A B C A B C).
 
     Args:
         classes: Class of each probe's answer in order, shape [num_probes]; -1 (no answer) is a class like others.

@@ -1,8 +1,7 @@
 """The contract of stopping rules: what a rule needs, what it sees, and what it decides.
 
-A controller asks its rule after every look, while thinking is open. All requests of a controller share the rule, so it
-keeps nothing of a request. What it sees is data (`chain.probe.Probe`): on recorded looks (`chain.probe.row_of`) `stop`
-decides as it did on the running chain.
+A controller asks its rule after every look, while thinking is open. What a rule sees is data (`chain.probe.Probe`): on
+recorded looks it decides as on the running chain.
 """
 
 from __future__ import annotations

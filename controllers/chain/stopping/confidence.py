@@ -51,8 +51,7 @@ class AnswerConfidence(StoppingRule):
 class ChainCertainty(StoppingRule):
     """The model is certain of what it writes: the geometric mean of the last `window` tokens' probabilities is high.
 
-    The chain's own log-probabilities decide, and it is asked nothing: a look costs no token, and the answer is asked
-    for once, at the stop.
+    The chain is asked nothing: a look costs no token.
 
     Reference: the mean log-probability of a group of tokens is the confidence of Fu et al., "Deep Think with
     Confidence" (DeepConf), arXiv 2508.15260, which stops a trace where it is low.

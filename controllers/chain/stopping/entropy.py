@@ -15,8 +15,8 @@ from scaffolding_ext.errors import ConfigError
 class EntropyAfterThinking(StoppingRule):
     """The entropy of the token behind closed thinking no longer moves (EAT).
 
-    At each look thinking is closed in a suffix, and the distribution of one token is read: no answer is decoded. It
-    stops once the variance of that entropy's exponential moving average is at most `variance`, however high it is.
+    It stops once the variance of the entropy's exponential moving average is at most `variance`, however high it is. No
+    answer is decoded.
 
     Where the worker reports the log-probabilities of some tokens only, the entropy is a lower bound and the trace says
     so (`entropy_is_bound`, with the probability that is `missing`).

@@ -43,8 +43,7 @@ class Votes:
 class AllocationRule(DecisionRule[Votes]):
     """Decides when a vote has seen enough. Rules are frozen dataclasses: equal settings, equal decisions.
 
-    A subclass implements `_num_more`. Callers ask `num_more`, draw as many samples, append them, and ask again. A
-    setting that is an object can be given as plain data, too, as stack files and calibration files do.
+    Callers ask `num_more`, draw as many samples, and ask again. A setting that is an object can be given as plain data.
 
     Attributes:
         min_answers: Answers that a vote must have before the rule may stop it, for the trace; None where the rule
@@ -98,11 +97,7 @@ class Rival(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What a sequential rule decides on.
-
-    Attributes:
-        lead: Votes of the leader, by weight; 0 without any answer.
-    """
+    """What a sequential rule decides on."""
 
     lead: float
     rivals: tuple[Rival, ...]
@@ -144,9 +139,8 @@ def standing_of(votes: Votes) -> Standing:
 class SequentialRule(AllocationRule):
     """A rule that could stop after any sample.
 
-    It may draw in *leaps*. A leap is the fewest samples after which the rule could stop: it would stop if all of them
-    voted for the leader. A leap draws no sample that one-by-one sampling would have saved, if certainty only grows with
-    the leader's votes, and it needs far fewer rounds.
+    A *leap* is the fewest samples after which the rule could stop: it would stop if all of them voted for the leader.
+    It draws no sample that one-by-one sampling would have saved, if certainty only grows with the leader's votes.
 
     Args:
         leap: 0 draws one by one, 1 in leaps. Above 1 every batch but the first is so many leaps, which saves further

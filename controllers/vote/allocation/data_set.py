@@ -1,8 +1,6 @@
 """One budget of tokens for the votes of a whole data set: further samples go where the vote is least settled.
 
-The budget is spent in rounds. Each round is decided on all samples of the rounds before it, so that the order of
-spending depends on no time. A larger budget first buys what a smaller one buys. `spend` replays it on recorded samples,
-and `skyline` is what an oracle would buy of them.
+The budget is spent in rounds, each decided on all samples of the rounds before, so the order depends on no time.
 
 Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex", arXiv 2412.20993, section 3.3 and D.2.1:
 certain programs give their compute up to uncertain ones.

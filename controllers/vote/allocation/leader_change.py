@@ -1,9 +1,7 @@
 """Stop when the samples that are left cannot, or will probably not, change the winner of the full vote.
 
-Adaptive-Consistency asks whether the leader is the likeliest answer, as if the vote went on for ever. A vote of 16 asks
-less: whether the samples that are left would change its winner. The probability of a change has a closed form under a
-Polya urn (the next answer repeats a class in proportion to its votes, or is new). It falls with every sample drawn, and
-is 0 where curtailment stops.
+Adaptive-Consistency asks whether the leader is the likeliest answer of an endless vote. Here the samples that are left
+are asked for: the probability that they change the winner has a closed form under a Polya urn.
 """
 
 from __future__ import annotations

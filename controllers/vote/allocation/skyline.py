@@ -1,7 +1,6 @@
 """Curves from certaindex to samples, fitted on votes whose outcome is known: at one step, or again at every step.
 
-Curves that are fitted on the questions that test them are the paper's skylines: bounds that no policy without that
-knowledge reaches. Curves that are fitted on other questions are policies.
+Curves that are fitted on the questions that test them are the paper's skylines; those of other questions are policies.
 
 Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex", arXiv 2412.20993, curve-fitted policies.
 """
