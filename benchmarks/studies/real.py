@@ -13,6 +13,7 @@ questions. *loops*: chains that repeat themselves.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ from scaffolding_ext.evaluation.recordings.recording import Looks, RecordedQuest
 from scaffolding_ext.evaluation.run.jsonl import read_rows
 from scaffolding_ext.evaluation.trial.chains import Cut, Stopped, Whole
 from scaffolding_ext.evaluation.trial.choice import Cheapest, MostAccurate
+from scaffolding_ext.evaluation.trial.ended import Cost
 from scaffolding_ext.evaluation.trial.plays import PLAIN_VOTES, Trial
 from scaffolding_ext.evaluation.trial.space import Setting, labelled_votes, numbers_to_try
 from scaffolding_ext.evaluation.trial.vote_replay import Played
@@ -138,6 +140,22 @@ def add_row(report: Report, name: str, played: Played, trial: Trial) -> None:
     report.figure(f"{name}: rounds", float(played.rounds.mean()))
 
 
+def plain_vote_of(trial: Trial, tokens: float) -> Played:
+    """The plain vote that takes so many tokens: by lot one of the two next numbers of samples."""
+    played = [trial.play(Setting(Whole(), number)) for number in range(1, trial.recording.num_samples + 1)]
+    totals = np.array([each.costs["decoded"].sum() for each in played])
+    place = int(np.clip(np.searchsorted(totals, tokens), 1, len(totals) - 1))
+    share = float(np.clip((tokens - totals[place - 1]) / (totals[place] - totals[place - 1]), 0, 1))
+    fewer, more = played[place - 1], played[place]
+
+    def mixed(low: Any, high: Any) -> Any:
+        return (1 - share) * low + share * high
+
+    costs: dict[Cost, Any] = {"decoded": mixed(fewer.costs["decoded"], more.costs["decoded"])}
+    names = [field.name for field in dataclasses.fields(Played) if field.name != "costs"]
+    return Played(costs=costs, **{name: mixed(getattr(fewer, name), getattr(more, name)) for name in names})
+
+
 def add_votes(report: Report, name: str, recording: Recording) -> tuple[list[float], list[float]]:
     """Every row of one set; shares and losses (points) of the settings of `GRID`."""
     goal, num_samples = Cheapest(MAX_LOSS), recording.num_samples
@@ -156,10 +174,7 @@ def add_votes(report: Report, name: str, recording: Recording) -> tuple[list[flo
     for row, played in rows.items():
         add_row(report, f"{name}: {row}", played, trial)
     chosen = rows[TUNED]
-    as_many = trial.judged(
-        MostAccurate(float(chosen.costs["decoded"].sum() / trial.full.costs["decoded"].sum())),
-        {PLAIN_VOTES: trial.lists[PLAIN_VOTES]},
-    )
+    as_many = plain_vote_of(trial, float(chosen.costs["decoded"].sum()))
     add_row(report, f"{name}: plain vote of as many tokens", as_many, trial)
     report.difference(
         f"{name}: {TUNED} over a plain vote of as many tokens, points",

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from benchmarks._lib.stops import Ended, cut_of_as_many, fixed_cuts, judge, rules_of
-from benchmarks.studies.real import simulated_recording, votes_at_looks
+from benchmarks.studies.real import plain_vote_of, simulated_recording, votes_at_looks
 from scaffolding_ext.controllers.vote.voting import vote
-from scaffolding_ext.evaluation.trial.chains import Stopped
+from scaffolding_ext.evaluation.trial.chains import Stopped, Whole
+from scaffolding_ext.evaluation.trial.plays import Trial
+from scaffolding_ext.evaluation.trial.space import Setting
 
 
 def ended(tokens: float, num_right: int) -> Ended:
@@ -58,3 +60,12 @@ def test_a_plain_vote_at_a_look_is_the_vote_of_its_answers() -> None:
     for index, question in enumerate(recording.questions):
         last = [each.probes[-1].answer_class for each in question.looks or ()]
         assert found.plain[index, -1] == float(vote(last) == question.target)
+
+
+def test_a_plain_vote_takes_the_tokens_that_it_is_to_take() -> None:
+    trial = Trial(simulated_recording(10, np.random.default_rng(4), num_samples=6))
+    two, three = (trial.play(Setting(Whole(), number)) for number in (2, 3))
+    tokens = (two.costs["decoded"].sum() + three.costs["decoded"].sum()) / 2
+    found = plain_vote_of(trial, tokens)
+    assert found.costs["decoded"].sum() == pytest.approx(tokens)
+    assert found.right == pytest.approx((two.right + three.right) / 2)
