@@ -89,12 +89,13 @@ class _Running:
 
 
 class _Request:
-    __slots__ = ("index", "num_tokens", "program")
+    __slots__ = ("index", "is_running", "num_tokens", "program")
 
     def __init__(self, program: _Running, index: int, num_tokens: float) -> None:
         self.program = program
         self.index = index
         self.num_tokens = num_tokens
+        self.is_running = False
 
 
 class _Simulation:
@@ -136,12 +137,14 @@ class _Simulation:
                 rounds.append(self._arrive(num_come, now, due[num_come]))
                 num_come += 1
             for request in rounds[0] if len(rounds) == 1 else _by_turns(rounds):
-                line.add(request, self._policy.priority(request.program.progress))
+                if request.program.open.get(request.index) is request:  # its round may have ended at this very time
+                    line.add(request, self._policy.priority(request.program.progress))
             while line and engine.has_place:
                 request = line[0]
                 line.remove(request)
                 number = request.program.progress.number
                 self._begins[number] = min(self._begins[number], now)
+                request.is_running = True
                 engine.begin(request, request.num_tokens * self._seconds_per_token)
 
     def _arrive(self, number: int, now: float, due: float) -> list[_Request]:
@@ -165,7 +168,7 @@ class _Simulation:
         for request in program.open.values():
             if request in self._line:
                 self._line.remove(request)
-            else:
+            elif request.is_running:
                 left = self._engine.stop(request) / self._seconds_per_token
                 self._count(program, max(0.0, request.num_tokens - left))
         program.open.clear()

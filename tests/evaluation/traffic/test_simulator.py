@@ -10,7 +10,8 @@ from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.simulation import serve_in_batch
 from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
-from scaffolding_ext.evaluation.traffic.programs import RequestRound, RoundEnd, Work, vote_program
+from scaffolding_ext.controllers.vote.deadline import SampleTimes
+from scaffolding_ext.evaluation.traffic.programs import RequestRound, RoundEnd, Work, vote_in_time_program, vote_program
 from scaffolding_ext.evaluation.traffic.simulator import serve_programs
 from scaffolding_ext.registry import policies
 from scaffolding_ext.request.program import Progress, StepCounts
@@ -192,3 +193,31 @@ def test_a_round_ends_at_its_time_and_stops_what_runs_or_waits() -> None:
     assert served.departures.tolist() == [34, 37]  # the last chain of the first waits for the second program
     assert served.num_tokens.tolist() == [20 + 3, 11 + 3]
     assert served.begins.tolist() == [0, 20]
+
+
+def late(now: float, deadline: float) -> Work:
+    """Asks for a chain when its time is over, and then for one without an end."""
+    end: RoundEnd = yield RequestRound((50,), until=now)
+    yield RequestRound((3,))
+    return end
+
+
+def test_a_round_whose_time_is_over_ends_at_once_and_never_runs() -> None:
+    served = serve_programs([late], np.array([2.0]), Queue(1), 1.0)
+    assert (served.answers[0].now, served.answers[0].ended) == (2, ())
+    assert (served.departures.tolist(), served.num_tokens.tolist()) == ([5], [3])
+
+
+def test_a_vote_that_knows_its_deadline_is_its_rule_s_where_time_is_long_and_keeps_a_short_one() -> None:
+    rng = np.random.default_rng(4)
+    votes = [(rng.integers(0, 3, 16).tolist(), rng.integers(50, 300, 16).tolist()) for _ in range(30)]
+    arrivals = np.cumsum(rng.exponential(3000.0, len(votes)))
+    aware = [vote_in_time_program(LeaderChange(), *vote, SampleTimes(100.0)) for vote in votes]
+    plain = [vote_program(LeaderChange(), *vote) for vote in votes]
+    within = np.full(len(votes), 1e9)
+    far, own = (serve_programs(each, arrivals, Queue(16), 1.0, None, within) for each in (aware, plain))
+    np.testing.assert_allclose(far.departures, own.departures)
+    near = serve_programs(aware, arrivals, Queue(16), 1.0, None, np.full(len(votes), 310.0))
+    assert (near.departures - arrivals <= 310.0).all()
+    assert all(near.answers)
+    assert (own.departures - arrivals > 310.0).any()
