@@ -224,11 +224,8 @@ def model_options(command: F) -> F:
     return with_model  # type: ignore[return-value]
 
 
-_QUIET_SECONDS = 2.0
-
-
 def started(config: StackConfig, timeout: float | None) -> ScaffoldingLlm:
-    """Build a stack within a time; if a server keeps it waiting, standard error says which.
+    """Build a stack within a time.
 
     Raises:
         RequestTimeoutError: The workers are not ready in time.
@@ -246,11 +243,7 @@ def started(config: StackConfig, timeout: float | None) -> ScaffoldingLlm:
 
     threading.Thread(target=build, name="start", daemon=True).start()  # a daemon: the program ends without it
     servers = ", ".join(str(worker.args["base_url"]) for worker in config.workers.values() if "base_url" in worker.args)
-    quiet = _QUIET_SECONDS if timeout is None else min(_QUIET_SECONDS, timeout)
-    done, _ = wait([building], quiet)
-    if not done and servers:
-        click.echo(f"asking {servers} ...", err=True)
-    done, _ = wait([building], None if timeout is None else timeout - quiet)
+    done, _ = wait([building], timeout)
     if not done:
         what = f"the server at {servers} did not answer" if servers else "the workers did not start"
         raise RequestTimeoutError(f"{what} within {timeout:g} s: look whether it runs, or give a longer --timeout")
