@@ -36,9 +36,13 @@ class Roofline(NamedTuple):
     error: float
 
     def compute_share(self, num_steps: float, num_decoded: float, num_read: float) -> float:
-        """Share of the busy time that grows with the tokens; the rest is what the steps cost whatever their tokens."""
+        """Share of the busy time that grows with the tokens; the rest is what the steps cost whatever their tokens.
+
+        0 of an engine that did nothing.
+        """
         compute = self.decode_s * num_decoded + self.read_s * num_read
-        return compute / (compute + self.step_s * num_steps)
+        all_s = compute + self.step_s * num_steps
+        return compute / all_s if all_s else 0.0
 
     def seconds(self, num_steps: float, num_decoded: float, num_read: float) -> float:
         """Busy time that the fit expects."""

@@ -189,7 +189,7 @@ class Study:
         waiting = np.array([sum(c.seconds_waited for c in one.chunks) + sum(one.waited) for one in timed])
         for tag, line in lines.items():
             busy = np.array([one.busy[tag].seconds for one in timed])
-            if not busy.sum():  # the target alone has no draft
+            if not any(one.busy[tag].num_steps for one in timed):  # the target alone has no draft
                 continue
             shares = np.array([line.compute_share(*one.busy[tag][1:]) for one in timed])
             idle = np.array([one.seconds for one in timed]) - busy
