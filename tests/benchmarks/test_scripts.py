@@ -50,6 +50,7 @@ EXTRA = {
     ),
     "engines.huggingface_precision": ("--kv_cache_dtype", "float16", "--num_prompts", "8", "--model", "tinylm/draft"),
     "engines.eviction": ("--model", "tinylm/draft"),
+    "studies.live_replay": ("--model", "tinylm/draft"),
     "studies.load": ("--model", "tinylm/draft", "--load", "1", "--load", "8"),
     "studies.phrasings": ("--model", "tinylm/draft"),
     "studies.scheduling": ("--num_programs", "200", "--num_rate_programs", "80", "--model", "tinylm/draft"),
