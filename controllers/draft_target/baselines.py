@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values
-from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
+from scaffolding_ext.controllers.draft_target.take_over import SHARES, Decision, TakeOverRule
 from scaffolding_ext.controllers.prompting import encode
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
@@ -33,6 +34,10 @@ class Coin(TakeOverRule):
         scores: Whether the target scores the chunks all the same: what a rule costs that does not look at them.
     """
 
+    @classmethod
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"coin": [{"rate": share} for share in SHARES]}
+
     def __init__(self, rate: float = 0.4, scores: bool = False) -> None:
         self.rate = require.number("rate", rate, least=0, most=1)
         self.scores_chunks = scores
@@ -48,6 +53,10 @@ class Ranking(TakeOverRule):
     Args:
         alpha: The share. Where it is no whole number of chunks, chance decides on one of them.
     """
+
+    @classmethod
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"ranking": [{"alpha": share} for share in SHARES]}
 
     def __init__(self, alpha: float = 0.4) -> None:
         self.alpha = require.number("alpha", alpha, least=0, most=1)
@@ -74,6 +83,10 @@ class ReflectionWords(TakeOverRule):
     """
 
     scores_chunks = False
+
+    @property
+    def looks_at(self) -> frozenset[str]:
+        return frozenset({"texts"})
 
     def __init__(self, words: Sequence[str] = REFLECTION_WORDS) -> None:
         self._pattern = re.compile(r"\b(" + "|".join(map(re.escape, words)) + r")\b", re.IGNORECASE)
@@ -103,6 +116,10 @@ class SpecReasonMarks(TakeOverRule):
     """
 
     scores_chunks = False
+
+    @property
+    def looks_at(self) -> frozenset[str]:
+        return frozenset({"verdicts"})
 
     def __init__(
         self,

@@ -193,7 +193,7 @@ class ConformalDraftTargetController(BaseController):
             turn += 1
         if going := [chain for chain in chains if chain.exit_reason is None]:
             yield side_by_side([self._run_chain(c, rule, rngs[c.index], decisions.get(c.index)) for c in going])
-        rule.answered()
+        rule.observe(chains)
         yield from self._vote(task, chains, rule.figures())
 
     def open_chains(self, task: GenerationTask, *, scores: bool = True) -> list[DraftTargetChain]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,7 +15,7 @@ from scaffolding_ext.controllers.draft_target.calibration_file import ConformalC
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.p_values import Ties, leave_one_out_p_values
 from scaffolding_ext.controllers.draft_target.scores import Pool, ScorePool, pool_key
-from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
+from scaffolding_ext.controllers.draft_target.take_over import SHARES, Decision, TakeOverRule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator
 
@@ -38,6 +38,10 @@ class ConformalRule(TakeOverRule):
         adaptive_step: With a step, the level adapts online so that the rate stays at alpha under drift; decisions then
             depend on the order of requests.
     """
+
+    @classmethod
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"conformal": [{"alpha": share, "coverage": "conditional"} for share in SHARES]}
 
     def __init__(
         self,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Sequence
-from typing import get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
 import numpy as np
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.scores import Pool, ScorePool
-from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
+from scaffolding_ext.controllers.draft_target.take_over import SHARES, Decision, TakeOverRule
 from scaffolding_ext.protocol import ControllerGenerator
 
 
@@ -93,6 +93,10 @@ class GrowingRule(TakeOverRule):
             first turn's, as A1's code does; nothing is guaranteed then.
     """
 
+    @classmethod
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"growing": [{"alpha": alpha} for alpha in SHARES]}
+
     def __init__(
         self, alpha: float = 0.4, min_questions: int = 8, most_questions: int = 200, pool: Pool = "per_turn"
     ) -> None:
@@ -113,7 +117,7 @@ class GrowingRule(TakeOverRule):
         yield from ()
         return [self._decided(chain, rng) for chain, rng in zip(chains, rngs, strict=True)]
 
-    def answered(self) -> None:
+    def observe(self, ended: Sequence[DraftTargetChain]) -> None:
         self._pools.join(self._scores)
 
     def _decided(self, chain: DraftTargetChain, rng: np.random.Generator) -> Decision:

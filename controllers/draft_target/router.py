@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
-from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
+from scaffolding_ext.controllers.draft_target.take_over import SHARES, Decision, TakeOverRule
 from scaffolding_ext.protocol import ControllerGenerator
 
 
@@ -32,6 +32,10 @@ class Router(TakeOverRule):
     Reference: Chen, Zaharia, Zou, "FrugalGPT", arXiv 2305.05176, a cascade by a score.
     Deviation: The score is the target's own likelihood of a beginning, not a trained judge's of an answer.
     """
+
+    @classmethod
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"router": [{"share": share} for share in SHARES]}
 
     def __init__(
         self,
@@ -68,6 +72,6 @@ class Router(TakeOverRule):
             figures |= {"p_value": rank, "num_calibration": num_calibration}
         return [Decision(to_target, figures, is_final=True) for _ in chains]
 
-    def answered(self) -> None:
+    def observe(self, ended: Sequence[DraftTargetChain]) -> None:
         if self._mean is not None:
             self._means.append(self._mean)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,8 +10,11 @@ import numpy as np
 
 from scaffolding_ext.controllers.draft_target.calibration_file import DraftTargetSetting
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
+from scaffolding_ext.controllers.rule import DecisionRule
 from scaffolding_ext.protocol import ControllerGenerator
 from scaffolding_ext.protocol.notes import TokenCounts
+
+SHARES = (0.6, 0.4, 0.25, 0.1)  # of what the target takes over, that a trial tries
 
 
 class Decision(NamedTuple):
@@ -29,8 +32,10 @@ class Decision(NamedTuple):
     is_final: bool = False
 
 
-class TakeOverRule(ABC):
+class TakeOverRule(DecisionRule[Sequence[DraftTargetChain]]):
     """Decides on drafted chunks, each by itself as it comes or all chunks of a turn together.
+
+    What has ended under it (`observe`) are all chains of its request, which have ended well.
 
     Attributes:
         scores_chunks: Whether the target scores every chunk before its decision; else `chain.score` stays None.
@@ -41,7 +46,12 @@ class TakeOverRule(ABC):
     scores_chunks: bool = True
     calibration_cost: TokenCounts | None = None
 
-    def check(self, setting: DraftTargetSetting) -> None:  # noqa: B027  # most rules hold for any setting
+    @property
+    def looks_at(self) -> frozenset[str]:
+        """`"scores"` of the target, `"texts"` of chunks, or `"verdicts"` that it asks for."""
+        return frozenset({"scores"} if self.scores_chunks else ())
+
+    def check(self, setting: DraftTargetSetting) -> None:  # most rules hold for any setting
         """Refuse models, chunk lengths, a policy or a score for which the rule does not hold."""
 
     def doubt(self, max_turns: int, prompt: str | None = None) -> str | None:
@@ -70,9 +80,6 @@ class TakeOverRule(ABC):
         Args:
             chains: All chains of a turn in step, else one. Each has written something.
         """
-
-    def answered(self) -> None:  # noqa: B027  # most rules keep nothing
-        """Called when all chains of the rule's request have ended well."""
 
     def figures(self) -> dict[str, Any]:
         """Figures of all decisions so far, for the trace."""

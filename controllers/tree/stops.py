@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.certaindex import Threshold, is_certain
+from scaffolding_ext.controllers.rule import DecisionRule
 from scaffolding_ext.controllers.tree.select import Leaf
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
+from scaffolding_ext.controllers.vote.allocation.leader_change import MISSES, LeaderChange
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.registry import allocation_rules
@@ -96,8 +98,13 @@ class Look(NamedTuple):
     num_left: int
 
 
-class SearchStop(ABC):
-    """Says when a search has seen enough. It holds no state of a search."""
+class SearchStop(DecisionRule[Look]):
+    """Says when a search has seen enough."""
+
+    @property
+    def looks_at(self) -> frozenset[str]:
+        """`"answers"` of leaves, `"rewards"` (their values), or what an allocation rule looks at."""
+        return frozenset({"answers"})
 
     @abstractmethod
     def is_enough(self, look: Look) -> bool:
@@ -141,6 +148,16 @@ class Certaindex(SearchStop):
             raise ConfigError("is empty; give at least one", "thresholds")
         self.every = require.whole("every", known_every if every is None else every)
 
+    @property
+    def looks_at(self) -> frozenset[str]:
+        measures = {each.measure for each in self.thresholds}
+        return frozenset({"answers"} if measures == {"entropy"} else {"answers", "rewards"})
+
+    @classmethod
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        thresholds = ([{"measure": "entropy", "at_least": least}] for least in (1.0, 0.85, 0.75, 0.5))
+        return {"certaindex": [{"thresholds": each} for each in thresholds]}
+
     def is_enough(self, look: Look) -> bool:
         leaves = look.leaves[: len(look.leaves) // self.every * self.every]
         if not leaves:
@@ -161,6 +178,15 @@ class Agreement(SearchStop):
 
     def __init__(self, rule: AllocationRule | Mapping[str, Any] | str = "LeaderChange") -> None:
         self.rule: AllocationRule = allocation_rules.obtain(rule, "rule")
+
+    @property
+    def looks_at(self) -> frozenset[str]:
+        return self.rule.looks_at
+
+    @classmethod
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        rule = allocation_rules.name_of(LeaderChange)
+        return {"agreement": [{"rule": {"type": rule, "args": {"miss": miss}}} for miss in MISSES]}
 
     def is_enough(self, look: Look) -> bool:
         classes = [leaf.answer_class for leaf in look.leaves]
@@ -187,6 +213,10 @@ class Unchanged(SearchStop):
         self.rounds = require.whole("rounds", rounds)
         self.share = require.share("share", share)
 
+    @classmethod
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"unchanged": [{"rounds": rounds} for rounds in (5, 3, 2, 1)]}
+
     def is_enough(self, look: Look) -> bool:
         last = look.leaders[-self.rounds :]
         same = len(last) == self.rounds and len({leader for leader, _ in last}) == 1 and last[-1][0] >= 0
@@ -202,6 +232,14 @@ class Accepted(SearchStop):
 
     def __init__(self, at_least: float = 1.0) -> None:
         self.at_least = require.number("at_least", at_least)
+
+    @property
+    def looks_at(self) -> frozenset[str]:
+        return frozenset({"rewards"})
+
+    @classmethod
+    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"accepted": [{"at_least": least} for least in (0.99, 0.9, 0.75, 0.5)]}
 
     def is_enough(self, look: Look) -> bool:
         return any(leaf.value >= self.at_least for leaf in look.leaves)

@@ -18,7 +18,7 @@ from scaffolding_ext.evaluation.recordings.read import read_recording
 from scaffolding_ext.evaluation.trial.chains import Cut, Stopped, Whole
 from scaffolding_ext.evaluation.trial.plays import Trial
 from scaffolding_ext.evaluation.trial.space import Setting
-from scaffolding_ext.evaluation.trial.stack_file import stack_of
+from scaffolding_ext.evaluation.trial.stack_file import setting_of, stack_of
 from scaffolding_ext.stack.load import TunedStackWarning
 
 
@@ -143,6 +143,17 @@ def test_a_tuned_stack_names_the_data_and_the_model_of_the_run_that_it_was_tuned
     run("tune", folder, "--config", other, "--output_path", stack)
     with pytest.warns(TunedStackWarning, match="tuned on samples of 'tinylm/draft' and runs 'tinylm/target'"):
         load_config(stack)
+
+
+def test_whole_chains_are_written_as_whole_chains_where_the_base_stops_them(log: Path) -> None:
+    trial, base = Trial(read_recording([log])), load_config("configs:dynasor_cot")
+    row = trial.rows({"": trial.full})[0]
+    written = stack_of(Setting(Whole(), 4), row, trial, promise=None, base=base)
+    sample = written.controller.args["generation_controller"]
+    given = base.controller.args
+    expected = {**given["sampling_params"], "max_tokens": given["max_tokens"]}
+    assert sample == {"type": "NativeGenerationController", "args": {"sampling_params": expected}}
+    assert setting_of(written, trial.recording).ending == Whole()
 
 
 def test_one_budget_for_all_questions_is_written_and_replayed(log: Path, tmp_path: Path) -> None:

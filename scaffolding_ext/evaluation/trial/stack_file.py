@@ -261,7 +261,20 @@ def _ended(sample: dict[str, Any], ending: Ending) -> dict[str, Any]:
     if isinstance(ending, Stopped):
         args = {"rule": dict(ending.rule), "schedule": dict(ending.schedule), **_without_length(sampling)}
         return {"type": controllers.name_of(DynasorCoTController), "args": args}
-    return sample
+    return _whole(sample)
+
+
+def _whole(sample: dict[str, Any]) -> dict[str, Any]:
+    """The controller of one whole chain: a controller that ends chains gives its sampling, and its length."""
+    given = sample.get("args", {})
+    if controllers.resolve(sample["type"]) not in (DynasorCoTController, BudgetForcingController):
+        return sample
+    length = {"max_tokens": given["max_tokens"]} if "max_tokens" in given else {}
+    sampling = {**(given.get("sampling_params") or {}), **length}
+    return {
+        "type": controllers.name_of(NativeGenerationController),
+        "args": {"sampling_params": sampling} if sampling else {},
+    }
 
 
 def _without_length(sampling: Mapping[str, Any]) -> dict[str, Any]:

@@ -107,13 +107,13 @@ def test_layers_end_where_the_workers_verdict_is(scorer):
 def test_the_command_leaves_a_file_that_a_controller_takes(tmp_path):
     path = tmp_path / "branching.yaml"
     sets = [part for override in SMALL for part in ("--set", override)]
-    command = ["calibrate", "branching", "--config", "configs:kv_share_branching", *sets, "--limit", "2"]
+    command = ["calibrate", "branching", "--config", "configs:kv_share_branching", *sets, "--limit", "4"]
     result = CliRunner().invoke(main, [*command, "--output_path", str(path), "--json"])
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     kept = BranchingCalibration.load(path)
     assert told["skip_gate"] == {"least": kept.skip_gate.least, "gap": kept.skip_gate.gap}
-    assert (kept.model, kept.data, kept.figures.num_problems) == ("tinylm/draft", "tinylm:held_out", 2)
+    assert (kept.model, kept.data, kept.figures.num_problems) == ("tinylm/draft", "tinylm:held_out", 4)
     scorer = {"type": "verdict", "args": {"layer_exit": False}}
     assert KVShareBranchingController(calibration=path, scorer=scorer).gates.skip == kept.skip_gate
     shown = CliRunner().invoke(main, [*command, "--output_path", str(path)])
