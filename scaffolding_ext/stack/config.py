@@ -236,6 +236,11 @@ class TunedConfig(_Section):
     measure: Literal["accuracy", "agreement"] = Field(
         description="Whether answers were held against gold answers, or against the vote of all samples."
     )
+    samples_drawn: list[int] | None = Field(
+        default=None,
+        description="How many of the log's questions drew 0, 1, 2 and more samples under the vote's rule. `eval` warns "
+        "where its votes draw others.",
+    )
     cost: str = Field(description="The cost that was to be small.")
     cost_share: float = Field(description="The cost, as a share of that of all samples.")
     points: list[float] = Field(

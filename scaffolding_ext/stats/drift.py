@@ -1,48 +1,78 @@
-"""Whether values seen now still come from the distribution that a policy was calibrated on."""
+"""Whether counts seen now still come from the distribution that was tuned on: an exact test, however few the values.
+
+Votes of few samples take few values (a vote of two agrees or does not), where a test of continuous values cannot work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from scipy.stats import ks_2samp
+import numpy as np
+import numpy.typing as npt
 
 from scaffolding_ext import require
 
+NUM_DRAWS = 9_999
+
 
 class Drift(NamedTuple):
-    """A two-sample test; JSON-serialisable by `_asdict`, for a trace.
+    """An exact test that two sets of counts are of one distribution.
 
     Attributes:
-        distance: The largest difference of the two distribution functions, in [0, 1].
-        p_value: Chance of a distance at least as large where nothing has changed.
-        drifted: Whether to calibrate again: the p-value is at most the level.
+        distance: Total variation distance of the two shares, in [0, 1].
+        p_value: Chance of as much where nothing has changed.
+        tuned_mean: Mean of the values that were tuned on.
+        recent_mean: Mean of the recent ones.
     """
 
     distance: float
     p_value: float
-    drifted: bool
+    tuned_mean: float
+    recent_mean: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.recent_mean:.2f} on average instead of {self.tuned_mean:.2f} (p = {self.p_value:.2g}, exact test)"
+        )
 
 
-def drift_between(calibrated: Sequence[float], recent: Sequence[float], level: float = 0.01) -> Drift:
-    """Kolmogorov-Smirnov test of the calibration's values against recent ones.
-
-    Small votes have many ties. With ties the test is conservative: it reports a drift less often than `level`.
+def drift_between(
+    tuned: Mapping[int, int], recent: Mapping[int, int], rng: np.random.Generator, num_draws: int = NUM_DRAWS
+) -> Drift:
+    """Permutation test of Pearson's statistic; exact in level, since the observed table is one of the draws.
 
     Args:
-        calibrated: One value of each calibration question, such as its certaindex at a knob.
-        recent: The same value of each recent request. Several values of one request are not independent.
-        level: Largest p-value that counts as a drift, in (0, 1). Who tests after every request gets false alarms.
+        tuned: How often each value was seen when the stack was tuned.
+        recent: How often now; values of one question count once.
+        rng: Draws the permutations.
+        num_draws: Permutations, at least 1.
 
     Raises:
-        ValueError: A list is empty, or the level is out of range.
+        ValueError: A side is empty.
 
     Reference:
-        Smirnov, "On the estimation of the discrepancy between empirical curves of distribution for two independent
-        samples", 1939.
+        Besag & Clifford, "Generalized Monte Carlo significance tests", Biometrika 1989.
     """
-    if not calibrated or not recent:
-        raise ValueError(f"there are {len(calibrated)} and {len(recent)} values; each side needs at least one")
-    require.number("level", level, above=0, below=1)
-    result = ks_2samp(calibrated, recent)
-    return Drift(float(result.statistic), float(result.pvalue), bool(result.pvalue <= level))
+    require.whole("num_draws", num_draws)
+    values = np.array(sorted({*tuned, *recent}))
+    before, now = (np.array([side.get(value, 0) for value in values.tolist()]) for side in (tuned, recent))
+    seen = before + now > 0
+    values, before, now = values[seen], before[seen], now[seen]
+    if not (before.sum() and now.sum()):
+        raise ValueError(f"the counts are {dict(tuned)} and {dict(recent)}; each side needs a value")
+    together = before + now
+    expected = together * now.sum() / together.sum()
+
+    def statistic(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        return np.asarray(((counts - expected) ** 2 / expected).sum(axis=-1))
+
+    drawn = rng.multivariate_hypergeometric(together, int(now.sum()), size=num_draws)
+    num_as_far = int((statistic(drawn) >= statistic(now) - 1e-9).sum())
+    shares = before / before.sum(), now / now.sum()
+    return Drift(
+        float(np.abs(shares[0] - shares[1]).sum() / 2),
+        (1 + num_as_far) / (1 + num_draws),
+        float(shares[0] @ values),
+        float(shares[1] @ values),
+    )

@@ -156,6 +156,32 @@ def test_whole_chains_are_written_as_whole_chains_where_the_base_stops_them(log:
     assert setting_of(written, trial.recording).ending == Whole()
 
 
+def test_eval_says_where_votes_draw_other_numbers_of_samples_than_the_stack_was_tuned_on(tmp_path: Path) -> None:
+    """The log's votes are settled after two samples; the embedded draft's are not."""
+    log, stack = tmp_path / "log.jsonl", tmp_path / "stack.yaml"
+    sample = {"answer": "7", "output_tokens": 100}
+    log.write_text(
+        "\n".join(json.dumps({"question": str(n), "target": "7", "samples": [sample] * 6}) for n in range(60))
+    )
+    trial = Trial(read_recording([log]))
+    setting = Setting(Whole(), 6, LeaderChange(miss=0.02))
+    row = trial.rows({"": trial.play(setting)})[0]
+    written = stack_of(setting, row, trial, promise=None, base=load_config("configs:majority_vote"))
+    assert written.tuned is not None
+    assert written.tuned.samples_drawn is not None
+    assert (sum(written.tuned.samples_drawn), written.tuned.samples_drawn[-1]) == (60, 60)
+    stack.write_text(written.to_yaml())
+    model = ("--set", "workers.generation.args.model=tinylm/draft", "--set", "tuned.model=tinylm/draft")
+    short = ("--set", "controller.args.generation_controller.args.sampling_params.max_tokens=100")
+    ran = run("eval", "--config", stack, *model, *short, "--limit", 12, "--output_path", tmp_path / "run")
+    assert ran.exit_code == 0, ran.output
+    assert "votes draw other numbers of samples than when this stack was tuned" in " ".join(ran.output.split())
+    once = run(
+        "eval", "--config", "configs:majority_vote", *model[:2], *short, "--limit", 3, "--output_path", tmp_path / "b"
+    )
+    assert "votes draw other numbers" not in " ".join(once.output.split())
+
+
 def test_one_budget_for_all_questions_is_written_and_replayed(log: Path, tmp_path: Path) -> None:
     stack = tmp_path / "stack.yaml"
     told = json.loads(run("tune", log, "--one_budget", "--budget", "40%", "--output_path", stack, "--json").stdout)

@@ -277,8 +277,14 @@ class Session:
             tally, records = Tally(units_implied(self.config)), VOTES
             for vote in votes:
                 tally.add(vote)
-        promised = None if self.config.tuned is None else self.config.tuned.max_loss
-        summary = summary_of(tally, calibrations, price=price, promised_loss=promised)
+        tuned = self.config.tuned
+        summary = summary_of(
+            tally,
+            calibrations,
+            price=price,
+            promised_loss=None if tuned is None else tuned.max_loss,
+            tuned_sizes=None if tuned is None else tuned.samples_drawn,
+        )
         document = self.document() | {
             "state": "finished" if stopped_by is None else "interrupted",
             "summary": summary.to_json(),

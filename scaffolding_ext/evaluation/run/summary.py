@@ -15,6 +15,7 @@ from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.sections import SectionFigure
 from scaffolding_ext.evaluation.run.tally import OUTCOMES, Column, Tally, Undetermined
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts
+from scaffolding_ext.stats.drift import Drift, drift_between
 from scaffolding_ext.stats.intervals import Estimate, Interval, share_of_questions
 from scaffolding_ext.stats.repeats import majority_at_k, pass_at_k
 from scaffolding_ext.stats.watching import lower_bound
@@ -122,6 +123,7 @@ def _classes(numbers: Sequence[int], right: Sequence[bool], answers: Sequence[st
 
 _MOST_DISCARDED = 0.1  # share of the decoded tokens; above it a run is warned about
 _MOST_UNANSWERED = 0.5  # share of the outputs that came to their end; above it a run is warned about
+_DRIFT_LEVEL = 0.01
 _ALPHA = 0.05  # of the bound on what audits found
 _PRICED = 1e6  # tokens that a price is of
 
@@ -214,6 +216,8 @@ class Summary:
         calibration_tokens: Tokens that the stack's calibrations cost before the run: decoded, prefilled and reused. No
             other figure holds them. None where there was no calibration, or where its file names no cost.
         audits: What the audits found; None where no request was audited.
+        drift: Whether votes draw as many samples as when the stack was tuned; None where it does not say, or where
+            questions were asked several times.
         undetermined: The first undetermined answers, three at most.
         lateness: None where no request had a deadline or an objective.
     """
@@ -247,6 +251,7 @@ class Summary:
     calibration_tokens: dict[str, int] | None = None
     mean_suffix_tokens: float | None = None
     audits: Audits | None = None
+    drift: Drift | None = None
     undetermined: tuple[Undetermined, ...] = ()
     lateness: Lateness | None = None
 
@@ -278,6 +283,11 @@ class Summary:
             found.append(
                 f"the promise of this stack is broken: {self.audits}. Record its model anew, and tune again: "
                 "scaffolding-ext tune"
+            )
+        if self.drift is not None and self.drift.p_value <= _DRIFT_LEVEL:
+            found.append(
+                f"votes draw other numbers of samples than when this stack was tuned: {self.drift}. The model or the "
+                "questions have changed: tune again (scaffolding-ext tune)"
             )
         num_ended = self.num_samples - self.num_failed - self.num_cut_off
         if self.num_unanswered > _MOST_UNANSWERED * num_ended:
@@ -323,6 +333,7 @@ def summary_of(
     *,
     price: Mapping[str, float] | None = None,
     promised_loss: float | None = None,
+    tuned_sizes: Sequence[int] | None = None,
 ) -> Summary:
     """The figures of what was counted.
 
@@ -331,6 +342,7 @@ def summary_of(
         calibration_cost: What `session.calibration_cost` says of the run's controller.
         price: What a million tokens cost that were `decoded`, `prefilled`, `reused`; None for no costs.
         promised_loss: The share of requests that the stack's tuning promised to lose at most.
+        tuned_sizes: How many questions drew 0, 1, 2 and more samples when the stack was tuned; None tests no drift.
     """
     num_samples, num_finished = tally.num_samples, tally.num_samples - tally.num_failed
     columns = tally.columns()
@@ -384,6 +396,7 @@ def summary_of(
         calibration_tokens=None if calibration_cost is None else calibration_cost._asdict(),
         mean_suffix_tokens=mean(tally.num_suffix_tokens),
         audits=_audits(tally, promised_loss),
+        drift=_drift(tally, tuned_sizes),
         undetermined=tuple(tally.undetermined),
         lateness=_lateness(columns),
     )
@@ -407,6 +420,14 @@ def _lateness(columns: Mapping[str, Column]) -> Lateness | None:
 def _audits(tally: Tally, promised: float | None) -> Audits | None:
     num, changed, lost = (tally.audits[name] for name in ("num", "changed", "lost"))
     return Audits(num, changed, lost, lower_bound(lost, num, _ALPHA), promised) if num else None
+
+
+def _drift(tally: Tally, tuned: Sequence[int] | None) -> Drift | None:
+    """Votes of one question are alike, so only runs that ask each question once are tested."""
+    votes = {int(size): number for size, number in tally.votes_drawn.items()}
+    if not tuned or not votes or len(tally.questions) < tally.num_samples:
+        return None
+    return drift_between(dict(enumerate(tuned)), votes, np.random.default_rng(0))
 
 
 def _share_of(columns: Mapping[str, Column], chosen: npt.NDArray[np.bool_]) -> Interval:

@@ -49,7 +49,7 @@ _COLUMNS = np.dtype(
     ]
 )
 _ROW = struct.Struct("<iiBiiiddfBB")
-_COUNTERS = ("audits", "exit_reasons", "errors", "num_with_event", "vote_sizes", "phase_seconds")
+_COUNTERS = ("audits", "exit_reasons", "errors", "num_with_event", "vote_sizes", "votes_drawn", "phase_seconds")
 
 
 class Undetermined(NamedTuple):
@@ -96,6 +96,7 @@ class Tally:
         errors: Of failed requests, by type.
         num_with_event: How many records' traces hold each event.
         vote_sizes: How many samples votes drew that went several rounds.
+        votes_drawn: How many samples votes drew, whatever their rounds.
         phase_seconds: Seconds waited for the tasks of each purpose.
         audits: How many requests were audited (`num`), how many answers stopping has `changed`, how many right ones it
             has `lost`.
@@ -118,6 +119,7 @@ class Tally:
         self.errors: Counter[str] = Counter()
         self.num_with_event: Counter[str] = Counter()
         self.vote_sizes: Counter[str] = Counter()
+        self.votes_drawn: Counter[str] = Counter()
         self.phase_seconds: Counter[str] = Counter()
         self.audits: Counter[str] = Counter()
         self.undetermined: list[Undetermined] = []
@@ -181,7 +183,10 @@ class Tally:
     def _look_at(self, trace: Iterable[Mapping[str, Any]]) -> None:
         self.num_with_event.update({event["event"] for event in trace})
         for event in trace:
-            if event["event"] == "vote" and event.get("num_rounds", 1) > 1:
+            if event["event"] != "vote":
+                continue
+            self.votes_drawn[str(event["num_samples"])] += 1
+            if event.get("num_rounds", 1) > 1:
                 self.vote_sizes[str(event["num_samples"])] += 1
 
     @property

@@ -33,7 +33,7 @@ from scaffolding_ext.evaluation.trial.space import (
     sizes_to_try,
     votes_over,
 )
-from scaffolding_ext.evaluation.trial.vote_replay import Played, first_to_finish, outcome, play
+from scaffolding_ext.evaluation.trial.vote_replay import Played, first_to_finish, outcome, play, rounds_of
 from scaffolding_ext.stats.intervals import Estimate, bootstrap_quotients
 
 LEAST_RUNS = 5  # fewer say nothing of another run: then questions are resampled
@@ -190,6 +190,17 @@ class Trial:
         if setting.total_tokens is not None:
             return self._of_sizes(spend_on_all(votes, setting.rule, setting.total_tokens, number))
         return play(votes, setting.rule, number, self.full_right)
+
+    def sizes_drawn(self, setting: Setting) -> list[int] | None:
+        """How many questions draw 0, 1, 2 and more samples under a rule, in one order; None without a rule."""
+        if setting.rule is None or setting.total_tokens is not None:
+            return None
+        votes = self.votes_of(setting)
+        drawn = np.zeros(len(votes.classes), dtype=np.int64)
+        for rows, _, more in rounds_of(votes, setting.rule, min(setting.num_samples, self.recording.num_samples)):
+            drawn[rows] += more
+        sizes: list[int] = np.bincount(drawn[: votes.num_questions]).tolist()
+        return sizes
 
     def votes_of(self, setting: Setting) -> OrderedVotes:
         """The samples of all questions under the setting's ending and weight, in the trial's orders.

@@ -49,6 +49,10 @@ def stack_of(
     """
     controller = controller_of(setting, None if base is None else base.controller)
     stack = stack_with(controller, str(setting), row, trial, trial.cost, promise=promise, base=base)
+    tuned = (
+        None if stack.tuned is None else stack.tuned.model_copy(update={"samples_drawn": trial.sizes_drawn(setting)})
+    )
+    stack = stack.model_copy(update={"tuned": tuned})
     if setting.total_tokens is None:
         return stack
     evaluation = stack.evaluation.model_copy(update={"total_tokens": setting.total_tokens})
