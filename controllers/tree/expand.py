@@ -214,8 +214,6 @@ class WorkerExpander(Expander):
 class RefineExpander(WorkerExpander):
     """Writes whole solutions: the children of the root answer the question, the children of a solution improve it.
 
-    The prompt holds the solution that must be improved, without its thinking.
-
     Args:
         template: Text with one `{question}` and one `{answer}`.
 

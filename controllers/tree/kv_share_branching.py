@@ -54,7 +54,7 @@ class KVShareBranchingController(SearchController):
             hints and phrasings do not make all branches differ.
 
     Raises:
-        ConfigError: An argument is outside its range, arguments do not go together, or branches would all be alike.
+        ConfigError: Arguments do not go together, or branches would all be alike.
     """
 
     def __init__(

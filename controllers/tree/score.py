@@ -129,9 +129,6 @@ class VerdictScorer(Scorer):
 
     Reference:
         RKSC: "Is this answer correct? YES or NO", and the softmax over the two first tokens.
-
-    Deviation:
-        The released verifier reads a wrong position under left padding, and cuts the question off long texts.
     """
 
     required_tags = (WorkerTag.GENERATION,)

@@ -95,7 +95,7 @@ class SearchController(BaseController):
         sampling_params: Sampling fields of the steps; the temperature is 0.7 by default.
 
     Raises:
-        ConfigError: An argument is outside its range, or parts do not go together.
+        ConfigError: Parts do not go together.
 
     Reference:
         Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex", arXiv 2412.20993, Tables 1 and 3: the knob of
@@ -234,8 +234,6 @@ class SearchController(BaseController):
 
 
 class _Search:
-    """One search of a controller, on the tree of one root."""
-
     def __init__(self, controller: SearchController, root: Branch) -> None:
         self._parts = controller
         self._root = root
@@ -387,7 +385,6 @@ class _Search:
         finish(task, winner.chain.text, winner.chain.prefix.token_ids, winner.answer, reason)
 
     def record_tree(self) -> None:
-        """Record in the trace how far the search came, even where it was given up."""
         if self._program is None:
             return
         blocks = None if self._blocks is None else self._blocks.most
@@ -651,7 +648,6 @@ def _nothing_written(budget: Budget) -> NoOutputError:
 
 
 def _judged_ones(nodes: Sequence[Branch]) -> Sequence[Branch]:
-    """The nodes that have a score; all nodes where none has one."""
     return [node for node in nodes if node.score is not None] or nodes
 
 

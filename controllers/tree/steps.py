@@ -25,9 +25,6 @@ class StepEnds:
         ends: Texts that a step ends with, such as `"\n\n"` or `"\nStep"`; they stay in it. `"marks"`: the words with
             which the chain itself begins a new thought, and the end of thinking. None: tokens alone end a step.
         max_tokens: Most tokens of a step.
-
-    Raises:
-        ConfigError: An argument is outside its range.
     """
 
     ends: str | Sequence[str] | None = ("\n\n",)

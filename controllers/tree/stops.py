@@ -38,9 +38,6 @@ class Budget:
             the seconds are over, unfinished steps are cancelled and dropped, unless the search has no other ones. A
             verdict or a forced answer may take half of the seconds in any case. TensorRT-LLM's host cancels nothing:
             there the search ends with the slice that runs.
-
-    Raises:
-        ConfigError: A limit is not above 0, or there is none.
     """
 
     nodes: int | None = 64
@@ -126,9 +123,6 @@ class Certaindex(SearchStop):
         thresholds: `{measure, at_least}` each; measures are `entropy`, `mean_reward` (MCTS) and `max_reward` (REBASE).
             Or a preset of the paper: `mcts_gsm8k`, `mcts_asdiv`, `rebase_gsm8k`, `rebase_math`.
         every: Leaves between two looks; None takes that of the preset, else 1. A search with no more leaves is refused.
-
-    Raises:
-        ConfigError: A threshold is wrong, or there is none.
 
     Reference:
         Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex", arXiv 2412.20993, its configured thresholds.

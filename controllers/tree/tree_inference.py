@@ -1,9 +1,8 @@
 """TensorRT-LLM's own tree searches (`scaffolding.contrib.TreeInference`), run as they are under newer tasks.
 
 `MCTSController` and `TOTController` leave their answer in `task.result`, and their reward controller reads a text from
-a `GenerationResult`. Newer `GenerationTask`s have no field `result`; the two controllers here supply it. Upstream's
-trees also know no chat template: they write the user's question into prompts of their own. Here each of these prompts
-is rendered as the user's last message, where the stack has a prompting.
+a `GenerationResult`. Newer `GenerationTask`s have no field `result`; the two controllers here supply it. Each of their
+prompts is rendered as the user's last message, where the stack has a prompting.
 """
 
 from __future__ import annotations
@@ -31,9 +30,6 @@ class TreeInferenceController(BaseController):
     Args:
         controller: TensorRT-LLM's `MCTSController` or `TOTController`, or any that ends with
             `tasks[0].result = last_task.result`.
-
-    Raises:
-        ConfigError: It is no controller.
     """
 
     def __init__(self, controller: Controller) -> None:
@@ -47,11 +43,7 @@ class TreeInferenceController(BaseController):
             self.controller.generation_controller = _RenderedGeneration(inner)  # type: ignore[attr-defined]
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
-        """Run the controller on each task alone.
-
-        Raises:
-            NoOutputError: It left no answer in a task.
-        """
+        """Run the controller on each task alone; raises NoOutputError if it left no answer in one."""
         if len(tasks) == 1:
             yield from self._answered(tasks[0], kwargs)
             return

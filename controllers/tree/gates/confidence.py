@@ -100,11 +100,7 @@ class Gates:
 
 
 def gate_from(key: str, kind: type[G], given: G | Mapping[str, Any] | bool | None, known: G | None = None) -> G | None:
-    """A gate, or one of its arguments; true is the gate with its defaults, false no gate, None that of a calibration.
-
-    Raises:
-        ConfigError: It is none of these, or an argument of the gate is wrong.
-    """
+    """A gate, or one of its arguments; true is one with its defaults, false none, None that of a calibration."""
     if given is None or isinstance(given, kind):
         return known if given is None else given
     if given is False:

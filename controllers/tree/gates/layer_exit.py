@@ -50,9 +50,6 @@ def fit_layer_exit(
         least_agreement: Least share of the decisions that agree with the last layer, in (0, 1].
         num_steps: Number of thetas and number of epsilons to try; they are quantiles of the data.
 
-    Raises:
-        ValueError: The shapes do not fit, or an argument is outside its range.
-
     Deviation:
         RKSC does not look at decisions: `median_layer_exit` is its rule.
     """
@@ -91,9 +88,6 @@ def median_layer_exit(entropies: npt.ArrayLike, max_change: float = MAX_CHANGE) 
     Args:
         entropies: After each layer, in nats, shape (branches, layers), at least one branch and two layers.
         max_change: Epsilon, in nats.
-
-    Raises:
-        ValueError: The shape is another.
 
     Reference:
         RKSC, calibration of the layer exit.

@@ -21,7 +21,7 @@ class ParticleFilter(LevelStrategy):
     """Particle filtering: every particle writes a step, then all are drawn anew in proportion to their weights.
 
     Args:
-        num_particles: How many.
+        num_particles: Solutions that are written side by side.
         resampling: `"systematic"` draws at even positions from one offset; `"multinomial"` draws one by one.
         weighting: `"last"`: the odds s / (1 - s) of the last step's score, as in the code. `"product"`: the product of
             all steps' scores, as in the paper.

@@ -1025,3 +1025,16 @@ def test_a_stop_sees_the_answers_that_solutions_are_asked_for(events):
     assert len(events(result, "force")) == 1  # nobody is asked twice
     result = searched(SearchController({"type": "BestOfN"}, selector="best", **arguments), worker)
     assert tree_of(result)["num_leaves"] == 4  # where one answer is enough, the leaves have none
+
+
+def test_best_of_n_over_searches_grows_where_a_stop_wants_more(events):
+    """Each solution is written by a beam search of its own."""
+    inner = SearchController(Beam(2, 1), budget=8)
+    never = {"type": "unchanged", "args": {"rounds": 9}}
+    for stop, num_leaves in ((never, 4), ("certaindex", 2)):
+        arguments = {"expander": inner, "widths": [2, 4], "stop": stop, "selector": "vote", "budget": 100}
+        result = searched(
+            SearchController({"type": "BestOfN"}, "random", **arguments), Stepper(num_steps=2, num_answers=1)
+        )
+        assert events(result, "tree")[-1]["num_leaves"] == num_leaves
+        assert [event["num_leaves"] for event in events(result, "width")] == [2]
