@@ -239,7 +239,7 @@ class TRTLLMWorker(ChatWorker):
         except BaseException:
             self._forget(task, call)
             raise
-        task.end_flag = call.ended or progress is None
+        task.end_flag = progress is None or progress.ended  # not call.ended: that may have changed since
         if progress is not None:
             progress.fill(task)
         if task.end_flag:

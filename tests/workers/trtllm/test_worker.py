@@ -22,6 +22,9 @@ from scaffolding_ext.request.program import Program, enter_program
 pytest.importorskip("torch")
 from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from scaffolding_ext.workers.shared.streaming import NEVER
+from scaffolding_ext.workers.trtllm.call import Call, RequestProgress
+from scaffolding_ext.workers.trtllm.client import LlmClient
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
 MODEL = "tinylm/draft"
@@ -217,6 +220,26 @@ def test_a_sampled_stream_with_a_seed_ends_where_its_limit_is_whatever_the_time(
                 PAUSED if num_tokens == 10 else "length",
             )
 
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
+        llm_of(worker).executor.may_run.set()
+        asyncio.run(scenario(worker))
+
+
+def test_a_stream_whose_request_ends_behind_a_look_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    advance = LlmClient.advance
+
+    async def late(client: LlmClient, call: Call, num_tokens: int = NEVER) -> RequestProgress:
+        progress = await advance(client, call, num_tokens)
+        await advance(client, call)  # to its end: the LLM's loop goes on while the caller reads what it got
+        return progress
+
+    async def scenario(worker: TRTLLMWorker) -> None:
+        task = StreamGenerationTask(input_str=PROMPT, max_tokens=30, ignore_eos=True, streaming_step=3, temperature=0.0)
+        while not task.end_flag:
+            await worker.run_task(task)
+        assert (len(task.output_tokens or ()), task.finish_reason) == (30, "length")
+
+    monkeypatch.setattr(LlmClient, "advance", late)
     with TRTLLMWorker(MODEL, self_test=False) as worker:
         llm_of(worker).executor.may_run.set()
         asyncio.run(scenario(worker))
