@@ -61,7 +61,7 @@ def test_the_embedded_model_is_fine(name: str) -> None:
 
 def test_nothing_is_wrong_with_the_stack_of_the_front_page(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "index.md").read_text(encoding="utf-8")
     block = next(block for block in page.split("```yaml\n")[1:] if block.startswith("controller:"))
     path = tmp_path / "stack.yaml"
     path.write_text(block.partition("```")[0])

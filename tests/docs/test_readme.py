@@ -16,6 +16,7 @@ from scaffolding_ext import DynasorCoTController, MajorityVoteController, load_c
 from scaffolding_ext.stack.build import check_stack
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+FRONT = (Path(__file__).parents[2] / "docs" / "index.md").read_text(encoding="utf-8")  # of the site
 WAIT = 300.0  # seconds until a hanging process fails its test
 AFTERWARDS = """
 import threading
@@ -60,7 +61,7 @@ def test_the_output_shown_is_of_the_example_s_form() -> None:
 
 
 def test_the_stack_file_is_the_python_example(tmp_path: Path) -> None:
-    yaml = re.search(r"^```yaml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    yaml = re.search(r"^```yaml\n(.*?)^```$", FRONT, re.MULTILINE | re.DOTALL)
     assert yaml is not None
     (tmp_path / "stack.yaml").write_text(yaml[1], encoding="utf-8")
     config = load_config(tmp_path / "stack.yaml")
@@ -82,20 +83,16 @@ def test_every_link_leads_to_a_file() -> None:
     root = Path(__file__).parents[2]
     links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
     assert links
-    assert [link for link in links if not (root / link).exists()] == []
+    assert [link for link in links if not (root / link.partition("#")[0]).exists()] == []
 
 
 def test_its_commands_run_in_their_order_in_an_empty_folder(tmp_path: Path, warm_torch: Path) -> None:
     pytest.importorskip("torch")
-    blocks = re.findall(r"^```\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```bash\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     (block,) = (block for block in blocks if "scaffolding-ext check" in block)
-    commands = [line for line in block.splitlines() if "ENGINE_DIR" not in line]  # an engine of the reader's own
-    stack = re.search(r"^```yaml\n(controller:.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    assert stack is not None
-    (tmp_path / "stack.yaml").write_text(stack[1], encoding="utf-8")
     shutil.copytree(Path(__file__).parents[2] / "examples", tmp_path / "examples")
     done = subprocess.run(
-        ["bash", "-ec", "\n".join(commands)],
+        ["bash", "-ec", block],
         cwd=tmp_path,
         env=os.environ | {"PATH": os.pathsep.join([str(warm_torch), os.environ["PATH"]]), "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -104,8 +101,7 @@ def test_its_commands_run_in_their_order_in_an_empty_folder(tmp_path: Path, warm
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^answer +14$", done.stdout, re.MULTILINE)
     assert "nothing is wrong with the stack" in done.stdout
     assert (tmp_path / "report.html").exists()
-    for run in ("plain", "mine", "budget"):
+    for run in ("plain", "vote"):
         assert (tmp_path / "runs" / run / "summary.json").exists()
