@@ -21,7 +21,7 @@ _REMEDY = "give a folder with config.json, weights and tokenizer.json, a hub nam
 
 
 def how_to_load(folder: str, model: str, trust_remote_code: bool = False) -> dict[str, Any]:
-    """Options for `from_pretrained`, with which it never asks on a terminal and never retries an absent hub.
+    """Options for `from_pretrained`: it then never asks on a terminal and never retries an absent hub.
 
     Raises:
         ConfigError: It is a folder without a model, or a name that is neither here nor to be had.
@@ -157,7 +157,7 @@ def config_of(folder: str, name: str = "config.json") -> Mapping[str, Any]:
         path = Path(found)
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):  # whoever loads the model says what is wrong with it
+    except (OSError, ValueError, RecursionError):  # the loader says what is wrong with it
         return {}
     return said if isinstance(said, dict) else {}
 

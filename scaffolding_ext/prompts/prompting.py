@@ -291,7 +291,7 @@ class Prompting(TextPrompting):
         chat_template: False uses prompts as they are even where the tokenizer has a template.
         prompt_suffix: Goes behind every prompt of the user, such as the request to put the answer into a box.
         chat_template_kwargs: Further variables of the chat template, such as `enable_thinking` or `reasoning_effort`.
-        assistant_prefix: Text with which the assistant's turn begins, such as `"<think>\\n"`; it is left out where the
+        assistant_prefix: Text that begins the assistant's turn, such as `"<think>\\n"`; it is left out where the
             chat template has written it already.
 
     Raises:

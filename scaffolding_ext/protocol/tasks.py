@@ -40,7 +40,7 @@ class KeepKVTask(Task):
     it was kept longer, searches computed more tokens anew (docs/engine_memory.md).
 
     Attributes:
-        sequences: Token ids of each sequence with which a later task of the request may begin.
+        sequences: Token ids of each sequence that a later task of the request may begin with.
     """
 
     sequences: list[list[int]] = field(default_factory=list)
@@ -70,7 +70,7 @@ class MeaningTask(CompareTask):
 
 
 class FirstBranches(ParallelProcess):
-    """Branches of which the controller needs only some: those that end first.
+    """Branches; the controller needs only some of them, those that end first.
 
     When enough branches have ended, or the time is over, the host cancels the others, and `has_ended` says which have
     ended by then. A cancelled branch has no output; the tokens that its worker reports are counted. TensorRT-LLM's host

@@ -28,8 +28,8 @@ class Ledger:
 
     Attributes:
         task_type: The type of the question, where a plan has served it by its type.
-        num_suffix_tokens: Tokens of the suffixes with which chains were asked; `by_purpose` holds them, too.
-        num_unmetered_tasks: Tasks whose worker gave nothing from which tokens could be counted.
+        num_suffix_tokens: Tokens of the suffixes that asked chains for something; `by_purpose` holds them, too.
+        num_unmetered_tasks: Tasks whose worker gave nothing that tokens could be counted from.
         queue_seconds: How long the program's tasks waited in engines that tell it, all together.
         most_blocks_held: Most KV blocks that one search of the program held at once; None if it is unknown.
     """
@@ -109,7 +109,7 @@ class Ledger:
         }
 
 
-# The parts of a request to which a context belongs: their ledgers, and what sees their steps on the way to the host.
+# The parts of a request that a context is in: their ledgers, and what sees their steps on the way to the host.
 Parts = tuple[tuple[Ledger, ...], tuple[Visit, ...]]
 _parts: contextvars.ContextVar[Parts] = contextvars.ContextVar("parts", default=((), ()))
 current_parts = _parts.get  # the parts of which the calling code is one, from the outermost one inwards
@@ -142,7 +142,7 @@ class Meter(Watch):
     Args:
         clock: Seconds from any origin, monotonic; None measures no times.
         began: When the request began, by that clock.
-        parts: Gives the parts of the request to which the calling context belongs.
+        parts: Gives the parts of the request that the calling context is in.
     """
 
     __slots__ = ("_began", "_counted", "_first_token", "_ledger", "_parts", "_waited", "observer")

@@ -149,7 +149,7 @@ class ScaffoldingResult:
 
     @property
     def failure(self) -> BaseException | None:
-        """The error with which it has ended, if any; reading it here does not count as seen."""
+        """The error that ended it, if any; reading it here does not count as seen."""
         return self._error
 
     def cancel(self) -> None:

@@ -37,7 +37,6 @@ class Job:
         id: The id of the request and of its answer.
 
     Attributes:
-        id: As given.
         results: One result for each choice.
         settled: A task that ends when all choices have ended.
     """
@@ -113,7 +112,7 @@ class Job:
         return int(self.usage()["total_tokens"])
 
     def head(self, kind: str) -> dict[str, Any]:
-        """The fields with which every document of the answer begins."""
+        """The first fields of every document of the answer."""
         return {"id": self.id, "object": kind, "created": self.created, "model": self.stack.name}
 
     def document(self) -> dict[str, Any]:
@@ -143,7 +142,7 @@ class Job:
         return found
 
     def end_of(self, index: int) -> dict[str, Any]:
-        """The fields with which a choice ends, beside its text."""
+        """The last fields of a choice, behind its text."""
         result = self.results[index]
         reason = "tool_calls" if self.calls(index) else _finish_reason(result, self.shown(index))
         return {

@@ -96,7 +96,6 @@ class ServedStack:
         references: The same argument as in `build_stack`.
 
     Attributes:
-        llm: As given.
         num_open: Choices that run or wait.
         watch: Holds what audits find against the promised share of changed answers; None without such a promise. A
             promise of accuracy cannot be watched here: a server does not know the right answers.

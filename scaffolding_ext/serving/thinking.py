@@ -43,7 +43,7 @@ class Reading(NamedTuple):
     Attributes:
         think_close: The mark that ends thinking; None if the whole text is the answer.
         stops: Strings that end the answer.
-        think_open: The mark with which the model begins its thinking, if the prompt does not contain it.
+        think_open: The mark that begins the model's thinking, if the prompt does not contain it.
     """
 
     think_close: str | None

@@ -314,7 +314,7 @@ class Connection(OwnLoop):
             await asyncio.wait_for(work, self._deadline)
 
     async def status_of(self, path: str) -> int:
-        """The status with which the server answers a GET of a path of its root."""
+        """The status of the server's answer to a GET of a path of its root."""
         from openai import APIStatusError
 
         try:

@@ -110,7 +110,7 @@ class Flavor(NamedTuple):
         neutral: Fields that are sent with each request that has a temperature. They switch off the server's defaults,
             so that fields that the task does not set leave the model's plain distribution.
         seed_bits: Bits of a seed that the server takes; higher bits are cut off.
-        streamed_for: Request fields for which the server's whole answers are wrong and its streamed answers are right.
+        streamed_for: Request fields that the server answers right in streams alone; its whole answers are wrong.
         priority: Turns a place in the queue into the server's `priority`. Place -1 is served first, then 0, 1, and so
             on. None where the server takes no priority.
         takes_agent_hints: Whether it reads `nvext.agent_hints`, with the priority among them, and a session's header.

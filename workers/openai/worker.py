@@ -337,7 +337,7 @@ class OpenAIWorker(ChatWorker):
         return TaskStatus.SUCCESS
 
     async def _generate_in_pieces(self, task: GenerationTask) -> TaskStatus:
-        """Generation whose text is read while it runs, or for which only streamed answers are right."""
+        """Generation whose text is read while it runs, or whose answers are right in streams alone."""
         stream = self._open_stream(task)
         ended, num_pieces = False, 0
         try:

@@ -237,7 +237,7 @@ class LlmClient:
         self.num_decoded += num_tokens
 
     def _unshared(self) -> dict[str, Any]:
-        """Keywords that keep a request from reusing KV, of which the engine reports nothing; its own KV goes first."""
+        """Keywords that keep a request from reusing KV: the engine reports nothing of it. Its own KV goes first."""
         if not self._loaded.reuses_blocks:
             return {}
         retention = lowest_retention(self._loaded.release.setting("KvCacheRetentionConfig"))

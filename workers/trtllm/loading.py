@@ -54,7 +54,7 @@ class LoadedLlm(NamedTuple):
 
     Attributes:
         tokenizer: The model's fast tokenizer, from transformers.
-        model: The name by which that tokenizer is found; None where it is unknown.
+        model: The name of that tokenizer; None where it is unknown.
         engine: What the engine was built for; None for a checkpoint.
         max_seq_len: Prompt and generated tokens of one request; None where it is unknown.
         vocab_size: Token ids are below it.

@@ -83,7 +83,7 @@ class TRTLLMWorker(ChatWorker):
             build it with.
 
     Attributes:
-        model: The name by which its tokenizer is found.
+        model: The name of its tokenizer.
         max_seq_len: Prompt and generated tokens of one request at most; None where it is unknown.
         tokens_per_block: Of the KV that requests share; None where they share none, or it is unknown.
         server_budget: What is known of the engine's own budgets of thinking; None where the LLM keeps none.

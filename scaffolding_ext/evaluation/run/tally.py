@@ -91,7 +91,7 @@ class Tally:
         answers: Number of each wrong answer.
         by_purpose: Decoded, prefilled and reused tokens by purpose.
         num_unmetered_tasks: Tasks whose tokens nobody counted.
-        num_suffix_tokens: Tokens of suffixes with which chains were asked.
+        num_suffix_tokens: Tokens of suffixes that asked chains for something.
         exit_reasons: Of finished requests; those that name none count under `"unknown"`.
         errors: Of failed requests, by type.
         num_with_event: How many records' traces hold each event.
@@ -191,7 +191,7 @@ class Tally:
 
     @property
     def num_refused(self) -> int:
-        """Requests for which there was no room."""
+        """Requests that found no room."""
         return sum(self.errors[name] for name in REFUSALS)
 
     def columns(self) -> dict[str, Column]:
