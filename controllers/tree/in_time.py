@@ -38,6 +38,11 @@ class InTime:
     def spent(self) -> float:
         return elapsed() - self._began
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the seconds are over, or a step was late."""
+        return self.is_late or (self.seconds is not None and self.spent >= self.seconds)
+
     def step(self, tasks: list[Any]) -> list[Any]:
         """A step that the host gives up where it is late; a verdict or a forced answer has a share of its own."""
         return tasks if self.seconds is None else LimitedStep(tasks, self._left())

@@ -326,7 +326,7 @@ class _Search:
             if ended and (yield from self._sees_enough()):
                 self._reason = "stopped"
                 return
-            if self._in_time.is_late or self._parts.budget.used(self._spent()) >= 1:
+            if self._in_time.is_over or self._parts.budget.used(self._spent()) >= 1:
                 self._reason = "budget"
                 return
             nodes = self._asked()

@@ -553,6 +553,18 @@ def test_seconds_end_a_round_between_its_slices_with_the_best_so_far(monkeypatch
     assert result.outputs[0].answer == "9"  # nothing had ended: the best beginning is asked for its answer
 
 
+@pytest.mark.parametrize(("left", "own", "seconds"), [(4.5, None, 3.0), (4.5, 2.0, 2.0), (None, 2.0, 2.0)])
+def test_a_deadline_leaves_two_thirds_to_the_search_and_the_rest_to_its_answer(monkeypatch, left, own, seconds):
+    monkeypatch.setattr(search_module, "seconds_left", lambda: left)
+    clock = Clock(monkeypatch)
+    worker = Stepper(num_steps=300, before=clock.passes)
+    budget = {"nodes": 1000} | ({} if own is None else {"seconds": own})
+    result = searched(SearchController("BestOfN", budget=budget, max_tokens=5000), worker)
+    assert tree_of(result)["reason"] == "budget"
+    assert [task.max_tokens for task in of_type(worker, BranchTask)] == [32] * int(seconds)
+    assert result.outputs[0].answer == "9"
+
+
 def test_steps_that_are_late_are_dropped_where_others_are_done(monkeypatch, events):
     clock = Clock(monkeypatch)
     worker = Stepper(num_steps=40, before=clock.passes)
