@@ -14,6 +14,7 @@ them is left out. Afterwards
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -99,6 +100,12 @@ STUDIES: Mapping[str, Study] = {
         3,
         ("--samples", SAMPLES[0]),
     ),
+    "deadlines_votes": Study(
+        "studies.deadlines --workload votes --order 'first come' --num_programs 600",
+        5,
+        ("--samples", "r1_distill_8b_math500_80_samples.jsonl.gz"),
+        draws=True,
+    ),
     "tinylm": Study("studies.tinylm --seed 90", 30),
     "judge_quality": Study("studies.judge_quality", 35, stores=True, draws=True),
     "judge_quality_greedy": Study("studies.judge_quality --only beam --auc 1 --width 4", 3, stores=True),
@@ -129,7 +136,7 @@ def is_current(name: str) -> bool:
 def command_of(name: str, data: Path | None) -> list[str] | None:
     """The command that measures a result; None where it reads a file that is not at hand."""
     study = STUDIES[name]
-    module, *options = study.command.split()
+    module, *options = shlex.split(study.command)
     command = [sys.executable, "-m", f"benchmarks.{module}", *options, "--json"]
     if study.reads is not None:
         if data is None:
@@ -161,7 +168,7 @@ def main(only: tuple[str, ...], data: Path | None, recorded: bool, as_list: bool
     names = list(only) or [
         name
         for name, study in STUDIES.items()
-        if (study.command.split()[0] in RECORDED if recorded else not is_current(name))
+        if (shlex.split(study.command)[0] in RECORDED if recorded else not is_current(name))
     ]
     if as_list:
         table = Table("result", "minutes", "of today's code", "command")
