@@ -98,16 +98,22 @@ def _remove(folders: list[Path]) -> None:
             return
 
 
-# Keys on which no output depends: how much is run, where to, and how fast.
-_FREE = ("max_parallel_requests", "deadline", "evaluation", "opentelemetry")
+# Keys on which no output depends: how much is run, where to, and how fast. A deadline ends chains and votes.
+_FREE = ("max_parallel_requests", "evaluation", "opentelemetry")
+_DEADLINES = "evaluation.deadline_times"
 _TAIL_BYTES = 2**16
 _MISSING = object()
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
     """The SHA-256 of everything in a resolved stack on which outputs depend, as `sha256:` and 64 hexadecimal digits."""
+    return "sha256:" + hashlib.sha256(json.dumps(_bound(config), sort_keys=True).encode()).hexdigest()
+
+
+def _bound(config: Mapping[str, Any]) -> dict[str, Any]:
+    times = (config.get("evaluation") or {}).get("deadline_times")
     bound = {key: value for key, value in config.items() if key not in _FREE}
-    return "sha256:" + hashlib.sha256(json.dumps(bound, sort_keys=True).encode()).hexdigest()
+    return bound | {_DEADLINES: times} if times else bound
 
 
 def check_config(config: Mapping[str, Any], of_run: Mapping[str, Any], folder: Path) -> None:
@@ -121,8 +127,9 @@ def check_config(config: Mapping[str, Any], of_run: Mapping[str, Any], folder: P
     Raises:
         ConfigError: They differ where outputs depend on it; `key` is the first such key.
     """
-    for key in sorted({*config, *of_run} - {*_FREE}):
-        for path, now, then in _differences(key, config.get(key, _MISSING), of_run.get(key, _MISSING)):
+    bound, of_run = _bound(config), _bound(of_run)
+    for key in sorted({*bound, *of_run}):
+        for path, now, then in _differences(key, bound.get(key, _MISSING), of_run.get(key, _MISSING)):
             raise ConfigError(
                 f"is {_shown(now)}, but the run in {folder} has {_shown(then)}, and samples of both would mix: "
                 "put it back, or name another --output_path",

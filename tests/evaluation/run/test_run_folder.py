@@ -115,6 +115,12 @@ def test_how_much_and_how_fast_may_change(same: dict[str, Any]) -> None:
     ("other", "key", "values"),
     [
         (changed(seed=1), "seed", "is 1, but the run in run has 0"),
+        (changed(deadline=5.0), "deadline", "is 5.0, but the run in run has not there"),
+        (
+            changed(evaluation={"deadline_times": 3.0}),
+            "evaluation.deadline_times",
+            "is 3.0, but the run in run has not",
+        ),
         (changed(controller={"type": "X", "args": {"chunk_size": 9}}), "controller.args.chunk_size", "is 9, but the"),
         (changed(controller={"type": "X"}), "controller.args", "is not there, but the run in run has {'chunk_size'"),
         (changed(prompt=None), "prompt", "is None, but the run in run has not there"),
