@@ -106,6 +106,18 @@ STUDIES: Mapping[str, Study] = {
         ("--samples", "r1_distill_8b_math500_80_samples.jsonl.gz"),
         draws=True,
     ),
+    "deadlines_orders": Study(
+        "studies.deadlines --workload votes --stopping none --stopping 'in time' --num_programs 400",
+        5,
+        ("--samples", "r1_distill_8b_math500_80_samples.jsonl.gz"),
+        draws=True,
+    ),
+    "deadlines_leader_change": Study(
+        "studies.deadlines --workload votes --stopping LeaderChange --num_programs 400",
+        5,
+        ("--samples", "r1_distill_8b_math500_80_samples.jsonl.gz"),
+        draws=True,
+    ),
     "tinylm": Study("studies.tinylm --seed 90", 30),
     "judge_quality": Study("studies.judge_quality", 35, stores=True, draws=True),
     "judge_quality_greedy": Study("studies.judge_quality --only beam --auc 1 --width 4", 3, stores=True),

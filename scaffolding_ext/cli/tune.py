@@ -317,7 +317,9 @@ def tune(
     named = {**trial.baselines(goal), "chosen": judged}
     rows = trial.rows(named)
     chosen = rows[-1]
-    sentence = sentence_of(str(setting), chosen, trial.recording, trial.cost)
+    sentence = "No setting keeps the promise, so all samples are the last line of the table."
+    if promise is None or promise.setting is not None:
+        sentence = sentence_of(str(setting), chosen, trial.recording, trial.cost)
     if output_path is not None and (promise is None or promise.setting is not None):
         output_path.write_text(stack_of(setting, chosen, trial, promise=promise, base=base).to_yaml())
     frontier = frontier_of(trial)

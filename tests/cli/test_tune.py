@@ -217,6 +217,8 @@ def test_no_promise_by_silence(log: Path, tmp_path: Path) -> None:
     told = " ".join(result.stderr.split())
     assert "nothing promises at most 2 points lost" in told
     assert "the test needs at least 163 questions" in told
+    assert "Use " not in result.stdout
+    assert "No setting keeps the promise" in result.stdout
     assert not stack.exists()
 
 

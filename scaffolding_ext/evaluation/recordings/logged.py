@@ -120,6 +120,7 @@ def recording_of(
     sampling: dict[str, Any] | None = None,
     dataset: str | None = None,
     units_implied: bool = False,
+    num_joined: int = 0,
 ) -> Recording:
     """Grade the questions that can be tried side by side: equally many samples each, with tokens where one has them.
 
@@ -133,6 +134,7 @@ def recording_of(
         sampling: As `Recording` has it.
         dataset: As `Recording` has it.
         units_implied: Whether the questions imply units (see `answers.equal`).
+        num_joined: As `Recording` has it.
 
     Raises:
         DatasetError: No question has as many samples.
@@ -158,7 +160,7 @@ def recording_of(
         kept = _kept(kept, _has_tokens, "have no tokens", left_out)
     by_agreement = any(each.target is None and not _has_labels(each) for each in kept)
     graded = [_graded(each, by_agreement, units_implied) for each in kept]
-    return Recording(graded, sources, fingerprint, model, sampling, dataset, left_out)
+    return Recording(graded, sources, fingerprint, model, sampling, dataset, left_out, num_joined)
 
 
 def _kept(

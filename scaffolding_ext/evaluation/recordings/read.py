@@ -54,15 +54,20 @@ def read_recording(
     wanted = [each for each in every if _named(task, each.task) and _named(run, each.run)]
     if not wanted:
         tasks, runs = (sorted({getattr(each, name) for each in every} - {""}) for name in ("task", "run"))
+        given = " and ".join(f"the {name} {value!r}" for name, value in (("task", task), ("run", run)) if value)
         raise DatasetError(
-            f"no question has the task {task!r} and the run {run!r}; the tasks are {', '.join(tasks) or 'not named'}, "
+            f"no question has {given or 'samples'}; the tasks are {', '.join(tasks) or 'not named'}, "
             f"the runs {', '.join(runs[:10]) or 'not named'}"
         )
     together: dict[tuple[str, str, str], LoggedQuestion] = {}
+    joined = set()
     for each in wanted:
-        first = together.setdefault((each.run, each.task, each.id), each)
+        key = (each.run, each.task, each.id)
+        first = together.setdefault(key, each)
         if first is not each:
             first.samples += each.samples
+            if len(each.samples) > 1:  # a line with one sample is meant to be put together
+                joined.add(key)
     models, datasets = ({getattr(log, name) for log in logs} for name in ("model", "dataset"))
     sampling = logs[0].sampling if all(log.sampling == logs[0].sampling for log in logs) else None
     return recording_of(
@@ -74,6 +79,7 @@ def read_recording(
         sampling=sampling,
         dataset=datasets.pop() if len(datasets) == 1 else None,
         units_implied=units_implied,
+        num_joined=len(joined),
     )
 
 

@@ -126,6 +126,7 @@ class Recording:
         sampling: Sampling fields, where the log says them.
         dataset: What the questions are of, as a stack file names it; where a stack drew the samples.
         left_out: What was not taken, in words, such as "300 questions with 16 samples".
+        num_joined: Questions whose several samples stood in more than one place.
     """
 
     questions: Sequence[RecordedQuestion]
@@ -135,6 +136,7 @@ class Recording:
     sampling: Mapping[str, Any] | None = None
     dataset: str | None = None
     left_out: Sequence[str] = ()
+    num_joined: int = 0
 
     @property
     def num_samples(self) -> int:

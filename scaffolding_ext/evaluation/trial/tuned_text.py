@@ -70,6 +70,11 @@ def notes_of(trial: Trial) -> list[str]:
     lacking = [name for column, name in _UNTRIED.items() if column in recording.missing]
     if lacking:
         notes.append(f"Not recorded, so what needs it is not tried: {', '.join(lacking)}.")
+    if recording.num_joined:
+        notes.append(
+            f"{recording.num_joined:,} questions stand on several lines, whose samples are put together: give each "
+            "line a `run` if they are of different models or settings."
+        )
     if recording.left_out:
         notes.append(f"Left out: {'; '.join(recording.left_out)}.")
     return notes

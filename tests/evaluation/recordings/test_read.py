@@ -117,6 +117,14 @@ def test_a_chain_a_line_is_a_sample_of_its_question(tmp_path: Path) -> None:
     assert first.length == 60
 
 
+def test_questions_on_several_lines_of_samples_are_counted(tmp_path: Path) -> None:
+    rows = [{"id": each, "target": "1", "samples": [sample("1"), sample("2")]} for each in ("a", "a", "b", "b", "c")]
+    recording = read(tmp_path / "log.jsonl", rows)
+    assert (recording.num_joined, len(recording.questions), recording.num_samples) == (2, 2, 4)
+    runs = [{**row, "run": str(number)} for number, row in enumerate(rows)]
+    assert read(tmp_path / "runs.jsonl", runs).num_joined == 0
+
+
 def test_looks_of_samples_share_their_classes(tmp_path: Path) -> None:
     looks = [{"position": 8, "answer": "2.0", "probability": 0.5, "hedged": True, "forced": "1", "answer_tokens": 3}]
     row = {"id": "a", "target": "2", "samples": [sample("2", output_tokens=9, probes=looks)]}
