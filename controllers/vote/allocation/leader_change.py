@@ -100,8 +100,8 @@ def fit_concentration(votes: Sequence[Sequence[int]]) -> float:
 class LeaderChange(SequentialRule):
     """Stops when the probability that the remaining samples change the winner is at most `miss`.
 
-    The defaults are the cheapest setting that lost at most 0.2 points on each visible recording with gold answers
-    (`benchmarks/studies/tuned.py`).
+    The defaults are the cheapest setting that lost at most 0.2 points on each of four recordings
+    (`benchmarks/studies/real.py`).
 
     Args:
         miss: That probability, in [0, 1); at 0 the rule is curtailment.
