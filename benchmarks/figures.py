@@ -100,6 +100,7 @@ STUDIES: Mapping[str, Study] = {
         3,
         ("--samples", SAMPLES[0]),
     ),
+    "by_type": Study("studies.by_type --seed 100", 15, stores=True),
     "deadlines_votes": Study(
         "studies.deadlines --workload votes --order 'first come' --num_programs 600",
         5,
