@@ -22,6 +22,7 @@ PLOTTED = tuple(
         "conformal",
         "conformal_timing",
         "conformal_replay",
+        "deadlines",
         "demo",
         "judge_quality",
         "kv_sharing",
@@ -29,14 +30,27 @@ PLOTTED = tuple(
         "queueing",
         "real",
         "scheduling",
+        "search_effort",
     )
 )
+LOG = [  # twelve questions, sixteen samples each: what a study reads that needs a log
+    {
+        "id": f"question {number}",
+        "target": "1",
+        "samples": [
+            {"answer": "12"[(number * each) % 3 == 1], "output_tokens": 20 + 7 * each + 5 * number}
+            for each in range(16)
+        ],
+    }
+    for number in range(12)
+]
 EXTRA = {
     "studies.branching": ("--target", "tinylm/draft"),
     "studies.budgets": ("--model", "tinylm/draft", "--load", "0.6", "--places", "16"),
     "studies.by_type": ("--model", "tinylm/draft", "--load", "0.7"),
     "studies.kept_budgets": ("--model", "tinylm/draft"),
     "studies.embedded": ("--model", "tinylm/draft"),
+    "studies.deadlines": ("--samples", "log.jsonl", "--workload", "votes", "--order", "first come"),
     "studies.demo": ("--num_problems", "20", "--model", "tinylm/draft"),
     "engines.huggingface_worker": (
         "--repetitions",
@@ -54,6 +68,7 @@ EXTRA = {
     "studies.load": ("--model", "tinylm/draft", "--load", "1", "--load", "8"),
     "studies.phrasings": ("--model", "tinylm/draft"),
     "studies.scheduling": ("--num_programs", "200", "--num_rate_programs", "80", "--model", "tinylm/draft"),
+    "studies.search_effort": ("--model", "tinylm/draft", "--store", "store"),
     "studies.sharing_probe": ("--model", "tinylm/draft"),
     "studies.tinylm": ("--num_problems", "4", "--num_votes", "2", "--target", "tinylm/draft"),
 }
@@ -86,6 +101,7 @@ SLOW = (
     "studies.judge_quality",
     "studies.scheduling",
     "studies.search",
+    "studies.search_effort",
     "studies.tinylm",
 )
 
@@ -109,6 +125,8 @@ def marks(script):
 def test_quick_run_prints_one_document(script, warm_torch, tmp_path):
     plot = ("--plot_path", str(tmp_path / "plot.png")) if script in PLOTTED else ()
     arguments = ("--quick", "--json", "--seed", "1", *EXTRA.get(script, ()), *plot)
+    if "log.jsonl" in arguments:
+        (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in LOG), encoding="utf-8")
     run = run_script(script, *arguments, python=warm_torch, folder=tmp_path)
     assert run.returncode == 0, run.stderr
     document = json.loads(run.stdout)

@@ -183,8 +183,8 @@ class Tally:
     def _look_at(self, trace: Iterable[Mapping[str, Any]]) -> None:
         self.num_with_event.update({event["event"] for event in trace})
         for event in trace:
-            if event["event"] != "vote":
-                continue
+            if event["event"] != "vote" or "num_samples" not in event:
+                continue  # chains of draft and target vote, too, but none is drawn on demand
             self.votes_drawn[str(event["num_samples"])] += 1
             if event.get("num_rounds", 1) > 1:
                 self.vote_sizes[str(event["num_samples"])] += 1
