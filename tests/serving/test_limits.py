@@ -235,17 +235,26 @@ def test_one_key_does_not_take_the_whole_queue_and_keys_are_served_in_turn(serve
         body = json.dumps(ASK | {"messages": [{"role": "user", "content": name}]}).encode()
         return post(served.url, body, authorization=f"Bearer {key}")[:2]
 
+    submit, submitted = served.stack.submit, []
+
+    def count(wanted: Any) -> Any:
+        results = submit(wanted)
+        submitted.append(wanted.holder)  # not before the host has it: a request is open earlier than that
+        return results
+
+    served.stack.submit = count
     with ThreadPoolExecutor(16) as pool:
         running = [pool.submit(ask, "a", "secret-1")]
         gate.wait_for()
         for number in range(2, 9):
             running.append(pool.submit(ask, "a", "secret-1"))
-            wait_until(lambda number=number: served.stack.num_open == number)
+            wait_until(lambda number=number: len(submitted) == number)
+        assert served.stack.num_open == 8
         status, document = ask("a", "secret-1")  # 8 of 16 are open, and 8 are free
         assert (status, document["error"]["code"]) == (429, "queue_full")
         for number in range(9, 12):
             running.append(pool.submit(ask, "b", "secret-2"))
-            wait_until(lambda number=number: served.stack.num_open == number)
+            wait_until(lambda number=number: len(submitted) == number)
         gate.open()
         assert [future.result()[0] for future in running] == [200] * 11
     assert "".join(order).startswith("ababab")
