@@ -1,28 +1,30 @@
-"""The page on adding a worker is true: its files and commands are taken from it and run as they stand."""
+"""The page on adding a worker is true: its commands run, and its code is that of the example that it names."""
 
 from __future__ import annotations
 
 import os
 import pkgutil
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "adding_a_worker.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "adding_a_worker.md").read_text(encoding="utf-8")
+EXAMPLE = ROOT / "examples" / "own_worker"
 FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILES = {title: text for _, title, text in FENCE.findall(PAGE) if title}
+EXCERPTS = [(title, text) for _, title, text in FENCE.findall(PAGE) if title]
 COMMANDS = [text for language, _, text in FENCE.findall(PAGE) if language == "bash"]
 WAIT = 300.0  # seconds until a hanging process fails its test
-MAX_LINES = 60  # of the page's worker
+MAX_LINES = 60  # of the example's worker
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the page's files."""
-    for title, text in FILES.items():
-        (tmp_path / title).write_text(text, encoding="utf-8")
+    """A copy of the example."""
+    shutil.copytree(EXAMPLE, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
@@ -37,14 +39,18 @@ def run(command: list[str], folder: Path, python: Path) -> str:
     return process.stdout
 
 
-def test_the_page_has_the_files_and_commands_that_are_tested_here() -> None:
-    assert set(FILES) == {"caching.py", "ask.py", "caching.yaml", "test_caching.py"}
+def test_the_code_on_the_page_is_that_of_the_example() -> None:
+    assert [title for title, _ in EXCERPTS] == ["caching.py"]
+    for title, text in EXCERPTS:
+        assert text in (EXAMPLE / title).read_text(encoding="utf-8")
+    names = {path.name for path in EXAMPLE.iterdir() if path.is_file()}
+    assert {name for name in names if f"../examples/own_worker/{name}" not in PAGE} == set()
     assert len(COMMANDS) == 2
-    assert PAGE.count("\n```") == 2 * (len(FILES) + len(COMMANDS))  # no block escapes
+    assert PAGE.count("\n```") == 2 * (len(EXCERPTS) + len(COMMANDS))  # no block escapes
 
 
 def test_the_worker_is_short() -> None:
-    assert len(FILES["caching.py"].splitlines()) < MAX_LINES
+    assert len((EXAMPLE / "caching.py").read_text(encoding="utf-8").splitlines()) < MAX_LINES
 
 
 def test_the_page_names_what_exists() -> None:

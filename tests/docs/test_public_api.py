@@ -53,6 +53,7 @@ def test_the_page_names_the_commands() -> None:
 def test_what_the_guides_import_is_public() -> None:
     words = re.findall(r"`([\w.]+)`", section("Modules for authors"))
     public = {f"scaffolding_ext{word}" if word.startswith(".") else word for word in words}
-    texts = [page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *GUIDES]]
+    examples = (ROOT / "examples").glob("own_*/*.py")
+    texts = [page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *GUIDES, *examples]]
     imported = {name for text in texts for name in re.findall(r"from (scaffolding_ext\.[\w.]+) import", text)}
     assert imported <= public
