@@ -1,4 +1,4 @@
-"""Every function, argument and test that the table of equations names is there."""
+"""Every function and argument that the tables of equations name is there, and a test names one of each row."""
 
 from __future__ import annotations
 
@@ -14,21 +14,26 @@ ROOT = Path(__file__).parents[2]
 QUOTED = re.compile(r"`([^`]+)`")
 
 
-class Row(NamedTuple):
-    """A line of the table, cell by cell."""
+TESTS = "\n".join(
+    path.read_text(encoding="utf-8")
+    for path in sorted((ROOT / "tests").rglob("test_*.py"))
+    if not path.is_relative_to(ROOT / "tests" / "docs")
+)
 
-    source: str
+
+class Row(NamedTuple):
+    """A line of a table, cell by cell."""
+
     rule: str
     function: str
-    test: str
     deviation: str
 
 
 def rows() -> list[Row]:
     text = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-    return [Row(*line) for line in cells[2:]]  # a heading and a rule go first
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.removesuffix("|").removeprefix("|").split(" | ")] for line in lines]
+    return [Row(*line) for line in cells if line[0] != "rule or equation"]
 
 
 def found(name: str, before: Any) -> Any:
@@ -55,14 +60,10 @@ def test_what_a_row_names_is_there(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.rule)
-def test_its_tests_are_there(row: Row) -> None:
-    paths = QUOTED.findall(row.test)
-    assert paths, "the row names no test"
-    for path in paths:
-        file, _, function = path.partition("::")
-        assert (ROOT / file).is_file(), f"there is no {file}"
-        assert not function or f"def {function}(" in (ROOT / file).read_text(encoding="utf-8"), f"no test {function}"
+def test_a_test_names_one_of_its_functions(row: Row) -> None:
+    names = [name.rpartition(".")[2] for name in QUOTED.findall(row.function)]
+    assert any(re.search(rf"\b{name}\b", TESTS) for name in names), f"no test names any of {names}"
 
 
-def test_the_table_is_not_empty() -> None:
-    assert len(rows()) >= 9
+def test_the_tables_are_read() -> None:
+    assert len(rows()) > 70
