@@ -59,8 +59,7 @@ class RewardController(BaseController):
     verification.
 
     Args:
-        verdict: Text behind the solution that asks for the verdict; None takes that of the model's prompt family,
-            with `checks` the one that asks for a check.
+        verdict: Text behind the solution that asks for the verdict; None takes that of the model's prompt family.
         yes: The affirmative verdict; its first token counts.
         no: The negative verdict; its first token counts.
         worker_tag: The worker that judges: `"reward"`, or `"generation"` for the model that wrote the solution.

@@ -25,8 +25,8 @@ class CheckWorker(BaseWorker):
 
     Args:
         function: `"module:function"`.
-        deadline_seconds: Most that a call may take once a process is free. A call that overruns leaves `overran` in the
-            task's `custom_output_params`, in the place of a score.
+        deadline_seconds: Most that a call may take once a process is free. A call that overruns leaves no score, but
+            `overran` in `custom_output_params`.
         num_processes: Processes at most; they start with the first calls.
 
     Raises:

@@ -44,8 +44,8 @@ class ProcessRewardController(RewardController):
         step_separator: Text between steps; empty steps are left out.
         aggregate: How step scores become the solution's: `"min"`, `"product"`, `"mean"` or `"last"`.
         max_steps: The most steps that are judged; of a longer solution, evenly spaced ones, the last among them.
-        reward: What a step scores: `"verdict"`, P(yes) to the prompt family's question about a step (or to `verdict`),
-            or `"mean_logprob"`, the geometric mean of the probabilities of the step's tokens.
+        reward: What a step scores: `"verdict"`, P(yes) to a question about it, or `"mean_logprob"`, the geometric mean
+            of the probabilities of its tokens.
         **arguments: As for `RewardController`, without `checks`.
     """
 

@@ -42,8 +42,8 @@ class BudgetForcingController(BaseController):
         answer_sampling_params: Sampling fields of a forced answer; greedy by default.
         family: Name of the prompt family; None takes the one of the stack's prompting.
         insist_on_answer: Off, a chain that ended by itself without an answer is not asked for one.
-        kept_by: Who keeps the budget. With `"server"`, the worker's server closes the thinking, where it can; thinking
-            that comes back too long is cut, and the trace says why.
+        kept_by: Who closes the thinking: `"controller"`, or `"server"`, the worker's server, if it can. Thinking that
+            comes back too long is cut.
 
     Reference: Muennighoff et al., "s1: Simple test-time scaling", section 3.1.
     Deviation: The tokens of `wait` count as thinking, and what the model wrote to close it is cut off: s1 suppresses

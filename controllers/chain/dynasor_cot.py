@@ -51,15 +51,15 @@ class DynasorCoTController(BaseController):
 
     Args:
         max_tokens: Budget of the chain in tokens; at its end an answer is forced.
-        certainty_threshold: How many probes in a row must agree, where `rule` is a name; None takes the rule's
-            default: 3 for `"consecutive"`.
+        certainty_threshold: How many probes in a row must agree, if `rule` is a name; None takes its default: 3 for
+            `"consecutive"`.
         chunk_size: Tokens between probes, where no `schedule` is given; None takes the schedule's default of 64.
         effort: Preset for the two above, instead of them: mild, low, mid (the defaults), high or crazy.
         hedge_match: How hedge words match, where no `probe` is given: `"word"` or `"substring"`.
         schedule: Where the chain is probed; None has it probed every `chunk_size` tokens.
         probe: How the chain is probed; None takes an `AnswerProbe`.
         rule: When thinking ends: a rule, its name, or a function whose first argument is called `probes`. None takes
-            `"consecutive"`, Dynasor's own: the last answers are equal, none empty, none hedged.
+            `"consecutive"`, Dynasor's own.
         mode: `"stream"` or `"chunk"`.
         overlap: In chunk mode, whether the next chunk runs while a probe does.
         sampling_params: Sampling fields of the chain.
@@ -298,11 +298,11 @@ class DynasorGenerationController(DynasorCoTController):
 
     Args:
         generation_dir: Not used: token ids come from the worker, so no tokenizer is needed here.
-        max_tokens: As there.
-        certainty_threshold: As there.
-        chunk_size: As there.
-        streaming: As there.
-        sampling_params: As there; temperature 0.6 and top-p 0.95 where it sets neither.
+        max_tokens: Budget of the chain in tokens.
+        certainty_threshold: How many probes in a row must agree.
+        chunk_size: Tokens between probes.
+        streaming: Whether the chain is streamed to the caller.
+        sampling_params: Sampling fields of the chain; temperature 0.6 and top-p 0.95 if it sets neither.
     """
 
     def __init__(

@@ -126,10 +126,9 @@ class AnswerProbe:
         sampling_params: Sampling fields of the answer.
         hedge_words: Words that make a response uncertain.
         hedge_match: `"word"` matches whole words, `"substring"` is upstream's rule (it takes "know" for "no").
-        guided_decoding: What holds the answer to a form, such as `{"regex": "[0-9]+}"}`; a worker that cannot do it
-            refuses the probe (`TRTLLMWorker` can). None leaves it free.
-        first_token: Whether a probe decodes the answer's first token alone, for answers whose first tokens differ. A
-            chain that is stopped is asked for its whole answer.
+        guided_decoding: A form of the answer, such as `{"regex": "[0-9]+}"}`, which `TRTLLMWorker` can enforce; others
+            refuse the probe.
+        first_token: Whether a probe decodes the answer's first token alone, for answers whose first tokens differ.
     """
 
     def __init__(

@@ -35,8 +35,8 @@ class RecordChainController(BaseController):
         generation_controller: Whose chains and probes are recorded. Its rule stops nothing, and its schedule is not
             used.
         spacing: Tokens between two looks; None takes those between the first two of its schedule.
-        num_logprobs: Log-probabilities of the token behind closed thinking; the entropy of all tokens of the vocabulary
-            is exact, of fewer a lower bound. 0 records none at all.
+        num_logprobs: Log-probabilities of the token behind closed thinking; of fewer than the vocabulary, the entropy
+            is a lower bound. 0 records none.
     """
 
     continues_answers = True

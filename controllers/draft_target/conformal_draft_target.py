@@ -56,14 +56,14 @@ class ConformalDraftTargetController(BaseController):
     exchange text.
 
     Args:
-        draft_controller: Drafts a chunk on the worker `draft`; None generates plainly at temperature 0.7. Several
-            chains get this temperature, too, where a controller sets none.
+        draft_controller: Drafts a chunk on the worker `draft`; None generates plainly. Several chains have temperature
+            0.7 unless a controller sets one.
         target_controller: Writes the target's chunks on the worker `target`; None as for the draft.
         alpha: Share of the chunks that the target takes over; of the conformal rule, like the next two.
         coverage: `"marginal"`, its default, or `"conditional"`.
         calibration: A calibration, or its file; needed for marginal coverage.
-        rule: Decides on the chunks: a rule, or its name. None takes the conformal rule, for which the three arguments
-            above stand; beside another rule they are refused.
+        rule: A rule, or its name. None takes the conformal rule with the three arguments above, which are refused
+            beside another rule.
         draft_tokens: Tokens of a drafted chunk.
         target_tokens: Tokens of a chunk that the target writes.
         num_chains: Chains of a request.
@@ -74,7 +74,7 @@ class ConformalDraftTargetController(BaseController):
         shares_prompt: Whether both models read one rendered prompt even where their chat templates differ; else such
             a stack is refused.
         aggregator: What the vote of a chain weighs: `"uniform"`, `"target_likelihood"` (geometric mean of the target's
-            probabilities of its drafted chunks; 1 for a chain without one), or a function.
+            probabilities of its drafted chunks), or a function.
         answer_sampling_params: Sampling fields of an answer that a chain without one is asked for.
     """
 

@@ -29,7 +29,7 @@ class ConformalRule(TakeOverRule):
     Args:
         alpha: Share of the chunks that the target takes over, in [0, 1]; with an adaptive step in (0, 1). A1 takes 0.4.
         coverage: `"marginal"` ranks a chunk among those of its turn in the calibration, `"conditional"` among the
-            question's own first drafts, which are all scored first; alpha then holds on the first turn.
+            question's own first drafts; alpha then holds on the first turn alone.
         calibration: A calibration, or its file; needed for marginal coverage. At a turn that no calibration chain
             reached, a coin of probability alpha decides.
         ties: `"random"` keeps the rate at alpha where scores tie; `"conservative"` at most at alpha.

@@ -22,8 +22,8 @@ class Router(TakeOverRule):
     once: the mean score of the first chunks decides for all chains, and no later chunk is scored.
 
     Args:
-        share: Share of the questions that go to the target, in [0, 1]. A question is ranked among the questions before
-            it, so decisions depend on the order of the requests.
+        share: Share of the questions that go to the target, in [0, 1]. A question is ranked among those before it, so
+            the order of the requests matters.
         threshold: Mean score above which a question goes to the target, in the unit of the score; it takes the place
             of `share`.
         min_questions: Earlier questions that a rank needs; before, a coin of probability `share` decides.

@@ -125,9 +125,8 @@ class WorkerExpander(Expander):
     In an engine with block reuse, requests over one prefix share its KV.
 
     Args:
-        least_similarity: The similarity from which on a branch with its own phrasing stays on the prompt's KV; None: it
-            is computed on its phrasing. Reuse changes answers. A stack whose worker cannot compare hidden states is
-            refused.
+        least_similarity: The similarity from which on a branch with its own phrasing stays on the prompt's KV, which
+            changes answers. None: it never does. A worker that cannot compare hidden states is refused.
     """
 
     continues_answers = True

@@ -38,9 +38,9 @@ class KVShareBranchingController(SearchController):
         branching_factor: Branches that are written at once.
         max_depth: Levels of the tree.
         expander: Writes the branches: `{type: worker, args: {hints, hints_file, phrasings, least_similarity}}`, or any
-            controller, at depth 1. None is the worker `generation` without hints: branches differ by chance.
-        scorer: `"mean_logprob"`, the geometric mean of a branch's token probabilities; `"verdict"`, P(yes) to a
-            question behind it, times the square root of its confidence; or any scorer of `SearchController`.
+            controller, at depth 1. None is the worker `generation` without hints.
+        scorer: `"mean_logprob"`, `"verdict"` (times the square root of the branch's confidence), or any scorer of
+            `SearchController`.
         selector: Which branch is the answer: `vote` (weighed by scores), `best`, or any of `SearchController`.
         gates: `{skip: {least, gap}, decode_exit: {after, least, gap}}`. Each is true for the paper's values, false for
             never. A `skip` of None takes the calibration's.

@@ -121,11 +121,11 @@ class VerdictScorer(Scorer):
         yes: The affirmative verdict; its first token counts.
         no: The negative verdict; its first token counts.
         layer_exit: When a verdict may be read before the last layer: `{max_entropy, max_change, min_layer}`, false for
-            never. None takes the exit of the controller's calibration that leaves the decisions as they are, true its
-            exit by the paper's median rule. A stack whose worker cannot stop at a layer is refused.
+            never. None takes the calibration's exit that keeps the decisions, true the one of the paper's median rule.
+            A worker that cannot stop at a layer is refused.
         is_about_steps: Whether the family's question is about a step, instead of about the answer.
-        weighs_confidence: Whether a verdict is multiplied by the square root of the branch's confidence. None: it is in
-            a `KVShareBranchingController`, and in no other search.
+        weighs_confidence: Whether a verdict is multiplied by the square root of the branch's confidence. None: only in
+            a `KVShareBranchingController`.
 
     Reference:
         RKSC: "Is this answer correct? YES or NO", and the softmax over the two first tokens.

@@ -84,8 +84,8 @@ class SearchController(BaseController):
         expander: Writes the steps: an expander, or any controller; None is the worker `generation`.
         selector: Which leaf is the answer.
         stop: When the search has seen enough: a stop, or a list of stops, of which any ends the search.
-        widths: Rising widths; `stop` decides between them, and only an unsettled search grows. The width is the number
-            of solutions (REBASE, best of n, particle filter) or of nodes (the others).
+        widths: Rising widths: solutions (REBASE, best of n, particle filter) or nodes (the others). `stop` is asked
+            between them.
         budget: `{nodes, tokens, computed_tokens, seconds}`, or a number of nodes.
         steps: Where a step ends: `{ends, max_tokens}`, or a number of tokens.
         max_tokens: Tokens of a solution from the root to its end.

@@ -53,8 +53,8 @@ class Vote(Selector):
     """The answer with the largest sum of weights; of its leaves the one with the highest value.
 
     Args:
-        weight: What the vote of a leaf weighs: `"uniform"`, its `"score"`, or its `"visits"`. With a negative score all
-            count as logits, exp(score); where no vote weighs more than 0, all weigh the same.
+        weight: What the vote of a leaf weighs: `"uniform"`, its `"score"`, or its `"visits"`. If a score is negative,
+            all count as logits, exp(score).
     """
 
     reads_all = True

@@ -56,8 +56,7 @@ class DeepConfController(BaseController):
         consensus_share: Online: tau, in (0, 1].
         group_size: Tokens in a group.
         top_k: Likeliest tokens that a position's confidence reads.
-        check_every: Online: tokens between looks at a trace. It changes how much is decoded in vain, never where a
-            trace is stopped.
+        check_every: Online: tokens between looks at a trace; fewer decode less in vain, and stop at the same places.
         max_tokens: Budget of each trace; at its end the controller asks for an answer.
         answer_tokens: Tokens of that answer.
         sampling_params: Sampling fields of the traces.

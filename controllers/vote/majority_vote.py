@@ -42,12 +42,10 @@ class MajorityVoteController(BaseController):
     Args:
         generation_controller: Draws one sample; any controller, a vote included.
         default_sample_num: Samples of a vote; with a rule, the most samples.
-        allocation: When the vote has seen enough: a rule, or its name. The default stops once the remaining samples
-            would probably not change the winner. None draws all.
-        weight: `"uniform"`, `"mean_logprob"` (geometric mean of the tokens' probabilities), `"answer_probability"` (of
-            the answer; each sample is asked once more), `"confidence"` (DeepConf's lowest group), `"shortness"` (the
-            inverse of its tokens), `"reward"`, or a function of the sample. A rule that cannot read weights is refused
-            beside any but `"uniform"`.
+        allocation: The rule that ends the vote, or its name. None draws all samples.
+        weight: What a sample's vote weighs: `"uniform"`, `"mean_logprob"`, `"answer_probability"`, `"confidence"`,
+            `"shortness"`, `"reward"`, or a function of the sample. A rule that cannot read weights is refused beside
+            any but the first.
         reward_controller: Scores the samples; needed by `weight="reward"` and by rules that read rewards.
         sample_seconds: Seconds that a sample takes, as long as none has ended; for requests with a deadline.
         audit: Share of the requests, in [0, 1], that draw the rest of their samples behind the answer (see

@@ -57,7 +57,7 @@ class PromptConfig(_Section):
     family: str | None = Field(
         default=None,
         description="Name of the prompt family: how thinking is marked, probed and closed. Null finds it from the "
-        "model's collection, config.json and chat template; `scaffolding-ext check` says which it is, and why.",
+        "model's files; `scaffolding-ext check` says which it is, and why.",
     )
     system_prompt: str | None = Field(default=None, description="Text before the question.")
     chat_template: bool = Field(default=True, description="Whether the tokenizer's chat template is used.")
@@ -144,20 +144,18 @@ class EvaluationConfig(_Section):
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds within which an answer counts as in time; null takes the stack's `deadline`, which the "
-        "controllers know, too.",
+        description="Seconds within which an answer counts as in time; null takes the stack's `deadline`.",
     )
     deadline_times: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
         default_factory=dict,
-        description="How many times the stack's `deadline`, and the `slo`, a question of a kind has, such as `{easy: "
-        "1, medium: 2, hard: 3}`; other kinds have it once.",
+        description="Factors on `deadline` and `slo` by kind of question, such as `{medium: 2, hard: 3}`; others have 1.",
     )
     arrival_rate: float | None = Field(
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="Requests a second: they arrive by chance, by the run's seed, whether or not earlier ones have "
-        "ended. null keeps `max_parallel_requests` in flight.",
+        description="Requests that arrive in a second, by chance (by the run's seed). Null keeps "
+        "`max_parallel_requests` in flight.",
     )
     burst: float = Field(
         default=1.0,
@@ -278,19 +276,18 @@ class StackConfig(_Section):
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds after its arrival within which an answer is wanted, for the policy of `scheduling`; a "
-        "request may give its own. A late one goes on.",
+        description="Seconds within which an answer is wanted, for the policy of `scheduling`; a request may give its "
+        "own. A late request goes on.",
     )
     opentelemetry: bool = Field(
         default=False,
-        description="Whether requests become spans of OpenTelemetry, which go where its own variables say "
-        "(`OTEL_EXPORTER_OTLP_ENDPOINT`); needs the extra `otel`.",
+        description="Whether requests become spans of OpenTelemetry, which its own variables send on; needs the extra "
+        "`otel`.",
     )
     loops: bool | ComponentConfig | None = Field(
         default=None,
-        description="Whether chains that repeat themselves are ended, and asked for their answer, whichever controller "
-        "grows them: true, false, or `{type: loop, args: ...}` with the arguments of that stopping rule. Null is true "
-        "for thinking models behind `serve`, and false elsewhere.",
+        description="Whether a chain that repeats itself is ended and asked for its answer: true, false, or `{type: "
+        "loop, args: ...}`, the stopping rule. Null is true for thinking models behind `serve`, else false.",
     )
     dataset: DatasetConfig | None = Field(default=None, description="What `eval` runs on.")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="How `eval` runs the dataset.")
@@ -301,7 +298,7 @@ class StackConfig(_Section):
     )
     tuned: TunedConfig | None = Field(
         default=None,
-        description="Where `scaffolding-ext tune` got this stack from. A warning says where the stack now runs another "
+        description="What `scaffolding-ext tune` made this stack from. A warning says if the stack now runs another "
         "model, or samples in another way.",
     )
 

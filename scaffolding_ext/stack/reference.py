@@ -22,14 +22,14 @@ from scaffolding_ext.stack.config import ComponentConfig, StackConfig, TunedConf
 _HEAD = """# Stack files
 
 `make pages` writes this page from the code. A stack file is YAML 1.2. It names a controller and its workers, and says
-how they are run. Every key and argument is checked before a model is loaded; an error names the path of its key.
+how they run. Every key and argument is checked before a model is loaded; an error names the key.
 
 **A component** (a controller, a worker, a rule, ...) is a `type`, a name of this page or `package.module:Class`, and
-its `args`, which may hold components, too. Rules, scorers and other small parts may be a name alone.
+its `args`, which may hold components, too. A rule, scorer or other small part without arguments may be a name alone.
 `{{$ref: NAME}}` is a live object that Python gives.
 
-**Tables.** `name=8192` has a default; `name: int=null` has none, but can be left out; `name: int` is needed.
-"Parts of several" holds arguments that several types of its group take alike.
+**Arguments.** `name=8192` has a default; `name: int=null` can be left out; `name: int` is needed. "Parts of several"
+are arguments that several types of a group take.
 
 `scaffolding-ext run` and `eval` take a file, or one that ships with the package: {packaged}.
 For models that people run ([the recipes](models.md)): {recipes}.
@@ -42,7 +42,7 @@ def reference() -> str:
     """The page, in Markdown."""
     packaged = ", ".join(f"`configs:{name}`" for name in packaged_stacks())
     recipes = ", ".join(f"`configs:{name}`" for name in packaged_recipes())
-    parts = [_HEAD.format(packaged=packaged, recipes=recipes), "## Keys\n", _table("key", _keys(StackConfig))]
+    parts = [_HEAD.format(packaged=packaged, recipes=recipes), "## Keys\n", _listed(_keys(StackConfig))]
     parts += [
         f"Names in `sampling` and `sampling_params`: {', '.join(f'`{name}`' for name in sorted(SAMPLING_FIELDS))}.\n"
     ]
@@ -53,14 +53,14 @@ def reference() -> str:
     return "\n".join(parts)
 
 
-class _TableRow(NamedTuple):
+class _Argument(NamedTuple):
     """A key or an argument, with its type or its default, and what is said of it."""
 
     written: str
     text: str
 
 
-def _keys(section: type[BaseModel], path: str = "") -> Iterator[_TableRow]:
+def _keys(section: type[BaseModel], path: str = "") -> Iterator[_Argument]:
     plain = get_type_hints(section)  # without the bounds of values, which stand in the descriptions
     for name, field in section.model_fields.items():
         parts = [field.annotation, *getattr(field.annotation, "__args__", ())]
@@ -69,11 +69,11 @@ def _keys(section: type[BaseModel], path: str = "") -> Iterator[_TableRow]:
         own = f"{path}{name}.TAG" if is_table else f"{path}{name}"
         given = inspect.Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
         if inner is None:
-            yield _TableRow(_written(own, given, plain[name], field.description or ""), field.description or "")
+            yield _Argument(_written(own, given, plain[name], field.description or ""), field.description or "")
             continue
         is_component = issubclass(inner, ComponentConfig)
         ending = "" if field.is_required() else "=null" if given is None else "={}"
-        yield _TableRow(f"{own}: {'component' if is_component else 'section'}{ending}", field.description or "")
+        yield _Argument(f"{own}: {'component' if is_component else 'section'}{ending}", field.description or "")
         if not is_component and inner is not TunedConfig:  # a command writes that one
             yield from _keys(inner, f"{own}.")
 
@@ -85,23 +85,23 @@ def _components(known: Registry) -> Iterator[str]:
     times = Counter(row for kind in rows for row in rows[kind])
     if common := [row for row in times if times[row] > 1]:
         yield "### Parts of several\n"
-        yield _table("argument", common)
+        yield _listed(common)
     for name, kind in zip(known.names(), own, strict=True):
         if kind not in rows:
             continue
         yield f"### {name}\n"
         yield (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ") + "\n"
         if single := [row for row in rows[kind] if row not in common]:
-            yield _table("argument", single)
+            yield _listed(single)
         if shared := [f"`{re.split('[:=]', row.written)[0]}`" for row in rows[kind] if row in common]:
             yield f"{'Also' if single else 'Takes'} {', '.join(shared)}.\n"
 
 
-def _arguments(factory: Factory) -> Iterator[_TableRow]:
+def _arguments(factory: Factory) -> Iterator[_Argument]:
     told = _told(factory)
     for name, parameter in Signature.of(factory).parameters.items():
         text = told.get(name, "")
-        yield _TableRow(_written(name, parameter.default, parameter.annotation, text), text)
+        yield _Argument(_written(name, parameter.default, parameter.annotation, text), text)
 
 
 def _told(factory: Factory) -> dict[str, str]:
@@ -135,10 +135,8 @@ def _written(name: str, default: Any, annotation: Any, text: str) -> str:
     return typed if default is inspect.Parameter.empty else f"{typed}=null"
 
 
-def _table(first: str, rows: Iterable[_TableRow]) -> str:
-    lines = [f"{first} | meaning", "---|---"]
-    lines += [" | ".join(cell.replace("|", "\\|") for cell in (f"`{row.written}`", row.text)) for row in rows]
-    return "\n".join(lines) + "\n"
+def _listed(arguments: Iterable[_Argument]) -> str:
+    return "".join(f"- `{argument.written}`: {argument.text}\n" for argument in arguments)
 
 
 if __name__ == "__main__":

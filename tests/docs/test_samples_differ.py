@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def of_python(code: str) -> Iterator[BaseController]:
     """The controllers that a piece of Python makes, the others that they are made of before them."""
     names: dict[str, Any] = {name: getattr(scaffolding_ext, name) for name in scaffolding_ext.__all__}
     names["controller"] = NativeGenerationController()
-    for node in ast.parse(code).body:
+    for node in ast.parse(textwrap.dedent(code)).body:
         call = node.value if isinstance(node, (ast.Assign, ast.Expr)) else None
         if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("Controller"):
             kind = names.get(ast.unparse(call.func))

@@ -70,8 +70,7 @@ class TRTLLMWorker(ChatWorker):
         devices: Numbers of the GPUs that the worker sees; None: it sees the GPUs of the process.
         enable_block_reuse: Whether requests that begin alike share KV.
         seed: Seeds sampled tasks that have no seed, in a request that has none. None draws fresh entropy.
-        serve_scores: Whether `ScoreTask` is served. None serves it if the LLM can; True refuses an LLM that cannot. A
-            score then has a cache salt of its own.
+        serve_scores: Whether `ScoreTask` is served. None serves it if the LLM can; True refuses an LLM that cannot.
         request_timeout: Seconds that one task may take; None is no limit.
         self_test: Whether the worker tests that an LLM loaded here keeps the seeds of a batch apart. If it does not,
             the worker logs a warning.

@@ -44,8 +44,8 @@ class GiveUp(StoppingRule):
         least: The threshold that a chain begins near.
         smoothing: Weight of the newest value of the signal in its moving average, in (0, 1].
         window: Of the signal; None takes 3 answers, or 64 tokens.
-        answer: What a chain that was given up is left with: the `"best"` (the most frequent; where it has none yet, it
-            is asked for one) or `"none"`.
+        answer: The answer of a chain that was given up: `"best"`, the most frequent so far (if there is none, it is
+            asked for one), or `"none"`.
     """
 
     exit_reason = "gave_up"

@@ -76,8 +76,7 @@ class AllOf(SeveralRules):
     Reference: a conjunction of measures, as certaindex has it: Fu et al., arXiv 2412.20993.
 
     Args:
-        rules: Rules, or names of rules, at least one; None takes two equal answers in a row, the newest with a
-            confidence of 0.9, which is best on the embedded models.
+        rules: Rules, or their names; None takes two equal answers in a row, the newest with a confidence of 0.9.
     """
 
     def __init__(self, rules: Sequence[str | Rule] | None = None) -> None:

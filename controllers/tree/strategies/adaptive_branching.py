@@ -20,8 +20,8 @@ class AdaptiveBranching(Strategy):
     """Adaptive branching: GEN writes a new child of a node, CONT goes on to a child; the larger draw of the two wins.
 
     Args:
-        model: What is drawn from: `"gaussian"`, a normal-inverse-chi-square posterior (0, 1, 1, 0.1); `"beta"`,
-            Beta(0.5, 0.5) with fractional counts; `"widening"`: nothing, at most k N^alpha children and the best upper
+        model: `"gaussian"` draws from a normal-inverse-chi-square posterior (0, 1, 1, 0.1), `"beta"` from Beta(0.5,
+            0.5) with fractional counts; `"widening"` allows at most k N^alpha children and takes the best upper
             confidence bound.
         widening: k and alpha.
         exploration: c of the bound, for `"widening"`.

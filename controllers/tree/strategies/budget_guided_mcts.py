@@ -24,7 +24,7 @@ class BudgetGuidedMCTS(Strategy):
     Args:
         completion: kappa.
         widening: lambda.
-        exploration: c.
+        exploration: Weight c of the bound of a node that was visited rarely.
         initial: Children of a node that has none.
         root_visits: Whether visits of the root count, as in the paper's formula; the released code never counts them.
 

@@ -17,9 +17,8 @@ class MCTS(VisitedTree):
 
     Args:
         branching: Most children of a node.
-        exploration: c.
-        rollouts: Whether a child's value is the score of one solution that is written on from it, which is an answer
-            like any other; else its own score.
+        exploration: Weight c of the bound of a node that was visited rarely.
+        rollouts: Whether a child's value is the score of one solution that continues it, instead of its own score.
 
     Reference:
         Kocsis and Szepesvari, "Bandit based Monte-Carlo Planning", 2006; Liu et al., "Watch the Unobserved", arXiv

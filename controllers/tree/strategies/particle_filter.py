@@ -27,8 +27,8 @@ class ParticleFilter(LevelStrategy):
             all steps' scores, as in the paper.
         ended: `"stay"`: a particle that has ended is neither replaced nor copied. `"resampled"`: it is drawn with its
             last weight.
-        temper_below: Weights are flattened while the effective sample size is below this share of the particles and
-            less than half of the levels are done; 0 never flattens.
+        temper_below: Weights are flattened in the first half of the levels while the effective sample size is below
+            this share of the particles; 0 never flattens.
         sweeps: Particle Gibbs: filters one after the other; each but the first keeps a solution of the one before.
 
     Reference:

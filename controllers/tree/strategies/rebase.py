@@ -19,8 +19,8 @@ class Rebase(LevelStrategy):
 
     Args:
         width: Steps of the first level, and solutions that end at last.
-        allocation: `"paper"` rounds each share of the width. `"code"` goes through the nodes, best first, and gives
-            each the ceiling of its share of what is left.
+        allocation: `"paper"` rounds each share of the width; `"code"` gives each node, best first, the ceiling of its
+            share of what is left.
         temperature: T; None takes that of the allocation, 0.1 in the paper and 0.2 in the code.
 
     Reference:

@@ -143,10 +143,9 @@ class SequentialRule(AllocationRule):
     It draws no sample that one-by-one sampling would have saved, if certainty only grows with the leader's votes.
 
     Args:
-        leap: 0 draws one by one, 1 in leaps. Above 1 every batch but the first is so many leaps, which saves further
-            rounds and costs some samples. At least 0.
-        give_up: Whether "no answer" may lead while no sample has an answer. The rule then gives a question up once it
-            is as certain of "no answer" as it must be of an answer.
+        leap: 0 draws one by one, 1 in leaps; 2 doubles each leap but the first, which saves rounds and costs some
+            samples.
+        give_up: Whether a question is given up once "no answer" is as certain as an answer must be.
     """
 
     leap: float = 0.0

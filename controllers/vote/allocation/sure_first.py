@@ -27,8 +27,8 @@ class SureFirst(LeaderChange):
 
     Args:
         max_length: Most tokens of a short sample, at least 1; None reads no lengths.
-        min_probability: Least probability of the asked answer of a sure sample, in (0, 1]. Every sample is then asked
-            for its answer once more; None asks none. Where both are given, the sample must be short and sure.
+        min_probability: Least probability of a sure sample's answer, in (0, 1]; every sample is then asked for its
+            answer once more. With `max_length`, the sample must be short and sure.
 
     Raises:
         ConfigError: Neither is given, or a setting is out of range.
