@@ -148,7 +148,7 @@ class EvaluationConfig(_Section):
     )
     deadline_times: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
         default_factory=dict,
-        description="Factors on `deadline` and `slo` by kind of question, such as `{medium: 2, hard: 3}`; others have 1.",
+        description="Factors on `deadline` and `slo` by kind of question, such as `{hard: 3}`; others have 1.",
     )
     arrival_rate: float | None = Field(
         default=None,
