@@ -1,7 +1,7 @@
 """Votes of its_hub, in the environment that it is installed in. `studies.peers` runs this file; it imports no other.
 
-Reads one JSON object from stdin (url, model, algorithm, argument, prompts, num_samples, at_once) and writes one:
-the answer of each prompt.
+Reads one JSON object from stdin (url, model, algorithm, argument, prompts, num_samples, at_once) and writes a list of
+two: the answer of each prompt, and the seconds of the votes. Python's start and its_hub's import take no part in them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 import sys
+import time
 from typing import Any
 
 _BOX = re.compile(r"\\boxed\{([^{}]*)\}")
@@ -21,7 +22,7 @@ def answer_of(text: str) -> str:
     return boxes[-1].strip() if boxes else text.strip()
 
 
-async def _votes(asked: dict[str, Any]) -> list[str]:
+async def _votes(asked: dict[str, Any]) -> tuple[list[str], float]:
     import its_hub  # type: ignore[import-not-found, unused-ignore]
 
     model = its_hub.OpenAICompatibleLanguageModel(asked["url"], "none", asked["model"])
@@ -36,8 +37,10 @@ async def _votes(asked: dict[str, Any]) -> list[str]:
         async with places:
             return answer_of((await algorithm.ainfer(model, prompt, asked["num_samples"]))["content"])
 
+    began = time.perf_counter()
     try:
-        return await asyncio.gather(*map(vote, asked["prompts"]))
+        answers = await asyncio.gather(*map(vote, asked["prompts"]))
+        return answers, time.perf_counter() - began
     finally:
         await model.close()
 

@@ -63,8 +63,8 @@ class Counted(Metrics):
         super().__init__(num_programs)
         self.decoded = collections.Counter[str]()
 
-    def ended(self, model: str, program: Program, reason: str) -> None:
-        super().ended(model, program, reason)
+    def ended(self, model: str, program: Program, reason: str, is_answered: bool = True) -> None:
+        super().ended(model, program, reason, is_answered)
         self.decoded[program.question.prompt] += program.ledger.num_decoded
 
 
@@ -90,18 +90,20 @@ class Server:
         self.num_samples, self.at_once, self.seed = num_samples, at_once, seed
         self.metrics: Any = self.front.metrics
 
-    def vote(self, url: str, rule: Any, prompts: Sequence[str]) -> list[str | None]:
-        """Our vote over the server."""
+    def vote(self, url: str, rule: Any, prompts: Sequence[str]) -> tuple[list[str | None], float]:
+        """Our vote over the server: the answers, and seconds."""
         worker = OpenAIWorker(f"{url}/v1", "plain", endpoint="chat", tokenizer="tinylm/target")
         chain = NativeGenerationController(self.sampling)
         controller = MajorityVoteController(chain, self.num_samples, allocation=rule)
         with ScaffoldingLlm(
             controller, {"generation": worker}, seed=self.seed, max_parallel_requests=self.at_once
         ) as llm:
-            return [result.answer for result in llm.generate(list(prompts))]
+            began = time.perf_counter()
+            answers = [result.answer for result in llm.generate(list(prompts))]
+            return answers, time.perf_counter() - began
 
-    def its_hub(self, url: str, python: Path, name: str, prompts: Sequence[str]) -> list[str | None]:
-        """A vote of its_hub over the server."""
+    def its_hub(self, url: str, python: Path, name: str, prompts: Sequence[str]) -> tuple[list[str | None], float]:
+        """A vote of its_hub over the server: the answers, and seconds."""
         algorithm, argument = PEERS[name]
         asked = {
             "url": f"{url}/v1",
@@ -116,8 +118,8 @@ class Server:
         run = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True)
         if run.returncode:
             raise click.ClickException(f"its_hub failed: {run.stderr[-2000:]}")
-        answers: list[str | None] = json.loads(run.stdout)
-        return answers
+        answers, seconds = json.loads(run.stdout)
+        return answers, seconds
 
     def timed(
         self, url: str, name: str, rule: Mapping[str, Any] | None, block: Sequence[Example], python: Path | None
@@ -125,13 +127,11 @@ class Server:
         """A vote on a block of problems."""
         prompts = [example.prompt for example in block]
         self.metrics.decoded.clear()
-        began = time.perf_counter()
-        answers = (
+        answers, seconds = (
             self.its_hub(url, python, name, prompts)
             if python is not None and name in PEERS
             else self.vote(url, rule, prompts)
         )
-        seconds = time.perf_counter() - began
         while self.front.jobs:  # what was cancelled ends a step later
             time.sleep(0.05)
         right = [float(score(answer, example.target).correct) for answer, example in zip(answers, block, strict=True)]
