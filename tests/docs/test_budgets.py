@@ -32,7 +32,7 @@ def test_the_example_in_python_makes_a_plan() -> None:
 def test_the_commands_take_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
-    _, types, stack = blocks("yaml")
+    stack, types = blocks("yaml")
     Path("types.yaml").write_text(types, encoding="utf-8")
     sweep, commands, table_1, _ = blocks("bash")  # the last one reads a log of samples
     lines = (table_1 + commands).splitlines()
@@ -43,7 +43,7 @@ def test_the_commands_take_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert result.exit_code == 0, result.output
     assert Path("plan.png").stat().st_size > 0
     Path("stack.yaml").write_text(stack, encoding="utf-8")
-    controller = check_stack(load_config("stack.yaml"))
+    controller = check_stack(load_config("stack.yaml", ["controller.args.plan=plan.yaml"]))
     assert set(controller.live.plan.budgets) == {"sums", "proofs"}
     options = set(re.findall(r"budget fit .*", sweep)[0].split()) & {"--output_path", "--plot_path"}
     assert len(options) == 2
