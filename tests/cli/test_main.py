@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -341,11 +342,13 @@ def test_the_packaged_stacks_are_listed_one_a_line() -> None:
 def test_the_time_of_a_run_includes_the_start_of_its_workers(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts and never answers
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
-        result = call(
-            "run", "2+2?", "--config", "configs:native", "--model", "x", "--base_url", url, "--timeout", "0.2"
-        )
+        own = ["--config", "configs:native", "--model", "x", "--base_url", url]
+        result = call("run", "2+2?", *own, "--set", "workers.generation.args.max_retries=0", "--timeout", "0.2")
     assert result.exit_code == 2
     assert result.stderr.startswith(f"Error: the server at {url} did not answer within 0.2 s")
+    for thread in threading.enumerate():  # where a program would end, this process goes on
+        if thread.name == "start":
+            thread.join()
 
 
 @pytest.mark.parametrize("command", ["run", "eval"])

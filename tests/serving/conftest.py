@@ -26,12 +26,23 @@ Reply = Callable[[Any], Any]
 class Served:
     """A running front with one stack, `model`, and what a test looks at in it."""
 
-    def __init__(self, front: Front, stack: ServedStack, thread: FrontThread, worker: ScriptedWorker) -> None:
+    def __init__(
+        self,
+        front: Front,
+        stack: ServedStack,
+        thread: FrontThread,
+        worker: ScriptedWorker,
+        until_end: contextlib.ExitStack,
+    ) -> None:
         self.front, self.stack, self.thread, self.worker = front, stack, thread, worker
         self.url = thread.url
+        self._until_end = until_end
 
     def client(self, **options: Any) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", **({"api_key": "none", "max_retries": 0} | options))
+        """A client, which is closed at the end of the test: else the garbage collector warns of it in any later one."""
+        client = openai.OpenAI(base_url=f"{self.url}/v1", **({"api_key": "none", "max_retries": 0} | options))
+        self._until_end.callback(client.close)
+        return client
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's series that have these labels."""
@@ -70,6 +81,6 @@ def serve() -> Iterator[Callable[..., Served]]:
             served = ServedStack("model", llm, limits, config=config, knobs=knobs)
             front = Front([served], limits, **options)
             running = stack.enter_context(FrontThread(front))
-            return Served(front, served, running, worker)
+            return Served(front, served, running, worker, stack)
 
         yield start
