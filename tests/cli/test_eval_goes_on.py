@@ -64,9 +64,9 @@ def outcomes(path: Path) -> dict[tuple[str, int], dict[str, object]]:
 
 
 # Starts the command as often as it is killed, in a child whose modules are there already, and kills it at once when the
-# file has grown by a random number of bytes.
+# file has grown by a random number of bytes. Should the killer be late, the system ends the child a little later.
 KILLER = """
-import os, random, signal, sys
+import os, random, resource, signal, sys
 from pathlib import Path
 import scaffolding_ext.cli.main, scaffolding_ext.evaluation.run.session, scaffolding_ext.controllers.chain.dynasor_cot
 import scaffolding_ext.testing
@@ -76,12 +76,14 @@ def size():
     return samples.stat().st_size if samples.exists() else 0
 
 for kill in range(int(sys.argv[2])):
+    until = size() + rng.randrange(6000)
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (until + 8000, until + 8000))  # 20 kills write less than all samples
         for output in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), output)
         scaffolding_ext.cli.main.main(sys.argv[3:])
-    until = size() + rng.randrange(6000)
     ended = 0
     while size() < until and not ended:
         ended = os.waitpid(child, os.WNOHANG)[0]
@@ -216,11 +218,15 @@ HELD = """
 import asyncio, os
 from scaffolding_ext.testing import ScriptedWorker
 
+is_held = False
+
 async def before(task):
+    global is_held
     if "How many are 3?" in task.input_str:
+        is_held = True
         os.write(1, b"held\\n")
-        while not os.path.exists("go"):
-            await asyncio.sleep(0.01)
+    while is_held and not os.path.exists("go"):
+        await asyncio.sleep(0.01)
 
 class Held(ScriptedWorker):
     def __init__(self):
@@ -230,7 +236,7 @@ class Held(ScriptedWorker):
 
 @pytest.fixture
 def held(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run that holds its fourth sample until there is a file named `go`, two requests at once."""
+    """A run that holds its fourth sample, and all after it, until there is a file named `go`; two requests at once."""
     (folder / "cli_held.py").write_text(HELD)
     arguments = [*RUN, "--set", "workers.generation={type: cli_held:Held}", "--max_parallel_requests", "2", "--json"]
     command = [sys.executable, "-m", "scaffolding_ext", *arguments]
