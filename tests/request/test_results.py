@@ -10,6 +10,7 @@ import pytest
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import NoOutputError, RequestTimeoutError, ShutdownError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.host.request import abort
 from scaffolding_ext.protocol import Controller, GenerationTask, ScaffoldingOutput, TaskStatus, Worker
 from scaffolding_ext.request.program import Program
 from scaffolding_ext.request.results import Completion, completion_of
@@ -298,13 +299,10 @@ async def streamed(result):
 def test_cancelled_requests_are_not_logged_but_others_that_ended_early_are(caplog, host, echo):
     gate = Gate()
     with host(worker=echo(gate)) as llm:
-        cancelled, late, open_ = (
-            llm.generate_async("a"),
-            llm.generate_async("b", timeout=0.01),
-            llm.generate_async("c"),
-        )
+        cancelled, late, open_ = (llm.generate_async(prompt) for prompt in "abc")
         gate.wait_for(3)
         cancelled.cancel()
+        llm.loop.call_soon_threadsafe(abort, late, RequestTimeoutError("its time is over"))
         gate.wait_for_cancelled(2)
         names = [request.id for request in (cancelled, late, open_)]
     del cancelled, late, open_, llm
