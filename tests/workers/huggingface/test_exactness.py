@@ -134,8 +134,13 @@ def assert_mixed(started, num_decoding):
 
 
 def run(worker, tasks):
+    """Run tasks that the engine gets all at once."""
+
     async def all_of_them():
-        return await asyncio.wait_for(asyncio.gather(*(worker.run_task(task) for task in tasks)), WAIT)
+        with worker._engine._wake:
+            calls = [asyncio.ensure_future(worker.run_task(task)) for task in tasks]
+            await asyncio.sleep(0)
+        return await asyncio.wait_for(asyncio.gather(*calls), WAIT)
 
     assert asyncio.run(all_of_them()) == [TaskStatus.SUCCESS] * len(tasks)
 

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-openai = pytest.importorskip("openai")
+pytest.importorskip("openai")
 
 from scaffolding_ext import NativeGenerationController, ScaffoldingLlm, load_stack
 from scaffolding_ext.errors import (
@@ -106,9 +106,11 @@ def test_a_failure_is_named(fault, message, num_attempts):
 
 
 def test_a_silent_server_runs_into_the_time_out_and_is_told_to_stop():
+    from openai import Timeout
+
     with serving(lambda number, request: "slow", max_retries=0, timeout_seconds=0.05) as (server, worker):
         client = worker._connection._client
-        client.timeout = openai.Timeout(60.0, read=0.05)  # to connect and to send takes what it takes
+        client.timeout = Timeout(60.0, read=0.05)  # to connect and to send takes what it takes
         assert "sent nothing for 0.05 s in each of 1 attempt" in fails(worker, generation())
         server.wait_for_stopped()
 
