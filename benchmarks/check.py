@@ -36,12 +36,11 @@ from benchmarks._lib.pages import (
 
 MOST_BYTES = 300_000
 CODE = ("controllers", "workers", "scaffolding_ext")  # what a study runs; models lie in the last
-INPUTS = ("budget_types",)  # not a result: what a study leaves for another to read
 
 
 def results() -> list[str]:
     """The names of the kept results."""
-    return [path.stem for path in sorted(RESULTS.glob("*.json")) if path.stem not in INPUTS]
+    return [path.stem for path in sorted(RESULTS.glob("*.json"))]
 
 
 def faults_of_result(name: str, quoted: set[str], every: int = 1, barred: set[str] | None = None) -> Iterator[Fault]:

@@ -83,9 +83,6 @@ STUDIES: Mapping[str, Study] = {
     "conformal_validity": Study("studies.conformal_validity", 1),
     "conformal_replay": Study("studies.conformal_replay", 5, ("--runs", RUNS), draws=True),
     "conformal_replay_draft_only": Study("studies.conformal_replay", 5, ("--runs", SAMPLES[1])),
-    "budgets": Study("studies.budgets --seed 911 --places 16", 50, stores=True, draws=True),
-    "budgets_quiet": Study("studies.budgets --seed 911 --places 16 --load 0.6", 15, stores=True),
-    "budgets_one_at_a_time": Study("studies.budgets --seed 911 --places 1 --seconds 15", 40, stores=True, draws=True),
     "kept_budgets": Study("studies.kept_budgets --seed 911", 2),
     "queueing": Study("studies.queueing", 2, draws=True),
     "scheduling_live": Study(

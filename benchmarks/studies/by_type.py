@@ -26,7 +26,6 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks._lib.budget_gains import blocks_of
 from benchmarks._lib.command import benchmark, progress, size, stored
 from benchmarks._lib.report import Report
 from benchmarks._lib.served_queue import Served, hosted, poisson, serve
@@ -56,6 +55,7 @@ from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 PLACES = 16
 LOOK_EVERY = 32
 CROWD = 6  # chains a place that come at once
+BLOCK = 20  # arrivals that are drawn together, since neighbours in a queue are alike
 SERVED_SEED, ALONE_SEED, FULL_SEED = 1000, 2000, 3000  # of questions, beside those of the recording
 CHAIN = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.7, "max_tokens": 512}}}
 
@@ -140,6 +140,15 @@ def served(engine: Engine, plans: Mapping[str, Any], arrival_rate: float, second
         found = engine.serve(controllers.obtain(plans[family]["controller"]), asked, arrivals)
         arms[family] = {"correct": found.correct.tolist(), "seconds": found.seconds.tolist()}
     return arms
+
+
+def blocks_of(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
+    """The block of each arrival; no block lies in two seeds, and each seed has two at least."""
+    parts, first = [], 0
+    for number in sizes:
+        parts.append(first + np.arange(number) // max(1, min(BLOCK, number // 2)))
+        first = int(parts[-1][-1]) + 1
+    return np.concatenate(parts)
 
 
 def study_plans(report: Report, name: str, plans: Mapping[str, Any], alpha: float) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import click
 
-from benchmarks._lib.budget_types import ANSWER_TOKENS, AT_ONCE, DRAWN
 from benchmarks._lib.command import benchmark, size
 from benchmarks._lib.report import Report
 from benchmarks._lib.served_queue import hosted
@@ -19,6 +18,9 @@ from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.request.results import ScaffoldingResult
 
 BUDGETS = (0, 32, 96, 200, 480)
+AT_ONCE = 32
+ANSWER_TOKENS = 32
+DRAWN = {"temperature": 0.7}
 
 
 def study(report: Report, worker: HuggingFaceWorker, prompting: Prompting, samples: list[Example], exact: bool) -> None:

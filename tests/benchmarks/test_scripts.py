@@ -18,7 +18,6 @@ PLOTTED = tuple(
     f"studies.{name}"
     for name in (
         "branching",
-        "budgets",
         "conformal",
         "conformal_timing",
         "conformal_replay",
@@ -46,7 +45,6 @@ LOG = [  # twelve questions, sixteen samples each: what a study reads that needs
 ]
 EXTRA = {
     "studies.branching": ("--target", "tinylm/draft"),
-    "studies.budgets": ("--model", "tinylm/draft", "--load", "0.6", "--places", "16"),
     "studies.by_type": ("--model", "tinylm/draft", "--load", "0.7"),
     "studies.kept_budgets": ("--model", "tinylm/draft"),
     "studies.embedded": ("--model", "tinylm/draft"),
@@ -82,7 +80,6 @@ SLOW = (
     "studies.kv_sharing",
     "studies.sharing_probe",
     "studies.branching",
-    "studies.budgets",
     "studies.by_type",
     "studies.conformal",
     "studies.conformal_timing",

@@ -13,7 +13,6 @@ from benchmarks._lib.drawing import RING, beside, drawing, frontier, of
 from benchmarks._lib.pages import result
 from benchmarks.studies import (
     branching,
-    budgets,
     conformal_replay,
     judge_quality,
     kv_sharing,
@@ -29,8 +28,6 @@ pytest.importorskip("matplotlib")
 
 DRAWN: dict[str, Callable[[Any, Path], None]] = {
     "branching": lambda figures, path: branching.plot(figures, [(0.0, 0.0), (1.0, 0.3)], path),
-    "budgets": budgets.plot,
-    "budgets_one_at_a_time": budgets.plot,
     "scheduling_live": scheduling.plot,
     "judge_quality": judge_quality.plot,
     "kv_sharing": kv_sharing.plot,
