@@ -71,7 +71,6 @@ STUDIES: Mapping[str, Study] = {
         5,
     ),
     "branching": Study("studies.branching --num_problems 400 --num_fit 130", 45, stores=True, draws=True),
-    "phrasings": Study("studies.phrasings", 15, stores=True),
     "conformal": Study(
         "studies.conformal --alpha 0.4 --alpha 0.25 --num_problems 100 --num_blocks 4 --num_chains 8 --ranked 0"
         " --part greedy --part alone",
@@ -119,9 +118,8 @@ STUDIES: Mapping[str, Study] = {
     "tinylm": Study("studies.tinylm --seed 90", 30),
     "judge_quality": Study("studies.judge_quality", 35, stores=True, draws=True),
     "judge_quality_greedy": Study("studies.judge_quality --only beam --auc 1 --width 4", 3, stores=True),
-    "search": Study("studies.search", 30, stores=True),
+    "search": Study("studies.search --part scores", 10, stores=True),
     "search_widths": Study("studies.search --part widths --num_questions 100", 20, stores=True),
-    "search_effort": Study("studies.search_effort", 20, stores=True, draws=True),
     "kv_sharing": Study("studies.kv_sharing --num_prefixes 5 --num_fitted 8", 20, stores=True, draws=True),
     "sharing_probe": Study("studies.sharing_probe", 5),
     "huggingface_worker": Study("engines.huggingface_worker --repetitions 3 --num_chains 128 --max_chain_len 768", 20),

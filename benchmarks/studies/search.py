@@ -1,26 +1,22 @@
-"""What searches cost of their own, what the scores that users have are worth, and what stops save.
+"""What the scores that users have are worth in searches, and what widths save.
 
     python -m benchmarks.studies.search --num_questions 40 --store runs/search --json
 
 Parts, of which `--part` runs some:
 
-- `cost`: microseconds a node of each strategy, without any model, up to 10,000 nodes, and their growth;
 - `scores`: the scores that come for nothing, for a verdict or for a written check, with the AUC that each has within a
   question, so that it has its place on the picture of `studies.judge_quality`;
-- `stops`: certaindex, agreement and an unchanged leader on REBASE and MCTS, against a fixed number of leaves and a stop
-  at random, each of as many tokens. Stops cut a search off, so that they are replayed on searches that ran to their
-  end;
 - `widths`: REBASE, best of n and MCTS that grow from 4 to 8 and 16 solutions (iterations of MCTS) where they are
-  unsettled, beside fixed widths, one tree of 16, and a vote of as many tokens. Widths are replayed, too;
+  unsettled, beside fixed widths, one tree of 16, and a vote of as many tokens. Widths are replayed: a search ran to
+  its end, and is cut where it would have stopped;
 - `programs`: wall-clock at 1 and 16 programs, blocks held with and without sharing, and whether trees are the same.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -38,88 +34,69 @@ from benchmarks._lib.searching import (
     search_all,
     within_question_auc,
 )
-from benchmarks._lib.stopping_searches import Stopped, cut, cut_at_leaves, cut_at_random, stopped, stopped_between
 from benchmarks._lib.tree_programs import add_programs
 from scaffolding_ext.controllers.reward import RewardController
-from scaffolding_ext.controllers.tree.node import Node
 from scaffolding_ext.controllers.tree.score import LogprobScorer, RandomScorer, VerdictScorer
 from scaffolding_ext.controllers.tree.search import SearchController
-from scaffolding_ext.controllers.tree.stops import Agreement, Certaindex, SearchStop, Unchanged
-from scaffolding_ext.controllers.tree.strategies.adaptive_branching import AdaptiveBranching
+from scaffolding_ext.controllers.tree.select import Leaf
+from scaffolding_ext.controllers.tree.stops import Agreement, Certaindex, Look, SearchStop, Unchanged, leader_of
 from scaffolding_ext.controllers.tree.strategies.base import Strategy
 from scaffolding_ext.controllers.tree.strategies.beam import Beam
-from scaffolding_ext.controllers.tree.strategies.best_first import BestFirst
 from scaffolding_ext.controllers.tree.strategies.best_of_n import BestOfN
-from scaffolding_ext.controllers.tree.strategies.budget_guided_mcts import BudgetGuidedMCTS
-from scaffolding_ext.controllers.tree.strategies.dvts import DVTS
 from scaffolding_ext.controllers.tree.strategies.mcts import MCTS
-from scaffolding_ext.controllers.tree.strategies.particle_filter import ParticleFilter
 from scaffolding_ext.controllers.tree.strategies.rebase import Rebase
+from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.registry import search_scorers
 
-PARTS = ("cost", "scores", "stops", "widths", "programs")
+PARTS = ("scores", "widths", "programs")
 STEP_LEN = 48  # tokens
 NUM_VOTES = 16
 WIDTHS = (4, 8, 16)
 LOT = 20  # questions of a run that is stored by itself
 LEVELS = 25
 MAX_TOKENS = 1000  # of a solution
-SOLUTION_LEN = 500  # about
 
 
-def strategies(num_nodes: int) -> dict[str, Strategy]:
-    """Each strategy, as wide as so many nodes need: solutions of 25 steps, as in REBASE."""
-    wide = max(8, num_nodes // (4 * LEVELS) * 4)
-    return {
-        "best of n": BestOfN(num_nodes),
-        "beam": Beam(wide, wide // 4, max_depth=LEVELS),
-        "DVTS": DVTS(wide // 4, 4, max_depth=LEVELS),
-        "REBASE": Rebase(wide, max_depth=LEVELS),
-        "particle filter": ParticleFilter(wide, max_depth=LEVELS),
-        "best first": BestFirst(max_depth=LEVELS),
-        "MCTS": MCTS(max_depth=LEVELS),
-        "budget-guided MCTS": BudgetGuidedMCTS(max_depth=LEVELS),
-        "adaptive branching, Gaussian": AdaptiveBranching(saturation=1.0, max_depth=LEVELS),
-        "adaptive branching, Beta": AdaptiveBranching("beta", saturation=1.0, max_depth=LEVELS),
-        "adaptive branching, widening": AdaptiveBranching("widening", saturation=1.0, max_depth=LEVELS),
-    }
+class Stopped(NamedTuple):
+    """A search that was cut off.
+
+    Attributes:
+        tokens: That its steps decoded.
+        is_right: Whether the answer is right that a vote weighed by values elects.
+    """
+
+    tokens: int
+    is_right: bool
 
 
-def own_seconds(strategy: Strategy, num_nodes: int, seed: int) -> tuple[float, int]:
-    """CPU seconds that a strategy takes for its nodes, and how many it wrote; every score is drawn at random."""
-    rng = np.random.default_rng(seed)
-    scores = rng.random(num_nodes + 64).tolist()
-    began, num = time.process_time(), 0
-    search = strategy.begin(Node(), rng)
-    while num < num_nodes:
-        search.used = num / num_nodes
-        nodes = search.ask(num_nodes - num)
-        if not nodes:
-            break
-        for node in nodes:
-            if node.to_end:
-                node.end()
-            search.tell(node, scores[num])
-            num += 1
-    return time.process_time() - began, num
+def stopped_between(search: Searched, stop: SearchStop, most_leaves: int) -> Stopped:
+    """The search as it would have ended with a stop that is asked between its widths."""
+    leaves, leaders = leaves_of(search), []
+    for number in search.widths:
+        num = search.rounds[number][1]
+        leaders.append(leader_of(leaves[:num]))
+        if stop.is_enough(Look(leaves[:num], leaders, max(0, most_leaves - num))):
+            return cut(search, number)
+    return cut(search, len(search.rounds) - 1)
 
 
-def add_costs(report: Report, num_nodes: int) -> None:
-    """Microseconds a node, in ratio to best of n, and how cost grows from a tenth of the nodes on."""
-    trivial = 0.0
-    for name, strategy in strategies(num_nodes).items():
-        seconds, num = min(own_seconds(strategy, num_nodes, seed) for seed in range(3))
-        small, num_small = min(
-            own_seconds(strategies(num_nodes // 10)[name], num_nodes // 10, seed) for seed in range(3)
-        )
-        own = 1e6 * seconds / max(1, num)
-        trivial = trivial or own
-        report.figure(f"{name}: nodes", num)
-        report.figure(f"{name}: microseconds a node", own)
-        report.figure(f"{name}: in ratio to best of n", own / trivial)
-        if num > num_small and small > 0:
-            growth = float(np.log(seconds / small) / np.log(num / num_small))
-            report.figure(f"{name}: exponent of the growth", growth)
+def cut(search: Searched, last: int) -> Stopped:
+    """The search up to a round; leaves that it had ended vote, all of them where it had ended none."""
+    tokens, num = search.rounds[last]
+    is_last = last >= len(search.rounds) - 1
+    leaves = leaves_of(search)[: num if num and not is_last else len(search.answers)]
+    winner = vote([leaf.answer_class for leaf in leaves], [max(0.0, leaf.value) for leaf in leaves])
+    elected = next((at for at, leaf in enumerate(leaves) if leaf.answer_class == winner), 0)
+    return Stopped(tokens, search.is_right[elected])
+
+
+def leaves_of(search: Searched) -> list[Leaf]:
+    """The leaves that a search ended, in the order of their ends."""
+    ids = {answer: number for number, answer in enumerate(dict.fromkeys(a for a in search.answers if a is not None))}
+    return [
+        Leaf(-1 if answer is None else ids[answer], value)
+        for answer, value in zip(search.answers, search.values, strict=True)
+    ]
 
 
 def run_cell(lab: Lab, problems: Sequence[Any], name: str, **parts: Any) -> tuple[list[Searched], float]:
@@ -183,45 +160,6 @@ def add_choices(report: Report, label: str, cells: Sequence[Searched], curve: Cu
         gain = f"{label}, {words}: points above a vote of as many decoded tokens"
         report.difference(f"{label}, {words}: accuracy, %", right, questions=questions, scale=100)
         report.difference(gain, right, curve.at(tokens), questions, scale=100)
-
-
-def add_stops(report: Report, lab: Lab, problems: Sequence[Any], width: int) -> None:
-    """Tokens that stops save, and points that they lose, against the same search to its end and against plain cuts."""
-    stops: dict[str, SearchStop] = {
-        f"certaindex, entropy {least:g}": Certaindex([{"measure": "entropy", "at_least": least}], every=3)
-        for least in (0.5, 0.75, 0.9)
-    }
-    stops["certaindex, entropy 0.75 and mean reward 0.4"] = Certaindex(
-        [{"measure": "entropy", "at_least": 0.75}, {"measure": "mean_reward", "at_least": 0.4}], every=3
-    )
-    stops |= {"agreement": Agreement(), "unchanged": Unchanged(2, 0.6)}
-    searches: dict[str, tuple[Strategy, dict[str, int]]] = {
-        "REBASE": (Rebase(2 * width), {"nodes": 200 * width}),
-        "MCTS": (MCTS(rollouts=True, at_once=2), {"tokens": 2 * width * SOLUTION_LEN}),
-    }
-    for search, (strategy, budget) in searches.items():
-        label = f"{search} to its end"
-        full, _ = run_cell(lab, problems, label, scorer=LogprobScorer(), strategy=strategy, budget=budget)
-        questions = [each.question for each in full]
-        whole = [stopped(each, None) for each in full]
-        report.difference(f"{label}: accuracy, %", [e.is_right for e in whole], questions=questions, scale=100)
-        report.figure(f"{label}: decoded tokens", float(np.mean([e.tokens for e in whole])))
-        report.figure(f"{label}: leaves", float(np.mean([len(e.answers) for e in full])))
-        for name, stop in stops.items():
-            cut = [stopped(each, stop, strategy.most_leaves) for each in full]
-            add_cut(report, f"{search}, {name}", cut, whole, questions)
-            tokens = float(np.mean([each.tokens for each in cut]))
-            for way, other in (
-                ("a fixed number of leaves", cut_at_leaves(full, tokens)),
-                ("a stop at random", cut_at_random(full, cut, report.rng)),
-            ):
-                report.difference(
-                    f"{search}, {name}: points above {way}, of as many tokens",
-                    [each.is_right for each in cut],
-                    other,
-                    questions,
-                    scale=100,
-                )
 
 
 def run_lots(lab: Lab, problems: Sequence[Any], name: str, **parts: Any) -> list[Searched]:
@@ -290,22 +228,9 @@ def add_width(
     report.difference(f"{label}: points above a vote of as many tokens", right, at_equal, questions, scale=100)
 
 
-def add_cut(report: Report, label: str, cut: Sequence[Stopped], whole: Sequence[Stopped], questions: Any) -> None:
-    """What a stop saves and loses; the bar of the first certaindex that meets both."""
-    saved = report.saved(f"{label}: tokens saved, share", [e.tokens for e in cut], [e.tokens for e in whole])
-    points = report.difference(
-        f"{label}: points", [e.is_right for e in cut], [e.is_right for e in whole], questions, scale=100
-    )
-    report.share(f"{label}: stopped early", sum(e.is_early for e in cut), len(cut))
-    if "certaindex" in label:
-        report.bar(f"{label}: tokens saved", saved.value, ">=", 0.2)
-        report.bar(f"{label}: lower end of the points", points.low, ">=", -2.0)
-
-
 @benchmark("studies.search --num_questions 40 --store runs/search")
 @size("--num_questions", 40, quick=4, help="Questions.", least=2)
-@size("--width", 6, quick=4, help="Solutions of a search; a search that may stop has twice as many.", least=4)
-@size("--num_nodes", 10_000, quick=1_000, help="Nodes of which the cost is taken.", least=100)
+@size("--width", 6, quick=4, help="Solutions of a search.", least=4)
 @size("--num_same", 100, quick=4, help="Questions whose trees are compared, alone and among 16.", least=2)
 @click.option("--part", multiple=True, type=click.Choice(PARTS), help="What is run; all where none is named.")
 @click.option("--least_steps", default=10, show_default=True, help="Fewest operations of a question.")
@@ -315,25 +240,20 @@ def main(
     report: Report,
     num_questions: int,
     width: int,
-    num_nodes: int,
     num_same: int,
     part: tuple[str, ...],
     least_steps: int,
     model: str,
     store: Path | None,
 ) -> None:
-    """What do searches cost of their own, what are users' scores worth, and what do stops save?"""
+    """What are users' scores worth in searches, and what do widths save?"""
     wanted = part or PARTS
-    if "cost" in wanted:
-        add_costs(report, num_nodes)
-    if {"scores", "stops", "widths"} & set(wanted):
+    if {"scores", "widths"} & set(wanted):
         problems = draw_problems(num_questions, report.seed, least_steps)
         lab = Lab({"generation": model}, seed=report.seed, store=store, worker=RememberingWorker, max_batch_size=64)
         with lab:
             if "scores" in wanted:
                 add_scores(report, lab, problems, width)
-            if "stops" in wanted:
-                add_stops(report, lab, problems, width)
             if "widths" in wanted:
                 add_widths(report, lab, problems)
     if "programs" in wanted:

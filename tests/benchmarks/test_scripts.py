@@ -25,11 +25,9 @@ PLOTTED = tuple(
         "demo",
         "judge_quality",
         "kv_sharing",
-        "phrasings",
         "queueing",
         "real",
         "scheduling",
-        "search_effort",
     )
 )
 LOG = [  # twelve questions, sixteen samples each: what a study reads that needs a log
@@ -64,9 +62,7 @@ EXTRA = {
     "engines.eviction": ("--model", "tinylm/draft"),
     "studies.live_replay": ("--model", "tinylm/draft"),
     "studies.load": ("--model", "tinylm/draft", "--load", "1", "--load", "8"),
-    "studies.phrasings": ("--model", "tinylm/draft"),
     "studies.scheduling": ("--num_programs", "200", "--num_rate_programs", "80", "--model", "tinylm/draft"),
-    "studies.search_effort": ("--model", "tinylm/draft", "--store", "store"),
     "studies.sharing_probe": ("--model", "tinylm/draft"),
     "studies.tinylm": ("--num_problems", "4", "--num_votes", "2", "--target", "tinylm/draft"),
 }
@@ -88,7 +84,6 @@ SLOW = (
     "studies.kept_budgets",
     "studies.load",
     "studies.peers",
-    "studies.phrasings",
     "engines.evaluation",
     "engines.huggingface_bandwidth",
     "engines.huggingface_soak",
@@ -98,7 +93,6 @@ SLOW = (
     "studies.judge_quality",
     "studies.scheduling",
     "studies.search",
-    "studies.search_effort",
     "studies.tinylm",
 )
 

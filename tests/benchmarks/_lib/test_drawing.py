@@ -16,10 +16,8 @@ from benchmarks.studies import (
     conformal_replay,
     judge_quality,
     kv_sharing,
-    phrasings,
     real,
     scheduling,
-    search_effort,
 )
 from scaffolding_ext.stats.intervals import Estimate
 
@@ -31,11 +29,8 @@ DRAWN: dict[str, Callable[[Any, Path], None]] = {
     "scheduling_live": scheduling.plot,
     "judge_quality": judge_quality.plot,
     "kv_sharing": kv_sharing.plot,
-    "search_effort": search_effort.plot,
     "conformal_timing": lambda figures, path: timing_figures.plot(figures, path, "chains"),
     "real_votes": real.plot,
-    "phrasings": phrasings.plot,
-    "phrasings_smollm2": phrasings.plot,
     "conformal_replay": lambda figures, path: conformal_replay.plot(figures, "conservative", path),
 }
 
