@@ -195,8 +195,8 @@ def study_load(report: Report, name: str, runs: Mapping[int, Mapping[str, Any]],
     help="Share of the capacity that one whole chain a question would use.",
 )
 @size("--num_seeds", 5, quick=1, help="From --seed on; 0 serves nothing: plans are simulated alone.", least=0)
-@size("--num_questions", 150, quick=40, help="That are recorded.")
-@size("--num_samples", 8, quick=3, help="Of each question that is recorded.", least=2)
+@size("--num_questions", 150, quick=60, help="That are recorded.")
+@size("--num_samples", 8, quick=2, help="Of each question that is recorded.", least=2)
 @size("--num_alone", 12, quick=6, help="Chains that are timed alone.", least=2)
 @size("--seconds", 5, quick=2, help="Of arrivals, for each arm.")
 @stored
