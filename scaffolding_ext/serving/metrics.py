@@ -47,9 +47,9 @@ class Metrics:
         self._running = Gauge("programs", "Choices that run or wait.", ["model"], **own)
 
     def answered(self, model: str, endpoint: str, status: int, seconds: float) -> None:
-        """A request has its answer."""
+        """A request has its answer, or a refusal; refusals take no time, so only answers are timed."""
         self._of(self._requests, model, endpoint, status).inc()
-        if model:
+        if model and status == 200:
             self._of(self._seconds, model).observe(seconds)
 
     def refused(self, model: str, code: str) -> None:

@@ -101,3 +101,5 @@ def test_a_full_server_refuses_by_name_and_loses_no_request(
     assert (load["num"], load["num_answered"], load["num_refused"], load["num_failed"]) == (num, 1, num - 1, 0)
     assert errors == {"ServerBusyError": num - 1}
     assert served.metric("scaffolding_refusals_total", code="queue_full") == num - 1
+    answered = served.metric("scaffolding_requests_total", status="200")
+    assert served.metric("scaffolding_request_seconds_count") == answered

@@ -353,7 +353,7 @@ class Connection(OwnLoop):
                 raise
             except Exception as error:  # of any type: from the library, its transport, or a body that is no JSON
                 told = self._failures.told(error)
-                if isinstance(told, EngineError):
+                if isinstance(told, EngineError) and not isinstance(told, ServerBusyError):  # a busy server works
                     self._circuit.failed(str(told))
                 else:
                     self._circuit.succeeded()

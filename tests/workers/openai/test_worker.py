@@ -21,6 +21,7 @@ from scaffolding_ext.errors import (
     InvalidTaskError,
     MissingDependencyError,
     NoOutputError,
+    ServerBusyError,
     TaskError,
 )
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
@@ -142,6 +143,13 @@ def test_a_refusal_is_the_tasks_fault_and_not_tried_again():
         for _ in range(2):  # the circuit stays closed
             assert "refused the request" in fails(worker, generation(), InvalidTaskError)
         assert len(server.requests) == 2
+
+
+def test_a_busy_server_is_asked_by_each_request():
+    with serving(lambda number, request: "429", max_retries=0, failure_threshold=1) as (server, worker):
+        for _ in range(3):  # the circuit stays closed
+            assert "was too busy" in fails(worker, generation(), ServerBusyError)
+        assert len(server.requests) == 3
 
 
 def test_the_circuit_opens_and_nothing_more_is_sent():
