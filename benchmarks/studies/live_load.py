@@ -8,7 +8,8 @@ all samples. A sample's seed does not depend on what runs beside it, so each fur
 
 Beside each live cell the simulator serves the same arrivals over the recorded samples. Its engine has the speed of that
 cell's own run: looks at the engine tell seconds by steps, by decoded tokens and by prompt tokens (least squares). The
-prompt tokens are spread over the decoded ones.
+prompt tokens are spread over the decoded ones. A machine that does other work, too, changes its pace within a run, so
+each cell is simulated twice: at the mean speed, and on a clock that runs as the steps of each two seconds ran.
 
 A rate is told by that at which full votes keep the engine busy, or, for cells of their *own* load, by that at which the
 cell's own votes do. All cells of one rate have the same questions and arrivals. Intervals are 95 %, from resampling
@@ -63,6 +64,8 @@ RULES: Mapping[str, AllocationRule | None] = {
     "in time": LeaderChange(),
 }
 LOOK_EVERY = 0.1  # seconds
+PACE_LOOKS = 20  # in which the machine's pace counts as one
+FEW_TOKENS = 200  # of these looks: too few to tell a pace
 NUM_BLOCKS = 20
 FIGURES = {"mean": np.mean, "p90": functools.partial(np.quantile, q=0.9)}
 
@@ -134,6 +137,37 @@ class Speed(NamedTuple):
     def tokens_a_second(self, places: int) -> float:
         """Of the full engine."""
         return self.queue(places).capacity / self.alone
+
+
+class Pace(NamedTuple):
+    """How fast a machine went, beside its mean: `work[i]` seconds at the mean speed were done by `times[i]`."""
+
+    times: Floats
+    work: Floats
+
+    @classmethod
+    def of(cls, run: Mapping[str, Any], speed: Speed) -> Pace:
+        """Of a run, whose looks are evenly spaced until its last vote has ended."""
+        more = np.diff(np.array(run["looks"], dtype=np.float64), axis=0)
+        ended = max(at + vote["seconds"] for at, vote in zip(run["arrivals"], run["votes"], strict=True))
+        parts = [more[first : first + PACE_LOOKS] for first in range(0, len(more), PACE_LOOKS)]
+        seconds = np.array([len(part) for part in parts]) * ended / len(more)
+        steps, tokens, _, busy = np.array([part.sum(axis=0) for part in parts]).T
+        expected = speed.step * steps + speed.token * tokens
+        slower = np.where(tokens >= FEW_TOKENS, busy / np.maximum(expected, 1e-9), 1.0)
+        times, work = ([0.0, *np.cumsum(each)] for each in (seconds, seconds / slower))
+        return cls(np.array(times), np.array(work))
+
+    def done_by(self, times: Floats) -> Floats:
+        """Seconds of work that were done by these times."""
+        return np.interp(times, self.times, self.work) + np.maximum(0.0, times - self.times[-1])
+
+    def times_of(self, work: Floats) -> Floats:
+        """When so much work was done."""
+        return np.interp(work, self.work, self.times) + np.maximum(0.0, work - self.work[-1])
+
+
+EVEN = Pace(np.zeros(1), np.zeros(1))
 
 
 class Bench:
@@ -220,19 +254,27 @@ class Served(NamedTuple):
 
     @classmethod
     def simulated(
-        cls, cell: Cell, run: Mapping[str, Any], votes: Sequence[RecordedVote], places: int, within: float | None
+        cls,
+        cell: Cell,
+        run: Mapping[str, Any],
+        votes: Sequence[RecordedVote],
+        places: int,
+        within: float | None,
+        is_paced: bool = False,
     ) -> Served:
-        """The same votes and arrivals by the simulator, on an engine of that run's speed."""
+        """The same votes and arrivals by the simulator, on an engine of that run's mean speed, or of its pace."""
         speed, arrivals = Speed.of(run["looks"]), np.array(run["arrivals"])
+        pace = Pace.of(run, speed) if is_paced else EVEN
+        begins = pace.done_by(arrivals)
         rule = RULES[cell.stopping] or Even()
         queue = speed.queue(places)
         mean = float(np.mean([np.mean(vote.lengths) for vote in votes]))
         times = SampleTimes(mean * speed.alone / queue.speed(places))
         works = [program_of("vote", cell.stopping, rule, vote, times) for vote in votes]
-        deadlines = None if within is None else np.full(len(votes), within)
-        ended = serve_programs(works, arrivals, queue, speed.alone, ORDERS[cell.order](), deadlines)
+        deadlines = None if within is None else pace.done_by(arrivals + within) - begins
+        ended = serve_programs(works, begins, queue, speed.alone, ORDERS[cell.order](), deadlines)
         right = [vote.is_right(voted) for vote, voted in zip(votes, ended.answers, strict=True)]
-        return cls(ended.departures - arrivals, np.array(right, float), ended.num_tokens)
+        return cls(pace.times_of(ended.departures) - arrivals, np.array(right, float), ended.num_tokens)
 
 
 def tokens_of(stopping: str, votes: Sequence[RecordedVote]) -> float:
@@ -242,15 +284,18 @@ def tokens_of(stopping: str, votes: Sequence[RecordedVote]) -> float:
     return float(serve_programs(works, np.zeros(len(votes)), Queue(1), 1.0).num_tokens.mean())
 
 
-def study_times(report: Report, cell: Cell, live: Served, simulated: Served, is_judged: bool) -> None:
-    """Times of a cell, live and simulated."""
+def study_times(report: Report, cell: Cell, live: Served, simulated: Served, paced: Served, is_judged: bool) -> None:
+    """Times of a cell, live and simulated at the mean speed and at the machine's pace."""
     for name, figure in FIGURES.items():
         found, expected = block_estimate(live.seconds, figure), float(figure(simulated.seconds))
         report.figure(f"{cell.name}: {name}", *found)
         report.figure(f"{cell.name}: {name}, simulated", expected)
+        report.figure(f"{cell.name}: {name}, simulated at the machine's pace", float(figure(paced.seconds)))
         if is_judged:
             outside = max(0.0, expected - found.high, found.low - expected)
             report.bar(f"{cell.name}: simulated {name}, seconds outside the live interval", outside, "<=", 0)
+    together = np.corrcoef(live.seconds, paced.seconds)[0, 1]
+    report.figure(f"{cell.name}: correlation of the votes' seconds with those at the machine's pace", float(together))
     for name, served in (("", live), (", simulated", simulated)):
         report.figure(f"{cell.name}: right{name}", *block_estimate(served.correct, np.mean))
         report.figure(f"{cell.name}: tokens{name}", float(served.decoded.mean()))
@@ -329,13 +374,16 @@ def main(
     for number, cell in enumerate(CELLS):
         num = len(live[cell].seconds)
         within = None if cell.slo is None else cell.slo * alone
-        simulated = Served.simulated(cell, runs[cell], votes[:num], places, within)
-        study_times(report, cell, live[cell], simulated, number < JUDGED)
+        simulated, paced = (
+            Served.simulated(cell, runs[cell], votes[:num], places, within, is_paced) for is_paced in (False, True)
+        )
+        study_times(report, cell, live[cell], simulated, paced, number < JUDGED)
         report.figure(f"{cell.name}: votes", num)
         pace = speed.tokens_a_second(places) / Speed.of(runs[cell]["looks"]).tokens_a_second(places)
         report.figure(f"{cell.name}: seconds, times those of the crowd", pace)
         if cell.slo is not None:
-            report.figure(f"{cell.name}: in time, simulated", float((simulated.seconds <= within).mean()))
+            for name, served in (("simulated", simulated), ("simulated at the machine's pace", paced)):
+                report.figure(f"{cell.name}: in time, {name}", float((served.seconds <= within).mean()))
             wide = [bool(vote["wide"]) for vote in runs[cell]["votes"]]
             report.share(f"{cell.name}: votes with a wide round", sum(wide), num)
             is_cut = [vote["exit_reason"] == "deadline" for vote in runs[cell]["votes"]]
