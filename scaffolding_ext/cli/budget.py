@@ -35,7 +35,7 @@ slowdown_option = click.option(
     type=Finite(0, 1),
     default=0.0,
     show_default=True,
-    help="With --batch: each of n requests at once has the speed 1 / (1 + slowdown (n - 1)); 1 is processor sharing.",
+    help="With --batch: each of n requests at once has the speed 1 / (1 + slowdown (n - 1)).",
 )
 plot_option = click.option("--plot_path", type=OutputPath(), help="File for a picture; it needs the extra `plots`.")
 

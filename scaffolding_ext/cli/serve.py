@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1),
     default=512,
     show_default=True,
-    help="Most tokens of an answer that a thinking model is asked for where it gave none.",
+    help="Most tokens of an answer that a thinking model is asked for.",
 )
 @click.option(
     "--max_seconds",
@@ -85,12 +85,12 @@ if TYPE_CHECKING:
     type=click.Choice(["refuse", "ignore"]),
     default="refuse",
     show_default=True,
-    help="Whether a request with unknown fields is refused, or these are left out and logged once a key.",
+    help="Whether a request with unknown fields is refused, or they are left out.",
 )
 @click.option(
     "--replan",
     is_flag=True,
-    help="Make the plan of a stack anew when arrivals drift from it: their rate, or their mix of types.",
+    help="Make the plan of a stack anew when arrivals drift from it.",
 )
 @click.option("--log_content", is_flag=True, help="Write prompts and answers to the log.")
 def serve(

@@ -88,8 +88,8 @@ _LOG_OPTIONS = (
         type=click.Choice(_COSTS),
         default="decoded",
         show_default=True,
-        help="What is to be small: decoded tokens, computed tokens (those that are read, too), dollars (with --price), "
-        "seconds, tokens on the critical path, or the time in a queue (with --arrival_rate).",
+        help="What is to be small: decoded tokens; computed tokens (those that are read, too); dollars; seconds; the "
+        "tokens of the longest sample of each round; the time in a queue.",
     ),
     click.option(
         "--cache",
@@ -162,14 +162,14 @@ def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> flo
     "--confidence",
     type=Finite(0.5, 1, max_open=True),
     help="Promise that further questions lose no more than --max_loss, with this confidence, such as 0.9. The exit "
-    "code is 1 where nothing can be promised.  [default: nothing is promised]",
+    "code is 1 if nothing can be promised.  [default: nothing is promised]",
 )
 @click.option(
     "--budget",
     callback=_budget,
     metavar="TOKENS",
     help="Choose the most accurate setting that takes no more: tokens of all questions together, or a share such as "
-    "25%. --max_loss is not used then.",
+    "25%.",
 )
 @click.option(
     "--one_budget",
@@ -180,7 +180,7 @@ def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> flo
     "--config",
     "source",
     metavar="FILE",
-    help="Stack whose workers and prompt the written stack keeps. Without a LOG it draws the samples.",
+    help="Stack whose workers and prompt the written stack keeps; without a LOG it draws the samples.",
 )
 @model_options
 @dataset_option
@@ -202,19 +202,19 @@ def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> flo
     type=click.IntRange(min=0),
     default=20,
     show_default=True,
-    help="Without a LOG: log-probabilities a token that the worker is asked for; 0 where it reports none.",
+    help="Without a LOG: log-probabilities of a token; 0 if the worker reports none.",
 )
 @click.option(
     "--store",
     type=OutputPath(is_folder=True),
-    help="Without a LOG: folder of the samples; what it has of them is not drawn again.",
+    help="Without a LOG: folder of the samples; those that it has are not drawn again.",
 )
 @for_queue_options
 @click.option(
     "--preflight",
     is_flag=True,
-    help="Say whether a second model or a judge pays, before anything is calibrated: of the stack of --config, run on "
-    "the first 50 questions (--limit), or of recorded runs of draft and target.",
+    help="Say whether a second model or a judge pays: of the stack of --config, run on the first 50 questions "
+    "(--limit), or of recorded runs of draft and target.",
 )
 @click.option(
     "--rate",

@@ -64,8 +64,7 @@ _OPTIONS = (
     click.option(
         "--slo",
         type=Finite(0, min_open=True),
-        help="For --cost queue, in place of --alpha: seconds within which an answer counts. The share of answers that "
-        "are right in time is to be large.",
+        help="For --cost queue, in place of --alpha: seconds within which a right answer counts.",
     ),
     click.option(
         "--batch",

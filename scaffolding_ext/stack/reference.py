@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_type_hints
 from pydantic import BaseModel
 
 from scaffolding_ext import registry
-from scaffolding_ext.documents import packaged_recipes, packaged_stacks
+from scaffolding_ext.documents import packaged_stacks
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.registry import Factory, Registry
 from scaffolding_ext.signature import Signature
@@ -31,8 +31,8 @@ its `args`, which may hold components, too. A rule, scorer or other small part w
 **Arguments.** `name=8192` has a default; `name: int=null` can be left out; `name: int` is needed. "Parts of several"
 are arguments that several types of a group take.
 
-`scaffolding-ext run` and `eval` take a file, or one that ships with the package: {packaged}.
-For models that people run ([the recipes](models.md)): {recipes}.
+`scaffolding-ext run` and `eval` take a file, or one that ships with the package: {packaged}, or
+[a recipe for a model](models.md).
 """
 _UNION = re.compile(r" \| (?![^\[]*\])")  # outside brackets
 _ARGUMENT = re.compile(r"^    \*{0,2}(\w+): (.*(?:\n     +.*)*)", re.MULTILINE)
@@ -41,8 +41,7 @@ _ARGUMENT = re.compile(r"^    \*{0,2}(\w+): (.*(?:\n     +.*)*)", re.MULTILINE)
 def reference() -> str:
     """The page, in Markdown."""
     packaged = ", ".join(f"`configs:{name}`" for name in packaged_stacks())
-    recipes = ", ".join(f"`configs:{name}`" for name in packaged_recipes())
-    parts = [_HEAD.format(packaged=packaged, recipes=recipes), "## Keys\n", _listed(_keys(StackConfig))]
+    parts = [_HEAD.format(packaged=packaged), "## Keys\n", _listed(_keys(StackConfig))]
     parts += [
         f"Names in `sampling` and `sampling_params`: {', '.join(f'`{name}`' for name in sorted(SAMPLING_FIELDS))}.\n"
     ]

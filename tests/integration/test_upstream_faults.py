@@ -1,4 +1,4 @@
-"""Six faults of TensorRT-LLM, shown on its own text; `docs/upstream.md` describes each with its remedy.
+"""Six faults of TensorRT-LLM, shown on its own text; `upstream_faults.md` beside it describes each with its remedy.
 
 Each test takes the functions that it is about out of the sources and runs them alone, or reads them, so that neither a
 GPU nor an installation is needed. A test that fails says that the fault is mended.
