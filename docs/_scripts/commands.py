@@ -18,9 +18,8 @@ WIDTH = 100
 HEAD = """# Commands
 
 `make pages` writes this page from the code. It lists every command and option of `scaffolding-ext`, as
-`scaffolding-ext COMMAND --help` prints them, with an example each. Keys of a stack file can be set on the command line,
-as often as needed: `--set controller.args.chunk_size=64`. Exit codes stand on
-[the page of what is public](../public_api.md#commands).
+`scaffolding-ext COMMAND --help` prints them. `--set` changes any key of a stack file, as often as needed:
+`--set controller.args.chunk_size=64`. [Exit codes](../public_api.md#commands).
 
 ## Options of several commands
 
