@@ -78,7 +78,12 @@ STUDIES: Mapping[str, Study] = {
         stores=True,
         draws=True,
     ),
-    "conformal_timing": Study("studies.conformal_timing", 60, stores=True, draws=True),
+    "conformal_rules": Study(
+        "studies.conformal --alpha 0.25 --num_problems 100 --num_chains 8 --compared 1 --ranked 1 --part alone"
+        " --part words --part marks",
+        12,
+        stores=True,
+    ),
     "conformal_validity": Study("studies.conformal_validity", 1),
     "conformal_replay": Study("studies.conformal_replay", 5, ("--runs", RUNS), draws=True),
     "conformal_replay_draft_only": Study("studies.conformal_replay", 5, ("--runs", SAMPLES[1])),

@@ -1,53 +1,321 @@
-"""What a conformal target is worth: accuracy against target-decoded tokens, beside other rules of taking over.
+"""What a conformal target is worth: accuracy against target-decoded tokens and time, beside other rules of taking over.
 
     python -m benchmarks.studies.conformal --num_problems 100 --num_blocks 3 --store runs/conformal
 
 All systems run the same chains on the same workers with the same seeds; they differ in who decides. Questions come in
 blocks, each with a seed, and pools a turn of its own, made on the questions at hand by chains that ran the same rule at
 the same level, in step. With `--store` a study that was broken off goes on where it was, and one with more blocks
-takes in what is there. How long all this takes is for `conformal_timing.py`.
+takes in what is there.
+
+Time is arithmetic: when each chain would end if only the two models' passes took time and all calls overlapped
+(`evaluation.preflight.schedule`). A pass of the draft takes 8 ms, as one of an 8B model in bfloat16 at 2 TB/s; the
+target's takes as many times longer as a figure says. `conformal in step` makes the decisions of `conformal`, and all
+its chains wait for each other at each turn: what asynchrony alone brings.
+
+Reference:
+    A1, "Asynchronous test-time scaling via conformal prediction", arXiv:2509.15148.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
 from rich.progress import Progress
 
 from benchmarks._lib.command import benchmark, plotted, progress, size, stored
-from benchmarks._lib.conformal_figures import CHAIN_COUNTS, SHOWN_DECISIONS, Found, plot
-from benchmarks._lib.draft_target import (
-    Answered,
-    Calibrated,
-    GreedyChain,
-    Setting,
-    answered,
-    calibrated,
-    controller,
-    greedy_chains,
-    pooled_rates,
-)
-from benchmarks._lib.lab import AT_ONCE, MODELS, Lab, draft_and_target, questions_of, told_apart
+from benchmarks._lib.drawing import Figures, beside, drawing, of, point, ring
+from benchmarks._lib.lab import MODELS, Lab, draft_and_target, questions_of, told_apart
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import GREEDY
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, ReflectionWords, SpecReasonMarks
-from scaffolding_ext.controllers.draft_target.growing_rule import GrowingRule
-from scaffolding_ext.controllers.draft_target.p_values import p_values
+from scaffolding_ext.controllers.draft_target.calibrate_draft_target import CalibrateDraftTargetController, turns_in
+from scaffolding_ext.controllers.draft_target.calibration_file import (
+    ConformalCalibration,
+    DraftTargetSetting,
+    LevelScores,
+    TurnScores,
+)
+from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
+from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
+from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.evaluation.calibrate.conformal_run import realised_rate
+from scaffolding_ext.evaluation.preflight.schedule import Latency, ScheduledChunk, scheduled_ends
 from scaffolding_ext.evaluation.run.datasets import Example
+from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.protocol import Controller, Worker
+from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.tinylm import grammar
 
+CALIBRATION_SEED = 1_000_000  # added to the seed of the answers
+GREEDY_AT_ONCE = 64  # chains
+CHAIN_COUNTS = (1, 2, 4, 8, 16)
+NUM_DRAWS = 50
+SHOWN_DECISIONS = 100  # of a turn
 ENOUGH_DECISIONS = 300  # of a turn, for a bar
-OTHER_LENGTH = 5 / 7  # the paper calibrates on chunks of 500 tokens and decides on chunks of 700
 NUM_SPLITS = 200
 LEAST_MARK = 5  # of SpecReason's scale from 0 to 9
-PARTS = ("alone", "greedy", "words", "marks", "conditional", "lengths", "growing")
+PARTS = ("alone", "greedy", "words", "marks")
 POWER_Z = 1.96 + 1.2816  # two-sided 0.05, power 0.9
+DRAFT = Latency(0.008, 0.0001)
+TOKEN_SHARE = 0.0131  # of a pass of the target: a token that it reads
+SPEED_RATIOS = (1, 2, 4, 8)  # the target's pass over the draft's
+ENDS: dict[str, Callable[[Sequence[float]], Any]] = {"mean": np.mean, "last": np.max}
+IN_STEP, TARGET_ONLY = "conformal in step", "target only"
+DEFAULT = "conformal, alpha 0.4"  # of configs:conformal_draft_target
+COLOURS = {"draft only": "0.6", TARGET_ONLY: "0.0"}
+
+
+class Setting(NamedTuple):
+    """What all systems of a study share.
+
+    Attributes:
+        num_chains: Chains a question.
+        chunk_tokens: Tokens of a chunk, of draft and target alike.
+        max_tokens: Tokens of a chain.
+        max_turns: Chunks of a chain.
+        on_reject: What a rejection leads to.
+    """
+
+    num_chains: int
+    chunk_tokens: int
+    max_tokens: int
+    max_turns: int
+    on_reject: Any
+
+
+class Calibrated(NamedTuple):
+    """Calibration chains.
+
+    Attributes:
+        turns: Scores of each turn.
+        target_tokens: Tokens that the target decoded for them, a question.
+    """
+
+    turns: list[list[float]]
+    target_tokens: float
+
+
+class Chunk(NamedTuple):
+    """A drafted chunk and what became of it; `score` is None under a rule that scores none."""
+
+    chain: int
+    turn: int
+    score: float | None
+    is_taken: bool
+    draft_tokens: int
+    target_tokens: int
+
+
+class Answered(NamedTuple):
+    """What a system did on one question.
+
+    Attributes:
+        vote: Whether the vote was right.
+        right: Whether each chain's answer was.
+        classes: Class of each chain's answer; -1 without one.
+        target_tokens: Tokens that the target decoded.
+        decoded: Tokens that both models decoded, rejected chunks and answers that were asked for included.
+        computed: Positions that both models computed: those decoded, and those read or scored but not reused.
+        chunks: In the order of their decisions.
+    """
+
+    vote: float
+    right: list[float]
+    classes: list[int]
+    target_tokens: int
+    decoded: int
+    computed: int
+    chunks: list[Chunk]
+
+    @property
+    def best(self) -> float:
+        """Whether any chain was right."""
+        return max(self.right)
+
+    @property
+    def chains(self) -> float:
+        """Share of the chains that were right."""
+        return float(np.mean(self.right))
+
+    def ends(self, draft: Latency, target: Latency, *, in_step: bool) -> list[float]:
+        """When each chain would end with models of these latencies, in seconds."""
+        chunks = [ScheduledChunk(c.chain, c.turn, c.draft_tokens, c.target_tokens, 0.0) for c in self.chunks]
+        return scheduled_ends(chunks, draft, target, in_step=in_step)
+
+    def vote_of(self, chains: Sequence[int]) -> float:
+        """Whether the vote of these chains alone is right."""
+        classes = [self.classes[chain] for chain in chains]
+        winner = vote(classes)
+        return self.right[chains[classes.index(winner)]] if winner >= 0 else 0.0
+
+
+class GreedyChain(NamedTuple):
+    """What one greedy chain did on one question; attributes as those of `Answered`."""
+
+    vote: float
+    target_tokens: int
+    decoded: int
+
+
+def controller(
+    setting: Setting,
+    alpha: float = 0.0,
+    turns: Sequence[Sequence[float]] = (),
+    rule: TakeOverRule | None = None,
+) -> ConformalDraftTargetController:
+    """The controller with pools of some turns, or with another rule; at turns without a pool a coin decides."""
+    scores = [TurnScores(scores=list(turn), rate=alpha, low=None, high=None) for turn in turns]
+    calibrated = DraftTargetSetting(
+        draft_model=None,
+        target_model=None,
+        draft_tokens=setting.chunk_tokens,
+        target_tokens=setting.chunk_tokens,
+        on_reject=setting.on_reject,
+        score="mean_nll",
+    )
+    calibration = ConformalCalibration(
+        source="held_out",
+        setting=calibrated,
+        num_chains=setting.num_chains,
+        seed=0,
+        questions=[],
+        levels=[LevelScores(alpha=alpha, turns=scores)],
+    )
+    return ConformalDraftTargetController(
+        draft_tokens=setting.chunk_tokens,
+        target_tokens=setting.chunk_tokens,
+        num_chains=setting.num_chains,
+        max_turns=setting.max_turns,
+        max_tokens=setting.max_tokens,
+        on_reject=setting.on_reject,
+        rule=rule or ConformalRule(alpha, calibration=calibration),
+    )
+
+
+def answered(
+    lab: Lab,
+    name: str,
+    made: Controller,
+    samples: Sequence[Example],
+    workers: Mapping[str, Worker] | None = None,
+) -> list[Answered]:
+    """What a system did on the questions; from the lab's store where it was run before."""
+
+    def run() -> list[Answered]:
+        results = lab.answers(made, [sample.prompt for sample in samples], workers)
+        return [_answered(result, sample.target) for result, sample in zip(results, samples, strict=True)]
+
+    found: list[Any] = lab.stored(name, run)
+    return [Answered(*row)._replace(chunks=[Chunk(*chunk) for chunk in row[-1]]) for row in found]
+
+
+def greedy_chains(
+    lab: Lab, name: str, tag: str, params: Mapping[str, Any], samples: Sequence[Example]
+) -> list[GreedyChain]:
+    """One chain of one of the engines a question, without any vote."""
+
+    def run() -> list[GreedyChain]:
+        made = NativeGenerationController(sampling_params=dict(params))
+        workers = {"generation": lab.workers[tag]}
+        results = lab.answers(made, [sample.prompt for sample in samples], workers, at_once=GREEDY_AT_ONCE)
+        return [
+            GreedyChain(
+                float(score(result.answer, sample.target).correct),
+                result.program.ledger.total.decoded if tag == "target" else 0,
+                result.program.ledger.total.decoded,
+            )
+            for result, sample in zip(results, samples, strict=True)
+        ]
+
+    return [GreedyChain(*row) for row in lab.stored(name, run)]
+
+
+def calibrated(
+    lab: Lab,
+    name: str,
+    made: ConformalDraftTargetController,
+    samples: Sequence[Example],
+) -> Calibrated:
+    """Calibration chains on the questions, whose seeds are not those of the answers."""
+
+    def run() -> Calibrated:
+        calibrating = CalibrateDraftTargetController(made, [sample.prompt for sample in samples])
+        (result,) = lab.answers(calibrating, [samples[0].prompt], seed=lab.seed + CALIBRATION_SEED, at_once=1)
+        trace = result.program.trace
+        num_tokens = sum(event.get("num_target_tokens", 0) for event in trace)
+        return Calibrated([turn.scores for turn in turns_in(trace)], num_tokens / len(samples))
+
+    return Calibrated(*lab.stored(name, run))
+
+
+def _answered(result: ScaffoldingResult, truth: str) -> Answered:
+    trace = result.program.trace
+    ends = sorted((event for event in trace if event["event"] == "end"), key=lambda event: event["chain"])
+    (voted,) = (event for event in trace if event["event"] == "vote")
+    chunks = [event for event in trace if event["event"] in ("accept", "take_over")]
+    total = result.program.ledger.total
+    return Answered(
+        vote=float(score(result.answer, truth).correct),
+        right=[float(score(event["answer"], truth).correct) for event in ends],
+        classes=list(voted["classes"]),
+        target_tokens=sum(event["num_target_tokens"] + event.get("num_rule_tokens", 0) for event in chunks),
+        decoded=total.decoded,
+        computed=total.decoded + total.prefilled,
+        chunks=[
+            Chunk(
+                e["chain"],
+                e["turn"],
+                e["score"],
+                e["event"] == "take_over",
+                e["num_draft_tokens"],
+                e["num_target_tokens"],
+            )
+            for e in chunks
+        ],
+    )
+
+
+def pooled_rates(
+    answers: Sequence[Answered], alpha: float, num_splits: int, num_calibration: int, rng: np.random.Generator
+) -> dict[str, dict[int | None, list[float]]]:
+    """Take-over rates of one run's chunks, ranked anew among chains drawn to be the calibration.
+
+    A split draws half of the questions. Online, some chains of each of them are the pool and the others are decided;
+    held out, the same chains are decided with chains of the other half as the pool. Chains stay whole.
+
+    Returns:
+        By kind and turn (None is all), the rate of each split.
+    """
+    rates: dict[str, dict[int | None, list[float]]] = {"online": {}, "held out": {}}
+    by_turn: dict[int, list[tuple[int, int, float]]] = {}
+    for question, answered in enumerate(answers):
+        for chunk in answered.chunks:
+            if chunk.score is not None:
+                by_turn.setdefault(chunk.turn, []).append((question, chunk.chain, chunk.score))
+    num_chains = 1 + max(chain for rows in by_turn.values() for _, chain, _ in rows)
+    for _ in range(num_splits):
+        here = set(rng.permutation(len(answers))[: len(answers) // 2].tolist())
+        pool_of = [set(rng.permutation(num_chains)[:num_calibration].tolist()) for _ in answers]
+        for kind in rates:
+            fired: dict[int, list[bool]] = {}
+            for turn, rows in by_turn.items():
+                pool = np.sort([v for q, c, v in rows if c in pool_of[q] and (q in here) == (kind == "online")])
+                new = np.array([v for q, c, v in rows if q in here and c not in pool_of[q]])
+                low, high = np.searchsorted(pool, new, "left"), np.searchsorted(pool, new, "right")
+                ranks = len(pool) - high + rng.random(len(new)) * (high - low + 1)
+                fired[turn] = (ranks / (len(pool) + 1) <= alpha).tolist()
+            for turn, hits in fired.items():
+                if hits:
+                    rates[kind].setdefault(turn, []).append(float(np.mean(hits)))
+            everything = [hit for hits in fired.values() for hit in hits]
+            rates[kind].setdefault(None, []).append(float(np.mean(everything)))
+    return rates
 
 
 class Block(NamedTuple):
@@ -56,11 +324,9 @@ class Block(NamedTuple):
     lab: Lab
     samples: list[Example]
 
-    def answered(
-        self, name: str, made: Controller, workers: dict[str, Worker] | None = None, at_once: int = AT_ONCE
-    ) -> list[Answered]:
+    def answered(self, name: str, made: Controller, workers: dict[str, Worker] | None = None) -> list[Answered]:
         """What a system did on them."""
-        return answered(self.lab, name, made, self.samples, workers, at_once)
+        return answered(self.lab, name, made, self.samples, workers)
 
 
 class Study:
@@ -75,7 +341,7 @@ class Study:
 
     def __init__(self, blocks: list[Block], setting: Setting, report: Report, bars: Progress) -> None:
         self.blocks, self.setting, self.report, self.rng = blocks, setting, report, report.rng
-        self.found: list[Found] = []
+        self.found: dict[str, list[Answered]] = {}
         self._bars, self._bar = bars, bars.add_task("", total=None)
 
     def show(self, family: str, alpha: float | None, run: Callable[[Block], list[Answered]]) -> list[Answered]:
@@ -87,11 +353,10 @@ class Study:
             answers += run(block)
         for what in ("vote", "best", "chains", "target_tokens", "decoded", "computed"):
             self.report.difference(f"{name}: {what}", [float(getattr(one, what)) for one in answers])
-        found = Found(family, alpha, answers)
-        self.found.append(found)
+        self.found[name] = answers
         for number in CHAIN_COUNTS:
             if number <= self.setting.num_chains:
-                self.report.figure(f"{name}: vote of {number} chains", found.vote_of(number))
+                self.report.figure(f"{name}: vote of {number} chains", vote_of(answers, number))
         fired, questions = _decisions(answers)
         rate = realised_rate(fired, questions, rng=self.rng)
         self.report.figure(f"{name}: rate", rate.rate, *(rate.clustered or (None, None)))
@@ -106,7 +371,7 @@ class Study:
             workers: dict[str, Worker] = dict.fromkeys(MODELS, block.lab.workers["target"])
             return [a._replace(target_tokens=a.decoded) for a in block.answered("target_only", made, workers)]
 
-        self.show("target only", None, target_only)
+        self.show(TARGET_ONLY, None, target_only)
 
     def greedy(self) -> None:
         """One greedy chain of either model: what costs nothing but itself."""
@@ -130,26 +395,6 @@ class Study:
         """The calibration chains of a block's own questions."""
         made = controller(self._fewer(), alpha)
         return calibrated(block.lab, f"calibration_{alpha}", made, block.samples)
-
-    def growing(self, alpha: float) -> None:
-        """Pools that grow question by question, beside a coin at the rate that they had.
-
-        One request at a time, as what is guaranteed of the first turn asks for; and with others beside it.
-        """
-
-        def grown(name: str, at_once: int) -> list[Answered]:
-            made = controller(self.setting, rule=GrowingRule(alpha))
-            return self.show(name, alpha, lambda block: block.answered(f"{name}_{alpha}", made, at_once=at_once))
-
-        found = grown("growing", 1)
-        for turn in range(self.setting.max_turns):
-            fired = [taken for answer in found for _, at, _, taken, _ in answer.chunks if at == turn]
-            if len(fired) >= SHOWN_DECISIONS:
-                self.report.figure(f"growing, alpha {alpha}: rate at turn {turn}", float(np.mean(fired)))
-        coin = controller(self.setting, rule=Coin(float(np.mean(_decisions(found)[0]))))
-        shown = self.show("coin as growing", alpha, lambda block: block.answered(f"coin_as_growing_{alpha}", coin))
-        self.gain(f"growing over its coin, alpha {alpha}", found, shown)
-        grown("growing side by side", AT_ONCE)
 
     def coin(self, block: Block, alpha: float) -> list[Answered]:
         """Take-over at random, at the rate that the conformal rule had on the block."""
@@ -177,7 +422,7 @@ class Study:
         """The rate over random splits, overall and by turn, and how it scatters."""
         num_calibration = max(1, self.setting.num_chains // 4)
         rates = pooled_rates(answers, alpha, NUM_SPLITS, num_calibration, self.rng)
-        reached = np.bincount([turn for answered in answers for _, turn, *_ in answered.chunks])
+        reached = np.bincount([chunk.turn for answered in answers for chunk in answered.chunks])
         for kind, by_turn in rates.items():
             for turn, values in by_turn.items():
                 if turn is None or reached[turn] >= SHOWN_DECISIONS:
@@ -187,6 +432,22 @@ class Study:
                     self.report.figure(f"{name}: rate over splits, {kind}, {where}", mean, float(low), float(high))
                     if kind == "online" and (turn is None or reached[turn] >= ENOUGH_DECISIONS):
                         self.report.bar(f"{name}: rate error online, {where}", abs(mean - alpha), "<=", 0.01)
+
+    def schedule(self, alpha: float) -> None:
+        """When chains end, in ratio to those of systems that wait, or that have no draft, by the target's speed."""
+        ours = self.found[f"conformal, alpha {alpha}"]
+        others = {IN_STEP: ours, "ranking": self.found.get(f"ranking, alpha {alpha}")}
+        for speed in SPEED_RATIOS:
+            target = Latency(DRAFT.pass_s * speed, DRAFT.pass_s * speed * TOKEN_SHARE)
+            free = [one.ends(DRAFT, target, in_step=False) for one in ours]
+            rows = {n: [one.ends(DRAFT, target, in_step=True) for one in found] for n, found in others.items() if found}
+            if TARGET_ONLY in self.found:  # the target drafts, and nobody scores
+                nobody = Latency(0.0, 0.0)
+                rows[TARGET_ONLY] = [one.ends(target, nobody, in_step=False) for one in self.found[TARGET_ONLY]]
+            for name, ends in rows.items():
+                for what, take in ENDS.items():
+                    label = f"conformal, alpha {alpha}, over {name}, target {speed} times slower: {what} chain's end"
+                    self.report.ratio(label, [float(take(e)) for e in free], [float(take(e)) for e in ends])
 
     def gain(self, name: str, ours: list[Answered], theirs: list[Answered]) -> None:
         """The difference of the votes, paired by question, and how many questions would show it."""
@@ -205,33 +466,6 @@ class Study:
         if name.startswith("conformal over coin"):
             self.report.bar(f"{name}: lower end", gain["vote"].low, ">", 0.0)
 
-    def conditional(self, alpha: float) -> None:
-        """Coverage conditional on the question: the rate of its first turn, and how far later turns go astray."""
-        made = controller(self.setting, alpha, coverage="conditional")
-        answers = self.show("conditional", alpha, lambda block: block.answered(f"conditional_{alpha}", made))
-        by_turn = [[[fired for _, t, _, fired, _ in a.chunks if t == turn] for a in answers] for turn in (0, 1, 2)]
-        for turn, rows in enumerate(by_turn):
-            means = [float(np.mean(fired)) for fired in rows if fired]
-            if not means:
-                break
-            self.report.difference(f"conditional, alpha {alpha}: mean over questions of the rate at turn {turn}", means)
-            if turn == 0:
-                error = abs(float(np.mean(means)) - alpha)
-                self.report.bar(f"conditional, alpha {alpha}: rate error of the first turn", error, "<=", 0.01)
-
-    def lengths(self, alpha: float) -> None:
-        """The rate by turn where the pools are of shorter chunks than those decided on; of the first block."""
-        shorter = self._fewer()._replace(chunk_tokens=round(OTHER_LENGTH * self.setting.chunk_tokens))
-        block = self.blocks[0]
-        pools = calibrated(block.lab, f"shorter_{alpha}", controller(shorter, alpha), block.samples, num_turns=4).turns
-        answers = self.conformal(block, alpha)
-        for number, pool in enumerate(pools):
-            scores = [value for a in answers for _, t, value, _, _ in a.chunks if t == number and value is not None]
-            if scores and pool:
-                rate = float(np.mean(p_values(pool, scores, "random", self.rng) <= alpha))
-                name = f"alpha {alpha}, pools of {shorter.chunk_tokens}-token chunks: rate at turn {number}"
-                self.report.figure(name, rate)
-
     def marks(self) -> None:
         """SpecReason's marks."""
         encode = self.blocks[0].lab.prompting.encode
@@ -248,9 +482,46 @@ class Study:
         return self.setting._replace(num_chains=max(2, self.setting.num_chains // 2))
 
 
+def vote_of(answers: Sequence[Answered], num_chains: int) -> float:
+    """Accuracy of the vote of so many of the chains, the mean over random choices of them."""
+    if num_chains == len(answers[0].right):  # in their order, by which ties are broken
+        return float(np.mean([answered.vote for answered in answers]))
+    rng = np.random.default_rng(num_chains)
+    drawn = [answered for answered in answers for _ in range(NUM_DRAWS)]
+    return float(np.mean([one.vote_of(rng.permutation(len(one.right))[:num_chains].tolist()) for one in drawn]))
+
+
+def plot(figures: Figures, path: Path) -> None:
+    """Draw accuracy against the target's tokens; the levels of a rule are joined."""
+    systems: dict[str, list[str]] = {}
+    for name in (key.removesuffix(": vote") for key in figures if f"{key.removesuffix(': vote')}: decoded" in figures):
+        systems.setdefault(name.split(", alpha ")[0], []).append(name)
+    with drawing(path) as (_, axes):
+        for number, (family, names) in enumerate(systems.items()):
+            shape: dict[str, Any] = {
+                "color": COLOURS.get(family.removesuffix(GREEDY), f"C{number}"),
+                "ms": 4,
+                "clip_on": False,
+            }
+            shape |= {"fmt": "s", "mfc": "white"} if family.endswith(GREEDY) else {}
+            places: list[tuple[float, float]] = []
+            for name in names:
+                x, y = of(figures, f"{name}: target_tokens"), of(figures, f"{name}: vote", 100)
+                assert x is not None
+                assert y is not None
+                point(axes, x, y, family if not places else "_", **shape)
+                places.append((x.value, y.value))
+                if name == DEFAULT:
+                    ring(axes, x.value, y.value)
+            axes.plot(*zip(*sorted(places), strict=True), color=shape["color"], lw=1)
+        axes.set(xlabel="tokens the target decoded, a question", ylabel="accuracy of the vote, %")
+        axes.set_title("Take-over pays where it lies above a coin's line,\nand left of the target alone")
+        beside(axes)
+
+
 def _decisions(answers: list[Answered]) -> tuple[list[bool], list[int]]:
     """Whether each chunk was taken over, and its question."""
-    fired = [taken for answered in answers for _, _, _, taken, _ in answered.chunks]
+    fired = [chunk.is_taken for answered in answers for chunk in answered.chunks]
     return fired, [number for number, answered in enumerate(answers) for _ in answered.chunks]
 
 
@@ -309,20 +580,13 @@ def main(
             "greedy": study.greedy,
             "words": study.words,
             "marks": study.marks,
-            "conditional": lambda: study.conditional(alphas[0]),
-            "lengths": lambda: study.lengths(alphas[0]),
-            "growing": lambda: study.growing(alphas[0]),
         }
         for part in parts:
             if part != "none":
                 steps[part]()
+        study.schedule(alphas[0])
     if plot_path is not None:
-        plot(
-            study.found,
-            report.figures,
-            plot_path,
-            f"{num_problems * num_blocks} questions, {num_chains} chains, {model}",
-        )
+        plot(report.figures, plot_path)
 
 
 if __name__ == "__main__":

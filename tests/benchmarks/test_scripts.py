@@ -19,7 +19,6 @@ PLOTTED = tuple(
     for name in (
         "branching",
         "conformal",
-        "conformal_timing",
         "conformal_replay",
         "deadlines",
         "demo",
@@ -79,7 +78,6 @@ SLOW = (
     "studies.branching",
     "studies.by_type",
     "studies.conformal",
-    "studies.conformal_timing",
     "studies.demo",
     "studies.embedded",
     "studies.kept_budgets",

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks._lib import timing_figures
 from benchmarks._lib.drawing import RING, beside, drawing, frontier, of
 from benchmarks._lib.pages import result
 from benchmarks.studies import (
     branching,
+    conformal,
     conformal_replay,
     judge_quality,
     kv_sharing,
@@ -29,7 +29,7 @@ DRAWN: dict[str, Callable[[Any, Path], None]] = {
     "scheduling_live": scheduling.plot,
     "judge_quality": judge_quality.plot,
     "kv_sharing": kv_sharing.plot,
-    "conformal_timing": lambda figures, path: timing_figures.plot(figures, path, "chains"),
+    "conformal": conformal.plot,
     "real_votes": real.plot,
     "conformal_replay": lambda figures, path: conformal_replay.plot(figures, "conservative", path),
 }
