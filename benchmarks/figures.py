@@ -126,7 +126,6 @@ STUDIES: Mapping[str, Study] = {
     "search": Study("studies.search --part scores", 10, stores=True),
     "search_widths": Study("studies.search --part widths --num_questions 100", 20, stores=True),
     "kv_sharing": Study("studies.kv_sharing --num_prefixes 5 --num_fitted 8", 20, stores=True, draws=True),
-    "sharing_probe": Study("studies.sharing_probe", 5),
     "huggingface_worker": Study("engines.huggingface_worker --repetitions 3 --num_chains 128 --max_chain_len 768", 20),
     "huggingface_soak": Study("engines.huggingface_soak", 5),
     "eviction": Study("engines.eviction", 5),

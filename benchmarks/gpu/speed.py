@@ -19,8 +19,8 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.decode_rate import BATCHES, SHAPES, bandwidth, decode_rate, random_model
 from benchmarks._lib.report import Report
-from benchmarks.engines.huggingface_bandwidth import BATCHES, SHAPES, bandwidth, decode_rate, random_model
 from scaffolding_ext import TRTLLMWorker
 from scaffolding_ext.protocol import GenerationTask
 

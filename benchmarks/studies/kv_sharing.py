@@ -46,10 +46,10 @@ from benchmarks._lib.branch_cell import (
     run_cell,
 )
 from benchmarks._lib.command import benchmark, plotted, size, stored, track
+from benchmarks._lib.decode_rate import SHAPES, random_model
 from benchmarks._lib.drawing import Figures, beside, drawing, of, points
 from benchmarks._lib.report import Report
 from benchmarks._lib.store import kept
-from benchmarks.engines.huggingface_bandwidth import SHAPES, random_model
 from scaffolding_ext.evaluation.run.datasets import embedded_problems
 from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.stats.intervals import Estimate

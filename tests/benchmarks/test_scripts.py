@@ -63,7 +63,6 @@ EXTRA = {
     "studies.live_replay": ("--model", "tinylm/draft"),
     "studies.load": ("--model", "tinylm/draft", "--load", "1", "--load", "8"),
     "studies.scheduling": ("--num_programs", "200", "--num_rate_programs", "80", "--model", "tinylm/draft"),
-    "studies.sharing_probe": ("--model", "tinylm/draft"),
     "studies.tinylm": ("--num_problems", "4", "--num_votes", "2", "--target", "tinylm/draft"),
 }
 
@@ -74,7 +73,6 @@ NEEDS = {"engines.llama_cpp": "SCAFFOLDING_XLLAMACPP"}
 SLOW = (
     "studies.answers",
     "studies.kv_sharing",
-    "studies.sharing_probe",
     "studies.branching",
     "studies.by_type",
     "studies.conformal",
@@ -86,7 +84,6 @@ SLOW = (
     "studies.load_test",
     "studies.peers",
     "engines.evaluation",
-    "engines.huggingface_bandwidth",
     "engines.huggingface_soak",
     "engines.openai_soak",
     "engines.serve_parity",
