@@ -22,13 +22,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
 from benchmarks._lib.command import benchmark, size
 from benchmarks._lib.report import Report
-from benchmarks.engines.openai_soak import Held, held
 from scaffolding_ext import NativeGenerationController, OpenAIWorker, Prompting, ScaffoldingLlm
 from scaffolding_ext.controllers.chain.ending import forced_answers
 from scaffolding_ext.serving.app import Front
@@ -49,6 +49,24 @@ FEW = 500  # requests whose clients need no process of their own
 NOTICE_S = 30.0  # for the last connections to be closed on both sides
 _KIND = re.compile(r"kind (\w+) (\d+)")
 _METRIC = re.compile(r"^scaffolding_(tokens|forced_answers)_total\{(.*)\} (\S+)$", re.MULTILINE)
+
+
+class Held(NamedTuple):
+    """What the process holds at one moment."""
+
+    threads: int
+    sockets: int
+
+
+def held() -> Held:
+    """Count threads and sockets (Linux)."""
+    links = []
+    for path in Path("/proc/self/fd").iterdir():
+        try:
+            links.append(str(path.readlink()))
+        except OSError:  # the descriptor of the listing itself
+            continue
+    return Held(threading.active_count(), sum(link.startswith("socket:") for link in links))
 
 
 class Thinking(ScriptedWorker):

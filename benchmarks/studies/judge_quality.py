@@ -23,7 +23,7 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, size, stored, track
-from benchmarks._lib.drawing import Figures, below, coloured, drawing, of, point, points
+from benchmarks._lib.drawing import Figures, below, coloured, drawing, of, points
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.report import Report
 from benchmarks._lib.searching import (
@@ -55,8 +55,6 @@ AUCS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 STEP_LEN = 48  # tokens
 MAX_TOKENS = 1000  # of a solution
 SOLUTION_LEN = 500  # tokens of a solution, about: the searches that have no end of their own get as many a solution
-DIFFICULTIES = (("10 to 13 operations", 10, 13), ("14 to 24 operations", 14, 24))
-OF_DIFFICULTY = ("beam", "REBASE", "particle filter")
 CHOICES = {"best": "the best leaf", "elected": "a vote weighed by scores"}
 GREEDY_CHAIN = "one chain, greedy"
 BASES = {"decoded": "decoded tokens", "all_tokens": "tokens of policy and judge"}
@@ -221,75 +219,27 @@ def add_least(report: Report, found: Sequence[Point]) -> None:
         report.closing.append(f"Above a vote of as many {words}, interval above 0: {', '.join(said)}.")
 
 
-def add_difficulty(report: Report, found: Mapping[Cell, Sequence[Searched]], curve: Curve) -> None:
-    """Questions of few and of many operations apart: chosen answer, any right leaf, distinct answers."""
-    for name, least, most in DIFFICULTIES:
-        for cell, rows in found.items():
-            own = [at for at, each in enumerate(rows) if least <= each.num_steps <= most]
-            if len(own) < 2 or (cell.auc and not (cell.name in OF_DIFFICULTY and cell.auc in (0.8, 1.0))):
-                continue
-            kept, questions = [rows[at] for at in own], [rows[at].question for at in own]
-            label = f"{name}, {cell.label if cell.auc else f'vote of {curve.right.shape[1]}'}"
-            right = [each.is_right[each.elected] for each in kept] if cell.auc else curve.right[own, -1]
-            report.difference(f"{label}: accuracy, %", right, questions=questions, scale=100)
-            if cell.auc:
-                tokens = float(np.mean([each.decoded for each in kept]))
-                at_equal = curve.at(tokens)[own]
-                gain = f"{label}: points above a vote of as many decoded tokens"
-                report.difference(gain, right, at_equal, questions, scale=100)
-            any_right = [any(each.is_right) for each in kept]
-            report.difference(f"{label}: any leaf right, %", any_right, questions=questions, scale=100)
-            report.figure(f"{label}: distinct answers", float(np.mean([len(set(each.answers)) for each in kept])))
-        report.figure(f"{name}: questions", len(own))
-
-
 def plot(figures: Figures, path: Path) -> None:
-    """Points above a vote at equal tokens by the judge's AUC, and accuracy against all tokens, a panel a judge."""
-    elected = f", {CHOICES['elected']}: accuracy, %"
-    found = [re.fullmatch(rf"(.+) (\d+), AUC ([\d.]+){re.escape(elected)}", name) for name in figures]
+    """Points above a vote at equal tokens by the judge's AUC, a panel a width and a way to count tokens."""
+    elected = f", {CHOICES['elected']}: points above a vote of as many "
+    found = [re.fullmatch(rf"(.+) (\d+), AUC ([\d.]+){re.escape(elected)}decoded tokens", name) for name in figures]
     cells = [Cell(each[1], int(each[2]), float(each[3])) for each in found if each is not None]
     names = list(dict.fromkeys(cell.name for cell in cells))
     widths, aucs = sorted({cell.width for cell in cells}), sorted({cell.auc for cell in cells})
-    panels = [(base, width) for base in BASES.values() for width in widths]
-    columns = max(len(panels), -(-len(aucs) // 2))
-    thin = {"elinewidth": 0.7, "capsize": 2, "ms": 3.5}
-    with drawing(path, 3, columns, figsize=(5 * columns, 14), squeeze=False) as (figure, axes):
-        for axis in axes.flat:
-            axis.set_visible(False)
-        for axis, (base, width) in zip(axes[0], panels, strict=False):
-            axis.set_visible(True)
-            for number, name in enumerate(names):
-                gain = f", {CHOICES['elected']}: points above a vote of as many {base}"
-                own = {auc: of(figures, f"{Cell(name, width, auc).label}{gain}") for auc in aucs}
-                drawn = {auc + 0.004 * (number - len(names) / 2): each for auc, each in own.items() if each is not None}
-                points(axis, list(drawn), list(drawn.values()), name, **thin, **lined(number))
-            axis.axhline(0, color="black", linewidth=0.8)
-            axis.set_xticks(aucs)
-            axis.set(xlabel="AUC of the judge, within a question", ylabel="points above a plain vote (95 %)")
-            axis.set_title(f"Above 0 a search of {width} solutions beats\na vote of as many {base}")
-        places = list(axes[1:].flat)
-        for axis, auc in zip(places, aucs, strict=False):
-            axis.set_visible(True)
-            for name, style in (("vote of", "k-"), ("best of n", "k:"), ("weighted vote", "k--")):
-                label = "{} {}" if name == "vote of" else f"{{}} {{}}, AUC {auc:g}"
-                tokens = "decoded tokens" if name == "vote of" else BASES["all_tokens"]
-                counts = [label.format(name, count) for count in (1, 4, 8, 16)]
-                base = [(of(figures, f"{each}: {tokens}"), of(figures, f"{each}: accuracy, %")) for each in counts]
-                line = [(each.value, right) for each, right in base if each is not None and right is not None]
-                xs, ys = [x for x, _ in line], [y for _, y in line]
-                points(axis, xs, ys, name.removesuffix(" of"), **thin | {"fmt": style, "lw": 1})
-            spent, right = of(figures, f"{GREEDY_CHAIN}: decoded tokens"), of(figures, f"{GREEDY_CHAIN}: accuracy, %")
-            if spent is not None and right is not None:
-                point(axis, spent, right, GREEDY_CHAIN, color="black")
-            for number, name in enumerate(names):
-                for width in widths:
-                    cell = Cell(name, width, auc).label
-                    spent, right = of(figures, f"{cell}: {BASES['all_tokens']}"), of(figures, f"{cell}{elected}")
-                    if spent is not None and right is not None:
-                        point(axis, spent, right, name, **thin | lined(number) | {"fmt": lined(number)["fmt"][0]})
-            axis.set(xlabel="tokens of policy and judge", ylabel="accuracy, % (95 %)")
-            axis.set_title(f"AUC of the judge {auc:g}: a search pays\nwhere it lies above the black lines")
-        below(figure, places[0], 6)
+    shape = len(widths), len(BASES)
+    with drawing(path, *shape, figsize=(5 * shape[1], 4.6 * shape[0]), squeeze=False) as (figure, axes):
+        for line, width in zip(axes, widths, strict=True):
+            for axis, base in zip(line, BASES.values(), strict=True):
+                for number, name in enumerate(names):
+                    own = {auc: of(figures, f"{Cell(name, width, auc).label}{elected}{base}") for auc in aucs}
+                    drawn = {auc + 0.004 * (number - len(names) / 2): each for auc, each in own.items() if each}
+                    thin = {"elinewidth": 0.7, "capsize": 2, "ms": 3.5}
+                    points(axis, list(drawn), list(drawn.values()), name, **thin, **lined(number))
+                axis.axhline(0, color="black", linewidth=0.8)
+                axis.set_xticks(aucs)
+                axis.set(xlabel="AUC of the judge, within a question", ylabel="points above a plain vote (95 %)")
+                axis.set_title(f"Above 0 a search of {width} solutions beats\na vote of as many {base}")
+        below(figure, axes[0, 0], 4)
 
 
 def lined(number: int) -> dict[str, Any]:
@@ -339,7 +289,6 @@ def main(
     add_greedy(report, problems, chains, curve)
     drawn = add_cells(report, found, curve)
     add_least(report, drawn["elected"])
-    add_difficulty(report, found, curve)
     if plot_path is not None:
         plot(report.figures, plot_path)
 

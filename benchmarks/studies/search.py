@@ -8,8 +8,7 @@ Parts, of which `--part` runs some:
   question, so that it has its place on the picture of `studies.judge_quality`;
 - `widths`: REBASE, best of n and MCTS that grow from 4 to 8 and 16 solutions (iterations of MCTS) where they are
   unsettled, beside fixed widths, one tree of 16, and a vote of as many tokens. Widths are replayed: a search ran to
-  its end, and is cut where it would have stopped;
-- `programs`: wall-clock at 1 and 16 programs, blocks held with and without sharing, and whether trees are the same.
+  its end, and is cut where it would have stopped.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from benchmarks._lib.searching import (
     search_all,
     within_question_auc,
 )
-from benchmarks._lib.tree_programs import add_programs
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree.score import LogprobScorer, RandomScorer, VerdictScorer
 from scaffolding_ext.controllers.tree.search import SearchController
@@ -48,7 +46,7 @@ from scaffolding_ext.controllers.tree.strategies.rebase import Rebase
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.registry import search_scorers
 
-PARTS = ("scores", "widths", "programs")
+PARTS = ("scores", "widths")
 STEP_LEN = 48  # tokens
 NUM_VOTES = 16
 WIDTHS = (4, 8, 16)
@@ -231,7 +229,6 @@ def add_width(
 @benchmark("studies.search --num_questions 40 --store runs/search")
 @size("--num_questions", 40, quick=4, help="Questions.", least=2)
 @size("--width", 6, quick=4, help="Solutions of a search.", least=4)
-@size("--num_same", 100, quick=4, help="Questions whose trees are compared, alone and among 16.", least=2)
 @click.option("--part", multiple=True, type=click.Choice(PARTS), help="What is run; all where none is named.")
 @click.option("--least_steps", default=10, show_default=True, help="Fewest operations of a question.")
 @click.option("--model", default="tinylm/target", show_default=True, help="Who writes.")
@@ -240,7 +237,6 @@ def main(
     report: Report,
     num_questions: int,
     width: int,
-    num_same: int,
     part: tuple[str, ...],
     least_steps: int,
     model: str,
@@ -248,16 +244,13 @@ def main(
 ) -> None:
     """What are users' scores worth in searches, and what do widths save?"""
     wanted = part or PARTS
-    if {"scores", "widths"} & set(wanted):
-        problems = draw_problems(num_questions, report.seed, least_steps)
-        lab = Lab({"generation": model}, seed=report.seed, store=store, worker=RememberingWorker, max_batch_size=64)
-        with lab:
-            if "scores" in wanted:
-                add_scores(report, lab, problems, width)
-            if "widths" in wanted:
-                add_widths(report, lab, problems)
-    if "programs" in wanted:
-        add_programs(report, model, draw_problems(num_same, report.seed, least_steps), width, store)
+    problems = draw_problems(num_questions, report.seed, least_steps)
+    lab = Lab({"generation": model}, seed=report.seed, store=store, worker=RememberingWorker, max_batch_size=64)
+    with lab:
+        if "scores" in wanted:
+            add_scores(report, lab, problems, width)
+        if "widths" in wanted:
+            add_widths(report, lab, problems)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,6 @@ SLOW = (
     "studies.peers",
     "engines.evaluation",
     "engines.huggingface_soak",
-    "engines.openai_soak",
     "engines.serve_parity",
     "engines.serve_soak",
     "studies.judge_quality",
