@@ -17,6 +17,7 @@ from scaffolding_ext.serving.served_stack import ServedStack
 from scaffolding_ext.serving.server import FrontThread
 from scaffolding_ext.serving.settings import Limits
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from scaffolding_ext.workers.openai.worker import OpenAIWorker
 
 # The plan that ships is for another model than the small one of these tests.
 pytestmark = pytest.mark.filterwarnings("ignore::scaffolding_ext.controllers.calibration_file.CalibrationWarning")
@@ -51,6 +52,12 @@ def answered(front: FrontThread, name: str, tags: tuple[str, ...] = ("generation
     with load_stack(f"configs:{name}", overrides) as llm:
         kind = {"task_type": "sum"} if name == "queue_aware_budget" else {}
         return llm.generate(QUESTION, seed=1, **kind).answer
+
+
+@pytest.mark.parametrize("flavor", ["auto", "scaffolding_ext"])
+def test_the_front_is_known(front: FrontThread, flavor: str) -> None:
+    with OpenAIWorker(f"{front.url}/v1", "model", flavor=flavor, tokenizer="tinylm/draft") as worker:
+        assert worker.flavor == "scaffolding_ext"
 
 
 @pytest.mark.parametrize("name", ["native", "majority_vote", *FORCING])

@@ -259,6 +259,14 @@ _KNOWN = (
         ids=TokenIds(in_prompts=False),
         scores=PromptScores(are_echoed=True, num_drawn=1),
     ),
+    Flavor(  # this package's own `serve`
+        "scaffolding_ext",
+        "scaffolding_ext",
+        ("top_k",),
+        thinking=_top_level,
+        ids=TokenIds(in_prompts=False),
+        chat=Chat(("reasoning_effort",), thinking=_top_level),
+    ),
     # NVIDIA Dynamo's frontend, with any engine behind it. Its answers have no token ids.
     Flavor(
         "dynamo",
