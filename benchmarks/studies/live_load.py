@@ -284,8 +284,12 @@ def tokens_of(stopping: str, votes: Sequence[RecordedVote]) -> float:
     return float(serve_programs(works, np.zeros(len(votes)), Queue(1), 1.0).num_tokens.mean())
 
 
-def study_times(report: Report, cell: Cell, live: Served, simulated: Served, paced: Served, is_judged: bool) -> None:
-    """Times of a cell, live and simulated at the mean speed and at the machine's pace."""
+def study_times(report: Report, cell: Cell, live: Served, simulated: Served, paced: Served, is_judged: bool) -> float:
+    """Times of a cell, live and simulated at the mean speed and at the machine's pace.
+
+    Returns:
+        The correlation of the votes' seconds, live and at the machine's pace.
+    """
     for name, figure in FIGURES.items():
         found, expected = block_estimate(live.seconds, figure), float(figure(simulated.seconds))
         report.figure(f"{cell.name}: {name}", *found)
@@ -294,11 +298,10 @@ def study_times(report: Report, cell: Cell, live: Served, simulated: Served, pac
         if is_judged:
             outside = max(0.0, expected - found.high, found.low - expected)
             report.bar(f"{cell.name}: simulated {name}, seconds outside the live interval", outside, "<=", 0)
-    together = np.corrcoef(live.seconds, paced.seconds)[0, 1]
-    report.figure(f"{cell.name}: correlation of the votes' seconds with those at the machine's pace", float(together))
     for name, served in (("", live), (", simulated", simulated)):
         report.figure(f"{cell.name}: right{name}", *block_estimate(served.correct, np.mean))
         report.figure(f"{cell.name}: tokens{name}", float(served.decoded.mean()))
+    return float(np.corrcoef(live.seconds, paced.seconds)[0, 1])
 
 
 def study_deadline(report: Report, slo: float, within: float, live: Mapping[Cell, Served], own: Cell) -> None:
@@ -371,13 +374,14 @@ def main(
     report.figure("tokens a second of the full engine", speed.tokens_a_second(places))
     report.figure("seconds of a full vote alone", alone)
     live = {cell: Served.live(run) for cell, run in runs.items()}
+    correlations = []
     for number, cell in enumerate(CELLS):
         num = len(live[cell].seconds)
         within = None if cell.slo is None else cell.slo * alone
         simulated, paced = (
             Served.simulated(cell, runs[cell], votes[:num], places, within, is_paced) for is_paced in (False, True)
         )
-        study_times(report, cell, live[cell], simulated, paced, number < JUDGED)
+        correlations.append(study_times(report, cell, live[cell], simulated, paced, number < JUDGED))
         report.figure(f"{cell.name}: votes", num)
         pace = speed.tokens_a_second(places) / Speed.of(runs[cell]["looks"]).tokens_a_second(places)
         report.figure(f"{cell.name}: seconds, times those of the crowd", pace)
@@ -392,6 +396,7 @@ def main(
             pairs = zip(runs[cell]["votes"], votes, strict=False)
             same = sum(vote["lengths"] == known.lengths[: len(vote["lengths"])] for vote, known in pairs)
             report.share(f"{cell.name}: votes with the recorded samples", same, num)
+    report.figure("least correlation of the votes' seconds, live and at the machine's pace", min(correlations))
     for cell in IN_TIME:
         assert cell.slo is not None
         study_deadline(report, cell.slo, cell.slo * alone, {each: live[each] for each in (*AGAINST, cell)}, cell)
