@@ -132,6 +132,8 @@ def main(report: Report, num_requests: int, max_tokens: int, slo: float, plot_pa
     spans = crowd["ended_at"].max() - (crowd["ended_at"] - crowd["seconds"]).min()
     capacity, seconds = num_requests / float(spans), float(crowd["seconds"].mean())
     report.figure("requests a second, as many as there are places in flight", capacity)
+    report.figure("requests", num_requests)
+    report.figure("objective, seconds", slo * seconds)
     for load in LOADS:
         rate = load * capacity
         limits = {"arrival_rate": rate, "slo": slo * seconds, "max_queue": PLACES // 2}
@@ -148,6 +150,7 @@ def main(report: Report, num_requests: int, max_tokens: int, slo: float, plot_pa
         report.figure(f"{name}: late", found.num_late)
         report.figure(f"{name}: refused", found.num_refused)
         report.figure(f"{name}: most in the system", found.most_queue)
+        report.figure(f"{name}: failed", found.num_failed)
         report.bar(f"{name}: requests without an answer or a refusal", found.num_failed, "<=", 0)
         if plot_path is not None and load == LOADS[-1]:
             draw_load(requests, slo * seconds, plot_path)
