@@ -32,8 +32,6 @@ from scaffolding_ext.evaluation.tables import Table, console
 STORE = ROOT / "runs" / "figures"
 SAMPLES = ("qwen25_1p5b_math500_samples.jsonl", "r1_distill_8b_math500_draft_only.jsonl.gz")
 RUNS = "r1_distill_8b_math500_draft_target.jsonl.gz"
-
-
 RECORDED = ("studies.real", "studies.promises", "studies.conformal_replay")
 
 
@@ -43,26 +41,38 @@ class Study(NamedTuple):
     Attributes:
         command: Module below `benchmarks`, and its options.
         minutes: Of one core, about.
-        reads: The option that takes the data folder or a file of it, and the file.
+        reads: The options that take the data folder or a file of it, each with the file.
         stores: Whether the study takes `--store`.
         draws: Whether it takes `--plot_path`.
     """
 
     command: str
     minutes: int
-    reads: tuple[str, str] | None = None
+    reads: tuple[tuple[str, str], ...] = ()
     stores: bool = False
     draws: bool = False
 
 
 STUDIES: Mapping[str, Study] = {
     **{
-        f"real_{part}": Study(f"studies.real --part {part}", minutes, ("--data", ""), draws=part == "votes")
-        for part, minutes in (("votes", 6), ("runs", 1), ("chains", 2), ("budgets", 1), ("loops", 1))
+        f"real_{part}": Study(
+            f"studies.real --part {part}", minutes, (("--data", ""),), draws=part in ("votes", "runs")
+        )
+        for part, minutes in (("votes", 6), ("confirmed", 3), ("runs", 1), ("chains", 2), ("budgets", 2), ("loops", 1))
     },
-    "answers": Study("studies.answers", 2, ("--samples", SAMPLES[0])),
+    "promises": Study("studies.promises", 3, (("--data", ""),)),
+    "answers": Study(
+        "studies.answers",
+        2,
+        (
+            ("--samples", SAMPLES[0]),
+            ("--math500", "math500.jsonl"),
+            ("--gold", "aime24.jsonl"),
+            ("--gold", "amc23.jsonl"),
+        ),
+    ),
     "embedded": Study("studies.embedded --num_problems 240", 30, stores=True),
-    "peers": Study("studies.peers --num_problems 100 --block 25", 30, stores=True),
+    "peers": Study("studies.peers --block 25", 75, stores=True),
     "demo": Study("studies.demo --num_problems 200 --num_vote_problems 40", 15, draws=True),
     "load": Study("studies.load --num_problems 64 --load 1 --load 64 --shape chain --mode stream", 5),
     "load_http": Study(
@@ -85,8 +95,8 @@ STUDIES: Mapping[str, Study] = {
         stores=True,
     ),
     "conformal_validity": Study("studies.conformal_validity", 1),
-    "conformal_replay": Study("studies.conformal_replay", 5, ("--runs", RUNS), draws=True),
-    "conformal_replay_draft_only": Study("studies.conformal_replay", 5, ("--runs", SAMPLES[1])),
+    "conformal_replay": Study("studies.conformal_replay", 5, (("--runs", RUNS), ("--alone", SAMPLES[1])), draws=True),
+    "conformal_replay_draft_only": Study("studies.conformal_replay", 5, (("--runs", SAMPLES[1]),)),
     "kept_budgets": Study("studies.kept_budgets --seed 911", 2),
     "queueing": Study("studies.queueing", 2, draws=True),
     "scheduling_live": Study(
@@ -99,25 +109,25 @@ STUDIES: Mapping[str, Study] = {
     "scheduling_qwen25_1p5b_math500": Study(
         "studies.scheduling --num_programs 12000 --num_rate_programs 6000 --num_timed 200000",
         3,
-        ("--samples", SAMPLES[0]),
+        (("--samples", SAMPLES[0]),),
     ),
     "by_type": Study("studies.by_type --seed 100", 15, stores=True),
     "deadlines_votes": Study(
         "studies.deadlines --workload votes --order 'first come' --num_programs 600",
         5,
-        ("--samples", "r1_distill_8b_math500_80_samples.jsonl.gz"),
+        (("--samples", "r1_distill_8b_math500_80_samples.jsonl.gz"),),
         draws=True,
     ),
     "deadlines_orders": Study(
         "studies.deadlines --workload votes --stopping none --stopping 'in time' --num_programs 400",
         5,
-        ("--samples", "r1_distill_8b_math500_80_samples.jsonl.gz"),
+        (("--samples", "r1_distill_8b_math500_80_samples.jsonl.gz"),),
         draws=True,
     ),
     "deadlines_leader_change": Study(
         "studies.deadlines --workload votes --stopping LeaderChange --num_programs 400",
         5,
-        ("--samples", "r1_distill_8b_math500_80_samples.jsonl.gz"),
+        (("--samples", "r1_distill_8b_math500_80_samples.jsonl.gz"),),
         draws=True,
     ),
     "tinylm": Study("studies.tinylm --seed 90", 30),
@@ -147,10 +157,9 @@ def command_of(name: str, data: Path | None) -> list[str] | None:
     study = STUDIES[name]
     module, *options = shlex.split(study.command)
     command = [sys.executable, "-m", f"benchmarks.{module}", *options, "--json"]
-    if study.reads is not None:
-        if data is None:
-            return None
-        option, file = study.reads
+    if study.reads and data is None:
+        return None
+    for option, file in study.reads:
         command += [option, str(data / file)]
     if study.stores:
         command += ["--store", str(STORE / name)]

@@ -63,17 +63,29 @@ class Report:
         questions: npt.ArrayLike | None = None,
         *,
         scale: float = 1.0,
+        crossing: npt.ArrayLike | None = None,
     ) -> Estimate:
-        """Add a mean difference, paired by question; without `theirs`, a mean. `scale` 100 tells it in points."""
+        """Add a mean difference, paired by question; without `theirs`, a mean.
+
+        Args:
+            scale: 100 tells it in points.
+            crossing: A second group of each value: `questions` names its run, and `crossing` its question.
+        """
         values = np.asarray(ours, dtype=float)
         others = None if np.ndim(theirs) == 0 and not theirs else np.broadcast_to(theirs, values.shape)
-        return self._paired(name, "difference", values, others, questions, scale=scale)
+        return self._paired(name, "difference", values, others, questions, scale=scale, crossing=crossing)
 
     def ratio(
-        self, name: str, ours: npt.ArrayLike, theirs: npt.ArrayLike, questions: npt.ArrayLike | None = None
+        self,
+        name: str,
+        ours: npt.ArrayLike,
+        theirs: npt.ArrayLike,
+        questions: npt.ArrayLike | None = None,
+        *,
+        crossing: npt.ArrayLike | None = None,
     ) -> Estimate:
         """Add a ratio of sums, paired by question."""
-        return self._paired(name, "ratio", ours, theirs, questions)
+        return self._paired(name, "ratio", ours, theirs, questions, crossing=crossing)
 
     def saved(
         self, name: str, ours: npt.ArrayLike, theirs: npt.ArrayLike, questions: npt.ArrayLike | None = None
@@ -116,14 +128,19 @@ class Report:
         theirs: npt.ArrayLike | None,
         questions: npt.ArrayLike | None,
         scale: float = 1.0,
+        crossing: npt.ArrayLike | None = None,
     ) -> Estimate:
-        def kept(values: npt.ArrayLike | None) -> str:
-            return NONE if values is None else self.columns.keep_totals(values, questions)
+        def origin(groups: npt.ArrayLike | None) -> str:
+            def kept(values: npt.ArrayLike | None) -> str:
+                return NONE if values is None else self.columns.keep_totals(values, groups)
 
-        origin = [estimator, kept(ours), kept(theirs)]
-        if estimator == "difference":
-            origin += [kept(None if questions is None else np.ones(np.shape(ours))), f"{scale:g}"]
-        return self._estimate(name, " ".join(origin))
+            parts = [estimator, kept(ours), kept(theirs)]
+            if estimator == "difference":
+                parts += [kept(None if groups is None else np.ones(np.shape(ours))), f"{scale:g}"]
+            return " ".join(parts)
+
+        twice = [] if crossing is None else [origin(crossing)]
+        return self._estimate(name, " x ".join([origin(questions), *twice]))
 
     def _estimate(self, name: str, origin: Origin) -> Estimate:
         estimate = self.columns.estimate(name, origin, self.seed)

@@ -6,14 +6,16 @@ FOLDER holds the recordings (`SETS` names their files). Without it, samples are 
 
 *votes*: for each set the choice of `tune`, judged on questions or runs that did not choose, beside one sample, plain
 votes of as many tokens, Adaptive-Consistency .90, doubling, the oracle and our default; what weights give; and which
-default of `LeaderChange` is best over all sets. *runs*: the default on each run that has tokens. *chains*: stops and
-cuts of thinking chains, and votes weighed by the probability of the asked answer. *budgets*: one budget for all
-questions. *loops*: chains that repeat themselves.
+default of `LeaderChange` is best over all sets. *confirmed*: half of each set's questions (and runs) choose the default
+and the tuned setting, and the other half, kept back by a hash, judges them. *runs*: the default and
+Adaptive-Consistency .90 on each run that has tokens. *chains*: stops and cuts of thinking chains, and votes weighed by
+the probability of the asked answer. *budgets*: one budget for all questions. *loops*: chains that repeat themselves.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +31,8 @@ from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.repetition import CHARACTERS, Loops
+from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
+from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.data_set import evenness, skyline, spend, unsettledness
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.voting import elect, vote
@@ -68,11 +72,14 @@ GRID = [
     for miss in (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
 ]
 DEFAULT, TUNED = "default", "chosen"
+ANEW = "default chosen anew"
+SEQUENTIAL, DOUBLING = "Adaptive-Consistency .90", "doubling until .75 agree"
 SIMULATED = "simulated"
 RANDOM_SET, SELECTED_SET = "gpqa_diamond_gemma4_12b_seed0", "matched_controls_gemma4_12b"
 TASKS = {"GPQA": "gpqa_diamond", "MMLU-Pro": "mmlu_pro"}
 BUDGET = 0.25  # of the tokens of all chains
 BUDGETS = (0.1, 0.2, 0.3, 0.5)
+STOPPED = "even with a stop"
 LOOP_STEP = 64 * CHARACTERS
 
 
@@ -131,13 +138,29 @@ def recordings(data: Path | None, num_simulated: int, rng: np.random.Generator) 
 # ---- votes
 
 
+def crossing(trial: Trial) -> Any:
+    """The question of each row of a trial whose runs are resampled; None where questions are resampled anyway."""
+    return [each.id for each in trial.recording.questions] if trial.by_run else None
+
+
 def add_row(report: Report, name: str, played: Played, trial: Trial) -> None:
-    """Accuracy, tokens, points over the full vote and rounds of a setting; whole runs are resampled where there are."""
-    full, groups = trial.full, trial.groups
-    report.difference(f"{name}: right", played.right, questions=groups)
-    report.ratio(f"{name}: tokens, share of all", played.costs["decoded"], full.costs["decoded"], groups)
-    report.difference(f"{name}: points", played.right, full.right, groups, scale=100)
+    """Accuracy, tokens, points over the full vote and rounds; questions are resampled, and runs where there are."""
+    full, groups, second = trial.full, trial.groups, crossing(trial)
+    report.difference(f"{name}: right", played.right, questions=groups, crossing=second)
+    report.ratio(
+        f"{name}: tokens, share of all", played.costs["decoded"], full.costs["decoded"], groups, crossing=second
+    )
+    report.difference(f"{name}: points", played.right, full.right, groups, scale=100, crossing=second)
     report.figure(f"{name}: rounds", float(played.rounds.mean()))
+
+
+def add_power(report: Report, name: str, played: Played, trial: Trial) -> None:
+    """How many such questions, or runs of all questions, show with power .9 that less than a point is lost."""
+    differences = played.right - trial.full.right
+    unit = "runs" if trial.by_run else "questions"
+    if np.ptp(np.bincount(trial.groups, differences)) > 0:
+        needed = required_num_questions(differences, trial.groups, bar=BAR, max_num_questions=100_000, rng=report.rng)
+        report.figure(f"{name}: {unit} for power .9 at {100 * BAR:g} points", np.nan if needed is None else needed)
 
 
 def plain_vote_of(trial: Trial, tokens: float) -> Played:
@@ -163,6 +186,8 @@ def add_votes(report: Report, name: str, recording: Recording) -> tuple[list[flo
     trial.try_all()
     report.figure(f"{name}: questions", len(recording.questions))
     report.figure(f"{name}: groups", int(trial.groups.max()) + 1)
+    for title, share in trial.lists_chosen(goal).items():
+        report.figure(f"{name}: choices of {title}, share", share)
     rows = trial.baselines(goal) | {
         f"{each}, chosen": trial.judged(goal, {each: trial.lists[each]}) for each in CHOSEN_ALIKE
     }
@@ -182,37 +207,48 @@ def add_votes(report: Report, name: str, recording: Recording) -> tuple[list[flo
         as_many.right,
         trial.groups,
         scale=100,
+        crossing=crossing(trial),
     )
-    differences = chosen.right - trial.full.right
-    if np.ptp(differences) > 0:
-        needed = required_num_questions(differences, bar=BAR, max_num_questions=100_000, rng=report.rng)
-        report.figure(f"{name}: questions for power .9 at {100 * BAR:g} points", np.nan if needed is None else needed)
+    for row in (DEFAULT, TUNED):
+        add_power(report, f"{name}: {row}", rows[row], trial)
     low = report.figures[f"{name}: {TUNED}: points"]["low"]
     report.bar(f"{name}: {TUNED}: points, lower end", np.nan if low is None else low, ">=", 100 * BAR)
     upper = report.figures[f"{name}: {TUNED}: tokens, share of all"]["value"]
-    rival = report.figures[f"{name}: Adaptive-Consistency .90: tokens, share of all"]["value"]
+    rival = report.figures[f"{name}: {SEQUENTIAL}: tokens, share of all"]["value"]
     report.bar(f"{name}: {TUNED}: tokens beside Adaptive-Consistency .90", upper / rival, "<=", 1.0)
     for weight in trial.votes.samples.weights:
         ending = Whole(is_asked=weight == "answer_probability")
         for number in (num_samples, max(2, num_samples // 4)):
             ours, plain = (trial.play(Setting(ending, number, weight=each)) for each in (weight, None))
             row = f"{name}: vote of {number} by {weight}"
-            report.difference(f"{row}: points over the plain vote", ours.right, plain.right, trial.groups, scale=100)
+            report.difference(
+                f"{row}: points over the plain vote",
+                ours.right,
+                plain.right,
+                trial.groups,
+                scale=100,
+                crossing=crossing(trial),
+            )
             report.ratio(
                 f"{row}: tokens, share of the plain vote's",
                 ours.costs["decoded"],
                 trial.play(Setting(Whole(), number)).costs["decoded"],
                 trial.groups,
             )
-    played_grid = [trial.play(Setting(Whole(), num_samples, rule)) for rule in GRID]
+    return grid_of(trial)
+
+
+def grid_of(trial: Trial) -> tuple[list[float], list[float]]:
+    """Shares of the tokens, and losses in points, of the settings of `GRID`."""
+    played = [trial.play(Setting(Whole(), trial.recording.num_samples, rule)) for rule in GRID]
     full = trial.full.costs["decoded"].sum()
     return (
-        [float(each.costs["decoded"].sum() / full) for each in played_grid],
-        [100 * float((trial.full.right - each.right).mean()) for each in played_grid],
+        [float(each.costs["decoded"].sum() / full) for each in played],
+        [100 * float((trial.full.right - each.right).mean()) for each in played],
     )
 
 
-def add_best_default(report: Report, grid: Mapping[str, tuple[list[float], list[float]]]) -> None:
+def add_best_default(report: Report, grid: Mapping[str, tuple[list[float], list[float]]]) -> LeaderChange:
     """The setting of `GRID` that is cheapest over `DEFAULT_SETS`, and loses at most 0.2 points on each."""
     shares, losses = (np.array([each[place] for each in grid.values()]) for place in (0, 1))
     means = np.where((losses <= DEFAULT_LOSS).all(axis=0), shares.mean(axis=0), np.inf)
@@ -220,6 +256,7 @@ def add_best_default(report: Report, grid: Mapping[str, tuple[list[float], list[
     for field in ("miss", "concentration", "leap"):
         report.figure(f"best default: {field}", getattr(GRID[best], field))
     report.figure("best default: tokens, share of all, mean over the sets", float(shares.mean(axis=0)[best]))
+    return GRID[best]
 
 
 def votes(report: Report, data: Path | None, num_simulated: int) -> None:
@@ -232,8 +269,57 @@ def votes(report: Report, data: Path | None, num_simulated: int) -> None:
     add_best_default(report, grid)
 
 
+def is_kept_back(name: str) -> bool:
+    """Whether a question or a run is of the half that is kept back: by its name alone."""
+    return hashlib.sha256(f"kept back: {name}".encode()).digest()[0] % 2 == 0
+
+
+def halves(recording: Recording) -> tuple[Recording, Recording]:
+    """The part that chooses, and the part that judges: they share no question, and no run where there are several."""
+    by_run = len(set(recording.runs)) > 1
+    parts: tuple[list[int], list[int]] = ([], [])
+    for index, question in enumerate(recording.questions):
+        is_kept = is_kept_back(question.id)
+        if not by_run or is_kept_back(question.run) == is_kept:
+            parts[is_kept].append(index)
+    choosing, judging = (recording.taking(part) for part in parts)
+    return choosing, judging
+
+
+def confirmed(report: Report, data: Path | None, num_simulated: int) -> None:
+    """The default and the tuned setting, chosen anew on one half of each set, and judged on the other half."""
+    goal, grid, judges = Cheapest(MAX_LOSS), {}, {}
+    for name, recording in recordings(data, num_simulated, report.rng):
+        choosing, judging = halves(recording)
+        trial = Trial(choosing)
+        trial.try_all()
+        if name in DEFAULT_SETS:
+            grid[name] = grid_of(trial)
+        judges[name] = Trial(judging), trial.chosen(goal) or trial.all_samples
+    default = add_best_default(report, grid)
+    for name, (trial, tuned) in judges.items():
+        number = trial.recording.num_samples
+        report.figure(f"{name}: questions", len(trial.recording.questions))
+        report.figure(f"{name}: groups", int(trial.groups.max()) + 1)
+        rows = {
+            "one sample": trial.play(Setting(Whole(), 1)),
+            SEQUENTIAL: trial.play(Setting(Whole(), number, BetaConsistency(confidence=0.9))),
+            DOUBLING: trial.play(Setting(Whole(), number, AgreementDoubling())),
+            DEFAULT: trial.play(Setting(Whole(), number, LeaderChange())),
+            ANEW: trial.play(Setting(Whole(), number, default)),
+            TUNED: trial.play(tuned),
+            "oracle (limit)": trial.oracle(),
+        }
+        for row in (ANEW, TUNED):
+            tokens = float(rows[row].costs["decoded"].sum())
+            rows[f"plain vote of as many tokens as {row}"] = plain_vote_of(trial, tokens)
+        for row, played in rows.items():
+            add_row(report, f"{name}: {row}", played, trial)
+        report.setting[f"{name}: {TUNED}"] = str(tuned)
+
+
 def runs(report: Report, data: Path | None, num_simulated: int) -> None:
-    """The default on each run that has tokens: a dot a run."""
+    """The default and Adaptive-Consistency .90 on each run that has tokens: a dot a run."""
     if data is None:
         trials = [(SIMULATED, Trial(simulated_recording(num_simulated, report.rng)))]
     else:
@@ -244,15 +330,20 @@ def runs(report: Report, data: Path | None, num_simulated: int) -> None:
         trials = [(task, Trial(recording)) for task, recording in every]
     seen, found = set[str](), []
     for task, trial in trials:
-        played = trial.play(Setting(Whole(), trial.recording.num_samples, LeaderChange()))
+        number = trial.recording.num_samples
+        played = trial.play(Setting(Whole(), number, LeaderChange()))
+        rival = trial.play(Setting(Whole(), number, BetaConsistency(confidence=0.9)))
         for run in sorted(set(trial.recording.runs) - seen):
             seen.add(run)
             own = (np.array(trial.recording.runs) == run) & (trial.full.costs["decoded"] > 0)
-            name = f"{task}, {trial.recording.num_samples} samples, {run}"
+            name = f"{task}, {number} samples, {run}"
             full = trial.full.costs["decoded"][own]
             share = report.ratio(f"{name}: tokens, share of all", played.costs["decoded"][own], full)
             points = report.difference(f"{name}: points", played.right[own], trial.full.right[own], scale=100)
             found.append((share.value, points.value))
+            name = f"{name}: {SEQUENTIAL}"
+            report.ratio(f"{name}: tokens, share of all", rival.costs["decoded"][own], full)
+            report.difference(f"{name}: points", rival.right[own], trial.full.right[own], scale=100)
     report.figure("runs", len(found))
     report.figure("least share of tokens", min(share for share, _ in found))
     report.figure("most share of tokens", max(share for share, _ in found))
@@ -303,6 +394,10 @@ def add_weighed(report: Report, name: str, recording: Recording, cohorts: Sequen
             report.difference(
                 f"{row}: weighed over plain, points", found.weighed[own, place], found.plain[own, place], scale=100
             )
+            report.figure(f"{row}: votes that become right", float((found.weighed > found.plain)[own, place].sum()))
+            report.figure(f"{row}: votes that become wrong", float((found.weighed < found.plain)[own, place].sum()))
+    tokens = np.concatenate([each.tokens for each in recording.questions])
+    report.figure(f"{name}: a token a chain that asking takes at least, share", float(1 / tokens.mean()))
 
 
 def add_quarter(report: Report, name: str, recording: Recording) -> None:
@@ -318,6 +413,14 @@ def add_quarter(report: Report, name: str, recording: Recording) -> None:
             if is_plain and all(isinstance(each.ending, ending) for each in settings):
                 own[kind][title] = settings
     judged = {kind: trial.judged(goal, lists) for kind, lists in own.items() if lists}
+    number = recording.num_samples
+    for row, played in {
+        "one chain": trial.play(Setting(Whole(), 1)),
+        "all chains": trial.full,
+        SEQUENTIAL: trial.play(Setting(Whole(), number, BetaConsistency(confidence=0.9))),
+        "oracle (limit)": trial.oracle(),
+    }.items():
+        add_row(report, f"{name}: {row}", played, trial)
     for kind, played in judged.items():
         add_row(report, f"{name}: a quarter of the tokens, {kind}", played, trial)
         if kind != "chosen":
@@ -363,6 +466,7 @@ def budgets(report: Report, data: Path | None, num_simulated: int) -> None:
     rule, total = LeaderChange(), sum(sum(each.lengths) for each in drawn)
     buyers: Mapping[str, Any] = {
         "even": lambda votes, budget: spend(votes, budget, evenness),
+        STOPPED: lambda votes, budget: spend(votes, budget, evenness, rule),
         "certaindex": lambda votes, budget: spend(votes, budget, unsettledness, rule),
         "oracle": skyline,
     }
@@ -376,6 +480,10 @@ def budgets(report: Report, data: Path | None, num_simulated: int) -> None:
             )
             for name, buyer in buyers.items()
         }
+        report.difference(
+            f"certaindex at {share:.0%}: points over {STOPPED}, mean of orders",
+            100 * (right["certaindex"] - right[STOPPED]).mean(axis=0),
+        )
         for name, own in right.items():
             report.difference(f"{name} at {share:.0%}: right, %", own.mean(axis=0), scale=100)
             if name != "even":
@@ -397,25 +505,50 @@ def loops(report: Report, data: Path | None, num_simulated: int) -> None:
     """Where the watch for loops stops recorded chains, and whether an answer stood behind that place."""
     if data is None:
         texts = ["The sum is 7. " * 400, "So x = 2. \\boxed{2}"] * num_simulated
+        questions = [str(number // 2) for number in range(len(texts))]
     else:
-        texts = [
-            "".join((turn["draft"] or "") + (turn["target"] or "") for turn in row.value["turns"])
-            for row in read_rows(data / TEXTS, "log")
-        ]
+        rows = [row.value for row in read_rows(data / TEXTS, "log")]
+        texts = ["".join((turn["draft"] or "") + (turn["target"] or "") for turn in row["turns"]) for row in rows]
+        questions = [str(row["question"]) for row in rows]
     watch, ends = Loops(), []
     reach = watch.reach * CHARACTERS
     for text in texts:
         places = range(LOOP_STEP, len(text) + 1, LOOP_STEP)
         ends.append(next((end for end in places if watch.find(text[max(0, end - reach) : end]) is not None), None))
     stopped = [(text, end) for text, end in zip(texts, ends, strict=True) if end is not None]
-    lost = sum("\\boxed{" in text[end:] and extract(text) is not None for text, end in stopped)
+    lengths = np.array([len(text) for text in texts])
+    saved = np.array([0 if end is None else len(text) - end for text, end in zip(texts, ends, strict=True)])
+    # the cut at one length that saves as much text
+    cut = next(cut for cut in range(int(lengths.max()), 0, -1) if np.maximum(0, lengths - cut).sum() >= saved.sum())
     report.share("chains that are stopped", len(stopped), len(texts))
-    report.share("answers lost, of all chains", lost, len(texts))
-    report.figure("characters saved, share", sum(len(text) - end for text, end in stopped) / sum(map(len, texts)))
-    report.bar("answers lost", lost, "<=", 0)
+    report.share("chains that a cut ends", int((lengths > cut).sum()), len(texts))
+    report.share("answers lost, of all chains", _num_lost(stopped), len(texts))
+    report.share("answers lost by a cut", _num_lost([(text, cut) for text in texts]), len(texts))
+    report.ratio("characters saved, share", saved, lengths, questions)
+    report.bar("answers lost", _num_lost(stopped), "<=", 0)
+
+
+def _num_lost(ended: Sequence[tuple[str, int]]) -> int:
+    """Chains whose answer stands behind the place where they end."""
+    return sum("\\boxed{" in text[end:] and extract(text) is not None for text, end in ended)
 
 
 # ---- picture
+
+
+def plot_runs(figures: Figures, path: Path) -> None:
+    """A dot a run: points over the full vote against the share of tokens, our default and Adaptive-Consistency."""
+    ends = (": points", ": tokens, share of all")
+    names = sorted({name.removesuffix(end) for name in figures for end in ends if name.endswith(end)})
+    with drawing(path, 1, 1, figsize=(9, 4.4)) as (figure, axes):
+        for is_rival, label in ((True, SEQUENTIAL), (False, "ours, default")):
+            own = [name for name in names if name.endswith(SEQUENTIAL) == is_rival]
+            points, tokens = ([figures[name + end]["value"] for name in own] for end in ends)
+            axes.plot([100 * each for each in tokens], points, "o", label=label, markersize=6, alpha=0.7)
+        axes.axhline(0, color="0.6", linewidth=1)
+        axes.set(xlabel="decoded tokens, % of all samples", ylabel="points over the vote of all")
+        axes.set_title(f"{figures['runs']['value']:.0f} runs of frontier models: a dot a run")
+        below(figure, axes, 2)
 
 
 def plot(figures: Figures, path: Path) -> None:
@@ -438,7 +571,7 @@ def plot(figures: Figures, path: Path) -> None:
             full = next(row for row in rows if row.startswith("all "))
             for row, label in {
                 full: "vote of all",
-                "Adaptive-Consistency .90": "Adaptive-Consistency .90",
+                SEQUENTIAL: SEQUENTIAL,
                 DEFAULT: "ours, default",
                 TUNED: "ours, tuned",
                 "oracle (limit)": "oracle",
@@ -449,7 +582,7 @@ def plot(figures: Figures, path: Path) -> None:
         below(figure, np.atleast_1d(every)[0], 3)
 
 
-PARTS = {"votes": votes, "runs": runs, "chains": chains, "budgets": budgets, "loops": loops}
+PARTS = {"votes": votes, "confirmed": confirmed, "runs": runs, "chains": chains, "budgets": budgets, "loops": loops}
 
 
 @benchmark("studies.real --data FOLDER --part votes")
@@ -463,7 +596,8 @@ def main(report: Report, data: Path | None, parts: Sequence[str], num_simulated:
     for part in parts or PARTS:
         PARTS[part](report, data, num_simulated)
     if plot_path is not None:
-        plot(report.figures, plot_path)
+        draw = plot_runs if tuple(parts) == ("runs",) else plot
+        draw(report.figures, plot_path)
 
 
 if __name__ == "__main__":

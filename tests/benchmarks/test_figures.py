@@ -12,6 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import figures
+from benchmarks._lib.pages import result
+from benchmarks.check import results
 
 pytest.importorskip("torch")
 
@@ -19,8 +21,8 @@ pytest.importorskip("torch")
 @pytest.mark.parametrize("name", figures.STUDIES)
 def test_the_study_takes_the_options(name: str, tmp_path: Path) -> None:
     study = figures.STUDIES[name]
-    if study.reads is not None and study.reads[1]:
-        (tmp_path / study.reads[1]).write_text("{}\n", encoding="utf-8")
+    for file in filter(None, (file for _, file in study.reads)):
+        (tmp_path / file).write_text("{}\n", encoding="utf-8")
     command = figures.command_of(name, tmp_path)
     assert command is not None
     python, _, module, *options = command
@@ -28,6 +30,19 @@ def test_the_study_takes_the_options(name: str, tmp_path: Path) -> None:
     main = importlib.import_module(module).main
     context = main.make_context(module, options)  # parses the options, and runs nothing
     assert context.params["as_json"]
+
+
+@pytest.mark.parametrize("name", sorted(set(figures.STUDIES) & set(results())))
+def test_the_command_reads_the_files_that_the_kept_result_read(name: str, tmp_path: Path) -> None:
+    command = figures.command_of(name, tmp_path)
+    assert command is not None
+    files = re.findall(r'"name": "([^"]+)", "sha256"', json.dumps(result(name)["setting"]))
+    assert {Path(each).name for each in command} >= set(files)
+
+
+def test_every_study_of_recorded_samples_is_made_again() -> None:
+    made = {figures.STUDIES[name].command.split()[0] for name in figures.STUDIES}
+    assert set(figures.RECORDED) <= made
 
 
 def test_what_reads_samples_is_left_out_without_them() -> None:

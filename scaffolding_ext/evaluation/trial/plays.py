@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -266,12 +267,27 @@ class Trial:
             goal: What it is to be good at.
             lists: What it is chosen from; None takes all lists.
         """
-        settings, found = self.candidates(self.lists if lists is None else lists)
-        splits = []
-        for own, choices in zip(*cross_fitted(found, goal, self._rng(2)), strict=True):
+        settings, splits = self._cross_fitted(goal, self.lists if lists is None else lists)
+        played = []
+        for own, choices in splits:
             parts = [self.full if index < 0 else self.played[settings[index]] for index in choices.tolist()]
-            splits.append(assembled(parts, own[self.groups]))
-        return _mean(splits)
+            played.append(assembled(parts, own[self.groups]))
+        return _mean(played)
+
+    def lists_chosen(self, goal: Goal) -> dict[str, float]:
+        """How often each list was chosen, as a share of the choices that `judged` judges."""
+        _, splits = self._cross_fitted(goal, self.lists)
+        titles = [title for title, own in self.lists.items() for _ in own]
+        choices = [titles[index] for _, each in splits for index in each.tolist() if index >= 0]
+        num_choices = sum(len(each) for _, each in splits)
+        return {title: num / num_choices for title, num in Counter(choices).most_common()}
+
+    def _cross_fitted(
+        self, goal: Goal, lists: Mapping[str, Sequence[Setting]]
+    ) -> tuple[list[Setting], list[tuple[Ints, Ints]]]:
+        """The settings, and of each split the fold of each group and the index that the groups outside a fold chose."""
+        settings, found = self.candidates(lists)
+        return settings, list(zip(*cross_fitted(found, goal, self._rng(2)), strict=True))
 
     def limit(self, goal: Goal) -> Played:
         """The best policy on counts alone, fitted to the questions that it is played on: no rule on counts beats it."""

@@ -68,3 +68,38 @@ def test_an_interval_does_not_hang_on_what_was_reported_before() -> None:
     alone = Report("a study", {"seed": 3}, 3)
     alone.ratio("ratio", TOKENS, OTHER_TOKENS, QUESTIONS)
     assert alone.figures["ratio"] == a_report().figures["ratio"]
+
+
+def test_where_runs_and_questions_vary_the_widths_are_added_in_squares() -> None:
+    runs = ["a", "b", "c", "d"] * 2
+    report = Report("a study", {"seed": 3}, 3)
+    report.difference("points", RIGHT, OTHERS, runs, scale=100, crossing=QUESTIONS)
+    report.ratio("tokens", TOKENS, OTHER_TOKENS, runs, crossing=QUESTIONS)
+    value, low, high = report.columns.estimate("points", report.figures["points"]["of"], 3)
+    by_run, by_question = (
+        report.columns.estimate("points", part, 3) for part in report.figures["points"]["of"].split(" x ")
+    )
+    assert value == by_run.value == by_question.value
+    assert value - low == pytest.approx(((value - by_run.low) ** 2 + (value - by_question.low) ** 2) ** 0.5)
+    assert high - value == pytest.approx(((by_run.high - value) ** 2 + (by_question.high - value) ** 2) ** 0.5)
+    assert list(mismatches(json.loads(json.dumps(report.to_json())))) == []
+
+
+@pytest.mark.parametrize(("is_run_varying", "is_question_varying"), [(False, True), (True, True)])
+def test_the_crossed_interval_holds_the_mean_as_often_as_it_says(
+    is_run_varying: bool, is_question_varying: bool
+) -> None:
+    """100 seeded studies of 12 runs by 30 questions; four standard errors of the count below .95 are allowed."""
+    rng = np.random.default_rng(0)
+    runs, questions = np.repeat(np.arange(12), 30), np.tile(np.arange(30), 12)
+    held = 0
+    for number in range(100):
+        values = (
+            is_run_varying * rng.normal(size=12)[runs]
+            + is_question_varying * rng.normal(size=30)[questions]
+            + rng.normal(size=360)
+        )
+        report = Report("a study", {"seed": number}, number)
+        found = report.difference("mean", values, questions=runs, crossing=questions)
+        held += found.low <= 0 <= found.high
+    assert held / 100 >= 0.95 - 4 * (0.95 * 0.05 / 100) ** 0.5

@@ -54,6 +54,14 @@ def trial() -> Trial:
     return found
 
 
+def test_lists_chosen_are_shares_of_the_choices_of_all_folds(trial: Trial) -> None:
+    shares = trial.lists_chosen(Cheapest(0.01))
+    assert set(shares) <= set(trial.lists)
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert list(shares.values()) == sorted(shares.values(), reverse=True)
+    assert trial.lists_chosen(Cheapest(-1.0)) == {}, "nothing may lose less than nothing"
+
+
 def share(trial: Trial, cost: np.ndarray) -> float:
     return float(cost.sum() / trial.full.costs["decoded"].sum())
 
