@@ -18,7 +18,7 @@ from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.auditing import begin_audit, checked_share, is_audited, note_whole
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, show
-from scaffolding_ext.controllers.chain.chain import Chain, Prefix, continuation
+from scaffolding_ext.controllers.chain.chain import DEADLINE, Chain, Prefix, continuation
 from scaffolding_ext.controllers.chain.ending import ANSWER_PROBABILITY, close_with, conclude
 from scaffolding_ext.controllers.chain.looking import Looker, LookTasks, ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
@@ -192,7 +192,7 @@ class DynasorCoTController(BaseController):
         self._observe(chain.num_tokens)
         self._sum_up(chain, chain.num_tokens, probes, None)
         yield from conclude(task, chain, family, self.forcing, insist_on_answer=self.insist_on_answer)
-        if audited:
+        if audited and chain.finish_reason != DEADLINE:  # what a deadline costs is not the rule's doing
             note_whole(task.customized_result_fields["answer"])
 
     def _whole_chain(self, task: GenerationTask, prefix: Prefix, num_left: int, family: PromptFamily) -> Work:

@@ -180,10 +180,12 @@ class MajorityVoteController(BaseController):
             min_answers=None if self.allocation is None else self.allocation.min_answers,
             drift=None if self.allocation is None else self.allocation.observe(Votes(classes, max_samples)),
         )
-        if audited and len(classes) < max_samples:
+        if not audited or is_cut:  # what a deadline costs is not the rule's doing
+            return
+        if len(classes) < max_samples:
             first = elect(classes, weights).first
             begin_audit(self._whole_vote(max_samples, sampler, [*answers], [*weights], known, first))
-        elif audited:
+        else:
             note_whole(task.customized_result_fields["answer"])
 
     def _draw(
@@ -195,7 +197,7 @@ class MajorityVoteController(BaseController):
         known: AnswerClasses | None,
         in_time: TimedRound | None = None,
     ) -> ControllerGenerator:
-        """Draw further samples, append their answers and weights, and return the class of each answer so far.
+        """Draw further samples; see `_taken`.
 
         Args:
             known: What is known of earlier answers; None where the answers are calls of tools.
@@ -213,6 +215,12 @@ class MajorityVoteController(BaseController):
             yield first
             assert isinstance(first, FirstBranches)
             sampler.keep_first(first)
+        return (yield from self._taken(sampler, answers, weights, known))
+
+    def _taken(
+        self, sampler: Sampler, answers: list[str | None], weights: list[float], known: AnswerClasses | None
+    ) -> ControllerGenerator:
+        """Append the answers and the weights of the newest samples, and return the class of each answer so far."""
         new = sampler.samples[len(weights) :]
         if self.reward_controller is not None:
             scores = yield from score(self.reward_controller, [sample.task for sample in new])
@@ -256,7 +264,8 @@ class MajorityVoteController(BaseController):
         elected: int,
     ) -> Work:
         """Draw the samples that an early end left out, and see whether the elected sample still stands for the vote."""
-        classes = yield from self._draw(max_samples - len(answers), sampler, answers, weights, known)
+        yield sampler.start(max_samples - len(answers))
+        classes = yield from self._taken(sampler, answers, weights, known)
         winner, first = elect(classes, weights)
         return AuditFinding(answers[elected], answers[first] if winner >= 0 else None, classes[elected] != winner)
 

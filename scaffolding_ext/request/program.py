@@ -113,6 +113,13 @@ class Lifetime:
             return None
         return self.answer_by - LAST_STEP * (self.answer_by - self.began) - self.clock()
 
+    def without_deadline(self) -> Lifetime:
+        """The same time with nobody who waits; it ends with this one."""
+        other = copy.copy(self)
+        other.deadline, other.answer_by, other._at_end = None, None, ()
+        self.at_end(other.end)
+        return other
+
     def elapsed(self) -> float:
         """Seconds since the request began, to the microsecond."""
         return round(self.clock() - self.began, 6)
@@ -262,13 +269,14 @@ class Program:
         self.audit: Audit | None = None
 
     def behind_the_answer(self) -> Program:
-        """For hosts: the same request for its audit. What it costs and decides is not part of the answer's record."""
+        """For hosts: the same request for its audit: without a deadline, and with a ledger and a trace of its own."""
         other = copy.copy(self)
+        other.lifetime = lifetime = self.lifetime.without_deadline()
         other.ledger = Ledger()
-        other.place = QueuePlace(self.identity.number, self.lifetime, other.ledger)
+        other.place = QueuePlace(self.identity.number, lifetime, other.ledger)
         other.place.order = self.place.order
-        other.meter = Meter(other.ledger, self.lifetime.clock, self.lifetime.began, current_parts)
-        other.trace = Trace(self.lifetime)
+        other.meter = Meter(other.ledger, lifetime.clock, lifetime.began, current_parts)
+        other.trace = Trace(lifetime)
         other.figures = PublishedFigures()
         return other
 

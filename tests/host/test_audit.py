@@ -20,6 +20,7 @@ from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts
 from scaffolding_ext.protocol.worker import BaseWorker
+from scaffolding_ext.request.program import current_program, seconds_left
 
 SAMPLES = 8
 
@@ -93,6 +94,59 @@ def test_a_part_of_a_vote_is_not_audited() -> None:
     ((result, finding),) = run(MajorityVoteController(inner, 2, allocation=None), Dice(), ["what?"])
     assert finding is None
     assert Purpose.AUDIT not in result.program.ledger.by_purpose
+
+
+class Numbered(BaseWorker):
+    """Answers 7 in the first nine calls, and 8, at greater length, behind them; tells how long each call has."""
+
+    tasks = (GenerationTask,)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_deadline: list[bool] = []
+
+    async def run_task(self, task: Any) -> TaskStatus:
+        self.has_deadline.append(seconds_left() is not None)
+        assert self.has_deadline[-1] == (current_program().place.progress.deadline is not None)
+        is_early = len(self.has_deadline) <= SAMPLES + 1
+        task.output_str, task.output_tokens = f"so \\boxed{{{7 if is_early else 8}}}", [1] * (2 if is_early else 9)
+        set_token_counts(task, TokenCounts(len(task.output_tokens), 1, 0))
+        return TaskStatus.SUCCESS
+
+
+def test_an_audit_waits_for_all_samples_though_the_rule_waits_for_the_first() -> None:
+    """The vote has two sevens of the first to finish; its audit adds one seven and five eights."""
+    ((result, finding),) = run(vote(1.0, {"type": "FirstToFinish", "args": {"num_first": 2}}), Numbered(), ["what?"])
+    assert finding == (result.answer, "8", True)
+
+
+def test_an_audit_has_no_deadline() -> None:
+    worker = Numbered()
+    rule = {"type": "StaticThreshold", "args": {"threshold": 0.9, "knob": 2}}
+    with ScaffoldingLlm(vote(1.0, rule), {"generation": worker}, seed=4, deadline=600) as llm:
+        result = llm.generate_async("what?")
+        assert asyncio.run(result.audited()) == ("7", "7", False)
+    assert worker.has_deadline == [True] * 2 + [False] * (SAMPLES - 2)
+
+
+@pytest.mark.parametrize(
+    "controller", [vote(1.0), DynasorCoTController(1000, mode="chunk", audit=1.0)], ids=["vote", "chain"]
+)
+def test_what_its_deadline_cut_is_not_audited(controller: Any) -> None:
+    with ScaffoldingLlm(controller, {"generation": Unfinished()}, seed=4, deadline=1e-6) as llm:
+        result = llm.generate_async("what?")
+        assert asyncio.run(result.audited()) is None
+        assert result.result().exit_reason == "deadline"
+    assert Purpose.AUDIT not in result.program.ledger.by_purpose
+
+
+class Unfinished(Dice):
+    """Writes as many tokens as it is asked for."""
+
+    async def run_task(self, task: Any) -> TaskStatus:
+        status = await super().run_task(task)
+        task.output_tokens = [1] * (task.max_tokens or 5)
+        return status
 
 
 class Told(BaseWorker):
