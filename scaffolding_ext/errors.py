@@ -1,4 +1,4 @@
-"""Every exception that the package raises on purpose.
+"""Every exception that the package raises on purpose, and the command that installs what is missing.
 
 ```text
 ScaffoldingExtError
@@ -37,7 +37,19 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from scaffolding_ext.installing import how_to_install
+RELEASED = False  # whether a package index has it; a release changes this line, and `make pages` then every page
+
+
+def install_command(*extras: str) -> str:
+    """The command that installs the package today, with extras of setup.py."""
+    named = f"[{','.join(extras)}]" if extras else ""
+    return f"pip install '{'scaffolding-ext' if RELEASED else '.'}{named}'"
+
+
+def how_to_install(*extras: str) -> str:
+    """What an error says to who lacks the extras."""
+    place = "" if RELEASED else "in a clone of the repository, "
+    return f"{place}install it with: {install_command(*extras)}"
 
 
 def shortened(message: str) -> str:

@@ -21,7 +21,6 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 # folder of the package, and stands on one floor; the longest name that fits a module is its room. Inside a folder the
 # same holds for its own rooms, if it has any below.
 LAYERS = (
-    ("installing",),
     ("errors", "configs"),
     ("require", "signature"),
     ("stats", "documents"),

@@ -49,7 +49,6 @@ def main(report: Report, data: Path | None, num_halves: int, num_simulated: int)
     for name, recording in recordings(data, num_simulated, report.rng):
         trial = Trial(recording)
         trial.try_all()
-        trial.lists = {title: own for title, own in trial.lists.items() if not any(each.is_fitted for each in own)}
         given, shares, losses = 0, [], []
         for _ in track(range(num_halves), name):
             order = report.rng.permutation(len(recording.questions))

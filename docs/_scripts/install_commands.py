@@ -1,11 +1,11 @@
-"""Writes today's install command onto every page (`make pages`), after scaffolding_ext/installing.py changed."""
+"""Writes today's install command onto every page (`make pages`), after scaffolding_ext/errors.py changed."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from scaffolding_ext.installing import install_command
+from scaffolding_ext.errors import install_command
 
 ROOT = Path(__file__).parents[2]
 COMMAND = re.compile(r"pip install '(?:\.|scaffolding-ext)(?:\[([\w, -]+)])?'")

@@ -265,10 +265,9 @@ def tune(
       scaffolding-ext tune --preflight --config configs:conformal_draft_target
     """
     from scaffolding_ext.evaluation.trial.choice import Cheapest, MostAccurate
-    from scaffolding_ext.evaluation.trial.picture import draw_trial
     from scaffolding_ext.evaluation.trial.promise import promised
     from scaffolding_ext.evaluation.trial.stack_file import stack_of
-    from scaffolding_ext.evaluation.trial.tuned_page import write_page
+    from scaffolding_ext.evaluation.trial.tuned_page import draw_trial, write_page
     from scaffolding_ext.evaluation.trial.tuned_text import document_of, frontier_of, notes_of, sentence_of, table_of
 
     ctx = click.get_current_context()

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext import installing
-from scaffolding_ext.errors import MissingDependencyError
-from scaffolding_ext.installing import how_to_install, install_command
+from scaffolding_ext import errors
+from scaffolding_ext.errors import MissingDependencyError, how_to_install, install_command
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "docs" / "_scripts" / "install_commands.py"
@@ -57,11 +56,11 @@ def test_a_page_that_installs_torch_says_how_to_have_the_small_one(page: Path) -
 
 def test_a_release_changes_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     page = "Say `pip install '.[hf, openai]'`, or `pip install '.'`; not `pip install './other'`."
-    monkeypatch.setattr(installing, "RELEASED", True)
+    monkeypatch.setattr(errors, "RELEASED", True)
     released = page.replace("'.[hf, openai]'", "'scaffolding-ext[hf,openai]'").replace("'.'", "'scaffolding-ext'")
     assert script().with_todays_commands(page) == released
     assert how_to_install("hf") == "install it with: pip install 'scaffolding-ext[hf]'"
-    monkeypatch.setattr(installing, "RELEASED", False)
+    monkeypatch.setattr(errors, "RELEASED", False)
     assert script().with_todays_commands(released) == page.replace("hf, openai", "hf,openai")
 
 

@@ -147,10 +147,11 @@ def _sample(found: _Sample) -> LoggedSample:
     if logprob is None and found.ppl:
         logs = [-math.log(each) for each in found.ppl if each is not None]
         logprob = sum(logs) / len(logs) if logs else None
-    chain = None
-    if found.probes is not None:
-        chain = _chain(found.probes, found.probes[-1].tokens if found.tokens is None else found.tokens)
-    return LoggedSample(answer, found.correct, found.tokens, found.seconds, logprob, found.reward, found.text, chain)
+    tokens, chain = found.tokens, None
+    if found.probes:
+        tokens = found.probes[-1].tokens if tokens is None else tokens
+        chain = _chain(found.probes, tokens)
+    return LoggedSample(answer, found.correct, tokens, found.seconds, logprob, found.reward, found.text, chain)
 
 
 def _of_chains(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:

@@ -50,6 +50,10 @@ def read_recording(
         MissingDependencyError: What reads such a log is not installed.
     """
     logs = [read_log(path) for path in paths]
+    first_of: dict[str, str] = {}
+    for log in logs:
+        if (twin := first_of.setdefault(log.fingerprint, log.source)) is not log.source:
+            raise DatasetError(f"{log.source}: is the same log as {twin}, whose samples would count twice; give one")
     every = [question for log in logs for question in log.questions]
     wanted = [each for each in every if _named(task, each.task) and _named(run, each.run)]
     if not wanted:

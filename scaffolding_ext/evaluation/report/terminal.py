@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scaffolding_ext.evaluation.compare.compared import Compared
+from scaffolding_ext.evaluation.compare.compared import Compared, UnderLoad
 from scaffolding_ext.evaluation.compare.finished_run import Key, Run
 from scaffolding_ext.evaluation.compare.paired import Comparison, Needed
 from scaffolding_ext.evaluation.compare.sweeps import Saving, Sweep
-from scaffolding_ext.evaluation.compare.under_load import UnderLoad
 from scaffolding_ext.evaluation.run.sections import SectionFigure
 from scaffolding_ext.evaluation.run.summary import Summary
 from scaffolding_ext.evaluation.tables import Table, amount, between, console

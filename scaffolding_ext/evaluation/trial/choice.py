@@ -138,6 +138,8 @@ def cross_fitted(found: Candidates, goal: Goal, rng: np.random.Generator) -> tup
     """
     num_groups = len(found.sizes)
     num_folds = min(NUM_FOLDS, num_groups)
+    if num_folds == 1:  # nobody is left to choose for it
+        return np.zeros((1, 1), dtype=np.int64), np.array([[-1]])
     folds = np.stack([rng.permutation(num_groups) % num_folds for _ in range(_NUM_SPLITS)])
     chosen = np.full((_NUM_SPLITS, num_folds), -1)
     for split, own in enumerate(folds):

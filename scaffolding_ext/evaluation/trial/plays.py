@@ -22,7 +22,6 @@ from scaffolding_ext.evaluation.trial.chains import Cut, Ending, RecordedChains,
 from scaffolding_ext.evaluation.trial.choice import NUM_FOLDS, Candidates, Goal, cross_fitted
 from scaffolding_ext.evaluation.trial.ended import PATHS, Cost, EndedSamples, Floats, Ints, Price, whole_samples
 from scaffolding_ext.evaluation.trial.limits import CountPolicy, samples_until_settled
-from scaffolding_ext.evaluation.trial.one_budget import spend_on_all
 from scaffolding_ext.evaluation.trial.orders import OrderedVotes, as_recorded, draw_orders
 from scaffolding_ext.evaluation.trial.space import (
     ASKED,
@@ -34,7 +33,7 @@ from scaffolding_ext.evaluation.trial.space import (
     sizes_to_try,
     votes_over,
 )
-from scaffolding_ext.evaluation.trial.vote_replay import Played, first_to_finish, outcome, play, rounds_of
+from scaffolding_ext.evaluation.trial.vote_replay import Played, first_to_finish, outcome, play, rounds_of, spend_on_all
 from scaffolding_ext.stats.intervals import Estimate, bootstrap_quotients
 
 LEAST_RUNS = 5  # fewer say nothing of another run: then questions are resampled
@@ -134,8 +133,9 @@ class Trial:
                 if number > 1:
                     self._add(f"votes by {weight}", Setting(Whole(), number, weight=weight, plainness=9))
             on_list(weight)
-        for setting in [] if self.recording.is_of_searches else first_to_try(self.recording.num_samples):
-            self._add("first to finish", setting)
+        if "critical" in self.votes.samples.costs and "tokens" not in self.recording.missing:
+            for setting in first_to_try(self.recording.num_samples):
+                self._add("first to finish", setting)
         votes = labelled_votes(self.recording)
         num_samples = self.recording.num_samples
         tried = rules_to_try(self.recording, votes)
@@ -185,9 +185,16 @@ class Trial:
             ConfigError: It needs what was not recorded.
         """
         votes = self.votes_of(setting)
-        if setting.num_first is not None:
-            return first_to_finish(votes, setting.num_first, setting.num_samples, self.full_right)
         number = min(setting.num_samples, self.recording.num_samples)
+        if setting.num_first is not None:
+            if number < setting.num_samples or "tokens" in self.recording.missing:
+                raise ConfigError(
+                    f"starts {setting.num_samples} samples, and the recording has {number} of each question "
+                    f"{'without' if 'tokens' in self.recording.missing else 'with'} their tokens: which of them end "
+                    "first cannot be told; record as many samples, with tokens",
+                    "allocation",
+                )
+            return first_to_finish(votes, setting.num_first, number, self.full_right)
         if setting.total_tokens is not None:
             return self._of_sizes(spend_on_all(votes, setting.rule, setting.total_tokens, number))
         return play(votes, setting.rule, number, self.full_right)

@@ -46,9 +46,11 @@ class Promise(NamedTuple):
 
 
 def promised(trial: Trial, max_loss: float, confidence: float, questions: Sequence[int] | None = None) -> Promise:
-    """Test every setting of a trial. The loss of a question is how often a right full vote is lost.
+    """Test every setting of a trial that decides on a question by itself.
 
-    Runs of one question count as one: questions are exchangeable, and runs of a question are alike.
+    The loss of a question is how often a right full vote is lost. Runs of one question count as one: questions are
+    exchangeable, and runs of a question are alike. Rules that were fitted to the questions, and one budget for all of
+    them, make the losses of the questions depend on each other: they are not tested.
 
     Args:
         trial: The trial.
@@ -60,7 +62,8 @@ def promised(trial: Trial, max_loss: float, confidence: float, questions: Sequen
     ids = np.array([f"{each.task}\n{each.id}" for each in trial.recording.questions])[index]
     _, question = np.unique(ids, return_inverse=True)
     number = np.bincount(question)
-    settings = [setting for own in trial.lists.values() for setting in own]
+    every = (setting for own in trial.lists.values() for setting in own)
+    settings = [each for each in every if not each.is_fitted and each.total_tokens is None]
 
     def mean(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return np.bincount(question, weights=values[index]) / number

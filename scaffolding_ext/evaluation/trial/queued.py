@@ -150,9 +150,13 @@ class QueuedTrial:
         self, trial: Trial, goal: QueueGoal, service: ServiceLine | None = None, num_simulated: int | None = None
     ) -> None:
         self.trial, self.goal = trial, goal
-        tasks = [each.task for each in trial.recording.questions]
+        recorded = trial.recording.questions
+        tasks = [each.task for each in recorded]
         self.types = tuple(sorted(set(tasks)))
-        few = [name for name in self.types if tasks.count(name) < NUM_FOLDS]
+        self._ids = {
+            name: list(dict.fromkeys(each.id for each in recorded if each.task == name)) for name in self.types
+        }
+        few = [name for name in self.types if len(self._ids[name]) < NUM_FOLDS]
         if "" in self.types or few:
             raise ConfigError(
                 f"has {', '.join(map(repr, few)) or 'questions of no type'}; each question needs a type (its task, or "
@@ -233,10 +237,11 @@ class QueuedTrial:
     def judged_settings(self, family: str, alpha: float) -> Ints:
         """The setting of each question, as the questions of the other folds chose it."""
         rng = np.random.default_rng([self.trial.seed, 11])
-        folds = np.empty(len(self.of_question), dtype=np.int64)
-        for number in range(len(self.types)):  # each fold has questions of each type
-            own = np.flatnonzero(self.of_question == number)
-            folds[own] = rng.permutation(len(own)) % NUM_FOLDS
+        fold_of: dict[tuple[str, str], int] = {}
+        for name, ids in self._ids.items():  # each fold has questions of each type, with all their runs
+            drawn = rng.permutation(len(ids)) % NUM_FOLDS
+            fold_of |= {(name, each): fold for each, fold in zip(ids, drawn.tolist(), strict=True)}
+        folds = np.array([fold_of[each.task, each.id] for each in self.trial.recording.questions])
         settings = np.empty_like(folds)
         for fold in range(NUM_FOLDS):
             plan = self.chosen(family, np.flatnonzero(folds != fold), alpha)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -253,3 +255,43 @@ def test_taking_samples_takes_every_column(tmp_path: Path) -> None:
     assert [each.length for each in question.looks] == [3, 1]
     assert recording.first(2).num_samples == 2
     assert recording.taking([0]).questions == recording.questions
+
+
+def test_looks_say_how_long_a_sample_is_that_tells_no_tokens(tmp_path: Path) -> None:
+    """Else a whole chain would cost one token beside its first cut of five hundred."""
+    looks = [{"tokens": number, "answer": "1"} for number in (500, 1000)]
+    recording = read(tmp_path / "log.jsonl", [{"id": "a", "target": "1", "samples": [sample("1", probes=looks)] * 2}])
+    assert recording.questions[0].tokens.tolist() == [1000, 1000]
+    assert "tokens" not in recording.missing
+
+
+def test_a_log_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    row = {"id": "a", "target": "1", "samples": [sample("1"), sample("2")]}
+    path = tmp_path / "log.jsonl"
+    read(path, [row])
+    with pytest.raises(DatasetError, match=r"is the same log as .*log\.jsonl, whose samples would count twice"):
+        read_recording([path, tmp_path / ".." / tmp_path.name / "log.jsonl"])
+
+
+def test_tokens_of_a_model_that_grades_are_not_the_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = {name: SimpleNamespace(output_tokens=number) for name, number in (("mine", 70), ("judge", 900))}
+    one = {"id": "a", "target": "4", "epoch": 1, "error": None, "total_time": 1.0, "model_usage": usage}
+    score = SimpleNamespace(value="C", answer="4")
+    output = SimpleNamespace(completion="4")
+    config = SimpleNamespace(model_dump=lambda exclude_none: {})
+    log = SimpleNamespace(
+        samples=[SimpleNamespace(**one, scores={"judged": score}, output=output)],
+        eval=SimpleNamespace(model="mine", task="sums", model_generate_config=config),
+    )
+    reader, scorer = ModuleType("inspect_ai.log"), ModuleType("inspect_ai.scorer")
+    monkeypatch.setattr(reader, "read_eval_log", lambda path: log, raising=False)
+    monkeypatch.setattr(scorer, "value_to_float", lambda: lambda value: float(value == "C"), raising=False)
+    for name, module in {
+        "inspect_ai": ModuleType("inspect_ai"),
+        reader.__name__: reader,
+        scorer.__name__: scorer,
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    path = tmp_path / "log.eval"
+    path.write_text("an archive")
+    assert read_recording([path]).questions[0].tokens.tolist() == [70]

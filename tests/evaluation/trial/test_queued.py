@@ -14,6 +14,7 @@ from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChan
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.recordings.recording import RecordedQuestion, Recording
 from scaffolding_ext.evaluation.trial.chains import Whole
+from scaffolding_ext.evaluation.trial.ended import Ints
 from scaffolding_ext.evaluation.trial.plays import Trial
 from scaffolding_ext.evaluation.trial.queued import (
     BUDGETS,
@@ -74,6 +75,29 @@ def test_hard_questions_get_votes_and_easy_ones_a_sample(trial: Trial) -> None:
     assert rows[TOGETHER].objective > rows[SINGLE].objective
     assert rows[TOGETHER].objective > rows[BUDGETS].objective + 1  # one chain cannot vote
     assert all(found.settings[number].num_samples == 1 for number in found.chosen(BUDGETS, every, 60.0))
+
+
+class Watched(QueuedTrial):
+    """Notes which questions chose."""
+
+    def chosen(self, family: str, questions: Ints, alpha: float, arrival_rate: float | None = None) -> Ints:
+        self.choosers = [*getattr(self, "choosers", []), set(questions.tolist())]
+        return super().chosen(family, questions, alpha, arrival_rate)
+
+
+def test_no_run_of_a_question_chooses_for_another_run_of_it(trial: Trial) -> None:
+    twice = [dataclasses.replace(each, run=run) for run in ("a", "b") for each in trial.recording.questions]
+    doubled = Trial(dataclasses.replace(trial.recording, questions=twice))
+    doubled.try_numbers()
+    found = Watched(doubled, BATCH, num_simulated=50)
+    found.judged_settings(SINGLE, 60.0)
+    half = len(twice) // 2
+    assert len(found.choosers) == 5
+    for choosers in found.choosers:
+        assert 0 < len(choosers) < len(twice)
+        assert {number % half for number in choosers}.isdisjoint(
+            {number % half for number in range(len(twice)) if number not in choosers}
+        )
 
 
 @pytest.mark.parametrize("queue", [Queue(), Queue(8, 0.1)], ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -13,11 +14,11 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.recordings.recording import RecordedQuestion, Recording
 from scaffolding_ext.evaluation.trial.chains import Whole
 from scaffolding_ext.evaluation.trial.choice import Cheapest, MostAccurate
-from scaffolding_ext.evaluation.trial.one_budget import spend_on_all
 from scaffolding_ext.evaluation.trial.plays import Trial
 from scaffolding_ext.evaluation.trial.promise import promised
 from scaffolding_ext.evaluation.trial.space import Setting, labelled_votes, numbers_to_try
 from scaffolding_ext.evaluation.trial.stack_file import setting_of
+from scaffolding_ext.evaluation.trial.vote_replay import spend_on_all
 from scaffolding_ext.stack.config import StackConfig
 
 
@@ -138,11 +139,10 @@ def test_a_small_recording_promises_nothing_and_says_what_would_do(trial: Trial)
 def test_what_is_promised_is_kept() -> None:
     """Of 200 promises of at most 5 points with .9, no more than 14 % are broken: 10 %, and the chance of 200 draws.
 
-    Each promise is asked of 160 questions of 4,000. Fitted settings saw them all, and are left out.
+    Each promise is asked of 160 questions of 4,000.
     """
     truth = Trial(recording(4000, seed=999))
     truth.try_all()
-    truth.lists = {name: own for name, own in truth.lists.items() if not any(each.is_fitted for each in own)}
     rng = np.random.default_rng(0)
     broken = given = 0
     for seed in range(200):
@@ -161,6 +161,39 @@ def test_a_promise_of_many_questions_names_a_setting() -> None:
     promise = promised(found, 0.05, 0.9)
     assert promise.setting is not None
     assert float(found.played[promise.setting].lost.mean()) < 0.05
+
+
+def test_nothing_is_promised_of_fitted_rules_or_of_one_budget() -> None:
+    """Their losses of one question depend on the others, so that no test of independent losses holds."""
+    found = Trial(recording(400, ability=0.95))
+    found.try_all()
+    found.try_budgets(is_candidate=True)
+    dependent = {name: own for name, own in found.lists.items() if own[0].is_fitted or own[0].total_tokens is not None}
+    assert len(dependent) > 2
+    found.lists = {"all": [found.all_samples], **dependent}
+    assert promised(found, 0.05, 0.9).setting is found.all_samples
+
+
+def test_one_question_alone_chooses_nothing_and_is_judged_under_all_samples() -> None:
+    found = Trial(recording(1))
+    found.try_all()
+    judged = found.judged(Cheapest(0.01))
+    assert judged.costs["decoded"].tolist() == found.full.costs["decoded"].tolist()
+
+
+def test_which_samples_finish_first_is_not_told_without_their_tokens_or_of_more_samples(trial: Trial) -> None:
+    questions = [
+        dataclasses.replace(
+            each, tokens=np.ones(8, int), seconds=np.linspace(1, 8, 8), missing=each.missing - {"seconds"} | {"tokens"}
+        )
+        for each in trial.recording.questions
+    ]
+    found = Trial(dataclasses.replace(trial.recording, questions=questions), "seconds")
+    found.try_all()
+    assert "first to finish" not in found.lists
+    for each, number in ((found, 8), (trial, 32)):
+        with pytest.raises(ConfigError, match="which of them end first cannot be told"):
+            each.play(Setting(Whole(), number, num_first=2))
 
 
 @pytest.mark.parametrize("name", ["rewards", "logprobs"])
