@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers.cache_utils import Cache
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.workers.huggingface.attention import ATTENTION, AttentionMetadata, Span, current_step
@@ -20,29 +19,6 @@ from scaffolding_ext.workers.huggingface.prefix_index import TokenSequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-class SpanCache(Cache):  # type: ignore[misc]
-    """The keys and values of a span as the cache that a model's own attention expects."""
-
-    def __init__(self, kv: KVBlocks, span: Span, slots: Slots) -> None:
-        super().__init__(layers=[])
-        self._kv = kv
-        self._span = span
-        self._slots = slots
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write one layer's new keys and values, shape (rows, heads, tokens, head size); return all that is visible."""
-        keys, values = (states.transpose(0, 1).flatten(1, 2) for states in (key_states, value_states))
-        kv = self._kv.write(layer_idx, keys, values, self._slots)
-        return kv.gather(self._span.tables, self._span.kv_len, key_states.dtype)
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Number of positions that attention sees; models that compute positions themselves ask for it."""
-        return self._span.kv_len
-
 
 Integers = npt.NDArray[np.int64]
 _NUM_BITS = 4  # the number of tokens in a pass is rounded to so many bits, so that few shapes occur
@@ -198,6 +174,9 @@ class ModelRunner:
             current_step.reset(token)
 
     def _run_spans(self, ids: torch.Tensor, step: AttentionMetadata, wanted: torch.Tensor) -> torch.Tensor:
+        from scaffolding_ext.workers.huggingface.span_cache import (
+            SpanCache,
+        )  # imports transformers, which is slow
 
         parts = []
         for span in step.spans:  # of one request, or of one token of each request
