@@ -397,9 +397,16 @@ def main(
             same = sum(vote["lengths"] == known.lengths[: len(vote["lengths"])] for vote, known in pairs)
             report.share(f"{cell.name}: votes with the recorded samples", same, num)
     report.figure("least correlation of the votes' seconds, live and at the machine's pace", min(correlations))
+    even = {"looks": crowd["looks"], "arrivals": runs[FULL]["arrivals"]}
     for cell in IN_TIME:
         assert cell.slo is not None
-        study_deadline(report, cell.slo, cell.slo * alone, {each: live[each] for each in (*AGAINST, cell)}, cell)
+        within, arms = cell.slo * alone, (*AGAINST, cell)
+        study_deadline(report, cell.slo, within, {arm: live[arm] for arm in arms}, cell)
+        for arm in arms:
+            served = Served.simulated(arm, even, votes, places, within if arm == cell else None)
+            in_time, name = served.seconds <= within, f"{arm.stopping}, SLO {cell.slo:g}"
+            report.figure(f"{name}: in time, all at the crowd's speed", float(in_time.mean()))
+            report.figure(f"{name}: right in time, all at the crowd's speed", float((in_time * served.correct).mean()))
 
 
 if __name__ == "__main__":
