@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,8 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts
 from scaffolding_ext.protocol.worker import BaseWorker
-from scaffolding_ext.request.program import seconds_left
+from scaffolding_ext.request.program import current_program
 
-DEADLINE = 0.3
 LONG = 600.0
 
 
@@ -32,23 +32,36 @@ class TwoByTwo(AllocationRule):
 
 
 class Endless(BaseWorker):
-    """Ends some of its calls at once, each with an answer of its own or one for all; the others never."""
+    """Ends some of its calls at once, each with an answer of its own or one for all; the others never.
+
+    Args:
+        over_at: With this call the deadline is over: the clocks of the request and of its host's loop move past it.
+        late: This call ends a moment after that.
+    """
 
     tasks = (GenerationTask,)
 
-    def __init__(self, ending: range, answers: str = "", late: int = 0) -> None:
+    def __init__(self, ending: range, answers: str = "", over_at: int = 0, late: int = 0) -> None:
         super().__init__()
-        self.ending, self.answers, self.late = ending, answers, late
+        self.ending, self.answers, self.over_at, self.late = ending, answers, over_at, late
         self.num_calls = self.num_cancelled = 0
+        self.seconds_gone = 0.0
+        self.is_over = asyncio.Event()
+
+    def clock(self) -> float:
+        return time.monotonic() + self.seconds_gone
 
     async def run_task(self, task: Any) -> TaskStatus:
         self.num_calls += 1
-        number = self.num_calls
+        number, loop, program = self.num_calls, asyncio.get_running_loop(), current_program()
+        assert program is not None
+        program.lifetime.clock = loop.time = self.clock  # type: ignore[method-assign]
         set_token_counts(task, TokenCounts(10, 1, 0))
+        if number == self.over_at:
+            self.seconds_gone = LONG
+            loop.call_later(0.05, self.is_over.set)
         if number == self.late:
-            left = seconds_left()
-            assert left is not None
-            await asyncio.sleep(left + DEADLINE)
+            await self.is_over.wait()
         elif number not in self.ending:
             try:
                 await asyncio.Event().wait()
@@ -61,7 +74,7 @@ class Endless(BaseWorker):
 
 def run(worker: Any, controller: MajorityVoteController, **when: float) -> Any:
     with ScaffoldingLlm(controller, {"generation": worker}, seed=1) as llm:
-        return llm.generate("what?", timeout=60, **when)
+        return llm.generate("what?", timeout=LONG + 60.0, **when)
 
 
 def vote(num_samples: int, allocation: Any = None, **options: Any) -> MajorityVoteController:
@@ -74,8 +87,8 @@ def events(result: Any, name: str) -> list[dict[str, Any]]:
 
 
 def test_at_the_deadline_those_vote_that_have_ended() -> None:
-    worker = Endless(range(1, 3), "7")
-    result = run(worker, vote(6), deadline=DEADLINE)
+    worker = Endless(range(1, 3), "7", over_at=6)
+    result = run(worker, vote(6), deadline=LONG)
     assert (result.outputs[0].answer, result.exit_reason) == ("7", "deadline")
     assert (worker.num_calls, worker.num_cancelled) == (6, 4)
     assert events(result, "vote")[0]["num_samples"] == 2
@@ -84,10 +97,10 @@ def test_at_the_deadline_those_vote_that_have_ended() -> None:
 
 
 def test_where_none_has_ended_the_first_one_answers_late() -> None:
-    worker = Endless(range(0), "7", late=2)
-    result = run(worker, vote(3), deadline=DEADLINE)
+    worker = Endless(range(0), "7", over_at=3, late=2)
+    result = run(worker, vote(3), deadline=LONG)
     assert (result.outputs[0].answer, result.exit_reason) == ("7", "deadline")
-    assert result.program.lifetime.elapsed() > DEADLINE
+    assert result.program.lifetime.elapsed() > LONG
     assert worker.num_cancelled == 2
 
 
@@ -107,8 +120,8 @@ def test_a_wide_round_ends_when_those_that_have_ended_settle_the_vote() -> None:
 
 
 def test_a_vote_draws_no_more_samples_than_it_may_those_that_were_stopped_included() -> None:
-    worker = Endless(range(1, 3))
-    result = run(worker, vote(4, TwoByTwo(), sample_seconds=LONG), deadline=DEADLINE)
+    worker = Endless(range(1, 3), over_at=4)
+    result = run(worker, vote(4, TwoByTwo(), sample_seconds=LONG), deadline=LONG)
     assert (worker.num_calls, result.exit_reason) == (4, "deadline")
 
 
