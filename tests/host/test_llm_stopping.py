@@ -51,7 +51,8 @@ def test_cancel_while_waiting_for_a_slot(host, echo):
         assert running.result(WAIT).outputs[0].text == "A"
 
 
-def test_cancel_before_the_first_step_frees_the_slot(host):
+def test_cancel_before_the_first_step_frees_the_slot(host, monkeypatch):
+    monkeypatch.setattr("scaffolding_ext.host.dispatch.GRACE_SECONDS", 1000.0)
     with host(max_parallel_requests=1) as llm:
         results = []
 
@@ -66,7 +67,7 @@ def test_cancel_before_the_first_step_frees_the_slot(host):
         assert done.wait(WAIT)
         for result in results:
             with pytest.raises(RequestCancelledError, match="at once"):
-                result.result(timeout=2)  # well before the grace for stubborn workers
+                result.result(WAIT)  # well before the grace for stubborn workers
         assert llm.generate("y", timeout=WAIT).outputs[0].text == "Y"
 
 

@@ -98,6 +98,13 @@ def test_the_salt_of_a_key_can_be_known_only_with_the_key() -> None:
     assert Keys(None).cache_salt(ANYBODY) is None
 
 
+def the_warning(caplog: pytest.LogCaptureFixture) -> str:
+    """The one warning of the front; what other tests left behind may warn at any time."""
+    own = [record for record in caplog.records if record.name == "scaffolding_ext.serving.app"]
+    (record,) = [record for record in own if record.levelno >= logging.WARNING]
+    return logging.Formatter().format(record)
+
+
 def test_why_a_request_failed_is_in_the_log(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
     def reply(task: Any) -> Any:
         error = EngineError("the engine is out of memory")
@@ -109,8 +116,7 @@ def test_why_a_request_failed_is_in_the_log(serve: Any, caplog: pytest.LogCaptur
         client.chat.completions.create(**ASK)
     served.thread.__exit__(None, None, None)
     name = failed.value.response.headers["x-request-id"]
-    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    text = logging.Formatter().format(record)
+    text = the_warning(caplog)
     for part in (name, "anna", "engine_error", "out of memory", "block 7 is held twice", "Traceback"):
         assert part in text
     assert "secret-1" not in text
@@ -124,8 +130,7 @@ def test_a_request_that_asks_for_the_impossible_is_logged_without_a_traceback(
     with served.client(api_key="secret-1") as client, pytest.raises(openai.BadRequestError, match="are equal"):
         client.chat.completions.create(**ASK, temperature=0)
     served.thread.__exit__(None, None, None)
-    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    text = logging.Formatter().format(record)
+    text = the_warning(caplog)
     for part in ("anna", "unsupported_value", "temperature: is 0"):
         assert part in text
     assert "Traceback" not in text
@@ -138,8 +143,7 @@ def test_an_unforeseen_error_is_logged_with_its_traceback(
     monkeypatch.setattr(type(served.stack), "admit", lambda self, num, holder: 1 // 0)
     with served.client(api_key="secret-2") as client, pytest.raises(openai.InternalServerError) as failed:
         client.chat.completions.create(**ASK)
-    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    text = logging.Formatter().format(record)
+    text = the_warning(caplog)
     assert "ZeroDivisionError" in text
     assert "bert" in text
     assert failed.value.response.headers["x-request-id"] in text

@@ -22,6 +22,7 @@ from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError, NoOutputError, RequestTimeoutError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.host.request import abort
 from scaffolding_ext.prompts.prompting import FAMILIES
 from scaffolding_ext.protocol import GenerationTask, RewardTask, TaskStatus
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
@@ -410,13 +411,16 @@ def test_a_judge_that_stalls_runs_into_the_time_out_and_the_tree_so_far_is_in_th
     controller = SearchController("Rebase", RewardController())
     controller.prompting = Characters()
     with ScaffoldingLlm(controller, {"generation": Stepper(), "reward": Failing(gate)}, seed=0) as llm:
-        result = llm.generate_async("What?", timeout=1.0)
+        result = llm.generate_async("What?")
+        gate.wait_for()
+        llm.loop.call_soon_threadsafe(abort, result, RequestTimeoutError("its time is over"))
         with pytest.raises(RequestTimeoutError):
-            result.result()
+            result.result(30)
         tree = tree_of(result)
         assert tree["num_nodes"] > 16
         assert tree["best"] is not None
-        assert llm.generate("Why?", timeout=30) if gate.open() else True
+        gate.open()
+        assert llm.generate("Why?", timeout=30).outputs
 
 
 def test_a_search_that_is_cancelled_in_mid_expansion_leaves_nothing_and_says_how_far_it_came():
