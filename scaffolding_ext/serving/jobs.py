@@ -341,6 +341,7 @@ class Events:
                     for event in self._news(index, is_last):
                         yield event
                     self._ended[index] = is_last
+            await asyncio.shield(self._job.settled)  # who has read the end may send the next request: there is room
             if (self._job.body.stream_options and self._job.body.stream_options.include_usage) is True:
                 yield self._event([], usage=self._job.usage())
             yield _DONE
