@@ -563,7 +563,7 @@ def plot(figures: Figures, path: Path) -> None:
         tokens, right = (100 * figures[f"{name}: {row}: {end}"]["value"] for end in ends)
         return tokens, right
 
-    with drawing(path, 1, len(titles), figsize=(9, 4.4)) as (figure, every):
+    with drawing(path, len(titles), 1, figsize=(5, 4.2 * len(titles))) as (figure, every):
         for axes, (name, title) in zip(np.atleast_1d(every), titles.items(), strict=True):
             rows = [row.split(": ")[1] for row in figures if row.startswith(f"{name}: ") and row.endswith(": right")]
             plain = [place(name, row) for row in rows if row.startswith("vote of ")]
@@ -579,7 +579,7 @@ def plot(figures: Figures, path: Path) -> None:
                 axes.plot(*place(name, row), "o", label=label, markersize=8)
             axes.set(xlabel="decoded tokens, % of all samples", ylabel="right, %")
             axes.set_title(title)
-        below(figure, np.atleast_1d(every)[0], 3)
+        below(figure, np.atleast_1d(every)[0], 2)
 
 
 PARTS = {"votes": votes, "confirmed": confirmed, "runs": runs, "chains": chains, "budgets": budgets, "loops": loops}

@@ -40,8 +40,7 @@ class NativeGenerationController(BaseController):
     not watched either, nor are tasks of several texts (`n`, `best_of`).
 
     Args:
-        sampling_params: Values for the sampling fields of GenerationTask; a field that a task sets itself stays. Unlike
-            upstream's, `stop`, `n` and penalties can be set.
+        sampling_params: Values for the sampling fields of GenerationTask; a field that a task sets itself stays.
         streaming: Whether the output is streamed to the caller as it is generated.
     """
 

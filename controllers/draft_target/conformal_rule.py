@@ -30,11 +30,11 @@ class ConformalRule(TakeOverRule):
         alpha: Share of the chunks that the target takes over, in [0, 1]; with an adaptive step in (0, 1). A1 takes 0.4.
         coverage: `"marginal"` ranks a chunk among those of its turn in the calibration, `"conditional"` among the
             question's own first drafts; alpha then holds on the first turn alone.
-        calibration: A calibration, or its file; needed for marginal coverage. At a turn that no calibration chain
-            reached, a coin of probability alpha decides.
+        calibration: A calibration, or its file; needed for marginal coverage. A coin decides at turns that no
+            calibration chain reached.
         ties: `"random"` keeps the rate at alpha where scores tie; `"conservative"` at most at alpha.
-        pool: `"per_turn"` ranks a chunk among those of its own turn, `"first_turn"` all among the first turn's, as A1's
-            code does: alpha then holds on the first turn alone.
+        pool: `"per_turn"` ranks a chunk among those of its turn, `"first_turn"` among the first turn's, as A1's code
+            does: alpha then holds on the first turn alone.
         adaptive_step: With a step, the level adapts online so that the rate stays at alpha under drift; decisions then
             depend on the order of requests.
     """

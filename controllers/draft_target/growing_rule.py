@@ -87,10 +87,9 @@ class GrowingRule(TakeOverRule):
     Args:
         alpha: Share of the chunks that the target takes over, in [0, 1].
         min_questions: Questions whose scores a turn needs before it ranks, at least 1.
-        most_questions: Questions that are remembered; the oldest are forgotten, and with them the chains that lived
-            under coins.
-        pool: `"per_turn"` ranks a chunk among those of its turn in the answered questions, `"first_turn"` all among the
-            first turn's, as A1's code does; nothing is guaranteed then.
+        most_questions: Questions that are remembered; the oldest are forgotten.
+        pool: `"per_turn"` ranks a chunk among those of its turn in the answered questions, `"first_turn"` among the
+            first turn's, as A1's code does, without any guarantee.
     """
 
     @classmethod

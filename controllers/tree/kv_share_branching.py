@@ -50,8 +50,8 @@ class KVShareBranchingController(SearchController):
         step_tokens: Tokens of a branch at each level; the last level is written to its end.
         max_tokens: Tokens of a branch from the root to its end.
         insist_on_answer: Whether a branch without an answer is asked for one.
-        sampling_params: `temperature`, `top_p` and `top_k` of the branches. The temperature is 0.7 by default, where
-            hints and phrasings do not make all branches differ.
+        sampling_params: `temperature`, `top_p` and `top_k` of the branches; 0.7 by default, unless hints and phrasings
+            make all branches differ.
 
     Raises:
         ConfigError: Arguments do not go together, or branches would all be alike.

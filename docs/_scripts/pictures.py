@@ -170,7 +170,7 @@ PICTURES: dict[str, tuple[Lanes, str]] = {
                     Bar(71, 89, "chain", "chunk 3"),
                 ],
             ),
-            ("p-value", [Bar(22, 29, "probe", "0.62"), Bar(42, 49, "probe", "0.08"), Bar(82, 89, "probe", "0.45")]),
+            ("p-value", [Bar(19, 29, "probe", "0.62"), Bar(39, 49, "probe", "0.08"), Bar(79, 89, "probe", "0.45")]),
             ("target", [Bar(51, 69, "target", "chunk 2")]),
         ],
         "The draft writes chunks. Where the p-value of a chunk is at most alpha, the target writes it anew.",
@@ -182,8 +182,8 @@ PICTURES: dict[str, tuple[Lanes, str]] = {
     "budget_forcing": (
         [
             ("chain", [Bar(0, 10, "prompt"), Bar(11, 60, "chain", "thinking"), Bar(61, 92, "spared", "not written")]),
-            ("closed", [Bar(60, 70, "probe", "</think>")]),
-            ("answer", [Bar(71, 83, "answer", "12")]),
+            ("closed", [Bar(60, 78, "probe", "</think>")]),
+            ("answer", [Bar(79, 91, "answer", "12")]),
         ],
         "Thinking is closed at its budget, and the model answers with what it has.",
     ),

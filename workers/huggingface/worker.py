@@ -58,16 +58,15 @@ class HuggingFaceWorker(ChatWorker):
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
         kv_cache_dtype: `"float16"` halves the memory of keys and values, on a CPU with `dtype` `"float32"`; nearly all
             greedy texts stay the same. None keeps `dtype`.
-        weight_dtype: `"bfloat16"` or `"int8"` rounds the matrices of linear layers and their inputs, on a CPU with
-            instructions for it. This is faster and changes texts.
+        weight_dtype: `"bfloat16"` or `"int8"` rounds the matrices of linear layers and their inputs, which is faster
+            and changes texts; on a CPU with instructions for it.
         device: A torch device.
         threads: Threads of each torch operation of this worker. If other work or another worker shares the cores, 1 is
             often fastest.
         max_batch_size: Most requests that a step computes; more requests are admitted as long as there are blocks.
         max_seq_len: Prompt and generated tokens of one request. None takes the model's context length, or the length
             that fits into `kv_cache_bytes`, if that is less.
-        prefill_chunk: Most prompt tokens that one step computes, of all requests. A verdict with a `layer_exit` is read
-            in one piece, up to 2,048.
+        prefill_chunk: Most prompt tokens that one step computes, of all requests.
         prefix_cache_bytes: The part of `kv_cache_bytes` that the KV of ended requests may take; later requests reuse
             it.
         enable_block_reuse: Whether a request takes the KV of a prefix that others have computed.
@@ -75,14 +74,14 @@ class HuggingFaceWorker(ChatWorker):
             whole blocks.
         probes_sharing: Whether the worker times from how many branches on sharing a prefix pays, once for each 64
             tokens of its length.
-        kv_cache_bytes: Memory for keys and values. Without a free block the youngest request is preempted. None is 4
-            GiB, or on a CUDA device 80 % of the memory that is free beside the model.
+        kv_cache_bytes: Memory for keys and values. None is 4 GiB, or on a CUDA device 80 % of the memory that is free
+            beside the model.
         tokens_per_block: Tokens of a block, a power of two. Requests share only whole blocks.
         eviction_policy: `"lru"` evicts the least recently used block, `"branch_score"` those of the lowest score /
             (depth + 1) (RKSC, algorithm 4), which computes more anew.
         seed: Seeds tasks without a seed of their own; None draws fresh entropy.
-        attn_implementation: The kind of attention by its name in transformers (`"eager"`, `"sdpa"`). None takes this
-            package's own attention, which is faster, if the model allows it.
+        attn_implementation: Attention by its name in transformers (`"eager"`, `"sdpa"`). None takes this package's own,
+            which is faster, if the model allows it.
         trust_remote_code: Whether Python code among the model's files may be run; if not, a model with such code is
             refused.
 

@@ -148,9 +148,9 @@ class OpenAIWorker(ChatWorker):
         thinking_fields: Further request fields beside a budget of thinking, such as SGLang's `custom_logit_processor`.
         drop_kv: Whether trtllm-serve drops the KV of a request's chains, except its prompt, when the request has ended:
             for batches. A server that cannot is refused.
-        seams: Where a stream ends whose reader wants no more: `"fixed"` at places that follow from the arguments, so
-            that a seeded server repeats its texts at any load; `"late"` where it is too far ahead; `"none"` never. None
-            is `"fixed"` for sampled tasks with a seed, else `"late"`.
+        seams: Where a stream ends whose reader wants no more: `"fixed"` places, so that a seeded server repeats its
+            texts at any load; `"late"`, if it is too far ahead; `"none"`. None is `"fixed"` for sampled tasks with a
+            seed, else `"late"`.
 
     Raises:
         MissingDependencyError: openai is not installed.

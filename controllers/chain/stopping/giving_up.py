@@ -34,9 +34,9 @@ class GiveUp(StoppingRule):
     code (a logistic curve over the tokens; the signal is smoothed).
 
     Args:
-        signal: How sure a chain is, in [0, 1]: `"agreement"` (share of the last `window` answers that equal the
-            newest), `"confidence"` (geometric mean of the answer's probabilities), `"certainty"` (that of the last
-            `window` tokens; it asks nothing).
+        signal: How sure a chain is, in [0, 1]: `"agreement"` of the last `window` answers with the newest,
+            `"confidence"` (geometric mean of the answer's probabilities), `"certainty"` (of the last `window` tokens;
+            it asks nothing).
         most: The threshold of a chain without end.
         midpoint: Tokens at which the threshold is half way.
         steepness: How fast it rises, in 1 / token.
