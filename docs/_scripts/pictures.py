@@ -173,7 +173,7 @@ PICTURES: dict[str, tuple[Lanes, str]] = {
             ("p-value", [Bar(19, 29, "probe", "0.62"), Bar(39, 49, "probe", "0.08"), Bar(79, 89, "probe", "0.45")]),
             ("target", [Bar(51, 69, "target", "chunk 2")]),
         ],
-        "The draft writes chunks. Where the p-value of a chunk is at most alpha, the target writes it anew.",
+        "The draft writes chunks. If the p-value of a chunk is at most alpha, the target writes it again.",
     ),
     "kv_share_branching": (
         branches([("0.88", "12"), ("0.90", "17"), ("0.86", "12")], chosen=0),
