@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,7 @@ def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dic
     "--keep_samples/--no_keep_samples", default=None, help="Keep each sample of a vote, with its text, in its record."
 )
 @click.option("--resume", is_flag=True, help="Go on with the run in --output_path: only the missing samples are run.")
+@click.option("--retry_failed", is_flag=True, help="With --resume: run the samples that failed again.")
 @click.option(
     "--fail_on_error",
     type=Finite(0, 1),
@@ -124,6 +125,7 @@ def evaluate(
     max_parallel_requests: int | None,
     output_path: Path | None,
     resume: bool,
+    retry_failed: bool,
     against: Path | None,
     dry_run: bool,
     verbose: bool,
@@ -154,16 +156,19 @@ def evaluate(
     folder = None if kept_in is None else Path(kept_in)
     if resume and folder is None:
         raise click.UsageError("--resume is given without a folder: give the run's folder by --output_path", ctx)
+    if retry_failed and (not resume or dry_run or config.evaluation.total_tokens is not None):
+        raise click.UsageError("--retry_failed needs --resume, and takes neither --dry_run nor --total_tokens", ctx)
     if against is not None and config.evaluation.total_tokens is not None:
         raise click.UsageError(
             "--against cannot be given with --total_tokens, which samples questions in parts: compare the finished "
             "runs with scaffolding-ext compare",
             ctx,
         )
-    with nullcontext(False) if folder is None else claimed(folder, resume=resume) as goes_on:
+    claim = nullcontext(False) if folder is None else claimed(folder, resume=resume)
+    with claim as goes_on, ExitStack() as held:
         run = Session.of(config.for_run(), folder)
         if goes_on:
-            run.take_up(is_mended=not dry_run)
+            run.take_up(is_mended=not dry_run, retrying=held if retry_failed else None)
         if dry_run:
             done = f", {len(run.done)} of them done" if goes_on else ""
             missing = missing_here(plan_stack(run.config))
@@ -199,6 +204,8 @@ def evaluate(
     num_failed = tally.num_failed - (tally.num_refused if config.evaluation.arrival_rate is not None else 0)
     if num_failed > config.evaluation.fail_on_error * tally.num_samples:
         _say(f"{num_failed} of {tally.num_samples} samples failed; the first failure: {tally.first_error}")
+        if folder is not None and config.evaluation.total_tokens is None:
+            _say("To run the failed ones again, give the same command with --resume --retry_failed.")
         ctx.exit(1)
 
 

@@ -180,7 +180,8 @@ def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> flo
     "--config",
     "source",
     metavar="FILE",
-    help="Stack whose workers and prompt the written stack keeps; without a LOG it draws the samples.",
+    help="Stack whose workers and prompt the written stack keeps; without a LOG it draws the samples.  [default: the "
+    "stack of a LOG that is a folder of `eval`]",
 )
 @model_options
 @dataset_option
@@ -298,6 +299,7 @@ def tune(
             raise click.UsageError("give a LOG, or --config and --store to draw the samples from a stack", ctx)
         drawn = (_drawn(ctx, source, own_model, dataset, limit, samples, look_every, num_logprobs, store),)
     trial = logs.trial(drawn)
+    base = base or trial.recording.stack
     trial.try_all()
     if is_for_queue:
         tune_for_queue(trial, for_queue, base, output_path, as_json)

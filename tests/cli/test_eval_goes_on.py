@@ -14,7 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scaffolding_ext.cli.main import main
+from scaffolding_ext.errors import OutputError
 from scaffolding_ext.evaluation.run.records import Record, read_records
+from scaffolding_ext.evaluation.run.run_folder import claimed, forget_failed
 
 NUM_SAMPLES, NUM_KILLS = 400, 20
 STACK = {
@@ -161,6 +163,56 @@ def test_a_run_that_is_done_loads_no_model(folder: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     assert SAMPLES.read_bytes() == before
     assert json.loads(result.stdout)["summary"]["num_samples"] == 3
+
+
+FAILS_WHILE_DOWN = """
+import os
+from scaffolding_ext.testing import ScriptedWorker
+
+async def before(task):
+    if os.path.exists("down") and "2" in task.input_str:
+        raise ConnectionError("the server is gone")
+
+class Down(ScriptedWorker):
+    def __init__(self):
+        super().__init__("7} and so on", before=before)
+"""
+
+
+def test_samples_that_failed_with_their_server_are_run_again(folder: Path) -> None:
+    (folder / "cli_held.py").write_text(FAILS_WHILE_DOWN)
+    command = (*RUN, "--limit", "30", "--set", "workers.generation={type: cli_held:Down}")
+    (folder / "down").touch()
+    failed = call(*command)
+    assert failed.exit_code == 1
+    assert "12 of 30 samples failed" in failed.stderr
+    assert failed.stderr.endswith("give the same command with --resume --retry_failed.\n")
+    (folder / "down").unlink()
+    assert "12 of 30 samples failed" in call(*command, "--resume").stderr  # they count as done
+    for wrong in (("--retry_failed",), ("--resume", "--retry_failed", "--dry_run")):
+        assert "--retry_failed needs --resume" in call(*command, *wrong).stderr
+    mended = call(*command, "--resume", "--retry_failed", "--json")
+    assert mended.exit_code == 0, mended.stderr
+    assert json.loads(mended.stdout)["summary"]["num_failed"] == 0
+    again = call(*command[:6], "whole", *command[7:])
+    assert again.exit_code == 0
+    assert outcomes(SAMPLES) == outcomes(Path("whole") / "samples.jsonl")
+    before = SAMPLES.read_bytes()
+    assert call(*command, "--resume", "--retry_failed").exit_code == 0
+    assert SAMPLES.read_bytes() == before
+
+
+def test_a_folder_whose_failed_records_are_taken_out_is_still_held(folder: Path) -> None:
+    (folder / "cli_held.py").write_text(FAILS_WHILE_DOWN)
+    (folder / "down").touch()
+    call(*RUN, "--limit", "3", "--set", "workers.generation={type: cli_held:Down}")
+    with claimed(Path("run"), resume=True):
+        held = forget_failed(Path("run"))
+        assert held is not None
+        assert [record.id for record in read_records(SAMPLES)] == ["1", "2"]
+        with held, pytest.raises(OutputError, match="another process runs in run"), claimed(Path("run"), resume=True):
+            pass
+        assert forget_failed(Path("run")) is None
 
 
 def test_another_stack_is_refused_by_the_key(folder: Path) -> None:

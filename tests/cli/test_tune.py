@@ -132,6 +132,14 @@ def test_a_tuned_stack_names_the_data_and_the_model_of_the_run_that_it_was_tuned
         tuned = load_config(stack).tuned
     assert tuned is not None
     assert (tuned.model, tuned.dataset, tuned.sampling) == ("tinylm/draft", "tinylm:held_out", {"temperature": 0.7})
+    alone = tmp_path / "alone.yaml"  # without --config the run's own stack is kept
+    assert run("tune", folder, "--output_path", alone).exit_code == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kept, given = load_config(alone), load_config(stack)
+    assert (kept.controller, kept.workers, kept.prompt) == (given.controller, given.workers, given.prompt)
+    assert "max_tokens: 200" in alone.read_text()
+    assert (kept.dataset, kept.evaluation.epochs) == (None, 1)  # its questions have chosen
     with pytest.warns(TunedStackWarning, match="tuned on 'tinylm:held_out' and its dataset is 'other.jsonl'"):
         load_config(stack, ["dataset={source: other.jsonl}"])
     colder = tmp_path / "colder.yaml"

@@ -54,6 +54,13 @@ def test_a_page_that_installs_torch_says_how_to_have_the_small_one(page: Path) -
     assert not named & BRINGS_TORCH or "install.md" in text or "download.pytorch.org/whl/cpu" in text
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_that_reads_a_data_set_of_a_hub_installs_what_reads_it(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    installed = {name for found in INSTALL.finditer(text) for name in re.findall(r"[\w-]+", found[1] or "")}
+    assert "--dataset hf:" not in text or installed & {"problems", "all"}
+
+
 def test_a_release_changes_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     page = "Say `pip install '.[hf, openai]'`, or `pip install '.'`; not `pip install './other'`."
     monkeypatch.setattr(errors, "RELEASED", True)

@@ -288,7 +288,9 @@ def _warnings_of_run(run: Run) -> list[str]:
                 f"the early-exit rule of {run.name} never fired: it looked at {num_looked} samples and ended no chain "
                 "early, so that it only cost"
             )
-    if len(run.tally.vote_sizes) == 1 and sum(run.tally.vote_sizes.values()) > 1:
+    votes = [section for section in summary.sections.values() if {"samples", "stop_reason"} <= section.keys()]
+    ended_early = any("certain" in (section["stop_reason"].counts or ()) for section in votes)
+    if len(run.tally.vote_sizes) == 1 and sum(run.tally.vote_sizes.values()) > 1 and not ended_early:
         (size,) = run.tally.vote_sizes
         found.append(f"the allocation of {run.name} never ended a vote early: all of them drew {size} samples")
     return found

@@ -25,6 +25,7 @@ from scaffolding_ext.evaluation.recordings.recording import (
     Recording,
 )
 from scaffolding_ext.evaluation.run.scoring import answer_of_target
+from scaffolding_ext.stack.config import StackConfig
 
 T = TypeVar("T")
 _CHOICE = re.compile(r"[\s(\[*]*([A-Ja-j])[\s)\].:*]*")  # "(b)", "B.", "**B**"
@@ -108,6 +109,7 @@ class Log:
     model: str | None = None
     sampling: dict[str, Any] | None = None
     dataset: str | None = None
+    stack: StackConfig | None = None
 
 
 def recording_of(
@@ -119,6 +121,7 @@ def recording_of(
     model: str | None = None,
     sampling: dict[str, Any] | None = None,
     dataset: str | None = None,
+    stack: StackConfig | None = None,
     units_implied: bool = False,
     num_joined: int = 0,
 ) -> Recording:
@@ -133,6 +136,7 @@ def recording_of(
         model: As `Recording` has it.
         sampling: As `Recording` has it.
         dataset: As `Recording` has it.
+        stack: As `Recording` has it.
         units_implied: Whether the questions imply units (see `answers.equal`).
         num_joined: As `Recording` has it.
 
@@ -160,7 +164,7 @@ def recording_of(
         kept = _kept(kept, _has_tokens, "have no tokens", left_out)
     by_agreement = any(each.target is None and not _has_labels(each) for each in kept)
     graded = [_graded(each, by_agreement, units_implied) for each in kept]
-    return Recording(graded, sources, fingerprint, model, sampling, dataset, left_out, num_joined)
+    return Recording(graded, sources, fingerprint, model, sampling, dataset, left_out, num_joined, stack)
 
 
 def _kept(

@@ -74,6 +74,7 @@ def read_recording(
                 joined.add(key)
     models, datasets = ({getattr(log, name) for log in logs} for name in ("model", "dataset"))
     sampling = logs[0].sampling if all(log.sampling == logs[0].sampling for log in logs) else None
+    stack = logs[0].stack if all(log.stack == logs[0].stack for log in logs) else None
     return recording_of(
         list(together.values()),
         [log.source for log in logs],
@@ -82,6 +83,7 @@ def read_recording(
         model=models.pop() if len(models) == 1 else None,
         sampling=sampling,
         dataset=datasets.pop() if len(datasets) == 1 else None,
+        stack=stack,
         units_implied=units_implied,
         num_joined=len(joined),
     )

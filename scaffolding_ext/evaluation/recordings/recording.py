@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.stack.config import StackConfig
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -127,6 +128,7 @@ class Recording:
         dataset: What the questions are of, as a stack file names it; where a stack drew the samples.
         left_out: What was not taken, in words, such as "300 questions with 16 samples".
         num_joined: Questions whose several samples stood in more than one place.
+        stack: The stack that drew the samples, where the log is a folder of `eval`, and all logs name the same.
     """
 
     questions: Sequence[RecordedQuestion]
@@ -137,6 +139,7 @@ class Recording:
     dataset: str | None = None
     left_out: Sequence[str] = ()
     num_joined: int = 0
+    stack: StackConfig | None = None
 
     @property
     def num_samples(self) -> int:

@@ -12,6 +12,7 @@ from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.recordings.logged import LoggedChain, LoggedLook, LoggedQuestion, LoggedSample
 from scaffolding_ext.evaluation.run.records import Record, each_record
 from scaffolding_ext.evaluation.run.run_folder import CONFIG
+from scaffolding_ext.stack.config import EvaluationConfig, StackConfig
 from scaffolding_ext.stack.load import load_config
 
 
@@ -52,10 +53,14 @@ class RunStack(NamedTuple):
     model: str | None = None
     sampling: dict[str, Any] | None = None
     dataset: str | None = None
+    stack: StackConfig | None = None
 
 
 def stack_of(samples: Path) -> RunStack:
-    """Model, sampling fields and dataset of the run's stack, as far as its `config.yaml` says them."""
+    """Model, sampling fields and dataset of the run's stack, as far as its `config.yaml` says them, and the stack.
+
+    The stack has no data set and no settings of an evaluation: the questions that were recorded choose its setting.
+    """
     path = samples.parent / CONFIG
     if not path.exists():
         return RunStack()
@@ -63,7 +68,8 @@ def stack_of(samples: Path) -> RunStack:
     worker = config.workers.get("generation")
     model = None if worker is None else worker.args.get("model")
     dataset = None if config.dataset is None else config.dataset.source
-    return RunStack(None if model is None else str(model), config.sampling_of_samples() or None, dataset)
+    stack = config.model_copy(update={"dataset": None, "evaluation": EvaluationConfig(), "tuned": None})
+    return RunStack(None if model is None else str(model), config.sampling_of_samples() or None, dataset, stack)
 
 
 def _samples(record: Record, path: Path) -> list[LoggedSample]:

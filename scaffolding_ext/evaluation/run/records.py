@@ -164,5 +164,7 @@ def each_record(path: str | os.PathLike[str], num_bytes: int = 0) -> Iterator[Re
             if not row.is_whole:
                 warnings.warn(f"{place}: left out, since it was not written to its end", stacklevel=2)
                 continue
-            raise DatasetError(f"{place}: no evaluation record: {error}") from error
+            raise DatasetError(
+                f"{place}: no evaluation record: {error}; records stand in the samples.jsonl of a folder of `eval`"
+            ) from error
         yield record

@@ -262,6 +262,8 @@ def _sample(row: Row, fields: Mapping[str, tuple[str, ...]], form: Format, seed:
         if form.read_choices is not None:
             return _multiple_choice(name, question, kind, form.read_choices(row.value, target), seed, form.shuffles)
         answer = form.read_target(_as_text(row.value[target], target))
+    except DatasetError:  # it names the field
+        raise
     except ValueError as error:
         raise DatasetError(f", field {target!r}: {_shortened(row.value[target])}; {error}") from error
     unread = [

@@ -12,6 +12,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from scaffolding_ext.documents import json_text
 from scaffolding_ext.errors import ConfigError, DatasetError, OutputError
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, each_record, prompt_hash
@@ -162,6 +163,40 @@ def mend(path: Path) -> bool:
             file.seek(end)
             file.write(b"\n")
         return True
+
+
+def forget_failed(folder: Path) -> FileIO | None:
+    """Take the records of failed requests out of a run, so that they are run again.
+
+    The file is replaced at once: a process that is killed leaves the old one or the new one.
+
+    Returns:
+        The new file, locked as `claimed` locks the old one: the caller holds it until the run ends. None where no
+        request has failed.
+
+    Raises:
+        DatasetError: The file is damaged.
+        OutputError: The folder cannot be written; the old file is kept.
+    """
+    path = folder / SAMPLES
+    if all(record.error is None for record in each_record(path)):
+        return None
+    new = folder / f"{SAMPLES}.new"
+    try:
+        with new.open("wb") as file:
+            for record in each_record(path):
+                if record.error is None:
+                    file.write((json_text(record.to_json()) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+        held = FileIO(new, "a")
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (folder / COLUMNS).unlink(missing_ok=True)
+        new.replace(path)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        raise OutputError(f"cannot write into {folder} ({error}); all its records are kept") from error
+    return held
 
 
 class Done:

@@ -34,6 +34,7 @@ from scaffolding_ext.evaluation.run.run_folder import (
     Done,
     check_config,
     fingerprint,
+    forget_failed,
     mend,
     taken_up,
 )
@@ -179,11 +180,12 @@ class Session:
             "price": settings.price or None,
         }
 
-    def take_up(self, *, is_mended: bool) -> None:
+    def take_up(self, *, is_mended: bool, retrying: ExitStack | None = None) -> None:
         """Read what the folder has of the run.
 
         Args:
             is_mended: Whether a last line that was not written to its end may be mended, with a warning.
+            retrying: Failed samples are taken out of the folder, to be run again; this holds the folder's new file.
 
         Raises:
             ConfigError: The run is one of another stack, or has samples that are not asked for.
@@ -208,6 +210,8 @@ class Session:
             )
         if is_mended and mend(path):
             warnings.warn(f"{path}: its last line was not written to its end, and is mended", stacklevel=2)
+        if retrying is not None and (held := forget_failed(self._folder)) is not None:
+            retrying.enter_context(held)
         if self._budget is not None:  # it needs every record
             self.done = taken_up(path, self._samples, self._epochs, self._count)
             return

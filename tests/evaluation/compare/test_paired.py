@@ -114,6 +114,15 @@ def test_what_makes_it_doubtful_is_said(
     assert found.startswith(warning)
 
 
+def test_votes_that_ended_early_after_the_same_number_of_samples_are_not_called_full(
+    compared: Callable[..., Comparison],
+) -> None:
+    vote = {"event": "vote", "branch": [], "seconds": 0.0, "num_samples": 7, "num_rounds": 2}
+    early = {"trace": [vote], "figures": {"MajorityVoteController": {"samples": 7, "stop_reason": {"certain": 1}}}}
+    plain = rows(40, lambda n: n % 2 > 0, lambda n: 9)
+    assert compared(plain, rows(40, lambda n: n % 2 > 0, lambda n: 9, **early)).warnings == []
+
+
 def test_a_purpose_that_only_one_run_has_is_no_fault_of_its_ledger(compared: Callable[..., Comparison]) -> None:
     plain = rows(40, lambda n: n % 2 > 0, lambda n: 9, seconds={"total": 1.0, "chain": 1.0})
     probed = {"total": 1.0, "chain": 0.8, "probe": 0.2}

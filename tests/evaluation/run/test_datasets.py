@@ -53,7 +53,10 @@ def test_ids_and_kinds_are_optional(tmp_path: Path) -> None:
         ({"question": "a"}, "line 2: none of the fields 'answer', 'target'"),
         ({"question": 3, "answer": 1}, "line 2, field 'question': 3"),
         ({"question": " ", "answer": 1}, "line 2, field 'question'"),
-        ({"question": "a", "answer": None}, "line 2, field 'answer': None"),
+        (
+            {"question": "a", "answer": None},
+            "line 2, field 'answer': None; it must be text that is not empty, or a finite number",
+        ),
         ({"question": "a", "answer": True}, "line 2, field 'answer': True"),
         ({"question": "a", "answer": ""}, "line 2, field 'answer'"),
         ('{"question": "a", "answer": NaN}', "line 2, field 'answer': nan"),
