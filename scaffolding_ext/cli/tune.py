@@ -28,6 +28,7 @@ from scaffolding_ext.cli.options import (
     model_options,
 )
 from scaffolding_ext.cli.tune_queue import ForQueue, for_queue_options, tune_for_queue, tune_types
+from scaffolding_ext.errors import DatasetError
 
 if TYPE_CHECKING:
     from scaffolding_ext.evaluation.trial.choice import Goal
@@ -67,11 +68,20 @@ class Logs(NamedTuple):
     seed: int
 
     def trial(self, paths: Sequence[Path] = ()) -> Trial:
-        """The samples, ready to be played on; `paths` stand in for the command's."""
+        """The samples, ready to be played on; `paths` stand in for the command's.
+
+        Raises:
+            DatasetError: Each question has one sample, which nobody looked at.
+        """
         from scaffolding_ext.evaluation.recordings.read import read_recording
         from scaffolding_ext.evaluation.trial.plays import Trial
 
         recording = read_recording(paths or self.paths, task=self.task, num_samples=self.num_samples)
+        if all(each.num_samples == 1 and each.looks is None and each.rounds is None for each in recording.questions):
+            raise DatasetError(
+                f"{', '.join(recording.sources)}: each question has one sample, and rules choose among several: sample "
+                "each question again (scaffolding-ext eval --epochs 8), or keep a vote's samples (--keep_samples)"
+            )
         cost: Any = {"computed": self.cache, "queue": "decoded"}.get(self.cost, self.cost)
         return Trial(recording, cost, self.price, self.seed)
 

@@ -218,6 +218,15 @@ def test_a_written_stack_of_weights_over_cut_and_stopped_chains_loads_and_plays(
         assert replayed["points"] == pytest.approx(row.points.value)
 
 
+def test_one_sample_a_question_is_refused_with_the_way_to_more(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.jsonl", num_questions=3, num_samples=1)
+    for command in (("tune", log), ("replay", log, "--config", "configs:majority_vote")):
+        refused = run(*command)
+        assert refused.exit_code == 2
+        assert "each question has one sample, and rules choose among several" in refused.output
+        assert "eval --epochs 8" in refused.output
+
+
 def test_no_promise_by_silence(log: Path, tmp_path: Path) -> None:
     stack = tmp_path / "stack.yaml"
     result = run("tune", log, "--confidence", 0.9, "--max_loss", 2, "--output_path", stack)

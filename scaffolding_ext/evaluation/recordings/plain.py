@@ -133,6 +133,13 @@ def _of_samples(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
     questions = []
     for row in rows:
         found: _Question = _parsed(_Question, row, name)
+        for sample, given in zip(found.samples, row.value["samples"], strict=True):
+            if not sample.model_fields_set & {"answer", "text"}:
+                fields = ", ".join(given) or "of an empty object"
+                raise DatasetError(
+                    f"{name}, line {row.number}: a sample has the fields {fields}; it needs `answer` (null where it "
+                    "gave none), or a `text` from which the answer is read"
+                )
         samples = [_sample(each) for each in found.samples]
         greedy = None if found.greedy is None else _sample(found.greedy)
         questions.append(LoggedQuestion(found.id, found.target, samples, found.run, found.task, greedy))

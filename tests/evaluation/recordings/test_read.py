@@ -57,6 +57,13 @@ def test_without_targets_the_measure_is_agreement_with_the_full_vote(tmp_path: P
     assert [each.correct.tolist() for each in recording.questions] == [[False, True, True]] * 2
 
 
+def test_a_sample_without_answer_and_text_is_refused_and_one_that_gave_none_is_not(tmp_path: Path) -> None:
+    row = {"id": "a", "target": "7", "samples": [sample("7"), sample(None)]}
+    assert read(tmp_path / "log.jsonl", [row]).questions[0].classes.tolist() == [0, -1]
+    with pytest.raises(DatasetError, match=r"log.jsonl, line 2: a sample has the fields answr; it needs `answer`"):
+        read(tmp_path / "log.jsonl", [row, row | {"id": "b", "samples": [{"answr": "7"}, sample("8")]}])
+
+
 def test_labels_of_the_log_stand_where_it_has_some(tmp_path: Path) -> None:
     samples = [sample("seven", correct=True), sample("8", correct=False)]
     recording = read(tmp_path / "log.jsonl", [{"id": "a", "samples": samples}])
