@@ -112,6 +112,8 @@ STUDIES: Mapping[str, Study] = {
         (("--samples", SAMPLES[0]),),
     ),
     "by_type": Study("studies.by_type --seed 100", 15, stores=True),
+    "load_test": Study("studies.load_test", 6, draws=True),
+    "live_load": Study("studies.live_load", 40, stores=True),
     "deadlines_votes": Study(
         "studies.deadlines --workload votes --order 'first come' --num_programs 600",
         5,
