@@ -18,8 +18,6 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, ClassVar
 
-import click
-
 from benchmarks._lib.command import benchmark, size
 from benchmarks._lib.report import Report
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
@@ -140,22 +138,13 @@ def run_compare(folder: str) -> None:
     measured()
 
 
-def run_ray(folder: str) -> None:
-    """The command with one Ray actor; what is measured is the driver."""
-    from scaffolding_ext.cli.main import main
-
-    arguments = ["eval", "--config", f"{folder}/stack.json", "--dataset", f"{folder}/data.jsonl"]
-    main([*arguments, "--engine", "ray", "--num_actors", "1", "--output_path", f"{folder}/ray"], standalone_mode=False)
-    measured()
-
-
 def growth(costs_by_size: dict[int, dict[str, float]]) -> float:
     """KiB of memory that one more sample takes, from the smallest size to the largest."""
     first, last = min(costs_by_size), max(costs_by_size)
     return 1024 * (costs_by_size[last]["mib"] - costs_by_size[first]["mib"]) / (last - first)
 
 
-def measure_size(report: Report, num_samples: int, with_ray: bool) -> dict[str, dict[str, float]]:
+def measure_size(report: Report, num_samples: int) -> dict[str, dict[str, float]]:
     """The costs of each part at one size."""
     with tempfile.TemporaryDirectory() as folder:
         write_dataset(Path(folder) / "data.jsonl", num_samples)
@@ -173,8 +162,6 @@ def measure_size(report: Report, num_samples: int, with_ray: bool) -> dict[str, 
         for epochs in (1, EPOCHS):
             records = folder + "/run/samples.jsonl"
             found[f"read and sum up, {epochs} epochs"] = costs(f"run_summary({records!r}, {epochs})")
-        if with_ray:
-            found["driver of ray"] = costs(f"run_ray({folder!r})")
     for name, cost in found.items():
         report.figure(f"{num_samples:,}, {name}: seconds", cost["seconds"])
         report.figure(f"{num_samples:,}, {name}: peak MiB", cost["mib"])
@@ -186,11 +173,10 @@ def measure_size(report: Report, num_samples: int, with_ray: bool) -> dict[str, 
 @size(
     "--num_samples", 200_000, quick=5_000, help="The most samples; a tenth and a hundredth of them are measured, too."
 )
-@click.option("--ray", "with_ray", is_flag=True, help="Measure the driver of a run on Ray, too.")
-def main(report: Report, num_samples: int, with_ray: bool) -> None:
+def main(report: Report, num_samples: int) -> None:
     """What `eval` adds to the requests, how its memory grows, how soon `--resume` starts, and what `compare` takes."""
     sizes = (num_samples // 100, num_samples // 10, num_samples)
-    found = {number: measure_size(report, number, with_ray) for number in sizes}
+    found = {number: measure_size(report, number) for number in sizes}
     most = found[num_samples]
     added = (most["eval"]["seconds"] - most["requests alone"]["seconds"]) / num_samples * 1e3
     report.bar("milliseconds that eval adds to a sample", added, "<=", 0.3)
@@ -207,9 +193,6 @@ def main(report: Report, num_samples: int, with_ray: bool) -> None:
     )
     report.bar("seconds until --resume starts, from columns", most["resume, columns"]["seconds"], "<=", 10)
     report.bar("seconds to compare two runs, from columns", most["compare, columns"]["seconds"], "<=", 30)
-    if with_ray:
-        driver = grown["driver of ray"] - grown["requests alone"]
-        report.bar("KiB of one more sample in the driver of ray, beside the data set", driver, "<=", 0.2)
 
 
 if __name__ == "__main__":

@@ -19,13 +19,13 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, progress, size, stored, track
-from benchmarks._lib.drawing import Figures, below, drawing, of, point, rows
+from benchmarks._lib.drawing import Figures, drawing, of, rows
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import run_stack
 from benchmarks._lib.store import kept
 from scaffolding_ext.answers import group
 from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibration
-from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate, relative_gap
+from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.documents import write_text
 from scaffolding_ext.evaluation.calibrate.branching_run import BranchedProblem, calibrate, run_branches, same_answer
@@ -169,19 +169,6 @@ def add_greedy(
     report.difference(f"{WEIGHED} against {ONE_GREEDY}: accuracy, points", default.right, right, default.ids, scale=100)
 
 
-def add_kinds(report: Report, found: dict[str, Method], gate: ConfidenceGate) -> None:
-    """Skip rate and changed answers by kind of problem."""
-    problems = found[FULL].problems
-    skipped = np.array([gate.leader(problem.confidences) is not None for problem in problems])
-    changed = np.array(found[SKIP].changed(found[FULL]))
-    for kind in ("", *sorted({problem.kind for problem in problems})):
-        of_kind = np.array([not kind or problem.kind == kind for problem in problems])
-        name = f"{SKIP}, {kind}" if kind else SKIP
-        report.share(f"{name}: skip rate", int(skipped[of_kind].sum()), int(of_kind.sum()))
-        if kind:
-            report.share(f"{name}: answers changed", int(changed[of_kind].sum()), int(of_kind.sum()))
-
-
 def depth_of(rule: LayerExit | None, problems: Sequence[BranchedProblem]) -> float:
     """The mean share of the layers that a verdict runs through."""
     if rule is None:
@@ -189,51 +176,14 @@ def depth_of(rule: LayerExit | None, problems: Sequence[BranchedProblem]) -> flo
     return float(np.mean([rule.layers(p.entropies).mean() / len(p.entropies[0]) for p in problems]))
 
 
-def curve(problems: Sequence[BranchedProblem]) -> list[tuple[float, float]]:
-    """Skip rate and share of changed answers of many gates; of equal rates the one that changes the fewest."""
-    full = Method([problem.chosen() for problem in problems], problems)
-    lead = Method([most_confident(problem) for problem in problems], problems)
-    changed = np.array(lead.changed(full))
-    highest = np.array([max(problem.confidences) for problem in problems])
-    gaps = np.array([relative_gap(problem.confidences) for problem in problems])
-    shares = np.linspace(0, 1, NUM_STEPS)
-    best: dict[float, float] = {}
-    for least in np.quantile(highest, shares):
-        for gap in np.quantile(gaps, shares):
-            skipped = (highest >= least) & (gaps >= gap)
-            rate, loss = float(skipped.mean()), float((skipped & changed).mean())
-            best[rate] = min(loss, best.get(rate, 1.0))
-    return sorted(best.items())
-
-
-def plot(figures: Figures, points: list[tuple[float, float]], path: Path) -> None:
-    """Draw answers changed against skip rate, of all gates and of chance, and the accuracy of every method.
-
-    Args:
-        figures: Of the report, or of a kept result.
-        points: Of all gates; they are in no result, and without them the accuracies are drawn alone.
-        path: Where to.
-    """
-    columns = 2 if points else 1
-    with drawing(path, 1, columns, figsize=(2.5 + 5 * columns, 4.8), squeeze=False) as (figure, axes):
-        right = axes[0, -1]
-        ending = ": accuracy, %"
-        accuracies = {name.removesuffix(ending): of(figures, name) for name in figures if name.endswith(ending)}
-        rows(right, {name: each for name, each in accuracies.items() if each is not None}, default=WEIGHED)
-        right.set(xlabel="accuracy, % (95 %)")
-        right.set_title("Accuracy of each way to choose\n(bold, ring: the default)")
-        if not points:
-            return
-        left = axes[0, 0]
-        left.plot(*np.transpose(points) * 100, ".", color="0.6", label="gates of all thresholds")
-        left.plot([0, 100], [0, 100 * points[-1][1]], "--", color="C1", label="random skip")
-        skipped, changed = of(figures, f"{SKIP}: skip rate", 100), of(figures, f"{SKIP}: answers changed", 100)
-        if skipped is not None and changed is not None:
-            point(left, skipped, changed, "calibrated gate", color="C0")
-        left.axhline(0.5, linewidth=0.8, color="black", label="0.5 % of the answers changed")
-        left.set(xlabel="problems without verdicts, %", ylabel="answers changed, % of all")
-        left.set_title("A gate is worth something where it lies\nfar below the line of a random skip")
-        below(figure, left, 4)
+def plot(figures: Figures, path: Path) -> None:
+    """Draw the accuracy of every method."""
+    ending = ": accuracy, %"
+    accuracies = {name.removesuffix(ending): of(figures, name) for name in figures if name.endswith(ending)}
+    with drawing(path, figsize=(7.5, 4.8)) as (_, axes):
+        rows(axes, {name: each for name, each in accuracies.items() if each is not None}, default=WEIGHED)
+        axes.set(xlabel="accuracy, % (95 %)")
+        axes.set_title("Accuracy of each way to choose\n(bold, ring: the default)")
 
 
 def measured(config: StackConfig, num_problems: int, seed: int, store: Path | None) -> list[BranchedProblem]:
@@ -302,14 +252,9 @@ def main(
     found = methods(calibration, test, report.seed)
     add_methods(report, found)
     add_greedy(report, config, {problem.id for problem in test}, num_problems, found[WEIGHED], store)
-    add_kinds(report, found, gate)
-    points = curve(test)
-    for most in (0.0, 0.005, 0.01, 0.02):
-        report.figure(
-            f"highest skip rate at most {most:.1%} changed", max((r for r, c in points if c <= most), default=0)
-        )
+    report.share(f"{SKIP}: skip rate", sum(gate.leader(p.confidences) is not None for p in test), len(test))
     if plot_path is not None:
-        plot(report.figures, points, plot_path)
+        plot(report.figures, plot_path)
 
 
 if __name__ == "__main__":

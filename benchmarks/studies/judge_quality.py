@@ -13,7 +13,6 @@ written once. Questions run in blocks; blocks that the store holds are not run a
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -48,14 +47,13 @@ from scaffolding_ext.controllers.tree.strategies.dvts import DVTS
 from scaffolding_ext.controllers.tree.strategies.mcts import MCTS
 from scaffolding_ext.controllers.tree.strategies.particle_filter import ParticleFilter
 from scaffolding_ext.controllers.tree.strategies.rebase import Rebase
-from scaffolding_ext.stats.intervals import Estimate
 from scaffolding_ext.tinylm.grammar import Problem
 
 AUCS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 STEP_LEN = 48  # tokens
 MAX_TOKENS = 1000  # of a solution
 SOLUTION_LEN = 500  # tokens of a solution, about: the searches that have no end of their own get as many a solution
-CHOICES = {"best": "the best leaf", "elected": "a vote weighed by scores"}
+ELECTED = "a vote weighed by scores"
 GREEDY_CHAIN = "one chain, greedy"
 BASES = {"decoded": "decoded tokens", "all_tokens": "tokens of policy and judge"}
 
@@ -70,13 +68,6 @@ class Cell(NamedTuple):
     @property
     def label(self) -> str:
         return f"{self.name} {self.width}, AUC {self.auc:g}"
-
-
-class Point(NamedTuple):
-    """What a cell gains over a vote of as many tokens."""
-
-    cell: Cell
-    gains: Mapping[str, Estimate]
 
 
 def strategies(width: int) -> dict[str, Strategy]:
@@ -173,55 +164,24 @@ def add_greedy(
         report.difference(name, curve.right[:, number - 1], right, scale=100)
 
 
-def add_cells(report: Report, found: Mapping[Cell, Sequence[Searched]], curve: Curve) -> dict[str, list[Point]]:
-    """Figures of every search against the vote at as many tokens; returns the gains of each choice."""
-    drawn: dict[str, list[Point]] = {chosen: [] for chosen in CHOICES}
+def add_cells(report: Report, found: Mapping[Cell, Sequence[Searched]], curve: Curve) -> None:
+    """Figures of every search against the vote at as many tokens; its leaves vote, weighed by their scores."""
     for cell, rows in found.items():
         if not cell.auc:
             continue
         questions = [each.question for each in rows]
-        means = {base: float(np.mean([getattr(each, base) for each in rows])) for base in BASES}
+        right = [float(each.is_right[each.elected]) for each in rows]
+        report.difference(f"{cell.label}, {ELECTED}: accuracy, %", right, questions=questions, scale=100)
         for base, words in BASES.items():
-            report.difference(f"{cell.label}: {words}", [getattr(each, base) for each in rows], questions=questions)
-        report.difference(
-            f"{cell.label}: any leaf right, %", [any(e.is_right) for e in rows], questions=questions, scale=100
-        )
-        report.figure(f"{cell.label}: distinct answers", float(np.mean([len(set(e.answers)) for e in rows])))
-        report.figure(f"{cell.label}: leaves", float(np.mean([len(e.answers) for e in rows])))
-        for chosen, words in CHOICES.items():
-            right = [float(each.is_right[getattr(each, chosen)]) for each in rows]
-            report.difference(f"{cell.label}, {words}: accuracy, %", right, questions=questions, scale=100)
-            gains = {
-                base: report.difference(
-                    f"{cell.label}, {words}: points above a vote of as many {BASES[base]}",
-                    right,
-                    curve.at(means[base]),
-                    questions,
-                    scale=100,
-                )
-                for base in BASES
-            }
-            drawn[chosen].append(Point(cell, gains))
-    return drawn
-
-
-def add_least(report: Report, found: Sequence[Point]) -> None:
-    """The least AUC from which on a search beats the vote with every better judge, interval above 0; a sentence."""
-    for base, words in BASES.items():
-        said = []
-        for name, width in dict.fromkeys((each.cell.name, each.cell.width) for each in found):
-            own = sorted((p for p in found if p.cell[:2] == (name, width)), key=lambda p: -p.cell.auc)
-            beats = list(itertools.takewhile(lambda p, base=base: p.gains[base].low > 0, own))
-            if beats:
-                least = beats[-1].cell.auc
-                report.figure(f"{name} {width}: least AUC that beats a vote of as many {words}", least)
-            said.append(f"{name} {width} {f'from {beats[-1].cell.auc:g}' if beats else 'never'}")
-        report.closing.append(f"Above a vote of as many {words}, interval above 0: {', '.join(said)}.")
+            tokens = [getattr(each, base) for each in rows]
+            report.difference(f"{cell.label}: {words}", tokens, questions=questions)
+            name = f"{cell.label}, {ELECTED}: points above a vote of as many {words}"
+            report.difference(name, right, curve.at(float(np.mean(tokens))), questions, scale=100)
 
 
 def plot(figures: Figures, path: Path) -> None:
     """Points above a vote at equal tokens by the judge's AUC, a panel a width and a way to count tokens."""
-    elected = f", {CHOICES['elected']}: points above a vote of as many "
+    elected = f", {ELECTED}: points above a vote of as many "
     found = [re.fullmatch(rf"(.+) (\d+), AUC ([\d.]+){re.escape(elected)}decoded tokens", name) for name in figures]
     cells = [Cell(each[1], int(each[2]), float(each[3])) for each in found if each is not None]
     names = list(dict.fromkeys(cell.name for cell in cells))
@@ -287,8 +247,7 @@ def main(
     samples = found[Cell("vote", num_votes, 0.0)]
     curve = add_samples(report, samples, aucs)
     add_greedy(report, problems, chains, curve)
-    drawn = add_cells(report, found, curve)
-    add_least(report, drawn["elected"])
+    add_cells(report, found, curve)
     if plot_path is not None:
         plot(report.figures, plot_path)
 

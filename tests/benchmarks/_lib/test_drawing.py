@@ -25,7 +25,7 @@ pytest.importorskip("matplotlib")
 
 
 DRAWN: dict[str, Callable[[Any, Path], None]] = {
-    "branching": lambda figures, path: branching.plot(figures, [(0.0, 0.0), (1.0, 0.3)], path),
+    "branching": branching.plot,
     "scheduling_live": scheduling.plot,
     "judge_quality": judge_quality.plot,
     "kv_sharing": kv_sharing.plot,

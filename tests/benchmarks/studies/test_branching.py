@@ -9,7 +9,6 @@ from benchmarks.studies.branching import (
     RANDOM,
     SKIP,
     VOTE,
-    curve,
     depth_of,
     elected,
     leaving,
@@ -84,9 +83,3 @@ def test_methods_choose_among_the_same_branches():
     first, second = found[RANDOM].choices
     assert first in (0, 1)  # the surest branch, or the verdicts' choice
     assert second in (0, 2)
-
-
-def test_gates_that_skip_all_change_what_the_surest_branch_changes():
-    points = curve([CLEAR, CLOSE])
-    assert points[0][0] == pytest.approx(0.5)  # one problem, at least, is at the highest threshold
-    assert points[-1] == (1.0, 1.0)
