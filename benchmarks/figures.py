@@ -99,18 +99,6 @@ STUDIES: Mapping[str, Study] = {
     "conformal_replay_draft_only": Study("studies.conformal_replay", 5, (("--runs", SAMPLES[1]),)),
     "kept_budgets": Study("studies.kept_budgets --seed 911", 2),
     "queueing": Study("studies.queueing", 2, draws=True),
-    "scheduling_live": Study(
-        "studies.scheduling --model tinylm/target --num_problems 60 --max_steps 5 --num_rounds 3 --seconds 60"
-        " --slack 3 --num_programs 12000 --num_rate_programs 6000",
-        60,
-        stores=True,
-        draws=True,
-    ),
-    "scheduling_qwen25_1p5b_math500": Study(
-        "studies.scheduling --num_programs 12000 --num_rate_programs 6000 --num_timed 200000",
-        3,
-        (("--samples", SAMPLES[0]),),
-    ),
     "by_type": Study("studies.by_type --seed 100", 15, stores=True),
     "load_test": Study("studies.load_test", 6, draws=True),
     "live_load": Study("studies.live_load", 40, stores=True),

@@ -27,7 +27,6 @@ PLOTTED = tuple(
         "load_test",
         "queueing",
         "real",
-        "scheduling",
     )
 )
 LOG = [  # twelve questions, sixteen samples each: what a study reads that needs a log
@@ -62,7 +61,6 @@ EXTRA = {
     "engines.eviction": ("--model", "tinylm/draft"),
     "studies.live_replay": ("--model", "tinylm/draft"),
     "studies.load": ("--model", "tinylm/draft", "--load", "1", "--load", "8"),
-    "studies.scheduling": ("--num_programs", "200", "--num_rate_programs", "80", "--model", "tinylm/draft"),
     "studies.tinylm": ("--num_problems", "4", "--num_votes", "2", "--target", "tinylm/draft"),
 }
 
@@ -88,7 +86,6 @@ SLOW = (
     "engines.serve_parity",
     "engines.serve_soak",
     "studies.judge_quality",
-    "studies.scheduling",
     "studies.search",
     "studies.tinylm",
 )

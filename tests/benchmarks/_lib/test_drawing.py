@@ -17,7 +17,6 @@ from benchmarks.studies import (
     judge_quality,
     kv_sharing,
     real,
-    scheduling,
 )
 from scaffolding_ext.stats.intervals import Estimate
 
@@ -26,7 +25,6 @@ pytest.importorskip("matplotlib")
 
 DRAWN: dict[str, Callable[[Any, Path], None]] = {
     "branching": branching.plot,
-    "scheduling_live": scheduling.plot,
     "judge_quality": judge_quality.plot,
     "kv_sharing": kv_sharing.plot,
     "conformal": conformal.plot,

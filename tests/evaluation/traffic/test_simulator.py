@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
-from benchmarks._lib.recorded_programs import RecordedProgram, recorded_vote, replayed_vote
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.simulation import serve_in_batch
 from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.deadline import SampleTimes
-from scaffolding_ext.evaluation.traffic.programs import RequestRound, RoundEnd, Work, vote_in_time_program, vote_program
+from scaffolding_ext.evaluation.traffic.programs import (
+    Program,
+    RequestRound,
+    RoundEnd,
+    Work,
+    fixed_program,
+    vote_in_time_program,
+    vote_program,
+)
 from scaffolding_ext.evaluation.traffic.simulator import serve_programs
 from scaffolding_ext.registry import policies
 from scaffolding_ext.request.program import Progress, StepCounts
@@ -19,13 +28,21 @@ from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, LeastAttain
 from scaffolding_ext.testing.rounds import replay
 
 
-def program(*rounds: tuple[int, ...], deadline: float | None = None, knob: int = 1) -> RecordedProgram:
+class Fixed(NamedTuple):
+    """A program of fixed rounds, the tokens of all, and its deadline in seconds from its arrival."""
+
+    work: Program
+    num_tokens: int
+    deadline: float | None
+
+
+def program(*rounds: tuple[int, ...], deadline: float | None = None, knob: int = 1) -> Fixed:
     done = [sum(map(len, rounds[:number])) for number in range(len(rounds))]
     told = (StepCounts("test", first, max(knob - first, 1)) for first in done)
-    return RecordedProgram(tuple(map(RequestRound, rounds, told)), deadline)
+    return Fixed(fixed_program(*map(RequestRound, rounds, told)), sum(map(sum, rounds)), deadline)
 
 
-def served(policy: Policy, *programs: RecordedProgram, at: list[float] | None = None, places: int = 1) -> list[float]:
+def served(policy: Policy, *programs: Fixed, at: list[float] | None = None, places: int = 1) -> list[float]:
     arrivals = np.array(at or [0.0] * len(programs))
     within = np.array([np.inf if each.deadline is None else each.deadline for each in programs])
     works = [each.work for each in programs]
@@ -130,43 +147,40 @@ def test_programs_of_one_request_are_the_queries_of_a_batching_engine() -> None:
     np.testing.assert_allclose(serve_programs(programs, arrivals, queue, 0.5).departures, expected)
 
 
-def test_a_vote_is_recorded_from_its_trace() -> None:
-    trace = [
-        {"event": "vote", "branch": [0], "num_decoded": [1], "num_samples": 1},
-        {"event": "allocate", "branch": [], "num_samples": 3, "classes": [0, 1, 0]},
-        {"event": "allocate", "branch": [], "num_samples": 4, "classes": [0, 1, 0, 0]},
-        {"event": "vote", "branch": [], "num_decoded": [5, 6, 7, 8]},
-    ]
-    recorded = recorded_vote(trace, 16)
-    assert [each.num_tokens for each in recorded.rounds] == [(5, 6, 7), (8,)]
-    assert [each.steps[:3] for each in recorded.rounds] == [("vote", 0, 16), ("vote", 3, 13)]
-    assert recorded.rounds[0].steps.certaindex == 0 < recorded.rounds[1].steps.certaindex < 1
-    assert recorded.num_tokens == 26
-    with pytest.raises(ValueError, match="no event 'vote'"):
-        recorded_vote([{"event": "stop"}], 16)
+def rounds_of(program: Program) -> list[RequestRound]:
+    """What a program sends if every request ends."""
+    work = program(0.0, np.inf)
+    rounds = [next(work)]
+    try:
+        while True:
+            number = len(rounds[-1].num_tokens)
+            rounds.append(work.send(RoundEnd(0.0, tuple(range(number)), (0.0,) * number)))
+    except StopIteration:
+        return rounds
 
 
 def test_a_vote_over_samples_drawn_before_draws_as_its_rule_does() -> None:
     rng = np.random.default_rng(2)
     for _ in range(20):
         classes, lengths = rng.integers(0, 3, 16).tolist(), rng.integers(50, 300, 16).tolist()
-        recorded, expected = replayed_vote(LeaderChange(), classes, lengths), replay(LeaderChange(), classes, lengths)
-        tokens = [number for each in recorded.rounds for number in each.num_tokens]
-        assert tokens == lengths[: expected.num_samples]
-        assert len(recorded.rounds) == expected.num_rounds
-        assert sum(max(each.num_tokens) for each in recorded.rounds) == expected.critical_length
-        left = [each.steps.num_left for each in recorded.rounds]
-        assert left == [16 - each.steps.num_done for each in recorded.rounds]
-    assert replayed_vote(LeaderChange(), [0], [70]).rounds == (RequestRound((70,), StepCounts("vote", 0, 1)),)
+        rounds, expected = (
+            rounds_of(vote_program(LeaderChange(), classes, lengths)),
+            replay(LeaderChange(), classes, lengths),
+        )
+        assert [number for each in rounds for number in each.num_tokens] == lengths[: expected.num_samples]
+        assert len(rounds) == expected.num_rounds
+        assert sum(max(each.num_tokens) for each in rounds) == expected.critical_length
+        assert [each.steps.num_left for each in rounds] == [16 - each.steps.num_done for each in rounds]
+    assert rounds_of(vote_program(LeaderChange(), [0], [70])) == [RequestRound((70,), StepCounts("vote", 0, 1))]
 
 
-def test_a_vote_under_its_rule_takes_as_long_as_the_rounds_that_were_recorded_of_it() -> None:
+def test_a_vote_under_its_rule_takes_as_long_as_its_rounds() -> None:
     rng = np.random.default_rng(3)
     votes = [(rng.integers(0, 3, 16).tolist(), rng.integers(50, 300, 16).tolist()) for _ in range(50)]
     arrivals = np.cumsum(rng.exponential(100.0, len(votes)))
-    recorded = [replayed_vote(LeaderChange(), *vote).work for vote in votes]
     ours = [vote_program(LeaderChange(), *vote) for vote in votes]
-    theirs, found = (serve_programs(each, arrivals, Queue(8, 0.1), 0.1) for each in (recorded, ours))
+    fixed = [fixed_program(*rounds_of(each)) for each in ours]
+    theirs, found = (serve_programs(each, arrivals, Queue(8, 0.1), 0.1) for each in (fixed, ours))
     np.testing.assert_allclose(found.departures, theirs.departures)
     np.testing.assert_allclose(found.num_tokens, theirs.num_tokens)
 
