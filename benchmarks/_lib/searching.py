@@ -18,7 +18,7 @@ from scaffolding_ext.controllers.tree.score import Scorer
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, TaskStatus
+from scaffolding_ext.protocol import ControllerGenerator, TaskStatus
 from scaffolding_ext.protocol.branching import BranchTask
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts
 from scaffolding_ext.request.program import count, current_program
@@ -165,50 +165,6 @@ class RememberingWorker(HuggingFaceWorker):
         **HuggingFaceWorker.task_handlers,
         BranchTask: _remembered_branch,
     }
-
-
-class Watched(Scorer):
-    """Another scorer, whose scores are kept beside the truth.
-
-    Args:
-        scorer: What is watched.
-        problems: By their questions.
-
-    Attributes:
-        seen: Question, score and truth of every node that was judged.
-    """
-
-    def __init__(self, scorer: Scorer, problems: Mapping[str, Problem]) -> None:
-        super().__init__()
-        self.scorer, self.problems = scorer, problems
-        self.reads_logprobs = scorer.reads_logprobs
-        self.seen: list[tuple[str, float, bool]] = []
-
-    def prepare(self, prompt: GenerationTask) -> None:
-        self.scorer.prepare(prompt)
-
-    def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
-        yield from self.scorer.score(branches)
-        program = current_program()
-        assert program is not None
-        problem = self.problems[program.question.prompt]
-        self.seen += [(problem.question, branch.value, is_on_right_way(problem, branch)) for branch in branches]
-
-
-def within_question_auc(seen: Sequence[tuple[str, float, bool]]) -> float:
-    """How often a score ranks a right node above a wrong one of its question, ties counting half; mean of questions.
-
-    Questions without right or without wrong nodes are left out; NaN where all are.
-    """
-    values: dict[str, tuple[list[float], list[float]]] = {}
-    for question, value, is_right in seen:
-        values.setdefault(question, ([], []))[is_right].append(value)
-    shares = [
-        float(np.mean([(r > w) + 0.5 * (r == w) for r in right for w in wrong]))
-        for wrong, right in values.values()
-        if wrong and right
-    ]
-    return float(np.mean(shares)) if shares else math.nan
 
 
 def is_on_right_way(problem: Problem, branch: Branch) -> bool:

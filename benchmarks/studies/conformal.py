@@ -56,9 +56,6 @@ CALIBRATION_SEED = 1_000_000  # added to the seed of the answers
 GREEDY_AT_ONCE = 64  # chains
 CHAIN_COUNTS = (1, 2, 4, 8, 16)
 NUM_DRAWS = 50
-SHOWN_DECISIONS = 100  # of a turn
-ENOUGH_DECISIONS = 300  # of a turn, for a bar
-NUM_SPLITS = 200
 LEAST_MARK = 5  # of SpecReason's scale from 0 to 9
 PARTS = ("alone", "greedy", "words", "marks")
 POWER_Z = 1.96 + 1.2816  # two-sided 0.05, power 0.9
@@ -281,43 +278,6 @@ def _answered(result: ScaffoldingResult, truth: str) -> Answered:
     )
 
 
-def pooled_rates(
-    answers: Sequence[Answered], alpha: float, num_splits: int, num_calibration: int, rng: np.random.Generator
-) -> dict[str, dict[int | None, list[float]]]:
-    """Take-over rates of one run's chunks, ranked anew among chains drawn to be the calibration.
-
-    A split draws half of the questions. Online, some chains of each of them are the pool and the others are decided;
-    held out, the same chains are decided with chains of the other half as the pool. Chains stay whole.
-
-    Returns:
-        By kind and turn (None is all), the rate of each split.
-    """
-    rates: dict[str, dict[int | None, list[float]]] = {"online": {}, "held out": {}}
-    by_turn: dict[int, list[tuple[int, int, float]]] = {}
-    for question, answered in enumerate(answers):
-        for chunk in answered.chunks:
-            if chunk.score is not None:
-                by_turn.setdefault(chunk.turn, []).append((question, chunk.chain, chunk.score))
-    num_chains = 1 + max(chain for rows in by_turn.values() for _, chain, _ in rows)
-    for _ in range(num_splits):
-        here = set(rng.permutation(len(answers))[: len(answers) // 2].tolist())
-        pool_of = [set(rng.permutation(num_chains)[:num_calibration].tolist()) for _ in answers]
-        for kind in rates:
-            fired: dict[int, list[bool]] = {}
-            for turn, rows in by_turn.items():
-                pool = np.sort([v for q, c, v in rows if c in pool_of[q] and (q in here) == (kind == "online")])
-                new = np.array([v for q, c, v in rows if q in here and c not in pool_of[q]])
-                low, high = np.searchsorted(pool, new, "left"), np.searchsorted(pool, new, "right")
-                ranks = len(pool) - high + rng.random(len(new)) * (high - low + 1)
-                fired[turn] = (ranks / (len(pool) + 1) <= alpha).tolist()
-            for turn, hits in fired.items():
-                if hits:
-                    rates[kind].setdefault(turn, []).append(float(np.mean(hits)))
-            everything = [hit for hits in fired.values() for hit in hits]
-            rates[kind].setdefault(None, []).append(float(np.mean(everything)))
-    return rates
-
-
 class Block(NamedTuple):
     """Questions, and the lab of their seed."""
 
@@ -410,28 +370,12 @@ class Study:
         found = self.show("conformal", alpha, lambda block: self.conformal(block, alpha))
         costs = [self.calibration(block, alpha).target_tokens for block in self.blocks]
         self.report.figure(f"conformal, alpha {alpha}: target_tokens of its calibration", float(np.mean(costs)))
-        self.rates(f"conformal, alpha {alpha}", alpha, found)
         if compared:
             shown = self.show("coin", alpha, lambda block: self.coin(block, alpha))
             self.gain(f"conformal over coin, alpha {alpha}", found, shown)
         if ranked:
             shown = self.show("ranking", alpha, lambda block: self.ranking(block, alpha))
             self.gain(f"conformal over ranking, alpha {alpha}", found, shown)
-
-    def rates(self, name: str, alpha: float, answers: list[Answered]) -> None:
-        """The rate over random splits, overall and by turn, and how it scatters."""
-        num_calibration = max(1, self.setting.num_chains // 4)
-        rates = pooled_rates(answers, alpha, NUM_SPLITS, num_calibration, self.rng)
-        reached = np.bincount([chunk.turn for answered in answers for chunk in answered.chunks])
-        for kind, by_turn in rates.items():
-            for turn, values in by_turn.items():
-                if turn is None or reached[turn] >= SHOWN_DECISIONS:
-                    where = "overall" if turn is None else f"turn {turn}"
-                    low, high = np.quantile(values, [0.025, 0.975])
-                    mean = float(np.mean(values))
-                    self.report.figure(f"{name}: rate over splits, {kind}, {where}", mean, float(low), float(high))
-                    if kind == "online" and (turn is None or reached[turn] >= ENOUGH_DECISIONS):
-                        self.report.bar(f"{name}: rate error online, {where}", abs(mean - alpha), "<=", 0.01)
 
     def schedule(self, alpha: float) -> None:
         """When chains end, in ratio to those of systems that wait, or that have no draft, by the target's speed."""

@@ -1,14 +1,10 @@
-"""What the scores that users have are worth in searches, and what widths save.
+"""What widths save: searches that grow where they are unsettled, beside fixed widths and a vote of as many tokens.
 
-    python -m benchmarks.studies.search --num_questions 40 --store runs/search --json
+    python -m benchmarks.studies.search --num_questions 100 --store runs/search --json
 
-Parts, of which `--part` runs some:
-
-- `scores`: the scores that come for nothing, for a verdict or for a written check, with the AUC that each has within a
-  question, so that it has its place on the picture of `studies.judge_quality`;
-- `widths`: REBASE, best of n and MCTS that grow from 4 to 8 and 16 solutions (iterations of MCTS) where they are
-  unsettled, beside fixed widths, one tree of 16, and a vote of as many tokens. Widths are replayed: a search ran to
-  its end, and is cut where it would have stopped.
+REBASE, best of n and MCTS grow from 4 to 8 and 16 solutions (iterations of MCTS) where they are unsettled. Beside them
+stand fixed widths and one tree of 16. Widths are replayed: a search ran to its end, and is cut where it would have
+stopped.
 """
 
 from __future__ import annotations
@@ -20,33 +16,27 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
-from benchmarks._lib.command import benchmark, size, stored, track
+from benchmarks._lib.command import benchmark, size, stored
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.report import Report
 from benchmarks._lib.searching import (
     Curve,
     RememberingWorker,
     Searched,
-    Watched,
     draw_problems,
     sample_curves,
     search_all,
-    within_question_auc,
 )
-from scaffolding_ext.controllers.reward import RewardController
-from scaffolding_ext.controllers.tree.score import LogprobScorer, RandomScorer, VerdictScorer
+from scaffolding_ext.controllers.tree.score import LogprobScorer
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.select import Leaf
 from scaffolding_ext.controllers.tree.stops import Agreement, Certaindex, Look, SearchStop, Unchanged, leader_of
 from scaffolding_ext.controllers.tree.strategies.base import Strategy
-from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.controllers.tree.strategies.best_of_n import BestOfN
 from scaffolding_ext.controllers.tree.strategies.mcts import MCTS
 from scaffolding_ext.controllers.tree.strategies.rebase import Rebase
 from scaffolding_ext.controllers.vote.voting import vote
-from scaffolding_ext.registry import search_scorers
 
-PARTS = ("scores", "widths")
 STEP_LEN = 48  # tokens
 NUM_VOTES = 16
 WIDTHS = (4, 8, 16)
@@ -97,73 +87,23 @@ def leaves_of(search: Searched) -> list[Leaf]:
     ]
 
 
-def run_cell(lab: Lab, problems: Sequence[Any], name: str, **parts: Any) -> tuple[list[Searched], float]:
-    """A search on all problems, and the AUC of its score within a question."""
+def run_lot(lab: Lab, problems: Sequence[Any], name: str, **parts: Any) -> list[Searched]:
+    """A search on some problems."""
 
-    def run() -> dict[str, Any]:
-        watched = Watched(parts.pop("scorer"), {problem.question: problem for problem in problems})
+    def run() -> list[dict[str, Any]]:
         controller = SearchController(
-            scorer=watched, steps=STEP_LEN, max_tokens=MAX_TOKENS, sampling_params={"temperature": 0.8}, **parts
+            steps=STEP_LEN, max_tokens=MAX_TOKENS, sampling_params={"temperature": 0.8}, **parts
         )
-        rows = [each._asdict() for each in search_all(lab, controller, problems)]
-        return {"rows": rows, "auc": within_question_auc(watched.seen)}
+        return [each._asdict() for each in search_all(lab, controller, problems)]
 
-    found = lab.stored(f"{name}_{len(problems)}_{lab.seed}".replace(" ", "_").replace(",", ""), run)
-    return [Searched(**row) for row in found["rows"]], found["auc"]
-
-
-def run_votes(lab: Lab, problems: Sequence[Any], name: str = "vote") -> list[Searched]:
-    """Whole solutions, which votes are made of."""
-    parts = {"strategy": BestOfN(NUM_VOTES), "budget": NUM_VOTES + 1}
-    return run_cell(lab, problems, name, scorer=LogprobScorer(), **parts)[0]
-
-
-def add_scores(report: Report, lab: Lab, problems: Sequence[Any], width: int) -> None:
-    """The scores that users have, on whole solutions and in two trees, against a vote of as many decoded tokens."""
-    samples = run_votes(lab, problems)
-    curve = sample_curves(samples, report.rng)["vote"]
-    check = RewardController(worker_tag="generation", checks=True, max_check_tokens=400)
-    of_steps: dict[str, Any] = {
-        "random": RandomScorer(),
-        "log-probability of the chain": LogprobScorer(),
-        "log-probability of the step": LogprobScorer("step"),
-        "verdict on the step": VerdictScorer(is_about_steps=True),
-    }
-    of_answers: dict[str, Any] = {
-        "random": RandomScorer(),
-        "log-probability of the chain": LogprobScorer(),
-        "verdict on the answer": VerdictScorer(),
-        "written check": search_scorers.obtain(check),
-    }
-    searches: dict[str, tuple[Strategy, dict[str, Any]]] = {
-        "best of n": (BestOfN(2 * width), of_answers),
-        "beam": (Beam(width, max(1, width // 4)), of_steps),
-        "REBASE": (Rebase(width), of_steps),
-    }
-    for search, (strategy, scorers) in searches.items():
-        for name, scorer in track(scorers.items(), search):
-            label = f"{search}, {name}"
-            cells, auc = run_cell(lab, problems, label, scorer=scorer, strategy=strategy, budget=100 * width)
-            report.figure(f"{label}: AUC within a question", auc)
-            add_choices(report, label, cells, curve)
-
-
-def add_choices(report: Report, label: str, cells: Sequence[Searched], curve: Curve) -> None:
-    """Accuracy of the best and the elected leaf, and how far it is above a vote of as many decoded tokens."""
-    questions = [each.question for each in cells]
-    tokens = float(np.mean([each.decoded for each in cells]))
-    report.figure(f"{label}: decoded tokens", tokens)
-    for chosen, words in (("best", "the best leaf"), ("elected", "a vote weighed by scores")):
-        right = [float(each.is_right[getattr(each, chosen)]) for each in cells]
-        gain = f"{label}, {words}: points above a vote of as many decoded tokens"
-        report.difference(f"{label}, {words}: accuracy, %", right, questions=questions, scale=100)
-        report.difference(gain, right, curve.at(tokens), questions, scale=100)
+    name = f"{name}_{len(problems)}_{lab.seed}".replace(" ", "_").replace(",", "")
+    return [Searched(**row) for row in lab.stored(name, run)]
 
 
 def run_lots(lab: Lab, problems: Sequence[Any], name: str, **parts: Any) -> list[Searched]:
     """A search on all problems, in lots that are stored one by one."""
     lots = range(0, len(problems), LOT)
-    return [each for at in lots for each in run_cell(lab, problems[at : at + LOT], f"{name} from {at}", **parts)[0]]
+    return [each for at in lots for each in run_lot(lab, problems[at : at + LOT], f"{name} from {at}", **parts)]
 
 
 def add_widths(report: Report, lab: Lab, problems: Sequence[Any]) -> None:
@@ -226,31 +166,16 @@ def add_width(
     report.difference(f"{label}: points above a vote of as many tokens", right, at_equal, questions, scale=100)
 
 
-@benchmark("studies.search --num_questions 40 --store runs/search")
-@size("--num_questions", 40, quick=4, help="Questions.", least=2)
-@size("--width", 6, quick=4, help="Solutions of a search.", least=4)
-@click.option("--part", multiple=True, type=click.Choice(PARTS), help="What is run; all where none is named.")
+@benchmark("studies.search --num_questions 100 --store runs/search")
+@size("--num_questions", 100, quick=4, help="Questions.", least=2)
 @click.option("--least_steps", default=10, show_default=True, help="Fewest operations of a question.")
 @click.option("--model", default="tinylm/target", show_default=True, help="Who writes.")
 @stored
-def main(
-    report: Report,
-    num_questions: int,
-    width: int,
-    part: tuple[str, ...],
-    least_steps: int,
-    model: str,
-    store: Path | None,
-) -> None:
-    """What are users' scores worth in searches, and what do widths save?"""
-    wanted = part or PARTS
+def main(report: Report, num_questions: int, least_steps: int, model: str, store: Path | None) -> None:
+    """What do widths save?"""
     problems = draw_problems(num_questions, report.seed, least_steps)
-    lab = Lab({"generation": model}, seed=report.seed, store=store, worker=RememberingWorker, max_batch_size=64)
-    with lab:
-        if "scores" in wanted:
-            add_scores(report, lab, problems, width)
-        if "widths" in wanted:
-            add_widths(report, lab, problems)
+    with Lab({"generation": model}, seed=report.seed, store=store, worker=RememberingWorker, max_batch_size=64) as lab:
+        add_widths(report, lab, problems)
 
 
 if __name__ == "__main__":
