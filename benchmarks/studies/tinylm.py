@@ -3,7 +3,7 @@
     python -m benchmarks.studies.tinylm --seed 90 --other_target runs/tinylm_seed1/target --store runs/gates
 
 All figures are of held-out problems drawn by `--seed`, sampled without top-p; intervals are 95 %, from resampling whole
-questions. `ideal` is the grammar itself in the place of a model: what training without any error would give.
+questions.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ import torch
 from benchmarks._lib.command import benchmark, size, stored, track
 from benchmarks._lib.report import Report
 from benchmarks._lib.store import kept
-from benchmarks.tinylm.chains import sample_chain
 from benchmarks.tinylm.decoder import Decoder
-from benchmarks.tinylm.tokenizer import END
 from scaffolding_ext.answers import extract
 from scaffolding_ext.tinylm.embedded import model_folder
 from scaffolding_ext.tinylm.grammar import CLOSE, Problem, sample_problem
@@ -107,32 +105,8 @@ class Author:
         return [extract(CLOSE.removeprefix(_THINK_CLOSE) + reply) for reply in replies]
 
 
-class Ideal:
-    """The grammar in the place of a model; it has no temperature and no forced answers."""
-
-    def __init__(self, folder: str) -> None:
-        self._encode = Decoder(folder).encode
-
-    def answer(self, problems: list[Problem], num_votes: int, num_others: int, seed: int) -> list[Answered]:
-        """Sample the votes alone."""
-        rng = random.Random(seed)
-        return [
-            Answered({str(TEMPERATURE): [self._write(problem, rng) for _ in range(num_votes)]}, [])
-            for problem in problems
-        ]
-
-    def _write(self, problem: Problem, rng: random.Random) -> Written:
-        chain = sample_chain(problem, rng)
-        texts = [segment.text for segment in chain]
-        first = next(i for i, segment in enumerate(chain) if segment.belief is not None)
-        thinking = "".join(texts)
-        reply = f"{CLOSE}{chain[-1].belief}}}.{END}"
-        num_tokens = len(self._encode(thinking + reply))
-        return Written(thinking, chain[-1].belief, num_tokens, len(self._encode("".join(texts[: first + 1]))))
-
-
 def measure(
-    author: Author | Ideal, problems: list[Problem], num_votes: int, num_others: int, seed: int, store: Path | None
+    author: Author, problems: list[Problem], num_votes: int, num_others: int, seed: int, store: Path | None
 ) -> list[Answered]:
     """Ask block by block; a block that the store holds is not asked again."""
     answered: list[Answered] = []
@@ -313,15 +287,6 @@ def add_draft(report: Report, name: str, problems: list[Problem], answered: list
     figures.lengths()
 
 
-def add_ideal(report: Report, problems: list[Problem], answered: list[Answered]) -> None:
-    """What the grammar itself gives."""
-    figures = Figures(report, "ideal", problems, answered)
-    figures.accuracy(65, 82)
-    figures.votes()
-    figures.lines()
-    figures.lengths()
-
-
 @benchmark("studies.tinylm --seed 90 --store runs/gates")
 @size("--num_problems", 300, quick=8, help="Held-out problems.", least=2)
 @size("--num_votes", 16, quick=4, help="Chains a problem that are voted on.", least=2)
@@ -351,7 +316,6 @@ def main(
             Author(folder), problems, num_votes, 0 if name == "draft" else num_others, report.seed, kept_in
         )
         (add_draft if name == "draft" else add_target)(report, name, problems, answered)
-    add_ideal(report, problems, measure(Ideal(folders["target"]), problems, num_votes, 0, report.seed, None))
 
 
 if __name__ == "__main__":
