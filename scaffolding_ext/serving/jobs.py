@@ -347,6 +347,8 @@ class Events:
             yield _DONE
         except ApiError as failure:  # the status is sent already
             yield b"data: " + to_json(failure.document()) + b"\n\n"
+            self.close()
+            await asyncio.shield(self._job.settled)
             yield _DONE
         finally:
             self.close()

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
+from scaffolding_ext.errors import EngineError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.serving.bodies import ChatBody, read_body
+from scaffolding_ext.serving.bodies import CompletionBody, read_body
 from scaffolding_ext.serving.jobs import Events, Job
 from scaffolding_ext.serving.served_stack import ServedStack
 from scaffolding_ext.serving.settings import Limits
 from scaffolding_ext.testing import ScriptedWorker
 
-BODY = {"model": "model", "messages": [{"role": "user", "content": "2+2?"}], "stream": True}
 
-
-def test_a_stream_ends_when_its_request_has_left_the_queue() -> None:
+@pytest.mark.parametrize(("prompts", "last"), [(["one"], b'"finish_reason":"stop"'), (["one", "bad"], b'"error"')])
+def test_a_stream_ends_when_its_request_has_left_the_queue(prompts: list[str], last: bytes) -> None:
     may_leave = asyncio.Event()
 
     class Late(Job):
@@ -25,7 +27,8 @@ def test_a_stream_ends_when_its_request_has_left_the_queue() -> None:
             await super()._settle()
 
     async def scenario(llm: ScaffoldingLlm) -> None:
-        stack, body = ServedStack("model", llm, Limits()), read_body(ChatBody, json.dumps(BODY).encode())
+        asked = {"model": "model", "prompt": prompts, "stream": True}
+        stack, body = ServedStack("model", llm, Limits()), read_body(CompletionBody, json.dumps(asked).encode())
         events, sent = Events(Late(stack, body, stack.read(body), lambda job: None, "id"), 60.0, lambda: None), []
 
         async def read() -> None:
@@ -33,16 +36,17 @@ def test_a_stream_ends_when_its_request_has_left_the_queue() -> None:
                 sent.append(event)  # noqa: PERF401 - it is looked at meanwhile
 
         reading = asyncio.create_task(read())
-        while not any(b'"finish_reason":"stop"' in event for event in sent):  # noqa: ASYNC110 - no event tells it
+        while not any(last in event for event in sent):  # noqa: ASYNC110 - no event tells it
             await asyncio.sleep(0)
         for _ in range(10):
             await asyncio.sleep(0)
         assert b"data: [DONE]\n\n" not in sent
-        assert stack.num_open == 1
+        assert stack.num_open == len(prompts)
         may_leave.set()
         await reading
         assert sent[-1] == b"data: [DONE]\n\n"
         assert stack.num_open == 0
 
-    with ScaffoldingLlm(NativeGenerationController(), {"generation": ScriptedWorker("It is 4.")}) as llm:
+    worker = ScriptedWorker(lambda task: EngineError("gone") if task.input_str == "bad" else "It is 4.")
+    with ScaffoldingLlm(NativeGenerationController(), {"generation": worker}) as llm:
         asyncio.run(scenario(llm))
