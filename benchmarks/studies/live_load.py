@@ -195,17 +195,22 @@ class Bench:
         votes.prompting = self.lab.prompting
         records, looks = list[Record](), list[list[float]]()
 
-        async def look() -> None:
+        def look() -> None:
+            seen = worker.metrics
+            looks.append([seen.num_steps, seen.num_decoded, seen.num_prefilled, seen.busy_s])
+
+        async def look_on() -> None:
             while True:
-                seen = worker.metrics
-                looks.append([seen.num_steps, seen.num_decoded, seen.num_prefilled, seen.busy_s])
+                look()
                 await asyncio.sleep(LOOK_EVERY)
 
         async def go(llm: ScaffoldingLlm) -> None:
-            looking = asyncio.create_task(look())
+            looking = asyncio.create_task(look_on())
+            await asyncio.sleep(0)  # the first look comes before the first vote
             jobs = [EvaluationJob(question, 0) for question in questions]
             await run_arrivals(LocalEngine(llm), jobs, arrivals.tolist(), records.append, lambda: False, 0)
             looking.cancel()
+            look()  # a run may be shorter than the time between two looks
 
         settings = {"seed": self.lab.seed, "max_parallel_requests": len(questions), "deadline": within}
         with ScaffoldingLlm(votes, {"generation": worker}, scheduling=ORDERS[cell.order](), **settings) as llm:
@@ -326,10 +331,10 @@ def study_deadline(report: Report, slo: float, within: float, live: Mapping[Cell
 
 
 @benchmark("studies.live_load --store runs/live_load")
-@size("--num_programs", 250, quick=6, help="Votes of a cell; cells at half of the load have half of them.", least=4)
+@size("--num_programs", 250, quick=4, help="Votes of a cell; cells at half of the load have half of them.", least=4)
 @size("--num_crowd", 40, quick=4, help="Full votes at once, for the engine's speed.", least=2)
 @size("--num_alone", 6, quick=1, help="Full votes one by one.")
-@size("--max_tokens", 800, quick=30, help="Budget of a chain.")
+@size("--max_tokens", 800, quick=12, help="Budget of a chain.")
 @click.option("--places", type=click.IntRange(2), default=32, show_default=True, help="Places of the engine.")
 @click.option("--model", default="tinylm/draft", show_default=True, help="Embedded model or folder.")
 @click.option("--minutes", type=float, help="Begin no further cell after so many; call again to go on.")

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks._lib.lab import Lab
+from benchmarks.studies import live_load
 from benchmarks.studies.deadlines import RecordedVote
-from benchmarks.studies.live_load import CELLS, FULL, IN_TIME, PACE_LOOKS, Pace, Served, Speed
+from benchmarks.studies.live_load import CELLS, FULL, IN_TIME, PACE_LOOKS, Bench, Pace, Served, Speed
 
 STEP, TOKEN, READ = 0.001, 0.0002, 0.00005  # seconds of a step, and what each token adds
 PLACES = 4
@@ -62,3 +64,13 @@ def test_an_even_machine_serves_as_at_the_mean_speed_and_deadlines_hold() -> Non
 
 def test_no_two_cells_are_stored_under_one_name() -> None:
     assert len({cell.name for cell in CELLS}) == len(CELLS)
+
+
+def test_a_run_shorter_than_the_time_between_two_looks_tells_the_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(live_load, "LOOK_EVERY", 3600.0)
+    with Lab({"generation": "tinylm/draft"}, max_batch_size=8) as lab:
+        bench = Bench(lab, 8, 2)
+        run = bench.run(FULL, bench.questions, np.zeros(2))
+    assert len(run["looks"]) == 2
+    assert Speed.of(run["looks"]).alone > 0
