@@ -160,7 +160,8 @@ def add_power(report: Report, name: str, played: Played, trial: Trial) -> None:
     unit = "runs" if trial.by_run else "questions"
     if np.ptp(np.bincount(trial.groups, differences)) > 0:
         needed = required_num_questions(differences, trial.groups, bar=BAR, max_num_questions=100_000, rng=report.rng)
-        report.figure(f"{name}: {unit} for power .9 at {100 * BAR:g} points", np.nan if needed is None else needed)
+        if needed is not None:
+            report.figure(f"{name}: {unit} for power .9 at {100 * BAR:g} points", needed)
 
 
 def plain_vote_of(trial: Trial, tokens: float) -> Played:
