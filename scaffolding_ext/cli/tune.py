@@ -330,7 +330,8 @@ def tune(
     chosen = rows[-1]
     sentence = "No setting keeps the promise, so all samples are the last line of the table."
     if promise is None or promise.setting is not None:
-        sentence = sentence_of(str(setting), chosen, trial.recording, trial.cost)
+        (own,) = trial.rows({str(setting): trial.play(setting)})
+        sentence = sentence_of(own, chosen if promise is None else None, trial.recording, trial.cost)
     if output_path is not None and (promise is None or promise.setting is not None):
         output_path.write_text(stack_of(setting, chosen, trial, promise=promise, base=base).to_yaml())
     frontier = frontier_of(trial)

@@ -93,6 +93,9 @@ def test_what_is_written_loads_and_replays_to_what_was_found(log: Path, tmp_path
     assert config.tuned is not None
     assert config.tuned.data.startswith("sha256:")
     replayed = json.loads(run("replay", log, "--config", stack, "--json").stdout)
+    sentence = " ".join(run("tune", log, "--max_loss", 2).stdout.split())
+    saved, points = 100 * (1 - replayed["cost_share"]), 0.0 + round(replayed["points"], 1)
+    assert f"it saves {saved:.0f} % of the decoded tokens, at {points:+.1f} points of accuracy. Expect" in sentence
     fields = {"cost_share", "points", "interval", "rounds", "accuracy", "full_accuracy", "num_questions"}
     assert replayed.keys() >= fields
     assert replayed["cost_share"] == pytest.approx(told["chosen"]["cost_share"], abs=0.1)

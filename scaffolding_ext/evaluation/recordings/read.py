@@ -55,6 +55,8 @@ def read_recording(
         if (twin := first_of.setdefault(log.fingerprint, log.source)) is not log.source:
             raise DatasetError(f"{log.source}: is the same log as {twin}, whose samples would count twice; give one")
     every = [question for log in logs for question in log.questions]
+    if not every:
+        raise DatasetError(f"{', '.join(log.source for log in logs)}: has no finished sample: did its run fail?")
     wanted = [each for each in every if _named(task, each.task) and _named(run, each.run)]
     if not wanted:
         tasks, runs = (sorted({getattr(each, name) for each in every} - {""}) for name in ("task", "run"))

@@ -38,18 +38,26 @@ def table_of(rows: Sequence[TableRow], recording: Recording, cost: Cost) -> str:
     return "\n".join(lines)
 
 
-def sentence_of(chosen: str, row: TableRow, recording: Recording, cost: Cost) -> str:
-    """What to use, what it saves, and what it may lose."""
+def sentence_of(chosen: TableRow, judged: TableRow | None, recording: Recording, cost: Cost) -> str:
+    """What to use, and what it saves and loses.
+
+    Args:
+        chosen: The setting that is written, on all questions.
+        judged: The choice on questions that did not choose; None where a promise stands in its place.
+        recording: What it was chosen on.
+        cost: What is to be small.
+    """
     what = "samples" if "tokens" in recording.missing and cost != "seconds" else COSTS[cost]
     measure = "points of accuracy" if recording.measure == "accuracy" else "points of agreement with all samples"
-    share, points = row.cost_share, row.points
-    saved = (
-        f"{100 * (1 - share.value):.0f} % of the {what} ({100 * (1 - share.high):.0f} to {100 * (1 - share.low):.0f})"
-    )
-    change = "loses" if points.value < 0 else "gains"
+    saved, points = 100 * (1 - chosen.cost_share.value), spread(chosen.points, 1, is_signed=True).partition(" ")[0]
+    found = f"Use {chosen.name}: on these questions it saves {saved:.0f} % of the {what}, at {points} {measure}."
+    if judged is None:
+        return found
+    share = judged.cost_share
+    expected = Estimate(*(100 * (1 - each) for each in (share.value, share.high, share.low)))
     return (
-        f"Use {chosen}: it saves {saved}, {change} {abs(points.value):.1f} {measure} on questions that did not choose "
-        f"it, and may lose up to {max(0.0, -points.low):.1f}."
+        f"{found} Expect of further questions what choices came to on questions that did not choose: "
+        f"{spread(expected, 0)} % saved, at {spread(judged.points, 1, is_signed=True)} points."
     )
 
 

@@ -64,6 +64,13 @@ def test_a_sample_without_answer_and_text_is_refused_and_one_that_gave_none_is_n
         read(tmp_path / "log.jsonl", [row, row | {"id": "b", "samples": [{"answr": "7"}, sample("8")]}])
 
 
+def test_a_log_whose_run_has_failed_says_so(tmp_path: Path) -> None:
+    failed = {"id": "a", "epoch": 0, "ledger": {}, "error": {"type": "EngineError", "message": "gone"}}
+    fields = ("prompt_hash", "target", "output", "answer", "correct", "verdict", "exit_reason", "seconds", "seed")
+    with pytest.raises(DatasetError, match=r"samples.jsonl: has no finished sample: did its run fail\?"):
+        read(tmp_path / "samples.jsonl", [dict.fromkeys(fields) | {"trace": []} | failed])
+
+
 def test_labels_of_the_log_stand_where_it_has_some(tmp_path: Path) -> None:
     samples = [sample("seven", correct=True), sample("8", correct=False)]
     recording = read(tmp_path / "log.jsonl", [{"id": "a", "samples": samples}])
