@@ -88,12 +88,6 @@ STUDIES: Mapping[str, Study] = {
         stores=True,
         draws=True,
     ),
-    "conformal_rules": Study(
-        "studies.conformal --alpha 0.25 --num_problems 100 --num_chains 8 --compared 1 --ranked 1 --part alone"
-        " --part words --part marks",
-        12,
-        stores=True,
-    ),
     "conformal_validity": Study("studies.conformal_validity", 1),
     "conformal_replay": Study("studies.conformal_replay", 5, (("--runs", RUNS), ("--alone", SAMPLES[1])), draws=True),
     "conformal_replay_draft_only": Study("studies.conformal_replay", 5, (("--runs", SAMPLES[1]),)),
@@ -125,7 +119,6 @@ STUDIES: Mapping[str, Study] = {
     "judge_quality_greedy": Study("studies.judge_quality --only beam --auc 1 --width 4", 3, stores=True),
     "search_widths": Study("studies.search", 20, stores=True),
     "kv_sharing": Study("studies.kv_sharing --num_prefixes 5 --num_fitted 8", 20, stores=True, draws=True),
-    "huggingface_worker": Study("engines.huggingface_worker --repetitions 3 --num_chains 128 --max_chain_len 768", 20),
     "huggingface_soak": Study("engines.huggingface_soak", 5),
     "eviction": Study("engines.eviction", 5),
     "layer_exit": Study("engines.layer_exit", 2),

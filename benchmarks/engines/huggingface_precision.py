@@ -15,8 +15,8 @@ import os
 import click
 
 from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.pairs import Prompts, Samples, cost_of
 from benchmarks._lib.report import Report
-from benchmarks.engines.huggingface_worker import Prompts, Samples, cost_of
 from scaffolding_ext.evaluation.run.datasets import EMBEDDED, load_dataset
 from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask

@@ -14,8 +14,8 @@ import time
 import click
 
 from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.pairs import Samples
 from benchmarks._lib.report import Report
-from benchmarks.engines.huggingface_worker import Samples
 from scaffolding_ext.protocol.branching import LayerExit, VerifyTask
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 

@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 import click
 
 from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.pairs import Prompts, Samples
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
-from benchmarks.engines.huggingface_worker import Prompts, Samples
 from scaffolding_ext.evaluation.run.datasets import EMBEDDED, load_dataset
 from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask
