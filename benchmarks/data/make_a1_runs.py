@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from benchmarks._lib.rows import read_rows
+from scaffolding_ext.evaluation.run.jsonl import read_rows
 
 COMMIT = "bedf81d7369af3ea811875feefc5a903e97766ab"  # of the repository, whose files gave the hashes below
 CHAINS = 16
@@ -114,7 +114,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--output_path", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder.")
 def main(clone: Path, math500: Path, output_path: Path) -> None:
     """Regroup the results in CLONE, a clone of the authors' repository."""
-    problems = {row["problem"]: row for row in read_rows(math500)}
+    problems = {row.value["problem"]: row.value for row in read_rows(math500)}
     for name, source in SOURCES.items():
         path = output_path / f"{name}.jsonl.gz"
         found = written(rows_of(source, clone, problems), path)

@@ -16,10 +16,10 @@ import click
 from benchmarks._lib.command import benchmark, size
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
-from benchmarks._lib.rows import read_rows
 from scaffolding_ext.answers import Equality, Verdict, extract
 from scaffolding_ext.answers.pool import KillablePool, OverrunError
 from scaffolding_ext.errors import EngineError
+from scaffolding_ext.evaluation.run.jsonl import read_rows
 from scaffolding_ext.protocol.tasks import CompareTask
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.workers.compare import CompareWorker
@@ -40,6 +40,11 @@ WIDTH = 16
 SPARE_SECONDS = 0.25  # for a machine that others use too
 TICK_SECONDS = 0.001
 PATIENCE_SECONDS = 30.0  # with math-verify alone, whose own time-outs are 5 s for a text and 5 s for a comparison
+
+
+def values(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of JSON lines."""
+    return [row.value for row in read_rows(path)]
 
 
 def measure_samples(report: Report, rows: list[dict[str, Any]], show: bool) -> None:
@@ -253,14 +258,14 @@ def main(
     correct_by_source}]}, `--math500` of {solution, answer}, `--gold` (repeatable) of {answer}.
     """
     if samples is not None:
-        rows = list(read_rows(samples))
+        rows = values(samples)
         measure_samples(report, rows, show)
         measure_votes(report, rows, report.seed)
     for path in filter(None, (math500, *gold)):
-        measure_gold(report, path.stem, list(read_rows(path)))
+        measure_gold(report, path.stem, values(path))
     measure_hostile(report, deadline_ms / 1e3)
-    golds = {path.stem: list(read_rows(path)) for path in filter(None, (math500, *gold))}
-    measure_alone(report, [] if samples is None else list(read_rows(samples)), golds, show)
+    golds = {path.stem: values(path) for path in filter(None, (math500, *gold))}
+    measure_alone(report, [] if samples is None else values(samples), golds, show)
     asyncio.run(measure_stall(report, repetitions, deadline_ms / 1e3))
 
 

@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks._lib.provenance import sha256
-from benchmarks._lib.rows import read_rows
 from benchmarks.data import make_a1_runs
+from scaffolding_ext.evaluation.run.jsonl import read_rows
 
 HISTORY = [
     {"turn": 0, "model": "small", "output": "a"},
@@ -47,7 +47,7 @@ def run(tmp_path, monkeypatch):
 def test_chains_are_regrouped_by_question_and_checked(run):
     result, path = run("0")
     assert (result.exit_code, "SHA-256" in result.output) == (1, True)
-    rows = list(read_rows(path))
+    rows = [row.value for row in read_rows(path)]
     assert [row["chain"] for row in rows] == list(range(16))
     expected = {"question": "?", "answer": "7", "level": 2, "subject": "Algebra", "chain": 1, "turns": TURNS}
     assert rows[1] == expected | {"seconds": 1.13}
