@@ -96,23 +96,11 @@ STUDIES: Mapping[str, Study] = {
     "by_type": Study("studies.by_type --seed 100", 15, stores=True),
     "load_test": Study("studies.load_test", 6, draws=True),
     "live_load": Study("studies.live_load", 40, stores=True),
-    "deadlines_votes": Study(
-        "studies.deadlines --workload votes --order 'first come' --num_programs 600",
-        5,
-        (("--samples", "r1_distill_8b_math500_80_samples.jsonl.gz"),),
-        draws=True,
+    "deadlines_recordings": Study(
+        "studies.deadlines --part recordings --num_programs 300", 4, (("--data", ""),), stores=True, draws=True
     ),
-    "deadlines_orders": Study(
-        "studies.deadlines --workload votes --stopping none --stopping 'in time' --num_programs 400",
-        5,
-        (("--samples", "r1_distill_8b_math500_80_samples.jsonl.gz"),),
-        draws=True,
-    ),
-    "deadlines_leader_change": Study(
-        "studies.deadlines --workload votes --stopping LeaderChange --num_programs 400",
-        5,
-        (("--samples", "r1_distill_8b_math500_80_samples.jsonl.gz"),),
-        draws=True,
+    "deadlines_definitions": Study(
+        "studies.deadlines --part definitions --num_programs 100 --places 16", 2, (("--data", ""),), stores=True
     ),
     "tinylm": Study("studies.tinylm --seed 90", 30),
     "judge_quality": Study("studies.judge_quality", 35, stores=True, draws=True),

@@ -31,8 +31,9 @@ from scipy.optimize import nnls
 
 from benchmarks._lib.command import benchmark, size, stored, track
 from benchmarks._lib.lab import Lab
+from benchmarks._lib.load_programs import RecordedVote, program_of
 from benchmarks._lib.report import Report
-from benchmarks.studies.deadlines import ORDERS, RecordedVote, program_of
+from benchmarks.studies.deadlines import ORDERS
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
@@ -275,7 +276,7 @@ class Served(NamedTuple):
         queue = speed.queue(places)
         mean = float(np.mean([np.mean(vote.lengths) for vote in votes]))
         times = SampleTimes(mean * speed.alone / queue.speed(places))
-        works = [program_of("vote", cell.stopping, rule, vote, times) for vote in votes]
+        works = [program_of(vote, cell.stopping, rule, times) for vote in votes]
         deadlines = None if within is None else pace.done_by(arrivals + within) - begins
         ended = serve_programs(works, begins, queue, speed.alone, ORDERS[cell.order](), deadlines)
         right = [vote.is_right(voted) for vote, voted in zip(votes, ended.answers, strict=True)]
@@ -285,7 +286,7 @@ class Served(NamedTuple):
 def tokens_of(stopping: str, votes: Sequence[RecordedVote]) -> float:
     """Mean tokens of a vote, by the recorded samples."""
     rule = RULES[stopping] or Even()
-    works = [program_of("vote", stopping, rule, vote, SampleTimes()) for vote in votes]
+    works = [program_of(vote, stopping, rule, SampleTimes()) for vote in votes]
     return float(serve_programs(works, np.zeros(len(votes)), Queue(1), 1.0).num_tokens.mean())
 
 

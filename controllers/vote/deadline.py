@@ -19,7 +19,7 @@ from scaffolding_ext.protocol import ControllerGenerator
 from scaffolding_ext.protocol.tasks import FirstBranches
 from scaffolding_ext.request.program import elapsed
 
-WIDENING = 2  # a wide round has so many times the samples that the rule asks for
+WIDENING = 2
 _NUM_KEPT = 256
 
 
@@ -58,7 +58,12 @@ class SampleTimes:
 
 
 def round_in_time(
-    num_more: int, num_remaining: int, seconds_left: float, times: SampleTimes, own: Sequence[float]
+    num_more: int,
+    num_remaining: int,
+    seconds_left: float,
+    times: SampleTimes,
+    own: Sequence[float],
+    widening: int = WIDENING,
 ) -> tuple[int, bool]:
     """Samples of the next round, and whether it is a wide one.
 
@@ -68,11 +73,12 @@ def round_in_time(
         seconds_left: Until the deadline.
         times: Of the stack.
         own: Seconds of the vote's own samples that have ended.
+        widening: A wide round has so many times the samples that the rule asks for.
     """
     this, rest = (times.until_last(max(1, number), own) for number in (num_more, num_remaining - num_more))
     if this is None or rest is None or this + rest <= seconds_left:
         return num_more, False
-    return min(num_remaining, WIDENING * num_more), True
+    return min(num_remaining, widening * num_more), True
 
 
 class TimedRound:

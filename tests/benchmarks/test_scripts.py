@@ -45,7 +45,7 @@ EXTRA = {
     "studies.by_type": ("--model", "tinylm/draft", "--load", "0.7"),
     "studies.kept_budgets": ("--model", "tinylm/draft"),
     "studies.embedded": ("--model", "tinylm/draft"),
-    "studies.deadlines": ("--samples", "log.jsonl", "--workload", "votes", "--order", "first come"),
+    "studies.deadlines": ("--part", "recordings", "--part", "definitions"),
     "studies.demo": ("--num_problems", "20", "--model", "tinylm/draft"),
     "engines.huggingface_precision": ("--kv_cache_dtype", "float16", "--num_prompts", "8", "--model", "tinylm/draft"),
     "engines.eviction": ("--model", "tinylm/draft"),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from scaffolding_ext.controllers.budgets.queueing.simulation import NEVER
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.controllers.vote.deadline import SampleTimes, round_in_time
+from scaffolding_ext.controllers.vote.deadline import WIDENING, SampleTimes, round_in_time
 from scaffolding_ext.request.program import LAST_STEP, StepCounts
 
 
@@ -94,12 +94,17 @@ def vote_program(rule: AllocationRule, classes: Sequence[int], lengths: Sequence
 
 
 def vote_in_time_program(
-    rule: AllocationRule, classes: Sequence[int], lengths: Sequence[int], times: SampleTimes
+    rule: AllocationRule,
+    classes: Sequence[int],
+    lengths: Sequence[int],
+    times: SampleTimes,
+    widening: int = WIDENING,
 ) -> Program:
     """A vote that knows its deadline, as the controller of votes draws it; else as `vote_program`.
 
     Args:
         times: Of all votes that are served together; it learns from them.
+        widening: As `round_in_time` takes it.
     """
     max_samples = len(classes)
 
@@ -109,7 +114,7 @@ def vote_in_time_program(
         until = deadline - LAST_STEP * (deadline - now)
         num_started, num_more = 0, _num_more(rule, classes, lengths, voted, max_samples) or 1
         while num_more:
-            num_more, is_wide = round_in_time(num_more, max_samples - num_started, until - now, times, own)
+            num_more, is_wide = round_in_time(num_more, max_samples - num_started, until - now, times, own, widening)
             drawn = range(num_started, num_started + num_more)
 
             def is_settled(

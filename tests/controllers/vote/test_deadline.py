@@ -147,6 +147,7 @@ def test_what_is_left_decides_on_the_width() -> None:
     assert round_in_time(3, 16, 20.0, times, []) == (3, False)
     assert round_in_time(3, 16, 19.9, times, []) == (6, True)
     assert round_in_time(3, 4, 19.9, times, []) == (4, True)
+    assert round_in_time(3, 16, 19.9, times, [], widening=4) == (12, True)
 
 
 def test_expected_seconds_are_above_0() -> None:
