@@ -14,7 +14,7 @@ HOME = re.findall(r'^HOME = "(.+?)"', (ROOT / "setup.py").read_text(encoding="ut
 TAKEN = ("benchmarks/results/*.png", "examples/*", "examples/own_*/*", "configs/*.yaml", "configs/models/*.yaml")
 LANGUAGES = {".py": "python", ".sh": "bash"}
 CELL = re.compile(r"<td[^>]*>.*?</td>", re.DOTALL)
-LONG_NAME = re.compile(r"(?<=<code>)[\w./:-]{25,}(?=</code>)")
+LONG_NAME = re.compile(r"(?<=<code>)[\w./:-]{20,}(?=</code>)")
 BREAK = re.compile(r"[./](?=\w)|_(?=[a-z]{4})")
 EXAMPLE = re.compile(r"^\| \[\w+\.\w+]\(\.\./(examples/[\w.]+)\)", re.MULTILINE)  # a row of the gallery
 LINK = re.compile(r"(!?\[[^]]*]\()((?:\.\./)+[^)#\s]+)(#[^)\s]+)?\)")
