@@ -72,7 +72,7 @@ STUDIES: Mapping[str, Study] = {
         ),
     ),
     "embedded": Study("studies.embedded --num_problems 240", 30, stores=True),
-    "peers": Study("studies.peers --block 25", 75, stores=True),
+    "peers": Study("studies.peers --num_problems 150 --block 25", 35, stores=True, draws=True),
     "demo": Study("studies.demo --num_problems 200 --num_vote_problems 40", 15, draws=True),
     "load": Study("studies.load --num_problems 64 --load 1 --load 64 --shape chain --mode stream", 5),
     "load_http": Study(

@@ -23,7 +23,8 @@ import click
 import numpy as np
 
 from benchmarks._lib import its_hub_votes
-from benchmarks._lib.command import benchmark, size, stored
+from benchmarks._lib.command import benchmark, plotted, size, stored
+from benchmarks._lib.drawing import Figures, below, coloured, drawing, of, point
 from benchmarks._lib.report import Report
 from benchmarks._lib.store import kept
 from scaffolding_ext import HuggingFaceWorker, MajorityVoteController, NativeGenerationController, ScaffoldingLlm
@@ -183,6 +184,19 @@ def add_votes(report: Report, votes: Mapping[str, Sequence[Voted]]) -> None:
             report.bar(f"{TUNED} beside {peer}: tokens, upper end", found["high"] or np.nan, "<=", 1.0)
 
 
+def plot(figures: Figures, path: Path) -> None:
+    """Right answers against the tokens that the server decoded: a dot a vote, with both intervals."""
+    with drawing(path, figsize=(9, 4.4)) as (figure, axes):
+        for number, name in enumerate(name.removesuffix(": right") for name in figures if name.endswith(": right")):
+            tokens, right = of(figures, f"{name}: tokens a question"), of(figures, f"{name}: right", 100)
+            if tokens is not None and right is not None:
+                point(axes, tokens, right, name, **coloured(number))
+        axes.set(xlabel="decoded tokens a question, counted by the server", ylabel="right, %")
+        axes.set_xlim(0, None)
+        axes.set_title("Votes of its_hub and ours on one server, an embedded model")
+        below(figure, axes, 3)
+
+
 @benchmark("studies.peers --its_hub_python ITS/bin/python --store FOLDER")
 @click.option(
     "--its_hub_python",
@@ -198,6 +212,7 @@ def add_votes(report: Report, votes: Mapping[str, Sequence[Voted]]) -> None:
 @size("--block", 50, quick=2, help="Problems of a block.", least=2)
 @click.option("--at_once", default=8, show_default=True, help="Problems at once.")
 @stored
+@plotted
 def main(
     report: Report,
     its_hub_python: Path | None,
@@ -209,6 +224,7 @@ def main(
     block: int,
     at_once: int,
     store: Path | None,
+    plot_path: Path | None,
 ) -> None:
     """Votes of its_hub and ours on one server."""
     report.setting["its_hub_python"] = None if its_hub_python is None else "its_hub 1.2.0"
@@ -231,6 +247,8 @@ def main(
 
                 votes[name].append(Voted(*kept(store, f"{name}, {start}".replace(" ", "_"), find)))
     add_votes(report, votes)
+    if plot_path is not None:
+        plot(report.figures, plot_path)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ PLOTTED = tuple(
         "judge_quality",
         "kv_sharing",
         "load_test",
+        "peers",
         "queueing",
         "real",
     )
