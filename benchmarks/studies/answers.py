@@ -1,11 +1,9 @@
-"""Extraction and equality on real model output; what hostile answers cost; how long a vote holds the event loop."""
+"""Extraction and equality on real model output; what hostile answers cost."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 import statistics
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -20,9 +18,6 @@ from scaffolding_ext.answers import Equality, Verdict, extract
 from scaffolding_ext.answers.pool import KillablePool, OverrunError
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.evaluation.run.jsonl import read_rows
-from scaffolding_ext.protocol.tasks import CompareTask
-from scaffolding_ext.protocol.worker import WorkerTag
-from scaffolding_ext.workers.compare import CompareWorker
 
 HOSTILE = {
     "a tower of powers": "9^{9^9}",
@@ -47,7 +42,7 @@ def values(path: Path) -> list[dict[str, Any]]:
     return [row.value for row in read_rows(path)]
 
 
-def measure_samples(report: Report, rows: list[dict[str, Any]], show: bool) -> None:
+def measure_samples(report: Report, rows: list[dict[str, Any]]) -> None:
     """Agreement of extraction and equality with the source's labels."""
     equality = Equality(units_implied=True)
     outcomes: Counter[str] = Counter()
@@ -57,11 +52,7 @@ def measure_samples(report: Report, rows: list[dict[str, Any]], show: bool) -> N
             answer = extract(sample["text"], fallback="last")
             verdict = "no answer" if answer is None else equality.equal(answer, row["answer"]).value
             outcomes[verdict] += 1
-            agrees = (verdict == "equal") == sample["correct_by_source"]
-            num_agreeing += agrees
-            if show and (not agrees or verdict == "undetermined"):
-                label = "right" if sample["correct_by_source"] else "wrong"
-                print(f"{row['id']}: {answer!r}, gold {row['answer']!r}: {verdict}; source: {label}", file=sys.stderr)
+            num_agreeing += (verdict == "equal") == sample["correct_by_source"]
     equality.close()
     total = outcomes.total()
     report.share("samples: agrees with the source", num_agreeing, total)
@@ -138,9 +129,7 @@ def alone(gold: str, text: str) -> bool:
     return bool(verify(parse(f"${gold}$"), parse(text)))
 
 
-def measure_alone(
-    report: Report, samples: list[dict[str, Any]], golds: dict[str, list[dict[str, Any]]], show: bool
-) -> None:
+def measure_alone(report: Report, samples: list[dict[str, Any]], golds: dict[str, list[dict[str, Any]]]) -> None:
     """math-verify alone on all data, in a process that is killed after `PATIENCE_SECONDS`, beside what stands above."""
     pool = KillablePool("benchmarks.studies.answers:alone", num_processes=1, max_memory_bytes=8 * 2**30)
     pool.submit(PATIENCE_SECONDS, "1", "$1$").result()
@@ -170,25 +159,6 @@ def measure_alone(
             statistics.median(spent),
             spent[-1],
         )
-        own = Equality(units_implied=True)
-        started = time.perf_counter()
-        ours = [
-            (answer := extract(sample["text"], fallback="last")) is not None
-            and own.equal(answer, gold) is Verdict.EQUAL
-            for gold, sample in labels
-        ]
-        report.figure("ours, samples: ms, mean", 1e3 * (time.perf_counter() - started) / len(labels))
-        own.close()
-        report.figure(
-            "samples that ours alone calls right", sum(a and not b for a, b in zip(ours, theirs, strict=True))
-        )
-        report.figure(
-            "samples that math-verify alone calls right", sum(b and not a for a, b in zip(ours, theirs, strict=True))
-        )
-        if show:
-            for (gold, sample), a, b in zip(labels, ours, theirs, strict=True):
-                if a != b:
-                    print(f"ours {a}, math-verify {b}: gold {gold!r}, text {sample['text'][-160:]!r}", file=sys.stderr)
     for name, rows in golds.items():
         solved = [row for row in rows if "\\boxed" in row.get("solution", "")]
         reflexive = [asked(str(row["answer"]), f"${row['answer']}$") for row in rows]
@@ -202,71 +172,32 @@ def measure_alone(
     pool.close()
 
 
-async def longest_gap(work: Any) -> float:
-    """The longest time in seconds between two turns of the loop, beyond a tick, while the work is done."""
-    longest = 0.0
-
-    async def tick() -> None:
-        nonlocal longest
-        while True:
-            started = time.perf_counter()
-            await asyncio.sleep(TICK_SECONDS)
-            longest = max(longest, time.perf_counter() - started - TICK_SECONDS)
-
-    ticker = asyncio.create_task(tick())
-    await asyncio.sleep(0)
-    await work
-    ticker.cancel()
-    return longest
-
-
-async def measure_stall(report: Report, repetitions: int, deadline_seconds: float) -> None:
-    """The loop's longest stall over votes of 16 with every hostile answer among the samples, cold start included."""
-    plain = ["x+1", "1+x", "0.5", r"\frac12", r"\sqrt8", r"2\sqrt2"]
-    gaps, idle = [], []
-    for _ in range(repetitions):
-        with CompareWorker(deadline_seconds) as worker:
-            answers = [*HOSTILE.values(), *plain][:WIDTH]
-            task = CompareTask(worker_tag=WorkerTag.COMPARE, answers=list(answers))
-            started = time.perf_counter()
-            gaps.append(await longest_gap(worker.run_task(task)))
-            idle.append(await longest_gap(asyncio.sleep(time.perf_counter() - started)))
-    report.figure("stall: ms, vote of 16 with 10 hostile answers", 1e3 * max(gaps), 1e3 * min(gaps), 1e3 * max(gaps))
-    report.figure("stall: ms, idle loop for as long", 1e3 * max(idle), 1e3 * min(idle), 1e3 * max(idle))
-    report.bar("stall: ms, longest", 1e3 * max(gaps), "<=", 50.0)
-
-
-@benchmark("studies.answers --samples samples.jsonl --math500 math500.jsonl --gold aime24.jsonl --show")
+@benchmark("studies.answers --samples samples.jsonl --math500 math500.jsonl --gold aime24.jsonl")
 @click.option("--samples", type=DATA, envvar="SCAFFOLDING_EXT_SAMPLES", help="Labelled samples of a model.")
 @click.option("--math500", type=DATA, envvar="SCAFFOLDING_EXT_MATH500", help="MATH-500.")
 @click.option("--gold", type=DATA, multiple=True, help="Further files with gold answers.")
 @size("--deadline_ms", 2_000, quick=500, help="For hostile answers.")
-@size("--repetitions", 5, quick=1, help="Votes during which the event loop is watched.")
-@click.option("--show", is_flag=True, help="List disagreements and what stays undetermined on standard error.")
 def main(
     report: Report,
     samples: Path | None,
     math500: Path | None,
     gold: tuple[Path, ...],
     deadline_ms: int,
-    repetitions: int,
-    show: bool,
 ) -> None:
-    """Extraction and equality on real output; what hostile answers cost; how long a vote holds the event loop.
+    """Extraction and equality on real output; what hostile answers cost.
 
     Without paths only what needs no data is measured. `--samples` wants JSON lines of {id, answer, samples: [{text,
     correct_by_source}]}, `--math500` of {solution, answer}, `--gold` (repeatable) of {answer}.
     """
     if samples is not None:
         rows = values(samples)
-        measure_samples(report, rows, show)
+        measure_samples(report, rows)
         measure_votes(report, rows, report.seed)
     for path in filter(None, (math500, *gold)):
         measure_gold(report, path.stem, values(path))
     measure_hostile(report, deadline_ms / 1e3)
     golds = {path.stem: values(path) for path in filter(None, (math500, *gold))}
-    measure_alone(report, [] if samples is None else values(samples), golds, show)
-    asyncio.run(measure_stall(report, repetitions, deadline_ms / 1e3))
+    measure_alone(report, [] if samples is None else values(samples), golds)
 
 
 if __name__ == "__main__":
