@@ -20,18 +20,38 @@ import click
 
 from benchmarks.tinylm.data import IGNORED, Batch, ExampleStream
 from benchmarks.tinylm.model import SHAPES, build_model, build_optimizers
-from benchmarks.tinylm.schedule import curriculum_max_num_steps, learning_rate_falls, learning_rate_scale
 from benchmarks.tinylm.tokenizer import build_tokenizer, save_tokenizer
-from scaffolding_ext.tinylm.grammar import GRAMMAR_VERSION
+from scaffolding_ext.tinylm.grammar import GRAMMAR_VERSION, MAX_NUM_STEPS
 
 if TYPE_CHECKING:
     import torch
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 EXAMPLES_PER_ROUND = 3000
+WARMUP_STEPS = 60
+DECAY_SHARE = 0.32  # the learning rate falls linearly over the last part of the run
+# Longest problem from each step on. Copying an operation by its label is learnt within minutes on short problems, and
+# hardly at all when all lengths come at once.
+CURRICULUM = ((0, 5), (200, 9), (350, 15), (500, MAX_NUM_STEPS))
 # How the models are to be sampled, where nobody says otherwise; `generation_config.json` holds it.
 RECOMMENDED = {"do_sample": True, "temperature": 0.7, "top_p": 1.0, "top_k": 0}
 NUM_STEPS = {"target": 4400, "draft": 2000}  # where the command names none
+
+
+def learning_rate_scale(step: int, num_steps: int) -> float:
+    """Linear warm-up, a plateau, and a linear fall to two percent."""
+    remaining = (num_steps - step) / (DECAY_SHARE * num_steps)
+    return min(1.0, (step + 1) / WARMUP_STEPS) * max(0.02, min(1.0, remaining))
+
+
+def learning_rate_falls(step: int, num_steps: int) -> bool:
+    """Whether a run of that length has lowered its learning rate before a step."""
+    return step > (1 - DECAY_SHARE) * num_steps + 1
+
+
+def curriculum_max_num_steps(step: int) -> int:
+    """The longest problem that a run is shown at a step."""
+    return max(longest for first_step, longest in CURRICULUM if step >= first_step)
 
 
 def has_bfloat16_units() -> bool:

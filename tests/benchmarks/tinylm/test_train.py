@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from benchmarks.tinylm import chains, schedule, train
+from benchmarks.tinylm import chains, train
 from benchmarks.tinylm.data import ExampleStream
 from benchmarks.tinylm.tokenizer import build_tokenizer
 from scaffolding_ext import HuggingFaceWorker, NativeGenerationController, Prompting, ScaffoldingLlm
@@ -282,12 +282,10 @@ def test_bfloat16_is_used_where_the_processor_has_units_for_it(monkeypatch: pyte
 
 
 def test_the_learning_rate_warms_up_stays_and_falls_to_two_percent() -> None:
-    scales = [schedule.learning_rate_scale(step, 8_000) for step in range(8_000)]
-    assert scales[: schedule.WARMUP_STEPS] == [
-        (step + 1) / schedule.WARMUP_STEPS for step in range(schedule.WARMUP_STEPS)
-    ]
-    fall = int((1 - schedule.DECAY_SHARE) * 8_000)
-    assert set(scales[schedule.WARMUP_STEPS : fall + 1]) == {1.0}
+    scales = [train.learning_rate_scale(step, 8_000) for step in range(8_000)]
+    assert scales[: train.WARMUP_STEPS] == [(step + 1) / train.WARMUP_STEPS for step in range(train.WARMUP_STEPS)]
+    fall = int((1 - train.DECAY_SHARE) * 8_000)
+    assert set(scales[train.WARMUP_STEPS : fall + 1]) == {1.0}
     assert all(after <= before for before, after in itertools.pairwise(scales[fall:]))
     assert scales[-1] == 0.02
 
@@ -295,12 +293,12 @@ def test_the_learning_rate_warms_up_stays_and_falls_to_two_percent() -> None:
 @pytest.mark.parametrize(("step", "falls"), [(0, False), (680, False), (682, True), (1_000, True)])
 def test_the_fall_of_the_learning_rate_begins_after_two_thirds(step: int, falls: bool) -> None:
     """A checkpoint at a step has taken those before it."""
-    assert schedule.learning_rate_falls(step, 1_000) is falls
-    assert falls == any(schedule.learning_rate_scale(taken, 1_000) < 1 for taken in range(schedule.WARMUP_STEPS, step))
+    assert train.learning_rate_falls(step, 1_000) is falls
+    assert falls == any(train.learning_rate_scale(taken, 1_000) < 1 for taken in range(train.WARMUP_STEPS, step))
 
 
 def test_the_curriculum_grows_to_the_longest_problems() -> None:
-    longest = [schedule.curriculum_max_num_steps(step) for step in range(1_000)]
+    longest = [train.curriculum_max_num_steps(step) for step in range(1_000)]
     assert longest[0] == 5
     assert longest == sorted(longest)
     assert longest[500:] == [MAX_NUM_STEPS] * 500
