@@ -148,6 +148,8 @@ _OPTION = re.compile(r"[\x02(]*([A-Za-z])[\x03).:]*")
 _ASSIGNED = re.compile(r"\\?[A-Za-z]+(?:_(?:\w|\{[^{}]*\}|\\[a-z]+))?'*(?:\([A-Za-z](?:,[A-Za-z])*\))?|\([^()=\d]*\)")
 _ASSIGNMENT = re.compile(r"(?<![<>!:])=(?!=)|\\in(?![a-z])")
 _WORDS = re.compile(rf"{WORDS}(?:\^\{{?(\d)\}}?)?")
+_CALCULATION = re.compile(rf"(?:{_NUMERAL}|\\(?:times|cdot|div|frac|\$)|[-+*/\u00d7\u00b7\u00f7^(){{}}$])+")
+_OPERATOR = re.compile(r".[-+*/\u00d7\u00b7\u00f7]|\\(?:times|cdot|div)")
 _EXPONENT = re.compile(r"\^\{?(\d)\}?")
 _UNIT_SIGN = re.compile(r"\\\$|\\?%|\^\{?\\circ\}?|°|€|£")
 _BASED = re.compile(r"([+-]?[\w.]+)_\{?(\d+)\}?")
@@ -190,7 +192,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Assignment:
-    """A value with the name of what it is the value of, as in `x = 5`."""
+    """A value with the name of what it is the value of, as in `x = 5`, or with its calculation, as in `2 + 3 = 5`."""
 
     name: str
     value: Form
@@ -301,6 +303,7 @@ def _read(text: str, depth: int) -> Form:
     return (
         _matrix(text, depth)
         or _amount(text)
+        or _calculation(text, depth)
         or _list(text, depth)
         or _assignment(text, depth)
         or _bracketed(text, depth)
@@ -334,6 +337,15 @@ def _list(text: str, depth: int) -> Form | None:
     if len(parts) > _MAX_PARTS:
         return Expression(text, opaque=True)
     return Collection("", tuple(_read(part, depth - 1) for part in parts)) if len(parts) > 1 else None
+
+
+def _calculation(text: str, depth: int) -> Form | None:
+    """The result of a calculation with numbers alone, as 90 in `60+30=90`."""
+    *steps, result = _ASSIGNMENT.split(text)
+    is_plain = steps and _OPERATOR.search(steps[0]) and all(map(_CALCULATION.fullmatch, steps))
+    if not is_plain or not re.search(r"\d", result):
+        return None
+    return Assignment("=".join(steps), _read(result, depth - 1))
 
 
 def _assignment(text: str, depth: int) -> Form | None:
