@@ -43,16 +43,10 @@ def drift_between(
     """Permutation test of Pearson's statistic; exact in level, since the observed table is one of the draws.
 
     Args:
-        tuned: How often each value was seen when the stack was tuned.
+        tuned: How often each value was seen when the stack was tuned; at least one value.
         recent: How often now; values of one question count once.
-        rng: Draws the permutations.
-        num_draws: Permutations, at least 1.
 
-    Raises:
-        ValueError: A side is empty.
-
-    Reference:
-        Besag & Clifford, "Generalized Monte Carlo significance tests", Biometrika 1989.
+    Reference: Besag & Clifford, "Generalized Monte Carlo significance tests", Biometrika 1989.
     """
     require.whole("num_draws", num_draws)
     values = np.array(sorted({*tuned, *recent}))

@@ -25,14 +25,14 @@ _MOST_RESAMPLED = 10_000  # questions
 
 
 class Interval(NamedTuple):
-    """A closed interval from `low` to `high`."""
+    """A closed interval."""
 
     low: float
     high: float
 
 
 class Estimate(NamedTuple):
-    """A point estimate with the interval from `low` to `high`."""
+    """A point estimate with its interval."""
 
     value: float
     low: float
@@ -50,11 +50,7 @@ class McNemar(NamedTuple):
 def wilson_interval(num_successes: int, num_trials: int, confidence: float = 0.95) -> Interval:
     """Score interval of a share, for independent trials; without trials it is (0, 1).
 
-    Raises:
-        ValueError: A count or `confidence`, in (0, 1), is outside its range.
-
-    Reference:
-        Wilson, "Probable inference, the law of succession, and statistical inference", JASA 1927.
+    Reference: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 1927.
     """
     n = require.whole("num_trials", num_trials, 0)
     k = require.whole("num_successes", num_successes, 0)
@@ -72,18 +68,13 @@ def share_of_questions(num_right: npt.ArrayLike, num_samples: npt.ArrayLike, con
     Args:
         num_right: Right samples of each question, shape [num_questions]; a mean over subsets may be a fraction.
         num_samples: Samples of each question, of the same shape, above 0.
-        confidence: Nominal coverage, in (0, 1).
 
     Returns:
         The share and its interval. Where all samples are right, all wrong, or of one question, a question counts for
         one sample.
 
-    Raises:
-        ValueError: Shapes differ, there is no question, or `confidence` is out of range.
-
-    Reference:
-        Korn, Graubard, "Confidence intervals for proportions with small expected number of positive counts estimated
-        from survey data", Survey Methodology 1998, for the effective number; Wilson, 1927, for the interval.
+    Reference: Korn, Graubard, "Confidence intervals for proportions with small expected number of positive counts
+        estimated from survey data", Survey Methodology 1998, for the effective number; Wilson, 1927, for the interval.
     """
     right, sizes = checked_pair("num_right", num_right, "num_samples", num_samples)
     total = float(sizes.sum())
@@ -121,24 +112,19 @@ def paired_bootstrap(
     """Mean of `a - b` with a percentile interval from resampling whole questions.
 
     Args:
-        a: Per-sample values of the first system, shape [num_samples], finite.
-        b: Per-sample values of the second on the same samples, shape [num_samples], finite.
-        questions: Question id of each sample (integers or strings), shape [num_samples]; samples with one id are
-            always drawn together. None: each sample is its own question.
-        rng: Source of the resamples; same seed and data, same result.
-        num_resamples: Bootstrap resamples, at least 1.
-        confidence: Nominal coverage, in (0, 1).
+        a: Values of the first system, shape [num_samples], finite.
+        b: Values of the second system on the same samples, of the same shape.
+        questions: Question id of each sample, integers or strings; samples with one id are drawn together. None: each
+            sample is its own question.
 
     Returns:
-        The mean over samples, and its interval, in the unit of `a`. Below some 30 questions the interval is too narrow.
+        The mean over samples, and its interval. Below some 30 questions the interval is too narrow.
 
     Raises:
-        ValueError: If shapes differ, a value is not finite, there are fewer than 2 questions, or a setting is out of
-            range.
+        ValueError: Shapes differ, a value is not finite, or there are fewer than 2 questions.
 
-    Reference:
-        Efron, Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13, for the percentile interval; Davison,
-        Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8, for drawing whole clusters.
+    Reference: Efron, Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13, for the percentile interval;
+        Davison, Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8, for drawing whole clusters.
     """
     values_a, values_b = checked_pair("a", a, "b", b)
     grouped = group_by_question(questions, len(values_a))
@@ -182,21 +168,14 @@ def mcnemar_exact(a_correct: npt.ArrayLike, b_correct: npt.ArrayLike) -> McNemar
     smaller tail is doubled and capped at 1; without such questions the p-value is 1.
 
     Args:
-        a_correct: Whether the first system is right, shape [num_questions], booleans or 0 and 1. One entry a question:
-            repeated samples of one question are not independent, and `paired_bootstrap` is made for them.
-        b_correct: Whether the second is, shape [num_questions].
+        a_correct: Whether the first system is right, shape [num_questions], booleans or 0 and 1. Repeated samples of
+            one question are not independent: `paired_bootstrap` is made for them.
+        b_correct: Whether the second system is, of the same shape.
 
-    Returns:
-        The two counts and the p-value.
+    Reference: McNemar, "Note on the sampling error of the difference between correlated proportions", Psychometrika
+        1947.
 
-    Raises:
-        ValueError: If shapes differ, there is no entry, or an entry is neither 0 nor 1.
-
-    Reference:
-        McNemar, "Note on the sampling error of the difference between correlated proportions", Psychometrika 1947.
-
-    Deviation:
-        The exact binomial tail in place of the paper's chi-squared approximation.
+    Deviation: The exact binomial tail in place of the paper's chi-squared approximation.
     """
     right_a, right_b = checked_pair("a_correct", a_correct, "b_correct", b_correct)
     for name, right in (("a_correct", right_a), ("b_correct", right_b)):
@@ -226,12 +205,9 @@ def bootstrap_quotients(
         numerators: A row a question, a column a quotient, shape [num_questions, num_quotients], finite.
         denominators: Of the same shape; every column's total above 0. Where that of a resample is 0, its quotient
             counts as infinite.
-        rng: Source of the resamples.
-        num_resamples: At least 1.
-        confidence: Nominal coverage, in (0, 1).
 
     Raises:
-        ValueError: Shapes differ, there are fewer than 2 questions, a total is not above 0, or a setting is wrong.
+        ValueError: Shapes differ, there are fewer than 2 questions, or a total is not above 0.
     """
     above, below = np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float)
     if above.ndim != 2 or above.shape != below.shape or len(above) < 2:

@@ -46,14 +46,10 @@ def hoeffding_bentkus(mean_loss: npt.ArrayLike, num_questions: int, level: float
 
     Args:
         mean_loss: Mean of losses in [0, 1], any shape.
-        num_questions: How many losses each is the mean of, at least 1.
+        num_questions: How many losses each is the mean of.
         level: The largest risk that is allowed, in (0, 1).
 
-    Raises:
-        ValueError: An argument is out of range.
-
-    Reference:
-        Learn then Test, proposition 2 (Bates et al. 2021, theorem 3): the smaller of Hoeffding's tail
+    Reference: Learn then Test, proposition 2 (Bates et al. 2021, theorem 3): the smaller of Hoeffding's tail
         exp(-n h(min(R, a), a)), h the binary relative entropy, and Bentkus' e P(Bin(n, a) <= ceil(n R)).
     """
     require.whole("num_questions", num_questions)
@@ -69,10 +65,7 @@ def hoeffding_bentkus(mean_loss: npt.ArrayLike, num_questions: int, level: float
 def fixed_sequence(p_values: npt.ArrayLike, delta: float) -> int:
     """How many hypotheses of a sequence are rejected: those before the first whose p-value is above `delta`.
 
-    The order must not depend on the data of the p-values.
-
-    Reference:
-        Learn then Test, section 3.1.
+    The order must not depend on the data of the p-values. Reference: Learn then Test, section 3.1.
     """
     above = np.asarray(p_values, dtype=np.float64) > require.number("delta", delta, above=0, below=1)
     return int(np.argmax(above)) if above.any() else len(above)
@@ -87,13 +80,8 @@ def bonferroni(p_values: npt.ArrayLike, delta: float) -> npt.NDArray[np.bool_]:
 def pareto_sequence(risk: npt.ArrayLike, cost: npt.ArrayLike) -> list[int]:
     """The settings for which no other one is both cheaper and safer; the safest is first, the cheapest last.
 
-    Args:
-        risk: Of each setting, shape [num_settings].
-        cost: Of each setting, shape [num_settings].
-
-    Reference:
-        Laufer-Goldshtein, Fisch, Barzilay & Jaakkola, "Efficiently Controlling Multiple Risks with Pareto Testing",
-        arXiv 2210.07913.
+    Reference: Laufer-Goldshtein, Fisch, Barzilay & Jaakkola, "Efficiently Controlling Multiple Risks with Pareto
+        Testing", arXiv 2210.07913.
     """
     risks, costs = np.asarray(risk, dtype=np.float64), np.asarray(cost, dtype=np.float64)
     sequence: list[int] = []
@@ -104,14 +92,7 @@ def pareto_sequence(risk: npt.ArrayLike, cost: npt.ArrayLike) -> list[int]:
 
 
 def questions_needed(level: float, delta: float, testing: str = "fixed_sequence", num_settings: int = 1) -> int:
-    """Fewest questions with which `learn_then_test` can choose: with fewer not even a setting without loss passes.
-
-    Args:
-        level: As there.
-        delta: As there.
-        testing: As there.
-        num_settings: As there, for `"bonferroni"`.
-    """
+    """Fewest questions with which `learn_then_test` can choose: with fewer not even a setting without loss passes."""
     share = delta / (num_settings if testing == "bonferroni" else 1)
     num_tests = math.ceil(math.log(share) / math.log1p(-level) - _ROUNDING)
     if testing == "bonferroni":
@@ -141,12 +122,8 @@ def learn_then_test(
         costs: Cost of each question under each setting, of the same shape.
         level: The largest risk that is allowed, in (0, 1).
         delta: Chance that a setting of a higher risk is chosen, in (0, 1).
-        rng: Draws the questions that order the settings.
         testing: `"fixed_sequence"` orders the settings on some of the questions (`pareto_sequence`) and tests them one
             after the other on the others; `"bonferroni"` tests each on all questions, at `delta` by their number.
-
-    Raises:
-        ValueError: Shapes do not fit, there are fewer than 2 questions, or an argument is out of range.
     """
     lost, paid = _losses(losses), np.asarray(costs, dtype=np.float64)
     require.one_of("testing", testing, TESTINGS)

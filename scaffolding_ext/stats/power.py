@@ -39,29 +39,21 @@ def bootstrap_power(
         differences: Pilot values of `a - b`, shape [num_samples], finite. The planned evaluation is taken to draw such
             questions, with the pilot's samples of each.
         questions: Question id of each sample, as in `paired_bootstrap`.
-        num_questions: Questions of the planned evaluation, at least 2.
-        bar: What the lower end must exceed, in the unit of `differences`: 0 to show superiority, -0.015 to show a loss
-            of less than 1.5 points.
+        num_questions: Of the planned evaluation, at least 2.
+        bar: 0 to show superiority, -0.015 to show a loss of less than 1.5 points.
         effect: True mean difference to assume: the pilot's differences are shifted to it. None: the pilot's own mean,
             which depends on the pilot's luck.
-        rng: Source of the simulations.
-        num_simulations: Simulations, at least 1; the standard error is `sqrt(power * (1 - power) / num_simulations)`.
-        confidence: Nominal two-sided coverage of the planned interval, in (0, 1).
-
-    Returns:
-        The share of simulations that meet the bar, in [0, 1].
+        num_simulations: The standard error is `sqrt(power * (1 - power) / num_simulations)`.
 
     Raises:
-        ValueError: If the pilot is malformed, has fewer than 2 questions or no variation between them, or a setting is
-            out of range.
+        ValueError: The pilot has fewer than 2 questions, or no variation between them.
 
-    Reference:
-        Miller, "Adding error bars to evals", arXiv:2411.00640, 2024, on clustered standard errors and power; Cochran,
-        "Sampling Techniques", 1977, chapter 6, for the variance of a mean over questions of unequal numbers of samples.
+    Reference: Miller, "Adding error bars to evals", arXiv:2411.00640, 2024, on clustered standard errors and power;
+        Cochran, "Sampling Techniques", 1977, chapter 6, for the variance of a mean over questions of unequal numbers of
+        samples.
 
-    Deviation:
-        Simulated from the pilot rather than taken from a normal formula. A simulation whose questions show no variation
-        misses the bar: its interval of width 0 would otherwise make the smallest evaluations look the best.
+    Deviation: Simulated from the pilot rather than taken from a normal formula. A simulation whose questions show no
+        variation misses the bar: its interval of width 0 would otherwise make the smallest evaluations look the best.
     """
     z = critical_value(confidence)
     num_questions = require.whole("num_questions", num_questions, 2)
@@ -105,18 +97,10 @@ def required_num_questions(
 
     Doubles the number until `bootstrap_power` reaches `power`, then bisects, which takes power to grow with the number.
     Each number is simulated from its own seed, fixed at the start, so a search is reproducible; at 2,000 simulations
-    and a power of 0.9 its answer is good to some 5 percent.
-
-    Other arguments and errors are those of `bootstrap_power`.
-
-    Args:
-        effect: At or below `bar` no number reaches a usual `power`.
-        power: Probability to reach, in (0, 1).
-        max_num_questions: Largest number to consider, at least 2.
-        rng: Source of the seed; one draw is taken.
+    and a power of 0.9 its answer is good to some 5 percent. Arguments and errors are those of `bootstrap_power`.
 
     Returns:
-        The number of questions, at least 2, or None if even `max_num_questions` does not reach `power`.
+        At least 2; None if even `max_num_questions` does not reach `power`, as where `effect` is at or below `bar`.
     """
     require.number("power", power, above=0, below=1)
     max_num_questions = require.whole("max_num_questions", max_num_questions, 2)

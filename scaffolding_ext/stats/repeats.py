@@ -19,16 +19,9 @@ def pass_at_k(correct: npt.ArrayLike, k: int) -> Floats:
 
     Args:
         correct: Whether each attempt is right, shape [num_questions, num_attempts].
-        k: Number of attempts, from 1 to `num_attempts`; they are drawn without replacement.
+        k: From 1 to `num_attempts`; attempts are drawn without replacement.
 
-    Returns:
-        Shares, shape [num_questions].
-
-    Raises:
-        ValueError: `correct` has another shape, or `k` is out of range.
-
-    Reference:
-        Chen et al., "Evaluating Large Language Models Trained on Code", 2021, equation 1.
+    Reference: Chen et al., "Evaluating Large Language Models Trained on Code", 2021, equation 1.
     """
     right = _table("correct", correct)
     num_attempts = right.shape[1]
@@ -52,15 +45,8 @@ def majority_at_k(
             [num_questions, num_attempts].
         correct: Whether each attempt is right, of the same shape.
         k: Attempts that vote, from 1 to `num_attempts`.
-        rng: Source of the subsets.
-        num_subsets: Number of subsets of `k` attempts, the same for all questions. Where there are no more subsets,
-            all are taken, and the figure is exact.
-
-    Returns:
-        Shares, shape [num_questions].
-
-    Raises:
-        ValueError: Shapes differ, or `k` is out of range.
+        num_subsets: Subsets of `k` attempts, the same for all questions. Where there are no more, all are taken, and
+            the figure is exact.
     """
     right, given = _table("correct", correct), np.asarray(classes)
     if given.shape != right.shape:

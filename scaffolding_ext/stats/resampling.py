@@ -18,18 +18,18 @@ _GROUPING_GAIN = 40  # one multinomial count costs about as much as this many dr
 
 
 class Questions(NamedTuple):
-    """Distinct question ids, shape [num_questions], and each sample's position there, shape [num_samples]."""
+    """Distinct question ids, sorted, shape [num_questions], and each sample's position there, shape [num_samples]."""
 
     ids: npt.NDArray[np.generic]
     question_of: Integers
 
     def totals(self, values: Floats) -> Floats:
-        """Sum of the per-sample `values`, shape [num_samples], over each question, shape [num_questions]."""
+        """Sum of the samples' values over each question, shape [num_questions]."""
         return np.bincount(self.question_of, weights=values).astype(np.float64)
 
 
 def critical_value(confidence: float) -> float:
-    """Standard normal quantile of a two-sided interval of `confidence`; ValueError if that is outside (0, 1)."""
+    """Standard normal quantile of a two-sided interval."""
     require.number("confidence", confidence, above=0, below=1)
     return -NormalDist().inv_cdf((1 - confidence) / 2)
 
@@ -65,15 +65,8 @@ def checked_pair(name_a: str, a: npt.ArrayLike, name_b: str, b: npt.ArrayLike) -
 def group_by_question(questions: npt.ArrayLike | None, num_samples: int) -> Questions:
     """Group samples by question id; None makes each sample its own question.
 
-    Args:
-        questions: Question id of each sample, all integers or all strings, shape [num_samples].
-        num_samples: Samples to be grouped.
-
-    Returns:
-        The sorted distinct ids and each sample's position in them.
-
     Raises:
-        ValueError: If the shape is another, the ids are neither integers nor strings, or fewer than 2 are distinct.
+        ValueError: The shape is not [num_samples], the ids are neither integers nor strings, or fewer than 2 differ.
     """
     ids = np.arange(num_samples) if questions is None else np.asarray(questions)
     if ids.shape != (num_samples,):
@@ -99,9 +92,7 @@ def resampled_totals(rows: Floats, num_draws: int, num_resamples: int, rng: np.r
 
     Args:
         rows: One row a question, shape [num_questions, num_columns].
-        num_draws: Rows that one resample draws, at least 1.
-        num_resamples: Resamples, at least 1.
-        rng: Source of the draws.
+        num_draws: Rows that one resample draws.
 
     Returns:
         The totals, shape [num_resamples, num_columns].

@@ -24,13 +24,6 @@ class LossWatch:
     Args:
         promised: The share of requests that may lose, in (0, 1).
         alpha: Probability that a promise that is kept is ever called broken, in (0, 1).
-
-    Attributes:
-        num_audited: Requests that were audited.
-        num_lost: Those of them that lost.
-
-    Raises:
-        ConfigError: An argument is out of range.
     """
 
     def __init__(self, promised: float, alpha: float = 0.05) -> None:
@@ -63,12 +56,8 @@ def log_evidence(num_lost: npt.ArrayLike, num_audited: npt.ArrayLike, promised: 
     """Logarithm of the mixture likelihood ratio against "the loss is at most `promised`"; 0 without any request.
 
     Args:
-        num_lost: Requests that lost, any shape.
+        num_lost: Any shape.
         num_audited: Requests in all, of the same shape.
-        promised: The loss, in (0, 1).
-
-    Returns:
-        The evidence at each of them, of that shape.
     """
     from scipy.special import betaln  # takes long to import
     from scipy.stats import beta
