@@ -129,18 +129,19 @@ def fit_service(budgets: npt.ArrayLike, seconds: npt.ArrayLike) -> ServiceFit:
     middle = tokens.mean()
     around = float(np.sum((tokens - middle) ** 2))
     c = float((tokens - middle) @ times) / around
-    t0 = float(times.mean() - c * middle)
+    t0 = start = float(times.mean() - c * middle)
+    if start < 0:
+        c, t0 = float(tokens @ times) / float(tokens @ tokens), 0.0
     spread = float(np.sqrt(np.sum((times - t0 - c * tokens) ** 2) / (len(tokens) - 2)))
     wide = float(t.ppf(0.975, len(tokens) - 2)) * spread
     of_c, of_t0 = wide / np.sqrt(around), wide * np.sqrt(1 / len(tokens) + middle**2 / around)
     warnings = []
     if c - of_c <= 0:
         warnings.append("seconds do not clearly grow with the budget: c's interval reaches 0; measure larger budgets")
-    if t0 < 0:
+    if start < 0:
         warnings.append(
-            f"the line starts at {t0:.3g} s, so t0 was set to 0: seconds are no straight line in the budget"
+            f"the line starts at {start:.3g} s, so t0 was set to 0: seconds are no straight line in the budget"
         )
-        c, t0 = float(tokens @ times) / float(tokens @ tokens), 0.0
     return ServiceFit(
         Estimate(t0, max(t0 - of_t0, 0), t0 + of_t0), Estimate(c, c - of_c, c + of_c), spread, tuple(warnings)
     )

@@ -84,7 +84,8 @@ def solve_on_grid(
 ) -> GridPlan:
     """The best combination of measured budgets in an M/G/1 queue, or in another of which there is a formula.
 
-    Up to 4 million combinations are all compared; beyond, the best of coordinate searches from many starts is taken.
+    A budget that another one of its type beats is left out. Up to 4 million combinations of the others are all
+    compared; beyond, the best of coordinate searches from many starts is taken.
     """
     require.number("arrival_rate", arrival_rate, above=0)
     require.number("alpha", alpha, least=0)
@@ -101,10 +102,25 @@ def solve_on_grid(
     def worth(sums: Floats) -> Floats:
         return np.asarray(alpha * sums[0] - queue.mean_time(arrival_rate, Moments(*sums[1:])))
 
-    chosen, is_global = best_of_sums(terms, worth)
+    kept = [undominated(term) for term in terms]
+    places, is_global = best_of_sums([term[:, own] for term, own in zip(terms, kept, strict=True)], worth)
+    chosen = [int(own[place]) for own, place in zip(kept, places, strict=True)]
     total = sum((term[:, at] for term, at in zip(terms, chosen, strict=True)), np.zeros(len(terms[0])))
     budgets = tuple(each.budgets[at] for each, at in zip(types, chosen, strict=True))
     return GridPlan(budgets, float(worth(total)), is_global)
+
+
+def undominated(term: Floats) -> npt.NDArray[np.int64]:
+    """The options of a type that no other one beats in accuracy and in all costs; the first of those alike.
+
+    Args:
+        term: Accuracy and costs, shape [num_columns, num_options].
+    """
+    losses = np.vstack([-term[:1], term[1:]]).T
+    _, first = np.unique(losses, axis=0, return_index=True)
+    numbers = np.sort(first)
+    losses = losses[numbers]
+    return numbers[[not ((losses <= own).all(axis=1) & (losses < own).any(axis=1)).any() for own in losses]]
 
 
 def best_of_sums(terms: Sequence[Floats], worth: Callable[[Floats], Floats]) -> tuple[list[int], bool]:

@@ -247,14 +247,18 @@ class Trial:
         parts = [play(self.votes, each, self.recording.num_samples, self.full_right) for each in rules]
         return assembled(parts, self.groups % NUM_FOLDS)
 
-    def candidates(self, lists: Mapping[str, Sequence[Setting]]) -> tuple[list[Setting], Candidates]:
-        """The settings of some lists, with their sums by group."""
+    def _of_lists(self, lists: Mapping[str, Sequence[Setting]]) -> tuple[list[Setting], Candidates]:
         settings = [setting for own in lists.values() for setting in own]
-        places = iter(range(len(settings)))
-        played = [self.played[setting] for setting in settings]
-        return settings, Candidates(
-            [[next(places) for _ in own] for own in lists.values()],
-            [max(setting.plainness for setting in own) for own in lists.values()],
+        played = [[self.played[setting] for setting in own] for own in lists.values()]
+        return settings, self._candidates(played, [max(each.plainness for each in own) for own in lists.values()])
+
+    def _candidates(self, lists: Sequence[Sequence[Played]], plainness: Sequence[int]) -> Candidates:
+        """What was played in some lists, with its sums by group."""
+        played = [each for own in lists for each in own]
+        places = iter(range(len(played)))
+        return Candidates(
+            [[next(places) for _ in own] for own in lists],
+            plainness,
             np.stack([self._by_group(self.full.right - each.right) for each in played]),
             np.stack([self._by_group(each.costs[self.cost]) for each in played]),
             self._by_group(self.full.costs[self.cost]),
@@ -263,7 +267,7 @@ class Trial:
 
     def chosen(self, goal: Goal) -> Setting | None:
         """The choice on all questions; None where no setting is allowed."""
-        settings, found = self.candidates(self.lists)
+        settings, found = self._of_lists(self.lists)
         index = goal.chosen(found, np.ones(len(found.sizes)), self._rng(1))
         return None if index is None else settings[index]
 
@@ -279,7 +283,7 @@ class Trial:
         for own, choices in splits:
             parts = [self.full if index < 0 else self.played[settings[index]] for index in choices.tolist()]
             played.append(assembled(parts, own[self.groups]))
-        return _mean(played)
+        return _combined(played, lambda columns: np.mean(columns, axis=0))
 
     def lists_chosen(self, goal: Goal) -> dict[str, float]:
         """How often each list was chosen, as a share of the choices that `judged` judges."""
@@ -293,26 +297,17 @@ class Trial:
         self, goal: Goal, lists: Mapping[str, Sequence[Setting]]
     ) -> tuple[list[Setting], list[tuple[Ints, Ints]]]:
         """The settings, and of each split the fold of each group and the index that the groups outside a fold chose."""
-        settings, found = self.candidates(lists)
+        settings, found = self._of_lists(lists)
         return settings, list(zip(*cross_fitted(found, goal, self._rng(2)), strict=True))
 
     def limit(self, goal: Goal) -> Played:
         """The best policy on counts alone, fitted to the questions that it is played on: no rule on counts beats it."""
         policy = CountPolicy(self.votes, self.full_right)
         every = np.arange(len(self.recording.questions))
-        settings = [Setting(Whole(), self.recording.num_samples) for _ in _LIMIT_PRICES]
-        fitted = {
-            setting: self._of_sizes(policy.drawn(every, price))
-            for setting, price in zip(settings, _LIMIT_PRICES, strict=True)
-        }
-        self.played |= fitted
-        _, found = self.candidates(
-            {str(price): [setting] for price, setting in zip(_LIMIT_PRICES, settings, strict=True)}
-        )
+        fitted = [self._of_sizes(policy.drawn(every, price)) for price in _LIMIT_PRICES]
+        found = self._candidates([[each] for each in fitted], [0] * len(fitted))
         index = goal.chosen(found, np.ones(len(found.sizes)), self._rng(4))
-        for setting in settings:
-            del self.played[setting]
-        return self.full if index is None else fitted[settings[index]]
+        return self.full if index is None else fitted[index]
 
     def oracle(self) -> Played:
         """The fewest samples from which on the vote stands."""
@@ -406,31 +401,14 @@ class Trial:
 
 def assembled(parts: Sequence[Played], folds: Ints) -> Played:
     """Each question under the part of its fold."""
-
-    def picked(columns: Sequence[Floats]) -> Floats:
-        column: Floats = np.stack(columns)[folds, np.arange(len(folds))]
-        return column
-
-    return Played(
-        picked([each.right for each in parts]),
-        picked([each.lost for each in parts]),
-        {name: picked([each.costs[name] for each in parts]) for name in parts[0].costs},
-        picked([each.rounds for each in parts]),
-        picked([each.samples for each in parts]),
-        picked([each.tokens_squared for each in parts]),
-    )
+    return _combined(parts, lambda columns: np.stack(columns)[folds, np.arange(len(folds))])
 
 
-def _mean(played: Sequence[Played]) -> Played:
-    def mean(columns: Sequence[Floats]) -> Floats:
-        found: Floats = np.mean(columns, axis=0)
-        return found
-
-    return Played(
-        mean([each.right for each in played]),
-        mean([each.lost for each in played]),
-        {name: mean([each.costs[name] for each in played]) for name in played[0].costs},
-        mean([each.rounds for each in played]),
-        mean([each.samples for each in played]),
-        mean([each.tokens_squared for each in played]),
-    )
+def _combined(parts: Sequence[Played], combine: Callable[[Sequence[Floats]], Floats]) -> Played:
+    """What several plays come to together, column by column."""
+    columns = {
+        name: combine([getattr(each, name) for each in parts])
+        for name in ("right", "lost", "rounds", "samples", "tokens_squared")
+    }
+    costs = {name: combine([each.costs[name] for each in parts]) for name in parts[0].costs}
+    return Played(costs=costs, **columns)

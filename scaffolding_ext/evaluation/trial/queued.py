@@ -19,7 +19,7 @@ import numpy as np
 from scaffolding_ext import require
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
-from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType, best_of_sums
+from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType, best_of_sums, undominated
 from scaffolding_ext.controllers.budgets.queueing.model import Moments
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.tasks import check_served
@@ -204,7 +204,8 @@ class QueuedTrial:
         if family == SINGLE:
             best = int(np.argmax(worth(np.sum(terms, axis=0))))
             return np.full(len(terms), best)
-        kept = [_undominated(term, self._budgets if family == BUDGETS else None) for term in terms]
+        allowed = np.flatnonzero(self._budgets) if family == BUDGETS else np.arange(len(self.settings))
+        kept = [allowed[undominated(term[:, allowed])] for term in terms]
         places, _ = best_of_sums([term[:, own] for term, own in zip(terms, kept, strict=True)], worth)
         return np.array([own[place] for own, place in zip(kept, places, strict=True)])
 
@@ -415,14 +416,3 @@ def _spread(term: Floats) -> Floats:
 
 def _so_many(number: int) -> Callable[[Sequence[int]], bool]:
     return lambda ended: len(ended) >= number
-
-
-def _undominated(term: Floats, allowed: Bools | None) -> Ints:
-    """The settings that no other one beats in accuracy, work, squared work and path; the first of those alike."""
-    numbers = np.arange(term.shape[1]) if allowed is None else np.flatnonzero(allowed)
-    losses = np.vstack([-term[:1], term[1:]])[:, numbers].T
-    _, first = np.unique(losses, axis=0, return_index=True)
-    numbers, losses = numbers[np.sort(first)], losses[np.sort(first)]
-    kept = [not ((losses <= own).all(axis=1) & (losses < own).any(axis=1)).any() for own in losses]
-    found: Ints = numbers[kept]
-    return found

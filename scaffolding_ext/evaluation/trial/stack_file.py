@@ -48,11 +48,10 @@ def stack_of(
         base: Whose workers, prompt and sampling are kept; None asks a server on this machine for the recorded model.
     """
     controller = controller_of(setting, None if base is None else base.controller)
-    stack = stack_with(controller, str(setting), row, trial, trial.cost, promise=promise, base=base)
-    tuned = (
-        None if stack.tuned is None else stack.tuned.model_copy(update={"samples_drawn": trial.sizes_drawn(setting)})
+    drawn = trial.sizes_drawn(setting)
+    stack = stack_with(
+        controller, str(setting), row, trial, trial.cost, promise=promise, samples_drawn=drawn, base=base
     )
-    stack = stack.model_copy(update={"tuned": tuned})
     if setting.total_tokens is None:
         return stack
     evaluation = stack.evaluation.model_copy(update={"total_tokens": setting.total_tokens})
@@ -70,7 +69,7 @@ def typed_stack_of(typed: TypedPlan, row: TableRow, trial: Trial, *, base: Stack
     """
     controller = typed_controller_of(typed, None if base is None else base.controller)
     name = "; ".join(f"{task}: {setting}" for task, setting in typed.named().items())
-    stack = stack_with(controller, name, row, trial, "queue", promise=None, base=base)
+    stack = stack_with(controller, name, row, trial, "queue", base=base)
     places = typed.plan.demand.queue.places
     return stack.model_copy(update={"max_parallel_requests": 1}) if places == 1 else stack
 
@@ -104,7 +103,8 @@ def stack_with(
     trial: Trial,
     cost: str,
     *,
-    promise: Promise | None,
+    promise: Promise | None = None,
+    samples_drawn: list[int] | None = None,
     base: StackConfig | None,
 ) -> StackConfig:
     """A stack with a controller, and with what was found of it; arguments are those of `stack_of`."""
@@ -124,6 +124,7 @@ def stack_with(
         points=[round(value, 3) for value in row.points],
         promise=None if promise is None else str(promise),
         max_loss=None if promise is None else promise.max_loss,
+        samples_drawn=samples_drawn,
         date=datetime.date.today().isoformat(),
         version=__version__,
     )

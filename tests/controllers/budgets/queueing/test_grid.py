@@ -75,6 +75,21 @@ def test_more_combinations_than_can_be_compared(monkeypatch: pytest.MonkeyPatch)
     assert searched.objective <= exact.objective + 1e-12
 
 
+def test_budgets_that_others_beat_are_left_out_before_combinations_are_counted() -> None:
+    """A plan that is made anew while requests wait must not compare millions of combinations that cannot be best."""
+    good, num = ((0.2, 0.6, 0.8), (1.0, 2.0, 3.0)), 20  # three budgets, and worse ones that take longer
+    accuracies = good[0] + tuple(0.1 / place for place in range(1, num - 2))
+    seconds = good[1] + tuple(3.0 + place for place in range(1, num - 2))
+    types = [MeasuredType(f"{n}", 1 / 6, tuple(range(num)), accuracies, seconds) for n in range(6)]
+    plan = solve_on_grid(types, 0.1, 30)
+    assert plan.is_global
+    few = [MeasuredType(f"{n}", 1 / 6, (0, 1, 2), *good) for n in range(6)]
+    assert (plan.budgets, plan.objective) == (
+        solve_on_grid(few, 0.1, 30).budgets,
+        solve_on_grid(few, 0.1, 30).objective,
+    )
+
+
 def test_coordinates_take_any_objective_and_look_once_at_a_place() -> None:
     asked: list[tuple[int, ...]] = []
 
