@@ -12,6 +12,7 @@ from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.recordings.logged import LoggedChain, LoggedLook, LoggedQuestion, LoggedSample
 from scaffolding_ext.evaluation.run.records import Record, each_record
 from scaffolding_ext.evaluation.run.run_folder import CONFIG
+from scaffolding_ext.protocol.notes import Purpose
 from scaffolding_ext.stack.config import EvaluationConfig, StackConfig
 from scaffolding_ext.stack.load import load_config
 
@@ -87,10 +88,8 @@ def _samples(record: Record, path: Path) -> list[LoggedSample]:
             )
             for each in kept
         ]
-    decoded = record.ledger["total"]["decoded"]
     chain = _chain(record, path)
-    if chain is not None:
-        decoded = _whole_chain(record, chain)
+    decoded = _decoded(record) if chain is None else _whole_chain(record, chain)
     return [
         LoggedSample(
             record.answer,
@@ -127,7 +126,7 @@ def _search(record: Record) -> tuple[list[LoggedSample], list[int]] | None:
             rounds.append((num_ended, spent))
         elif event["event"] == "width":
             widths.append(rounds[-1])
-    decoded = record.ledger["total"]["decoded"]
+    decoded = _decoded(record)
     closing = [(0, 0), *widths, rounds[-1]] if widths else rounds
     closing[-1] = len(ends), spent
     samples, sizes = [], []
@@ -167,6 +166,13 @@ def _chain(record: Record, path: Path) -> LoggedChain | None:
         start["num_probe_suffix"],
         start["num_close_suffix"],
     )
+
+
+def _decoded(record: Record) -> int:
+    """Tokens that were decoded for the answer; those of an audit came behind it."""
+    audit = record.ledger["by_purpose"].get(str(Purpose.AUDIT), {"decoded": 0})
+    decoded: int = record.ledger["total"]["decoded"] - audit["decoded"]
+    return decoded
 
 
 def _whole_chain(record: Record, chain: LoggedChain) -> int:

@@ -26,7 +26,7 @@ from scaffolding_ext.evaluation.trial.plays import TableRow, Trial
 from scaffolding_ext.evaluation.trial.promise import Promise
 from scaffolding_ext.evaluation.trial.queued import TypedPlan
 from scaffolding_ext.evaluation.trial.space import ASKED, Setting
-from scaffolding_ext.registry import controllers, search_selectors, search_stops
+from scaffolding_ext.registry import controllers, search_selectors, search_stops, vote_weights
 from scaffolding_ext.stack.build import build_controller
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig, TunedConfig
 
@@ -158,7 +158,7 @@ def setting_of(config: StackConfig, recording: Recording) -> Setting:
         return _setting_of_search(controller)
     if not isinstance(controller, MajorityVoteController):
         return Setting(_ending_of(config.controller.model_dump()), 1)
-    weight = None if isinstance(controller.weight, UniformWeight) else config.controller.args.get("weight")
+    weight = None if isinstance(controller.weight, UniformWeight) else vote_weights.name_of(type(controller.weight))
     ending, rule = _ending_of(config.controller.args["generation_controller"]), controller.allocation
     if ending == Whole() and (weight == ASKED or (rule is not None and "probabilities" in rule.looks_at)):
         ending = Whole(is_asked=True)

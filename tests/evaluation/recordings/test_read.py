@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import sys
@@ -16,6 +17,10 @@ import pytest
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.recordings.read import read_recording
 from scaffolding_ext.evaluation.recordings.recording import NO_TARGET, Recording
+from scaffolding_ext.evaluation.run.records import record_writer
+from scaffolding_ext.evaluation.run.rows import Example
+from scaffolding_ext.evaluation.run.runner import EvaluationJob, failed_record
+from scaffolding_ext.protocol.notes import TokenCounts
 
 Row = Mapping[str, Any]
 
@@ -309,3 +314,20 @@ def test_tokens_of_a_model_that_grades_are_not_the_samples(tmp_path: Path, monke
     path = tmp_path / "log.eval"
     path.write_text("an archive")
     assert read_recording([path]).questions[0].tokens.tolist() == [70]
+
+
+def test_tokens_of_an_audit_are_not_the_samples(tmp_path: Path) -> None:
+    counts = {"chain": (70, 9, 0), "audit": (900, 9, 0)}
+    by_purpose = {name: TokenCounts(*each)._asdict() for name, each in counts.items()}
+    job = EvaluationJob(Example("a", "2 + 2?", "4"), 0)
+    record = dataclasses.replace(
+        failed_record(job, ValueError()),
+        error=None,
+        answer="4",
+        correct=True,
+        ledger={"total": TokenCounts(970, 18, 0)._asdict(), "by_purpose": by_purpose, "num_unmetered_tasks": 0},
+    )
+    (tmp_path / "run").mkdir()
+    with record_writer(tmp_path / "run" / "samples.jsonl") as write:
+        write(record)
+    assert read_recording([tmp_path / "run"]).questions[0].tokens.tolist() == [70]

@@ -226,6 +226,20 @@ def test_the_first_to_finish_are_tried_and_their_stack_file_gives_the_setting_ba
     assert (again.num_first, again.num_samples, again.rule) == (settings[-1].num_first, settings[-1].num_samples, None)
 
 
+@pytest.mark.parametrize("weight", ["shortness", {"type": "shortness"}])
+def test_a_weight_of_a_stack_is_played_by_its_name(weight: str | dict[str, str], trial: Trial) -> None:
+    native = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.7}}}
+    vote = {"default_sample_num": 4, "allocation": None, "weight": weight, "generation_controller": native}
+    stack = StackConfig.model_validate(
+        {
+            "controller": {"type": "MajorityVoteController", "args": vote},
+            "workers": {"generation": {"type": "HuggingFaceWorker", "args": {"model": "tinylm/target"}}},
+        }
+    )
+    played = trial.play(setting_of(stack, trial.recording))
+    assert played.right.tolist() == trial.play(Setting(Whole(), 4, weight="shortness")).right.tolist()
+
+
 def test_short_first_samples_are_tried_where_lengths_tell() -> None:
     """Where short samples are right, one of them is enough; where no lengths are known nothing is tried."""
     own = recording(200, ability=0.7)
