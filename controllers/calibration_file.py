@@ -57,7 +57,6 @@ class CalibrationFile(BaseModel):
             raise ConfigError(f"cannot read {name}: {error.strerror}; {how}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file."""
         write_text(path, plain_yaml.dump(self.model_dump(mode="json"), short_lists_inline=True))
 
     def check_model(self, model: str | None, stacklevel: int = 3) -> None:

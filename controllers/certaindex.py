@@ -112,7 +112,6 @@ def measure_value(
     rewards: Sequence[float] | None = None,
     min_answers: int = MIN_ANSWERS,
 ) -> float:
-    """The value of a measure."""
     if measure == "entropy":
         return entropy_certaindex(classes, min_answers)
     require.one_of("measure", measure, MEASURES)

@@ -32,7 +32,6 @@ class Parameter(NamedTuple):
     namespace: dict[str, Any]
 
     def describe(self) -> str:
-        """The type, for an error."""
         return self.annotation if isinstance(self.annotation, str) else inspect.formatannotation(self.annotation)
 
 

@@ -226,7 +226,6 @@ class ChunkText:
         self._pending_text = ""  # the worker's text of those
 
     def add(self, text: str, token_ids: list[int] | None, stop: str | list[str] | None) -> bool:
-        """Add a chunk."""
         searched = len(self.text)
         if token_ids is None or not is_text_of(token_ids, text):
             self.text += self._pending_text + text

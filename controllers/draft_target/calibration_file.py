@@ -38,7 +38,6 @@ class DraftTargetSetting(_Frozen):
     score: str
 
     def of_models(self, draft_model: str | None, target_model: str | None) -> DraftTargetSetting:
-        """The setting with these models."""
         return self.model_copy(update={"draft_model": draft_model, "target_model": target_model})
 
 
@@ -98,7 +97,6 @@ class ConformalCalibration(CalibrationFile):
         return TurnPools(zip(keys, (ScorePool(turn.scores) for turn in level.turns), strict=True))
 
     def level(self, alpha: float) -> LevelScores:
-        """The chains of a level."""
         for level in self.levels:
             if level.alpha == alpha:
                 return level

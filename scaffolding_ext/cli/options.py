@@ -30,7 +30,6 @@ class Command(click.Command):
     """Refuses an option that is given twice if it may be given once: the first value would be lost silently."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click's own."""
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for option, times in Counter(order).items():
             if times > 1 and isinstance(option, click.Option) and not option.multiple:
@@ -50,7 +49,6 @@ class Finite(click.FloatRange):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number: give one.", param, ctx)
@@ -64,7 +62,6 @@ class OutputPath(click.Path):
         super().__init__(file_okay=not is_folder, dir_okay=is_folder, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path."""
         if not str(value):
             self.fail("the name is empty: give a name, or '.' for the present folder.", param, ctx)
         path = Path(os.fsdecode(super().convert(value, param, ctx)))

@@ -50,7 +50,6 @@ class ForQueue(NamedTuple):
 
     @property
     def queue(self) -> Queue:
-        """The server."""
         from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 
         return Queue() if self.batch is None else Queue(self.batch, self.slowdown)

@@ -29,11 +29,9 @@ class Examination(NamedTuple):
 
     @property
     def is_fine(self) -> bool:
-        """Whether nothing is wrong."""
         return not any(finding.is_wrong for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, JSON-serialisable."""
         prompting = self.examined.prompting
         return {
             "fine": self.is_fine,
@@ -58,7 +56,6 @@ class Examination(NamedTuple):
         }
 
     def lines(self) -> Iterator[str]:
-        """All of it, for people."""
         examined = self.examined
         yield _row("controller", type(examined.controller).__name__)
         for tag, worker in examined.config.workers.items():

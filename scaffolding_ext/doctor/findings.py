@@ -76,7 +76,6 @@ class Examined(NamedTuple):
 
     @property
     def chains(self) -> list[ServedTask]:
-        """All calls that wrote chains."""
         return [call for exchange in self.exchanges for call in exchange.chains]
 
 
@@ -87,7 +86,6 @@ def findings(examined: Examined) -> list[Finding]:
 
 
 def failed(examined: Examined) -> Iterator[Finding]:
-    """A request failed."""
     for exchange in examined.exchanges:
         if exchange.error is not None:
             yield Finding("failed", f"the question {exchange.question!r} failed: {exchange.error}", "see the message")
@@ -306,7 +304,6 @@ def unanswered_probe(examined: Examined) -> Iterator[Finding]:
 
 
 def out_of_reach(examined: Examined) -> Iterator[Finding]:
-    """A rule of confidence never fires."""
     seen = [confidence for exchange in examined.exchanges for confidence in exchange.confidences]
     rules = [rule for rule in _rules_in(examined.controller, set()) if isinstance(rule, AnswerConfidence)]
     if not seen or not rules:

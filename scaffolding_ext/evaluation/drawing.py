@@ -105,7 +105,6 @@ def points(axes: Any, xs: Sequence[float], ys: Sequence[Estimate], name: str | N
 
 
 def ring(axes: Any, x: float, y: float) -> None:
-    """Mark the default."""
     axes.plot(x, y, "o", ms=13, mfc="none", mec="black", mew=1.2, label=RING, zorder=5)
 
 

@@ -9,7 +9,6 @@ from scaffolding_ext.documents import json_text
 
 
 def render_page(template: str, **values: Any) -> str:
-    """The text of a page."""
     from jinja2 import Environment, PackageLoader
 
     environment = Environment(

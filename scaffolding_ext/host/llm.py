@@ -103,7 +103,6 @@ class ScaffoldingLlm:
 
     @property
     def seed(self) -> int | None:
-        """Seed of the run."""
         return self._seeds.seed
 
     def generate_async(

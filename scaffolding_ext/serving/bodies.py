@@ -111,7 +111,6 @@ class Message(BaseModel):
 
     @property
     def text(self) -> str:
-        """What it says."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
@@ -169,7 +168,6 @@ class Body(BaseModel):
 
     @property
     def stops(self) -> list[str]:
-        """The stop strings."""
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
 
     @property

@@ -108,7 +108,6 @@ class Job:
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and decoded tokens so far."""
         return int(self.usage()["total_tokens"])
 
     def head(self, kind: str) -> dict[str, Any]:

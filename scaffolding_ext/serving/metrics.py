@@ -88,7 +88,6 @@ class Metrics:
         return found
 
     def page(self) -> bytes:
-        """All metrics as text."""
         for model, number in self._num_programs().items():
             self._running.labels(model).set(number)
         return generate_latest(self._registry)

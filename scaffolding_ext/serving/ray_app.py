@@ -175,7 +175,6 @@ class _Both:
         self._names: tuple[str, ...] = own._labelnames
 
     def labels(self, *values: str) -> _BothOf:
-        """The series of these labels."""
         return _BothOf(
             getattr(self._own.labels(*values), self._add),
             getattr(self._other, self._add),
@@ -188,7 +187,6 @@ class _BothOf:
         self._own, self._other, self._tags = own, other, tags
 
     def inc(self, amount: float = 1) -> None:
-        """Count."""
         self._own(amount)
         if amount > 0:  # Ray accepts only such amounts
             self._other(amount, tags=self._tags)

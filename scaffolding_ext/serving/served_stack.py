@@ -132,7 +132,6 @@ class ServedStack:
 
     @property
     def prompting(self) -> TextPrompting | None:
-        """How its prompts are made."""
         prompting: TextPrompting | None = attributes_of(self.variants.own).prompting
         return prompting
 
@@ -479,5 +478,4 @@ def name_of(source: str) -> str:
 
 
 def new_id(prefix: str) -> str:
-    """An identity of an answer."""
     return f"{prefix}-{secrets.token_hex(12)}"

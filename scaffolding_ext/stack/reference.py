@@ -39,7 +39,6 @@ _ARGUMENT = re.compile(r"^    \*{0,2}(\w+): (.*(?:\n     +.*)*)", re.MULTILINE)
 
 
 def reference() -> str:
-    """The page, in Markdown."""
     packaged = ", ".join(f"`configs:{name}`" for name in packaged_stacks())
     parts = [_HEAD.format(packaged=packaged), "## Keys\n", _listed(_keys(StackConfig))]
     parts += [

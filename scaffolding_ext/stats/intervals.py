@@ -25,15 +25,11 @@ _MOST_RESAMPLED = 10_000  # questions
 
 
 class Interval(NamedTuple):
-    """A closed interval."""
-
     low: float
     high: float
 
 
 class Estimate(NamedTuple):
-    """A point estimate with its interval."""
-
     value: float
     low: float
     high: float

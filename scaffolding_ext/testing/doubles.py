@@ -174,7 +174,6 @@ class Gate:
         self._held: list[asyncio.Future[None]] = []
 
     async def __call__(self, task: Task) -> None:
-        """Hold the task."""
         future = asyncio.get_running_loop().create_future()
         self._held.append(future)
         self._arrived.release()

@@ -361,7 +361,6 @@ class Connection(OwnLoop):
             self._circuit.succeeded()
 
     async def finish(self) -> None:
-        """Close the client."""
         await self._client.close()
 
 

@@ -98,7 +98,6 @@ class RequestProgress(NamedTuple):
     latency_s: float
 
     def fill(self, task: GenerationTask) -> None:
-        """Write it into the task."""
         task.output_str = self.text
         task.output_tokens = list(self.token_ids)
         task.finish_reason = self.finish_reason

@@ -58,7 +58,6 @@ class Demand:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the types."""
         return tuple(each.name for each in self.types)
 
     @property
@@ -68,12 +67,10 @@ class Demand:
 
     @property
     def fitted(self) -> list[TaskType]:
-        """The types, where they are fitted."""
         return [each for each in self.types if isinstance(each, TaskType)]
 
     @property
     def measured(self) -> list[MeasuredType]:
-        """The types, where they are measured."""
         return [each for each in self.types if isinstance(each, MeasuredType)]
 
     def changed(self, arrival_rate: float, shares: Mapping[str, float]) -> Demand:
@@ -86,7 +83,6 @@ class Demand:
         return replace(self, types=tuple(types), arrival_rate=arrival_rate)
 
     def forecast(self, budgets: npt.ArrayLike) -> Forecast:
-        """The results of budgets."""
         tokens, shares = np.asarray(budgets, dtype=np.float64), shares_of(self.types)
         found = [each.given(tokens[..., k]) for k, each in enumerate(self.types)]
         accuracy, first, second, path = (np.stack(column, axis=-1) @ shares for column in zip(*found, strict=True))

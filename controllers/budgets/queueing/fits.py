@@ -43,7 +43,6 @@ class AccuracyFit:
     warnings: tuple[str, ...]
 
     def at(self, budgets: npt.ArrayLike) -> Floats:
-        """The curve's accuracy at budgets."""
         return _curve(np.asarray(budgets, dtype=np.float64), self.A.value, self.b.value, self.D.value)
 
 

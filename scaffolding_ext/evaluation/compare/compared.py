@@ -42,7 +42,6 @@ class Compared(NamedTuple):
         return list(dict.fromkeys(warning for one in self.comparisons for warning in one.warnings))
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that JSON can hold."""
         return {
             "runs": {run.name: run.summary.to_json() for run in self.runs},
             "comparisons": plain(self.comparisons),

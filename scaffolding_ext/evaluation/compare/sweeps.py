@@ -112,7 +112,6 @@ class Sweep(NamedTuple):
     saving: Saving
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that JSON can hold."""
         return plain(self) | {"runs": [plain(run.point) | {"knobs": run.values} for run in self.runs]}  # type: ignore[no-any-return]
 
 

@@ -91,7 +91,6 @@ class SecondsPerToken(NamedTuple):
     unit: str = "s"
 
     def of(self, chain: ComparedChain) -> float:
-        """The cost of a chain."""
         return (
             self.draft * chain.num_draft
             + self.target * chain.num_target
@@ -132,12 +131,10 @@ class Arm:
 
     @property
     def chains(self) -> list[ComparedChain]:
-        """All chains."""
         return [chain for each in self.by_question for chain in each]
 
     @property
     def num_chains(self) -> int:
-        """Chains of a question."""
         return len(self.by_question[0])
 
     def right(self, num_chains: int, weighed: str | None = None) -> Floats:

@@ -40,7 +40,6 @@ def _is_of(gate: str, forecast: ArmForecast) -> bool:
 
 
 def text_of(found: PreflightFindings) -> str:
-    """The page."""
     price = found.price
     num_questions = len(found.arms[0].by_question)
     lines = [f"Pre-flight on {num_questions} questions; intervals are 95 %, from resampling questions.", ""]
@@ -98,7 +97,6 @@ def text_of(found: PreflightFindings) -> str:
 
 
 def document_of(found: PreflightFindings) -> dict[str, Any]:
-    """The findings as plain data."""
     return {
         "num_questions": len(found.arms[0].by_question),
         "price": found.price._asdict(),

@@ -99,7 +99,6 @@ class RecordedQuestion:
 
     @property
     def num_samples(self) -> int:
-        """Samples of the question."""
         return len(self.classes)
 
     def taking(self, samples: Sequence[int] | Ints) -> RecordedQuestion:
@@ -143,7 +142,6 @@ class Recording:
 
     @property
     def num_samples(self) -> int:
-        """Samples of each question."""
         return self.questions[0].num_samples
 
     @property

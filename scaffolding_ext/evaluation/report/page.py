@@ -29,7 +29,6 @@ _NUM_BINS = 40
 
 
 def color_of(number: int) -> str:
-    """The colour of a run."""
     return COLORS[number % len(COLORS)]
 
 
@@ -154,7 +153,6 @@ def write_report(path: str | os.PathLike[str], compared: Compared, samples: Sequ
 
 
 def rendered(compared: Compared, samples: Sequence[PairedSample]) -> str:
-    """The page's text."""
     runs = compared.runs
     reasons = [tables.exit_shares(run) for run in runs]
     return render_page(

@@ -285,7 +285,6 @@ def shown_figure(figure: SectionFigure) -> str:
 
 
 def shown_jobs(jobs: Mapping[str, Any]) -> str:
-    """Figures of jobs on a line."""
     rate = "" if jobs["an_hour"] is None else f", {amount(jobs['an_hour'])} an hour"
     each = (f"{what} a job {_counts(jobs[what])}" for what in ("tokens", "seconds"))
     return f"{jobs['num']}{rate}; {'; '.join(each)}"
@@ -315,7 +314,6 @@ def pairs_table(comparisons: Sequence[Comparison]) -> Table:
 
 
 def shown_mcnemar(found: McNemar) -> str:
-    """McNemar's test in words."""
     return (
         f"only the first is right on {found.only_a:,} questions, only the other on {found.only_b:,}: "
         f"p = {found.p_value:.3g} (McNemar)"
@@ -348,7 +346,6 @@ def sweep_table(sweep: Sweep) -> Table:
 
 
 def shown_knobs(knobs: dict[str, Any]) -> str:
-    """Knobs on a line."""
     return ", ".join(f"{name}={value}" for name, value in knobs.items())
 
 
@@ -376,18 +373,15 @@ def shown_keys(keys: Sequence[Key]) -> str:
 
 
 def shown_points(difference: Estimate) -> str:
-    """A difference of accuracies in points."""
     value, low, high = (100 * number for number in difference)
     return f"{value:+.1f}{between(low, high, '+.1f')}"
 
 
 def shown_ratio(ratio: Estimate | None) -> str:
-    """A ratio with its interval."""
     return "-" if ratio is None else f"{ratio.value:.3f}{between(ratio.low, ratio.high, '.3f')}"
 
 
 def shown_estimate(estimate: Estimate) -> str:
-    """An estimate with its interval."""
     return f"{estimate.value:.1f}{between(estimate.low, estimate.high)}"
 
 

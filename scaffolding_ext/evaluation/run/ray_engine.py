@@ -39,11 +39,9 @@ class StackActor:
         return self._engine.max_parallel_requests
 
     async def run(self, job: EvaluationJob) -> Record:
-        """Run a job."""
         return await self._engine.run(job)
 
     async def close(self) -> None:
-        """Shut the stack down."""
         await asyncio.to_thread(self._stack.close)
 
 

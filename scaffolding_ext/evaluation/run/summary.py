@@ -147,7 +147,6 @@ class Audits(NamedTuple):
 
     @property
     def is_broken(self) -> bool:
-        """Whether the promise is refuted."""
         return self.promised is not None and self.lost_at_least > self.promised
 
     def __str__(self) -> str:

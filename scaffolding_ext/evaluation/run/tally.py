@@ -68,7 +68,6 @@ class Mark(NamedTuple):
 
 
 def mark_of(hash_of_prompt: str, target: str) -> Mark:
-    """The mark of a question."""
     digest = hashlib.blake2b(target.encode(), digest_size=8).digest()
     return Mark(int(hash_of_prompt, 16), int.from_bytes(digest, "big"))
 
@@ -127,7 +126,6 @@ class Tally:
         self._rows = bytearray()
 
     def add(self, record: Record) -> None:
-        """Count a record."""
         number = self.questions.get(record.id)
         if number is None:
             number = self.questions[record.id] = len(self.questions)

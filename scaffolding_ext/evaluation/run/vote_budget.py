@@ -71,7 +71,6 @@ class VoteBudget:
         self._drawn: dict[str, dict[int, Record]] = {question.id: {} for question in questions}
 
     def add(self, record: Record) -> None:
-        """Take a sample in."""
         self._drawn[record.id][record.epoch] = dataclasses.replace(record, trace=[])
 
     def rounds(self) -> Iterator[Iterator[EvaluationJob]]:

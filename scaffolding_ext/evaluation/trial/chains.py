@@ -102,7 +102,6 @@ class Whole:
         return "asked at the end" if self.is_asked else ""
 
     def end(self, chain: _LookedAt) -> ChainEnd:
-        """How a chain ends."""
         asked = [look.answer for look in chain.looks[-1:]] if self.is_asked else []
         return ChainEnd(None, chain.answer_class, asked)
 
@@ -124,7 +123,6 @@ class Cut:
         return f"cut at {self.num_tokens:,} tokens"
 
     def end(self, chain: _LookedAt) -> ChainEnd:
-        """How a chain ends."""
         before = [look for look in chain.looks if look.probe.prefix.num_tokens <= self.num_tokens]
         if chain.length <= self.num_tokens or not before:
             return ChainEnd(None, chain.answer_class, [])
@@ -146,13 +144,11 @@ class Stopped:
 
     @cached_property
     def built(self) -> StoppingRule:
-        """The rule as an object."""
         rule: StoppingRule = stopping_rules.obtain(self.rule)
         return rule
 
     @cached_property
     def looking(self) -> ProbeSchedule:
-        """The schedule as an object."""
         schedule: ProbeSchedule = probe_schedules.obtain(self.schedule)
         return schedule
 

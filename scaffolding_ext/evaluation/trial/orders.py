@@ -70,12 +70,10 @@ class OrderedVotes:
 
     @property
     def num_questions(self) -> int:
-        """Questions."""
         return int(self.orders.shape[1])
 
     @property
     def num_samples(self) -> int:
-        """Samples of each question."""
         return int(self.orders.shape[2])
 
     def ordered(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:

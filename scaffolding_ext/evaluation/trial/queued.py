@@ -294,7 +294,6 @@ class QueuedTrial:
         return QueuedRow(name, accuracy, formula, mean, p90, load, objective)
 
     def all_samples(self) -> QueuedRow:
-        """The vote of all samples."""
         setting = self.settings.index(self.trial.lists[PLAIN_VOTES][0])
         return self._row("all samples", np.full(len(self.of_question), setting))
 
