@@ -320,8 +320,10 @@ def tune(
         goal = MostAccurate(-budget if budget < 0 else budget / float(trial.full.costs[trial.cost].sum()))
     promise = None if confidence is None else promised(trial, max_loss / 100, confidence)
     if promise is None:
-        setting = trial.chosen(goal) or trial.all_samples
-        judged = trial.judged(goal)
+        allowed = trial.chosen(goal)
+        if allowed is None:
+            raise click.UsageError(f"--budget pays for no setting; the cheapest takes {trial.least_cost():.1%}", ctx)
+        setting, judged = allowed, trial.judged(goal)
     else:
         setting = promise.setting or trial.all_samples
         judged = trial.played[setting]

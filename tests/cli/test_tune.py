@@ -264,6 +264,7 @@ def test_samples_are_counted_where_there_are_no_tokens(tmp_path: Path) -> None:
     [
         (["--budget", "much"], "'much' is no budget"),
         (["--budget", "25%", "--confidence", "0.9"], "--confidence needs"),
+        (["--budget", "0.1%"], "--budget pays for no setting; the cheapest takes"),
         (["--cost", "seconds"], "the recording has no seconds"),
         (["--cost", "dollars"], "give --price"),
         (["--price", "1,2"], "is no list of three numbers"),

@@ -82,7 +82,7 @@ def vote_program(rule: AllocationRule, classes: Sequence[int], lengths: Sequence
         while num_more:
             drawn = range(num_started, num_started + num_more)
             num_needed = rule.num_to_wait_for
-            is_enough = None if num_needed is None else _is_so_many(num_needed)
+            is_enough = None if num_needed is None else so_many(num_needed)
             steps = vote_steps([classes[index] for index in voted], max_samples)
             end = yield RequestRound(tuple(lengths[index] for index in drawn), steps, is_enough)
             voted += [drawn[index] for index in sorted(end.ended)]
@@ -147,7 +147,8 @@ def vote_steps(classes: Sequence[int], max_samples: int) -> StepCounts:
     return StepCounts("vote", len(classes), max_samples - len(classes), entropy_certaindex(classes))
 
 
-def _is_so_many(number: int) -> Callable[[Sequence[int]], bool]:
+def so_many(number: int) -> Callable[[Sequence[int]], bool]:
+    """A round is over when so many of its requests have ended."""
     return lambda ended: len(ended) >= number
 
 

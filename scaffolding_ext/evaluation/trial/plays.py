@@ -271,6 +271,11 @@ class Trial:
         index = goal.chosen(found, np.ones(len(found.sizes)), self._rng(1))
         return None if index is None else settings[index]
 
+    def least_cost(self) -> float:
+        """The cost of the cheapest setting, as a share of that of all samples."""
+        costs = [self.played[setting].costs[self.cost].sum() for own in self.lists.values() for setting in own]
+        return float(min(costs) / self.full.costs[self.cost].sum())
+
     def judged(self, goal: Goal, lists: Mapping[str, Sequence[Setting]] | None = None) -> Played:
         """What the choice comes to on questions that did not choose: by cross-fitting over groups.
 

@@ -26,7 +26,7 @@ from scaffolding_ext.controllers.budgets.queueing.tasks import check_served
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.recordings.recording import Recording
 from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
-from scaffolding_ext.evaluation.traffic.programs import Program, RequestRound, fixed_program
+from scaffolding_ext.evaluation.traffic.programs import Program, RequestRound, fixed_program, so_many
 from scaffolding_ext.evaluation.traffic.simulator import serve_programs
 from scaffolding_ext.evaluation.trial.chains import Cut, Whole
 from scaffolding_ext.evaluation.trial.choice import NUM_FOLDS
@@ -334,7 +334,7 @@ class QueuedTrial:
             found: list[list[RequestRound]] = [[] for _ in seconds]
             drawn = np.zeros(len(seconds), dtype=np.int64)
             if setting.num_first is not None:
-                is_enough = _so_many(setting.num_first)
+                is_enough = so_many(setting.num_first)
                 found = [[RequestRound(tuple(row[:number].tolist()), is_enough=is_enough)] for row in seconds]
                 right = in_order_of_ends(votes, number).right[:, setting.num_first]
             else:
@@ -411,7 +411,3 @@ def _spread(term: Floats) -> Floats:
     """Standard deviation of the work, from its moments."""
     spread: Floats = np.sqrt(np.maximum(term[2] - term[1] ** 2, 0.0))
     return spread
-
-
-def _so_many(number: int) -> Callable[[Sequence[int]], bool]:
-    return lambda ended: len(ended) >= number
