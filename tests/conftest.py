@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.evaluation.run.records import Record, prompt_hash, record_writer
@@ -26,6 +27,10 @@ from scaffolding_ext.protocol.notes import Purpose
 from scaffolding_ext.request.ledger import Ledger
 from scaffolding_ext.request.program import current_program, leave_program
 from scaffolding_ext.testing import ScriptedWorker
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)
