@@ -287,7 +287,7 @@ class Session:
             calibrations,
             price=price,
             promised_loss=None if tuned is None else tuned.max_loss,
-            tuned_sizes=None if tuned is None else tuned.samples_drawn,
+            tuned_sizes=None if tuned is None or self.config.deadline is not None else tuned.samples_drawn,
         )
         document = self.document() | {
             "state": "finished" if stopped_by is None else "interrupted",

@@ -341,7 +341,8 @@ def summary_of(
         calibration_cost: What `session.calibration_cost` says of the run's controller.
         price: What a million tokens cost that were `decoded`, `prefilled`, `reused`; None for no costs.
         promised_loss: The share of requests that the stack's tuning promised to lose at most.
-        tuned_sizes: How many questions drew 0, 1, 2 and more samples when the stack was tuned; None tests no drift.
+        tuned_sizes: How many questions drew 0, 1, 2 and more samples when the stack was tuned; None tests no drift, as
+            where a deadline may end votes.
     """
     num_samples, num_finished = tally.num_samples, tally.num_samples - tally.num_failed
     columns = tally.columns()
