@@ -573,6 +573,7 @@ def plot(figures: Figures, path: Path) -> None:
             for row, label in {
                 full: "vote of all",
                 SEQUENTIAL: SEQUENTIAL,
+                DOUBLING: "doubling (its_hub)",
                 DEFAULT: "ours, default",
                 TUNED: "ours, tuned",
                 "oracle (limit)": "oracle",
