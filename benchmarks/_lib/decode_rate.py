@@ -71,13 +71,7 @@ def _wait_for(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def decode_rate(
-    model: Any,
-    batch: int,
-    num_tokens: int,
-    threads: int,
-    prompt_len: int,
-) -> float:
+def decode_rate(model: Any, batch: int, num_tokens: int, threads: int, prompt_len: int) -> float:
     """Tokens a second while `batch` requests decode together, prompts not counted."""
     from tokenizers import Tokenizer, models
 

@@ -161,10 +161,7 @@ class RememberingWorker(HuggingFaceWorker):
             return last
         return self._known.get((key, max_tokens))
 
-    task_handlers: ClassVar[dict[type[Any], Any]] = {
-        **HuggingFaceWorker.task_handlers,
-        BranchTask: _remembered_branch,
-    }
+    task_handlers: ClassVar[dict[type[Any], Any]] = {**HuggingFaceWorker.task_handlers, BranchTask: _remembered_branch}
 
 
 def is_on_right_way(problem: Problem, branch: Branch) -> bool:

@@ -185,12 +185,7 @@ def main(report: Report, num_samples: int) -> None:
         report.figure(f"{name}: KiB that one more sample takes", kib)
     own = grown["eval"] - grown["requests alone"]
     report.bar("KiB of one more sample in eval, beside data set and request", own, "<=", 0.2)
-    report.bar(
-        "seconds until --resume starts, from records",
-        most["resume, records"]["seconds"],
-        "<=",
-        10,
-    )
+    report.bar("seconds until --resume starts, from records", most["resume, records"]["seconds"], "<=", 10)
     report.bar("seconds until --resume starts, from columns", most["resume, columns"]["seconds"], "<=", 10)
     report.bar("seconds to compare two runs, from columns", most["compare, columns"]["seconds"], "<=", 30)
 

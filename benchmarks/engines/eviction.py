@@ -46,11 +46,7 @@ class Order(NamedTuple):
     says: bool
 
 
-ORDERS = {
-    "branch_score": Order("branch_score", False),
-    "lru": Order("lru", False),
-    "frontier": Order("lru", True),
-}
+ORDERS = {"branch_score": Order("branch_score", False), "lru": Order("lru", False), "frontier": Order("lru", True)}
 
 
 class Outcome(NamedTuple):

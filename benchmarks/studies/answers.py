@@ -177,13 +177,7 @@ def measure_alone(report: Report, samples: list[dict[str, Any]], golds: dict[str
 @click.option("--math500", type=DATA, envvar="SCAFFOLDING_EXT_MATH500", help="MATH-500.")
 @click.option("--gold", type=DATA, multiple=True, help="Further files with gold answers.")
 @size("--deadline_ms", 2_000, quick=500, help="For hostile answers.")
-def main(
-    report: Report,
-    samples: Path | None,
-    math500: Path | None,
-    gold: tuple[Path, ...],
-    deadline_ms: int,
-) -> None:
+def main(report: Report, samples: Path | None, math500: Path | None, gold: tuple[Path, ...], deadline_ms: int) -> None:
     """Extraction and equality on real output; what hostile answers cost.
 
     Without paths only what needs no data is measured. `--samples` wants JSON lines of {id, answer, samples: [{text,

@@ -161,10 +161,7 @@ class GreedyChain(NamedTuple):
 
 
 def controller(
-    setting: Setting,
-    alpha: float = 0.0,
-    turns: Sequence[Sequence[float]] = (),
-    rule: TakeOverRule | None = None,
+    setting: Setting, alpha: float = 0.0, turns: Sequence[Sequence[float]] = (), rule: TakeOverRule | None = None
 ) -> ConformalDraftTargetController:
     """The controller with pools of some turns, or with another rule; at turns without a pool a coin decides."""
     scores = [TurnScores(scores=list(turn), rate=alpha, low=None, high=None) for turn in turns]
@@ -196,11 +193,7 @@ def controller(
 
 
 def answered(
-    lab: Lab,
-    name: str,
-    made: Controller,
-    samples: Sequence[Example],
-    workers: Mapping[str, Worker] | None = None,
+    lab: Lab, name: str, made: Controller, samples: Sequence[Example], workers: Mapping[str, Worker] | None = None
 ) -> list[Answered]:
     """What a system did on the questions; from the lab's store where it was run before."""
 
@@ -233,12 +226,7 @@ def greedy_chains(
     return [GreedyChain(*row) for row in lab.stored(name, run)]
 
 
-def calibrated(
-    lab: Lab,
-    name: str,
-    made: ConformalDraftTargetController,
-    samples: Sequence[Example],
-) -> Calibrated:
+def calibrated(lab: Lab, name: str, made: ConformalDraftTargetController, samples: Sequence[Example]) -> Calibrated:
     """Calibration chains on the questions, whose seeds are not those of the answers."""
 
     def run() -> Calibrated:
@@ -519,12 +507,7 @@ def main(
         study = Study(blocks, setting, report, bars)
         for number, alpha in enumerate(alphas):
             study.level(alpha, compared=number < compared, ranked=number < ranked)
-        steps = {
-            "alone": study.alone,
-            "greedy": study.greedy,
-            "words": study.words,
-            "marks": study.marks,
-        }
+        steps = {"alone": study.alone, "greedy": study.greedy, "words": study.words, "marks": study.marks}
         for part in parts:
             if part != "none":
                 steps[part]()

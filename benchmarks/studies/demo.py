@@ -34,9 +34,7 @@ from benchmarks._lib.runs import (
     run_stack,
     side_by_side,
 )
-from benchmarks._lib.runs import (
-    compare_runs as add_comparison,
-)
+from benchmarks._lib.runs import compare_runs as add_comparison
 from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_samples
 from scaffolding_ext.evaluation.report.page import write_report
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset

@@ -19,14 +19,7 @@ import numpy as np
 from benchmarks._lib.command import benchmark, size, stored
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.report import Report
-from benchmarks._lib.searching import (
-    Curve,
-    RememberingWorker,
-    Searched,
-    draw_problems,
-    sample_curves,
-    search_all,
-)
+from benchmarks._lib.searching import Curve, RememberingWorker, Searched, draw_problems, sample_curves, search_all
 from scaffolding_ext.controllers.tree.score import LogprobScorer
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.select import Leaf
