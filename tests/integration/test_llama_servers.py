@@ -212,8 +212,8 @@ def test_log_probs(worker: Worker, reference: Worker) -> None:
     there, here = both(worker, reference, num_logprobs=3, max_tokens=12)
     for theirs, ours in zip(there.logprobs or (), here.logprobs or (), strict=True):
         assert {token: entry.logprob for token, entry in theirs.items()} == pytest.approx(
-            {token: entry.logprob for token, entry in ours.items()}, abs=1e-2
-        )
+            {token: entry.logprob for token, entry in ours.items()}, abs=3e-2
+        )  # llama.cpp keeps keys and values in half precision
 
 
 @pytest.mark.parametrize("kind", [generation, stream])
