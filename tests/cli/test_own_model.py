@@ -108,6 +108,17 @@ def test_completions_without_a_tokenizer_get_the_prompt_as_text(server: OpenAISe
     assert asked.body["prompt"] == "2+2?" + SUFFIX
 
 
+@pytest.mark.parametrize("flavor", ["vllm", "sglang"])
+def test_completions_of_a_server_that_gives_its_model_another_name_need_no_tokenizer(
+    flavor: str, questions: str
+) -> None:
+    with ScriptedWorker("It is \\boxed{4}.") as worker, OpenAIServer(worker, "mine", flavor=flavor) as server:
+        asked = ("--model", "mine", "--base_url", server.url, "--endpoint", "completions")
+        ran = CliRunner().invoke(main, ["eval", "--config", "configs:native", "--dataset", questions, *asked])
+    assert ran.exit_code == 0, ran.output
+    assert "2 of 2 right" in ran.output
+
+
 def test_a_chain_that_is_probed_is_refused_where_the_server_cannot_go_on(server: OpenAIServer, tmp_path: Path) -> None:
     worker = {"type": "HuggingFaceWorker", "args": {"model": "tinylm/target"}}
     path = tmp_path / "stack.yaml"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scaffolding_ext.errors import InvalidTaskError, WorkerError
+from scaffolding_ext.errors import ConfigError, InvalidTaskError, MissingDependencyError, WorkerError
 from scaffolding_ext.protocol import GenerationTask, RewardTask
 from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE
 from scaffolding_ext.protocol.notes import CONTINUED_TURNS, set_turn_start
@@ -99,6 +99,10 @@ async def refused_scores(connection: Connection, bodies: RequestBodies) -> str |
     """
     if not bodies.flavor.scores.are_echoed:
         return f"servers of flavor {bodies.flavor.name!r} give no log-probabilities of a prompt"
+    try:
+        bodies.encode(_PROMPT, True)
+    except (ConfigError, MissingDependencyError) as error:  # a server's own name for its model names no tokenizer
+        return f"scores need the model's tokenizer, which cannot be loaded; set `tokenizer`: it {error}"
     try:
         found = await _found_wrong(connection, bodies)
     except WorkerError as error:  # some servers give scores only if started with an option
