@@ -50,7 +50,9 @@ def test_a_folder_is_read_as_hugging_face_reads_it(tmp_path: Path, monkeypatch: 
     folder.mkdir()
     (folder / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
     samples = load_dataset(f"hf:{folder}", format="gsm8k")
-    assert samples == [Example("1", "1+1?", "2"), Example("2", "2+1?", "3")]
+    assert samples == [
+        Example(id, text, to, answers_anyhow=True) for id, text, to in (("1", "1+1?", "2"), ("2", "2+1?", "3"))
+    ]
     with pytest.raises(DatasetError, match=r"row 1, field 'answer': 'so.*; it must be a number; row 2, field 'answer'"):
         load_dataset(f"hf:{folder}", format="amc")
     with pytest.raises(DatasetError, match=r"cannot load the dataset .*lessons from Hugging Face: ValueError"):
