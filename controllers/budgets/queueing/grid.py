@@ -20,7 +20,7 @@ from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Given, check_served
 from scaffolding_ext.errors import ConfigError
 
-MAX_COMBINATIONS = 4_000_000
+MAX_COMBINATIONS = 250_000  # about a tenth of a second: plans are also made while a server serves
 _NUM_STARTS = 12
 _ROUNDING = 1e-12
 
@@ -84,7 +84,7 @@ def solve_on_grid(
 ) -> GridPlan:
     """The best combination of measured budgets in an M/G/1 queue, or in another of which there is a formula.
 
-    A budget that another one of its type beats is left out. Up to 4 million combinations of the others are all
+    A budget that another one of its type beats is left out. Up to 250,000 combinations of the others are all
     compared; beyond, the best of coordinate searches from many starts is taken.
     """
     require.number("arrival_rate", arrival_rate, above=0)
@@ -126,7 +126,7 @@ def undominated(term: Floats) -> npt.NDArray[np.int64]:
 def best_of_sums(terms: Sequence[Floats], worth: Callable[[Floats], Floats]) -> tuple[list[int], bool]:
     """The option of each type whose sums over the types are worth most.
 
-    Up to 4 million combinations are all compared. Beyond, one type at a time changes to its best option until no
+    Up to 250,000 combinations are all compared. Beyond, one type at a time changes to its best option until no
     change gains; the best end of several starts is taken.
 
     Args:
