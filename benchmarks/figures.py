@@ -97,7 +97,13 @@ STUDIES: Mapping[str, Study] = {
     "load_test": Study("studies.load_test", 6, draws=True),
     "live_load": Study("studies.live_load", 40, stores=True),
     "deadlines_recordings": Study(
-        "studies.deadlines --part recordings --num_programs 300", 4, (("--data", ""),), stores=True, draws=True
+        "studies.deadlines --part recordings --num_programs 100", 3, (("--data", ""),), stores=True, draws=True
+    ),
+    "deadlines_orders": Study(
+        "studies.deadlines --part orders --workload votes --workload mixed --num_programs 200",
+        4,
+        (("--data", ""),),
+        stores=True,
     ),
     "deadlines_definitions": Study(
         "studies.deadlines --part definitions --num_programs 100 --places 16", 2, (("--data", ""),), stores=True

@@ -5,10 +5,10 @@
 Recorded programs arrive by Poisson at a simulated engine that batches. A program is due at `SLO` times what its full
 vote takes alone, by thirds of the questions' lengths. *recordings*: five stoppings (none; certaindex, .7 at every fifth
 sample; LeaderChange; the rule that loses at most 0.5 points on other questions for the fewest tokens; LeaderChange that
-knows its deadline) on four recordings. How much wider a round becomes where time is short is chosen on the first
-recording. *orders*: each stopping under five orders, for votes, for chains and votes mixed, and for searches (REBASE of
-16 leaves of an embedded model, `--store` keeps them). *definitions*: three definitions of a deadline,
-on all questions and on those on whose answer the samples agree most.
+knows its deadline) on four recordings, of which the first one also has other widenings of a round where time is short.
+*orders*: each stopping under five orders, for votes, for chains and votes mixed, and for searches (REBASE of 16 leaves
+of an embedded model, `--store` keeps them). *definitions*: three definitions of a deadline, on all questions and on
+those on whose answer the samples agree most.
 
 The rate is that of the arrivals by that at which full votes keep the engine busy. *In time* counts answers; *right ones
 in time* counts right ones, as a share of those that full votes give at any time. Each seed has questions, orders of
@@ -373,35 +373,15 @@ def add_recordings(
     report: Report, recordings: Mapping[str, Recording], engine: Engine, sizes: Sizes, store: Path | None
 ) -> None:
     """Five stoppings, served as they come, on each recording."""
-    widening = WIDENING
     for name, recording in recordings.items():
         workload = Workload(report, store, name, functools.partial(vote_cells, recording, engine, sizes))
-        if name in (CHOOSING, SIMULATED):
-            widening = chosen_widening(report, workload)
-        found = {each: workload.study(each, widening=widening, label=each) for each in track(STOPPINGS, name)}
-        for goal in (goal for goal in found[IN_TIME] if goal.startswith("rate with 90%")):
+        for widening in WIDENINGS if name in (CHOOSING, SIMULATED) else ():
+            workload.study(IN_TIME, slos=CLAIMED, widening=widening, label=f"widening {widening}")
+        found = {each: workload.study(each, label=each) for each in track(STOPPINGS, name)}
+        for goal in (goal for goal in found[IN_TIME] if goal.startswith(("rate with 90%", "right in time"))):
             if float(goal.rpartition(" ")[2]) in CLAIMED:
                 others = np.max([found[each][goal] for each in STOPPINGS[:-1]], axis=0)
                 claim(report, f"{name}: in time over the best other, {goal}", found[IN_TIME][goal], others)
-
-
-def chosen_widening(report: Report, workload: Workload) -> int:
-    """The smallest widening within a standard error of the one that bears most, mean over the SLOs."""
-    found = {}
-    for widening in track(WIDENINGS, "widening"):
-        rates = workload.study(IN_TIME, widening=widening, label=f"widening {widening}")
-        mean = np.mean([rates[f"{RIGHT}, SLO {slo:g}"] for slo in CLAIMED], axis=0)
-        found[widening] = mean.tolist()
-        of_seeds(report, f"{workload.name}, widening {widening}: {RIGHT}, mean of three SLOs", found[widening])
-    best = max(WIDENINGS, key=lambda each: np.mean(found[each]))
-
-    def is_near(widening: int) -> bool:
-        behind = np.subtract(found[best], found[widening])
-        return bool(behind.mean() <= behind.std(ddof=1) / np.sqrt(len(behind)))
-
-    chosen = next(each for each in WIDENINGS if is_near(each))
-    report.figure("widening chosen", chosen)
-    return chosen
 
 
 def add_orders(report: Report, workload: Workload) -> None:
