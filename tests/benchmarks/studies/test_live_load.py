@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks._lib.lab import Lab
-from benchmarks.studies import live_load
 from benchmarks._lib.load_programs import RecordedVote
+from benchmarks.studies import live_load
 from benchmarks.studies.live_load import CELLS, FULL, IN_TIME, PACE_LOOKS, Bench, Pace, Served, Speed
 
 STEP, TOKEN, READ = 0.001, 0.0002, 0.00005  # seconds of a step, and what each token adds
