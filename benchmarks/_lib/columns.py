@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap_ratio, wilson_interval
+from scaffolding_ext.stats.intervals import Estimate, crossed, paired_bootstrap_ratio, wilson_interval
 from scaffolding_ext.stats.resampling import Floats, group_by_question
 
 DIGITS = 6  # significant ones that a column keeps; figures are computed from what is kept
@@ -89,21 +89,6 @@ class Columns:
         if estimator == "ratio":
             return found
         return Estimate(1 - found.value, 1 - found.high, 1 - found.low)
-
-
-def crossed(by_run: Estimate, by_question: Estimate) -> Estimate:
-    """The interval where runs and questions both vary: the widths of both intervals, added in squares.
-
-    The two agree in their value. The interval is a little too wide: what a run and a question have in common is
-    counted twice.
-
-    Reference: Cameron, Gelbach & Miller, "Robust inference with multiway clustering", 2011, equation 2.12, without its
-        last term, which subtracts the common part.
-    """
-    value = by_run.value
-    low = float(np.hypot(value - by_run.low, value - by_question.low))
-    high = float(np.hypot(by_run.high - value, by_question.high - value))
-    return Estimate(value, value - low, value + high)
 
 
 def mismatches(document: Mapping[str, Any], every: int = 1) -> Iterator[str]:

@@ -184,6 +184,21 @@ def mcnemar_exact(a_correct: npt.ArrayLike, b_correct: npt.ArrayLike) -> McNemar
     return McNemar(only_a, only_b, float(binomtest(only_a, num_discordant).pvalue) if num_discordant else 1.0)
 
 
+def crossed(by_run: Estimate, by_question: Estimate) -> Estimate:
+    """The interval where runs and questions both vary: the widths of both intervals, added in squares.
+
+    The two agree in their value. The interval is a little too wide: what a run and a question have in common is
+    counted twice.
+
+    Reference: Cameron, Gelbach & Miller, "Robust inference with multiway clustering", 2011, equation 2.12, without its
+        last term, which subtracts the common part.
+    """
+    value = by_run.value
+    low = math.hypot(value - by_run.low, value - by_question.low)
+    high = math.hypot(by_run.high - value, by_question.high - value)
+    return Estimate(value, value - low, value + high)
+
+
 def bootstrap_quotients(
     numerators: npt.ArrayLike,
     denominators: npt.ArrayLike,

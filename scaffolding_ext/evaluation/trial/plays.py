@@ -34,7 +34,7 @@ from scaffolding_ext.evaluation.trial.space import (
     votes_over,
 )
 from scaffolding_ext.evaluation.trial.vote_replay import Played, first_to_finish, outcome, play, rounds_of, spend_on_all
-from scaffolding_ext.stats.intervals import Estimate, bootstrap_quotients
+from scaffolding_ext.stats.intervals import Estimate, bootstrap_quotients, crossed
 
 LEAST_RUNS = 5  # fewer say nothing of another run: then questions are resampled
 PLAIN_VOTES = "plain votes"
@@ -88,6 +88,7 @@ class Trial:
         full: The full vote.
         groups: The group of each question, which is resampled as a whole, shape [num_questions].
         by_run: Whether a group is a run; else it is a question.
+        is_crossed: Whether runs share questions, so that intervals resample runs and questions.
 
     Raises:
         ConfigError: The cost cannot be told of this recording.
@@ -98,8 +99,10 @@ class Trial:
         self.cost = cost
         self.seed = seed
         self.by_run = len(set(recording.runs)) >= LEAST_RUNS
-        names = recording.runs if self.by_run else [f"{each.task}: {each.id}" for each in recording.questions]
-        _, self.groups = np.unique(np.array(names), return_inverse=True)
+        names = np.array([f"{each.task}: {each.id}" for each in recording.questions])
+        ids, self._questions = np.unique(names, return_inverse=True)
+        self.is_crossed = self.by_run and len(ids) < len(names)
+        _, self.groups = np.unique(np.array(recording.runs) if self.by_run else names, return_inverse=True)
         self._price = price
         samples = whole_samples(recording, price)
         if cost not in samples.costs:
@@ -379,23 +382,31 @@ class Trial:
         return 1 - float(played.costs[self.cost][easiest].sum() / self.full.costs[self.cost][easiest].sum())
 
     def rows(self, named: Mapping[str, Played]) -> list[TableRow]:
-        """Lines of a table, with 95 % intervals: whole groups are resampled."""
+        """Lines of a table, with 95 % intervals: whole groups are resampled, and questions, where runs share them."""
         played = list(named.values())
-        costs = [self._by_group(each.costs[self.cost]) for each in played]
-        points = [self._by_group(100 * (each.right - self.full.right)) for each in played]
+        costs = [each.costs[self.cost] for each in played]
+        points = [100 * (each.right - self.full.right) for each in played]
         above = np.column_stack([*costs, *points])
-        full, sizes = self._by_group(self.full.costs[self.cost]), self._by_group(np.ones_like(self.full.right))
-        below = np.column_stack([full] * len(played) + [sizes] * len(played))
-        if len(above) > 1:
-            found = bootstrap_quotients(above, below, rng=self._rng(3), num_resamples=_NUM_RESAMPLES)
-        else:
-            found = [Estimate(value, value, value) for value in (above.sum(axis=0) / below.sum(axis=0)).tolist()]
+        full, ones = self.full.costs[self.cost], np.ones_like(self.full.right)
+        below = np.column_stack([full] * len(played) + [ones] * len(played))
+        found = self._quotients(above, below, self.groups, 3)
+        if self.is_crossed:
+            found = list(map(crossed, found, self._quotients(above, below, self._questions, 6)))
         return [
             TableRow(name, cost, points_above, float(each.rounds.mean()), float(each.right.mean()))
             for name, each, cost, points_above in zip(
                 named, played, found[: len(played)], found[len(played) :], strict=True
             )
         ]
+
+    def _quotients(self, above: Floats, below: Floats, groups: Ints, purpose: int) -> list[Estimate]:
+        """Quotients of the columns' totals, with intervals that resample whole groups of rows."""
+        sums, totals = (
+            np.column_stack([np.bincount(groups, weights=column) for column in values.T]) for values in (above, below)
+        )
+        if len(sums) > 1:
+            return bootstrap_quotients(sums, totals, rng=self._rng(purpose), num_resamples=_NUM_RESAMPLES)
+        return [Estimate(value, value, value) for value in (sums.sum(axis=0) / totals.sum(axis=0)).tolist()]
 
     def _rng(self, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, purpose])

@@ -57,7 +57,8 @@ def sentence_of(chosen: TableRow, judged: TableRow | None, recording: Recording,
     expected = Estimate(*(100 * (1 - each) for each in (share.value, share.high, share.low)))
     return (
         f"{found} Expect of further questions what choices came to on questions that did not choose: "
-        f"{spread(expected, 0)} % saved, at {spread(judged.points, 1, is_signed=True)} points."
+        f"{spread(expected, 0)} % saved, at {spread(judged.points, 1, is_signed=True)} points. This promises nothing: "
+        "--confidence 0.9 asks for a promise."
     )
 
 
@@ -66,7 +67,7 @@ def notes_of(trial: Trial) -> list[str]:
     recording = trial.recording
     runs = len(set(recording.runs))
     of_runs = f" of {runs} runs" if runs > 1 else ""
-    resampled = "runs" if trial.by_run else "questions"
+    resampled = "runs and questions" if trial.is_crossed else "runs" if trial.by_run else "questions"
     notes = [
         f"{len(recording.questions):,} questions{of_runs}, {recording.num_samples} samples each; 95 % intervals over "
         f"{resampled}; the cost is a share of that of all samples."

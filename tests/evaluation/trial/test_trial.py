@@ -18,6 +18,7 @@ from scaffolding_ext.evaluation.trial.plays import Trial
 from scaffolding_ext.evaluation.trial.promise import promised
 from scaffolding_ext.evaluation.trial.space import Setting, labelled_votes, numbers_to_try
 from scaffolding_ext.evaluation.trial.stack_file import setting_of
+from scaffolding_ext.evaluation.trial.tuned_text import notes_of
 from scaffolding_ext.evaluation.trial.vote_replay import spend_on_all
 from scaffolding_ext.stack.config import StackConfig
 
@@ -108,6 +109,24 @@ def test_runs_are_resampled_where_there_are_five() -> None:
     by_question, by_run = Trial(recording(num_runs=4)), Trial(recording(num_runs=5))
     assert (by_question.by_run, by_run.by_run) == (False, True)
     assert (by_question.groups.max(), by_run.groups.max()) == (14, 4)  # runs of a question are one group
+
+
+def test_where_runs_share_questions_intervals_hold_both() -> None:
+    """Runs that are alike say nothing of other questions: of runs alone the interval would be a hundredth as wide."""
+    logged = recording(num_questions=300, num_runs=5)
+    first = {each.id: each for each in logged.questions if each.run == "run 0"}
+    alike = [dataclasses.replace(first[each.id], run=each.run) for each in logged.questions]
+    trial = Trial(dataclasses.replace(logged, questions=alike))
+    assert trial.is_crossed
+    (row,) = trial.rows({"one sample": trial.play(Setting(Whole(), 1))})
+    questions = Trial(dataclasses.replace(logged, questions=list(first.values())))
+    (alone,) = questions.rows({"one sample": questions.play(Setting(Whole(), 1))})
+    width, expected = row.points.high - row.points.low, alone.points.high - alone.points.low
+    assert 0.8 * expected < width < 1.25 * expected
+    assert "intervals over runs and questions" in notes_of(trial)[0]
+
+    apart = [dataclasses.replace(each, id=f"{each.id} of {each.run}") for each in logged.questions]
+    assert not Trial(dataclasses.replace(logged, questions=apart)).is_crossed
 
 
 def test_a_cost_that_was_not_recorded_is_refused() -> None:
