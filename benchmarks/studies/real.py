@@ -154,6 +154,11 @@ def add_row(report: Report, name: str, played: Played, trial: Trial) -> None:
     report.figure(f"{name}: rounds", float(played.rounds.mean()))
 
 
+def add_over(report: Report, said: str, ours: Played, theirs: Played, trial: Trial) -> None:
+    """Points of one way to answer over another; resampled as in `add_row`."""
+    report.difference(said, ours.right, theirs.right, trial.groups, scale=100, crossing=crossing(trial))
+
+
 def add_power(report: Report, name: str, played: Played, trial: Trial) -> None:
     """How many such questions, or runs of all questions, show with power .9 that less than a point is lost."""
     differences = played.right - trial.full.right
@@ -202,34 +207,20 @@ def add_votes(report: Report, name: str, recording: Recording) -> tuple[list[flo
     chosen = rows[TUNED]
     as_many = plain_vote_of(trial, float(chosen.costs["decoded"].sum()))
     add_row(report, f"{name}: plain vote of as many tokens", as_many, trial)
-    report.difference(
-        f"{name}: {TUNED} over a plain vote of as many tokens, points",
-        chosen.right,
-        as_many.right,
-        trial.groups,
-        scale=100,
-        crossing=crossing(trial),
-    )
+    add_over(report, f"{name}: {TUNED} over a plain vote of as many tokens, points", chosen, as_many, trial)
     for row in (DEFAULT, TUNED):
         add_power(report, f"{name}: {row}", rows[row], trial)
     low = report.figures[f"{name}: {TUNED}: points"]["low"]
     report.bar(f"{name}: {TUNED}: points, lower end", np.nan if low is None else low, ">=", 100 * BAR)
-    upper = report.figures[f"{name}: {TUNED}: tokens, share of all"]["value"]
+    tokens = report.figures[f"{name}: {TUNED}: tokens, share of all"]["value"]
     rival = report.figures[f"{name}: {SEQUENTIAL}: tokens, share of all"]["value"]
-    report.bar(f"{name}: {TUNED}: tokens beside Adaptive-Consistency .90", upper / rival, "<=", 1.0)
+    report.bar(f"{name}: {TUNED}: tokens beside Adaptive-Consistency .90", tokens / rival, "<=", 1.0)
     for weight in trial.votes.samples.weights:
         ending = Whole(is_asked=weight == "answer_probability")
         for number in (num_samples, max(2, num_samples // 4)):
             ours, plain = (trial.play(Setting(ending, number, weight=each)) for each in (weight, None))
             row = f"{name}: vote of {number} by {weight}"
-            report.difference(
-                f"{row}: points over the plain vote",
-                ours.right,
-                plain.right,
-                trial.groups,
-                scale=100,
-                crossing=crossing(trial),
-            )
+            add_over(report, f"{row}: points over the plain vote", ours, plain, trial)
             report.ratio(
                 f"{row}: tokens, share of the plain vote's",
                 ours.costs["decoded"],
