@@ -1,1 +1,1 @@
-"""Statistics that several algorithms and the evaluation share: intervals, resampling, power, tests."""
+"""Statistics shared by algorithms and evaluation: intervals, resampling, power, tests."""

@@ -1,6 +1,6 @@
-"""Whether counts seen now still come from the distribution that was tuned on: an exact test, however few the values.
+"""Exact test that current counts still come from the distribution seen during tuning, even with few distinct values.
 
-Votes of few samples take few values (a vote of two agrees or does not), where a test of continuous values cannot work.
+Votes of few samples take few values (a vote of two agrees or not), so a test for continuous values cannot work.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ NUM_DRAWS = 9_999
 
 
 class Drift(NamedTuple):
-    """An exact test that two sets of counts are of one distribution.
+    """Result of an exact test that two sets of counts come from one distribution.
 
     Attributes:
-        distance: Total variation distance of the two shares, in [0, 1].
-        p_value: Chance of as much where nothing has changed.
-        tuned_mean: Mean of the values that were tuned on.
-        recent_mean: Mean of the recent ones.
+        distance: Total variation distance between the two distributions, in [0, 1].
+        p_value: Chance of a difference at least this large if nothing has changed.
+        tuned_mean: Mean of the values seen during tuning.
+        recent_mean: Mean of the recent values.
     """
 
     distance: float
@@ -43,8 +43,8 @@ def drift_between(
     """Permutation test of Pearson's statistic; exact in level, since the observed table is one of the draws.
 
     Args:
-        tuned: How often each value was seen when the stack was tuned; at least one value.
-        recent: How often now; values of one question count once.
+        tuned: Count of each value during tuning; at least one value.
+        recent: Count of each value now; values of one question count once.
 
     Reference: Besag & Clifford, "Generalized Monte Carlo significance tests", Biometrika 1989.
     """

@@ -1,7 +1,7 @@
 """Error bars and tests for paired evaluations; `power` plans such evaluations.
 
-Two systems answer the same questions, often several times each. Samples of one question are alike, so the bootstrap
-draws whole questions: samples taken as independent would make the intervals too narrow.
+Two systems answer the same questions, often several times each. Samples of one question are correlated, so the
+bootstrap draws whole questions; treating samples as independent would make the intervals too narrow.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Estimate(NamedTuple):
 
 
 class McNemar(NamedTuple):
-    """Questions that only `a` or only `b` answered correctly, and the two-sided p-value that both are equally able."""
+    """Number of questions that only `a` or only `b` answered correctly, and the two-sided p-value of equal ability."""
 
     only_a: int
     only_b: int
@@ -44,7 +44,7 @@ class McNemar(NamedTuple):
 
 
 def wilson_interval(num_successes: int, num_trials: int, confidence: float = 0.95) -> Interval:
-    """Score interval of a share, for independent trials; without trials it is (0, 1).
+    """Score interval of a proportion, for independent trials; (0, 1) without trials.
 
     Reference: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 1927.
     """
@@ -56,18 +56,18 @@ def wilson_interval(num_successes: int, num_trials: int, confidence: float = 0.9
 
 
 def share_of_questions(num_right: npt.ArrayLike, num_samples: npt.ArrayLike, confidence: float = 0.95) -> Estimate:
-    """Share of right samples, with Wilson's interval at the effective number of samples.
+    """Share of correct samples, with Wilson's interval at the effective sample size.
 
-    Samples of one question are alike, so that they count for fewer independent ones: for as many as would make the
-    binomial variance of the share what it is between questions. With one sample a question this is `wilson_interval`.
+    Samples of one question are correlated and count for fewer independent ones: as many as would give the binomial
+    variance that the share has between questions. With one sample per question this is `wilson_interval`.
 
     Args:
-        num_right: Right samples of each question, shape [num_questions]; a mean over subsets may be a fraction.
-        num_samples: Samples of each question, of the same shape, above 0.
+        num_right: Correct samples of each question, shape [num_questions]; a mean over subsets may be a fraction.
+        num_samples: Samples of each question, same shape, above 0.
 
     Returns:
-        The share and its interval. Where all samples are right, all wrong, or of one question, a question counts for
-        one sample.
+        The share and its interval. If all samples are right, all are wrong, or all belong to one question, each
+        question counts as one sample.
 
     Reference: Korn, Graubard, "Confidence intervals for proportions with small expected number of positive counts
         estimated from survey data", Survey Methodology 1998, for the effective number; Wilson, 1927, for the interval.
@@ -85,7 +85,7 @@ def share_of_questions(num_right: npt.ArrayLike, num_samples: npt.ArrayLike, con
 
 
 def _score_interval(share: float, num_trials: float, confidence: float) -> Interval:
-    """Wilson's interval; scipy has it for whole numbers of trials only."""
+    """Wilson's interval; scipy supports only whole numbers of trials."""
     z = critical_value(confidence)
     if not num_trials:
         return Interval(0.0, 1.0)
@@ -109,12 +109,12 @@ def paired_bootstrap(
 
     Args:
         a: Values of the first system, shape [num_samples], finite.
-        b: Values of the second system on the same samples, of the same shape.
-        questions: Question id of each sample, integers or strings; samples with one id are drawn together. None: each
-            sample is its own question.
+        b: Values of the second system on the same samples, same shape.
+        questions: Question id of each sample, integers or strings; samples with the same id are drawn together. None
+            makes each sample its own question.
 
     Returns:
-        The mean over samples, and its interval. Below some 30 questions the interval is too narrow.
+        The mean over samples and its interval. Below some 30 questions the interval is too narrow.
 
     Raises:
         ValueError: Shapes differ, a value is not finite, or there are fewer than 2 questions.
@@ -138,12 +138,12 @@ def paired_bootstrap_ratio(
     num_resamples: int = 10_000,
     confidence: float = 0.95,
 ) -> Estimate:
-    """Ratio `sum(a) / sum(b)`, of tokens, say, with a percentile interval from resampling whole questions.
+    """Ratio `sum(a) / sum(b)`, for example of tokens, with a percentile interval from resampling whole questions.
 
-    It is the ratio of the sums, not the mean of ratios. Arguments and errors are those of `paired_bootstrap`.
+    A ratio of sums, not a mean of ratios. Arguments and errors are those of `paired_bootstrap`.
 
     Raises:
-        ValueError: Some question's total of `b` is not above 0, so that a resample could divide by 0.
+        ValueError: A question's total of `b` is not above 0, so a resample could divide by 0.
     """
     values_a, values_b = checked_pair("a", a, "b", b)
     grouped = group_by_question(questions, len(values_a))
@@ -158,20 +158,20 @@ def paired_bootstrap_ratio(
 
 
 def mcnemar_exact(a_correct: npt.ArrayLike, b_correct: npt.ArrayLike) -> McNemar:
-    """Exact two-sided test of whether two systems are right equally often on the same questions.
+    """Exact two-sided test that two systems are right equally often on the same questions.
 
     Only questions on which exactly one is right count; under the null each goes either way with probability 1/2. The
-    smaller tail is doubled and capped at 1; without such questions the p-value is 1.
+    smaller tail is doubled and capped at 1; the p-value is 1 without such questions.
 
     Args:
-        a_correct: Whether the first system is right, shape [num_questions], booleans or 0 and 1. Repeated samples of
-            one question are not independent: `paired_bootstrap` is made for them.
-        b_correct: Whether the second system is, of the same shape.
+        a_correct: Correctness of the first system, shape [num_questions], booleans or 0 and 1. Repeated samples of one
+            question are not independent: use `paired_bootstrap` for them.
+        b_correct: Correctness of the second system, same shape.
 
     Reference: McNemar, "Note on the sampling error of the difference between correlated proportions", Psychometrika
         1947.
 
-    Deviation: The exact binomial tail in place of the paper's chi-squared approximation.
+    Deviation: The exact binomial tail instead of the paper's chi-squared approximation.
     """
     right_a, right_b = checked_pair("a_correct", a_correct, "b_correct", b_correct)
     for name, right in (("a_correct", right_a), ("b_correct", right_b)):
@@ -179,15 +179,15 @@ def mcnemar_exact(a_correct: npt.ArrayLike, b_correct: npt.ArrayLike) -> McNemar
             raise ValueError(f"{name} has an entry that is neither 0 nor 1; give booleans, one a question.")
     only_a, only_b = int(np.sum(right_a > right_b)), int(np.sum(right_b > right_a))
     num_discordant = only_a + only_b
-    from scipy.stats import binomtest  # takes half a second to load
+    from scipy.stats import binomtest  # half a second to import
 
     return McNemar(only_a, only_b, float(binomtest(only_a, num_discordant).pvalue) if num_discordant else 1.0)
 
 
 def crossed(by_run: Estimate, by_question: Estimate) -> Estimate:
-    """The interval where runs and questions both vary: the widths of both intervals, added in squares.
+    """Interval when both runs and questions vary: the half-widths of the two intervals added in quadrature.
 
-    The two agree in their value. The interval is a little too wide: what a run and a question have in common is
+    Both estimates have the same value. The interval is slightly too wide: the part common to runs and questions is
     counted twice.
 
     Reference: Cameron, Gelbach & Miller, "Robust inference with multiway clustering", 2011, equation 2.12, without its
@@ -209,13 +209,13 @@ def bootstrap_quotients(
 ) -> list[Estimate]:
     """Several quotients of totals over the same questions, with percentile intervals from the same resamples.
 
-    One set of resamples for all costs little more than one quotient does. Above 10,000 questions the interval is
-    the normal one of the linearised quotient, to which the percentiles converge.
+    Shared resamples cost little more than those of one quotient. Above 10,000 questions the interval is the normal
+    interval of the linearized quotient, to which the percentiles converge.
 
     Args:
-        numerators: A row a question, a column a quotient, shape [num_questions, num_quotients], finite.
-        denominators: Of the same shape; every column's total above 0. Where that of a resample is 0, its quotient
-            counts as infinite.
+        numerators: One row per question, one column per quotient, shape [num_questions, num_quotients], finite.
+        denominators: Same shape; every column's total above 0. If a resample's total is 0, its quotient counts as
+            infinite.
 
     Raises:
         ValueError: Shapes differ, there are fewer than 2 questions, or a total is not above 0.
@@ -235,7 +235,7 @@ def bootstrap_quotients(
         errors = np.sqrt(((above - values * below) ** 2).sum(axis=0)) / below.sum(axis=0)
         half = critical_value(confidence) * errors
         return [Estimate(*map(float, ends)) for ends in zip(values, values - half, values + half, strict=True)]
-    columns, place = np.unique(np.hstack((above, below)), axis=1, return_inverse=True)  # quotients may share some
+    columns, place = np.unique(np.hstack((above, below)), axis=1, return_inverse=True)  # quotients may share columns
     totals = resampled_totals(columns, len(columns), num_resamples, rng)
     resampled_above, resampled_below = np.hsplit(totals[:, place.ravel()], 2)
     is_zero = resampled_below <= 0
@@ -248,7 +248,7 @@ def bootstrap_quotients(
 def _quotient(
     numerators: Floats, denominators: Floats, rng: np.random.Generator, num_resamples: int, confidence: float
 ) -> Estimate:
-    """One quotient, of totals over questions."""
+    """A single quotient of totals over questions."""
     (estimate,) = bootstrap_quotients(
         numerators[:, None], denominators[:, None], rng=rng, num_resamples=num_resamples, confidence=confidence
     )

@@ -1,7 +1,7 @@
-"""Learn then test: settings whose risk is at most a level, with a confidence, for data of any distribution.
+"""Learn then test: settings whose risk is at most a given level, with a given confidence, for any distribution.
 
-Each setting is a hypothesis, "its risk is above the level", that its mean loss on exchangeable questions may reject.
-All rejected hypotheses hold together with the confidence. So the cheapest of these settings may be taken.
+Each setting is a hypothesis, "its risk is above the level", which its mean loss on exchangeable questions may reject.
+All rejections hold simultaneously with the confidence, so the cheapest of these settings may be chosen.
 
 Reference: Angelopoulos, Bates, Candès, Jordan & Lei, "Learn then Test: Calibrating Predictive Algorithms to Achieve
 Risk Control", arXiv 2110.01052.
@@ -20,19 +20,19 @@ from scipy.stats import binom
 from scaffolding_ext import require
 
 TESTINGS = ("fixed_sequence", "bonferroni")
-ORDERING_SHARE = 0.3  # of the questions, which say in which order the others test
+ORDERING_SHARE = 0.3  # share of the questions that order the settings; the others test them
 Floats = npt.NDArray[np.float64]
-_ROUNDING = 1e-9  # of a mean of whole losses
+_ROUNDING = 1e-9  # tolerance for a mean of 0/1 losses
 
 
 class Tested(NamedTuple):
-    """What a test over settings found.
+    """Result of a test over settings.
 
     Attributes:
-        passed: Indices of the settings that hold, in the order in which they were tested.
-        chosen: The cheapest of them; None where none holds.
-        p_values: Of each setting on the questions that tested, shape [num_settings].
-        num_questions: How many questions tested.
+        passed: Indices of the settings that pass, in the order tested.
+        chosen: The cheapest of them; None if none passes.
+        p_values: P-value of each setting on the testing questions, shape [num_settings].
+        num_questions: Number of testing questions.
     """
 
     passed: list[int]
@@ -46,8 +46,8 @@ def hoeffding_bentkus(mean_loss: npt.ArrayLike, num_questions: int, level: float
 
     Args:
         mean_loss: Mean of losses in [0, 1], any shape.
-        num_questions: How many losses each is the mean of.
-        level: The largest risk that is allowed, in (0, 1).
+        num_questions: Number of losses in each mean.
+        level: The largest risk allowed, in (0, 1).
 
     Reference: Learn then Test, proposition 2 (Bates et al. 2021, theorem 3): the smaller of Hoeffding's tail
         exp(-n h(min(R, a), a)), h the binary relative entropy, and Bentkus' e P(Bin(n, a) <= ceil(n R)).
@@ -63,22 +63,22 @@ def hoeffding_bentkus(mean_loss: npt.ArrayLike, num_questions: int, level: float
 
 
 def fixed_sequence(p_values: npt.ArrayLike, delta: float) -> int:
-    """How many hypotheses of a sequence are rejected: those before the first whose p-value is above `delta`.
+    """Number of hypotheses rejected in sequence: those before the first whose p-value is above `delta`.
 
-    The order must not depend on the data of the p-values. Reference: Learn then Test, section 3.1.
+    The order must not depend on the data behind the p-values. Reference: Learn then Test, section 3.1.
     """
     above = np.asarray(p_values, dtype=np.float64) > require.number("delta", delta, above=0, below=1)
     return int(np.argmax(above)) if above.any() else len(above)
 
 
 def bonferroni(p_values: npt.ArrayLike, delta: float) -> npt.NDArray[np.bool_]:
-    """Which of m hypotheses are rejected: those whose p-value is at most `delta` / m."""
+    """Mask of the rejected ones among m hypotheses: those with a p-value of at most `delta` / m."""
     values = np.asarray(p_values, dtype=np.float64)
     return values <= require.number("delta", delta, above=0, below=1) / max(1, values.size)
 
 
 def pareto_sequence(risk: npt.ArrayLike, cost: npt.ArrayLike) -> list[int]:
-    """The settings for which no other one is both cheaper and safer; the safest is first, the cheapest last.
+    """The settings that no other beats in both cost and risk; the safest first, the cheapest last.
 
     Reference: Laufer-Goldshtein, Fisch, Barzilay & Jaakkola, "Efficiently Controlling Multiple Risks with Pareto
         Testing", arXiv 2210.07913.
@@ -92,7 +92,7 @@ def pareto_sequence(risk: npt.ArrayLike, cost: npt.ArrayLike) -> list[int]:
 
 
 def questions_needed(level: float, delta: float, testing: str = "fixed_sequence", num_settings: int = 1) -> int:
-    """Fewest questions with which `learn_then_test` can choose: with fewer not even a setting without loss passes."""
+    """Fewest questions with which `learn_then_test` can choose; with fewer, even a setting without loss cannot pass."""
     share = delta / (num_settings if testing == "bonferroni" else 1)
     num_tests = math.ceil(math.log(share) / math.log1p(-level) - _ROUNDING)
     if testing == "bonferroni":
@@ -115,15 +115,15 @@ def learn_then_test(
     rng: np.random.Generator,
     testing: str = "fixed_sequence",
 ) -> Tested:
-    """The cheapest setting of which P(risk > level) <= delta, over draws of the questions.
+    """Choose the cheapest setting such that P(risk > level) <= delta over draws of the questions.
 
     Args:
         losses: Loss of each question under each setting, in [0, 1], shape [num_questions, num_settings].
-        costs: Cost of each question under each setting, of the same shape.
-        level: The largest risk that is allowed, in (0, 1).
-        delta: Chance that a setting of a higher risk is chosen, in (0, 1).
-        testing: `"fixed_sequence"` orders the settings on some of the questions (`pareto_sequence`) and tests them one
-            after the other on the others; `"bonferroni"` tests each on all questions, at `delta` by their number.
+        costs: Cost of each question under each setting, same shape.
+        level: The largest risk allowed, in (0, 1).
+        delta: Probability that a setting of higher risk is chosen, in (0, 1).
+        testing: `"fixed_sequence"` orders the settings on some questions (`pareto_sequence`) and tests them in turn on
+            the rest; `"bonferroni"` tests each on all questions, at `delta` divided by their number.
     """
     lost, paid = _losses(losses), np.asarray(costs, dtype=np.float64)
     require.one_of("testing", testing, TESTINGS)

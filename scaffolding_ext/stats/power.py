@@ -1,4 +1,4 @@
-"""How many questions a paired evaluation needs: power simulated from a pilot."""
+"""Sample size of a paired evaluation: power simulated from a pilot."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def bootstrap_power(
 ) -> float:
     """Probability that an evaluation of `num_questions` puts the whole interval of its mean difference above `bar`.
 
-    Each simulation draws that many questions from the pilot with replacement, every one with all its samples, and asks
-    whether the lower end of the clustered normal interval lies above the bar. To ask for an upper end below a bar
-    (fewer tokens), negate `differences`, `bar` and `effect`.
+    Each simulation draws that many questions from the pilot with replacement, each with all its samples, and checks
+    whether the lower end of the clustered normal interval lies above the bar. For an upper end below a bar (fewer
+    tokens), negate `differences`, `bar` and `effect`.
 
     Args:
-        differences: Pilot values of `a - b`, shape [num_samples], finite. The planned evaluation is taken to draw such
-            questions, with the pilot's samples of each.
+        differences: Pilot values of `a - b`, shape [num_samples], finite. The planned evaluation is assumed to draw
+            such questions, with the pilot's number of samples of each.
         questions: Question id of each sample, as in `paired_bootstrap`.
-        num_questions: Of the planned evaluation, at least 2.
+        num_questions: Questions in the planned evaluation, at least 2.
         bar: 0 to show superiority, -0.015 to show a loss of less than 1.5 points.
-        effect: True mean difference to assume: the pilot's differences are shifted to it. None: the pilot's own mean,
+        effect: Assumed true mean difference; the pilot's differences are shifted to it. None takes the pilot's mean,
             which depends on the pilot's luck.
         num_simulations: The standard error is `sqrt(power * (1 - power) / num_simulations)`.
 
@@ -52,8 +52,8 @@ def bootstrap_power(
         Cochran, "Sampling Techniques", 1977, chapter 6, for the variance of a mean over questions of unequal numbers of
         samples.
 
-    Deviation: Simulated from the pilot rather than taken from a normal formula. A simulation whose questions show no
-        variation misses the bar: its interval of width 0 would otherwise make the smallest evaluations look the best.
+    Deviation: Simulated from the pilot instead of a normal formula. A simulation whose questions show no variation
+    misses the bar: its interval of width 0 would otherwise favor the smallest evaluations.
     """
     z = critical_value(confidence)
     num_questions = require.whole("num_questions", num_questions, 2)
@@ -95,12 +95,13 @@ def required_num_questions(
 ) -> int | None:
     """Smallest number of questions with which an evaluation meets `bar` with probability `power`.
 
-    Doubles the number until `bootstrap_power` reaches `power`, then bisects, which takes power to grow with the number.
-    Each number is simulated from its own seed, fixed at the start, so a search is reproducible; at 2,000 simulations
-    and a power of 0.9 its answer is good to some 5 percent. Arguments and errors are those of `bootstrap_power`.
+    Doubles the number until `bootstrap_power` reaches `power`, then bisects; this assumes that power grows with the
+    number. Each number is simulated from its own fixed seed, so a search is reproducible. At 2,000 simulations and a
+    power of 0.9 the answer is accurate to some 5 percent. Arguments and errors are those of `bootstrap_power`.
 
     Returns:
-        At least 2; None if even `max_num_questions` does not reach `power`, as where `effect` is at or below `bar`.
+        At least 2; None if even `max_num_questions` does not reach `power`, for example if `effect` is at or below
+        `bar`.
     """
     require.number("power", power, above=0, below=1)
     max_num_questions = require.whole("max_num_questions", max_num_questions, 2)

@@ -1,4 +1,4 @@
-"""Figures of questions that were answered several times: pass@k, and the vote of k."""
+"""Metrics of questions answered several times: pass@k and majority@k."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Booleans = npt.NDArray[np.bool_]
 
 
 def pass_at_k(correct: npt.ArrayLike, k: int) -> Floats:
-    """For each question the chance that at least one of `k` of its attempts is right, without bias.
+    """Unbiased estimate, for each question, of the probability that at least one of `k` attempts is right.
 
     Args:
-        correct: Whether each attempt is right, shape [num_questions, num_attempts].
-        k: From 1 to `num_attempts`; attempts are drawn without replacement.
+        correct: Correctness of each attempt, shape [num_questions, num_attempts].
+        k: Attempts drawn without replacement, from 1 to `num_attempts`.
 
     Reference: Chen et al., "Evaluating Large Language Models Trained on Code", 2021, equation 1.
     """
@@ -35,22 +35,22 @@ def pass_at_k(correct: npt.ArrayLike, k: int) -> Floats:
 def majority_at_k(
     classes: npt.ArrayLike, correct: npt.ArrayLike, k: int, *, rng: np.random.Generator, num_subsets: int = 64
 ) -> Floats:
-    """For each question how often the vote of `k` of its attempts is right.
+    """Probability, for each question, that the vote of `k` attempts is right.
 
-    The class with the most votes wins; of equals, the first one. Attempts without an answer do not
-    vote, and a vote without votes is wrong.
+    The class with the most votes wins; ties go to the first. Attempts without an answer do not vote, and an empty vote
+    is wrong.
 
     Args:
-        classes: Which answers are equal: a class number for each attempt, negative without an answer, shape
+        classes: Class number of each attempt's answer, equal for equal answers and negative without an answer, shape
             [num_questions, num_attempts].
-        correct: Whether each attempt is right, of the same shape.
+        correct: Correctness of each attempt, same shape.
         k: Attempts that vote, from 1 to `num_attempts`.
-        num_subsets: Subsets of `k` attempts, the same for all questions. Where there are no more, all are taken, and
-            the figure is exact.
+        num_subsets: Subsets of `k` attempts to draw, the same for all questions. If no more exist, all are taken and
+            the result is exact.
     """
     right, given = _table("correct", correct), np.asarray(classes)
     if given.shape != right.shape:
-        raise ValueError(f"classes has shape {given.shape} and correct {right.shape}; give one of each for an attempt.")
+        raise ValueError(f"classes has shape {given.shape} and correct {right.shape}; both need one entry per attempt.")
     num_attempts = right.shape[1]
     k = require.whole("k", k, 1, num_attempts)
     if math.comb(num_attempts, k) <= num_subsets:
@@ -72,5 +72,5 @@ def majority_at_k(
 def _table(name: str, values: npt.ArrayLike) -> Booleans:
     table = np.asarray(values, np.bool_)
     if table.ndim != 2 or not table.size:
-        raise ValueError(f"{name} has shape {table.shape}; give a row for each question, with an entry an attempt.")
+        raise ValueError(f"{name} has shape {table.shape}; expected [num_questions, num_attempts], not empty.")
     return table

@@ -1,4 +1,4 @@
-"""The ground of error bars: input is checked, samples are grouped by question, whole questions are resampled."""
+"""Shared parts of error bars: input checks, grouping by question, resampling of whole questions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaffolding_ext import require
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-_BLOCK_NUM_DRAWS = 2**19  # drawn at once, so that a block takes some 10 MB whatever the number of resamples
+_BLOCK_NUM_DRAWS = 2**19  # draws per block; bounds a block to some 10 MB
 _GROUPING_GAIN = 40  # one multinomial count costs about as much as this many drawn and gathered rows
 
 
@@ -35,7 +35,7 @@ def critical_value(confidence: float) -> float:
 
 
 def checked_values(name: str, values: npt.ArrayLike) -> Floats:
-    """`values` as float64, shape [num_samples]; ValueError unless finite numbers, in one dimension, at least one."""
+    """Return `values` as float64, shape [num_samples]; ValueError unless one-dimensional, finite and not empty."""
     array = np.asarray(values)
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"{name} has shape {array.shape}; give a one-dimensional array with at least one entry.")
@@ -45,14 +45,12 @@ def checked_values(name: str, values: npt.ArrayLike) -> Floats:
     finite = np.isfinite(floats)
     if not finite.all():
         first = int(np.argmin(finite))
-        raise ValueError(
-            f"{name}[{first}] is {floats[first]}; entries must be finite: repair or leave out such samples."
-        )
+        raise ValueError(f"{name}[{first}] is {floats[first]}; entries must be finite: repair or drop such samples.")
     return floats
 
 
 def checked_pair(name_a: str, a: npt.ArrayLike, name_b: str, b: npt.ArrayLike) -> tuple[Floats, Floats]:
-    """Two arrays as `checked_values` gives them; ValueError also if their lengths differ."""
+    """Return both arrays checked by `checked_values`; ValueError also if their lengths differ."""
     values_a, values_b = checked_values(name_a, a), checked_values(name_b, b)
     if len(values_a) != len(values_b):
         raise ValueError(
@@ -78,21 +76,21 @@ def group_by_question(questions: npt.ArrayLike | None, num_samples: int) -> Ques
     distinct, question_of = np.unique(ids, return_inverse=True)
     if len(distinct) < 2:
         raise ValueError(
-            f"all {num_samples} samples are of one question, {distinct[0]}; an error bar needs at least 2."
+            f"all {num_samples} samples belong to one question, {distinct[0]}; an error bar needs at least 2."
         )
     return Questions(distinct, question_of.astype(np.int64))
 
 
 def resampled_totals(rows: Floats, num_draws: int, num_resamples: int, rng: np.random.Generator) -> Floats:
-    """Column totals of rows that are drawn uniformly with replacement.
+    """Column totals of rows drawn uniformly with replacement.
 
-    Memory is bounded by a block of draws, not by `num_resamples * num_draws`. Where few rows are distinct (correctness
-    is), each distinct row's count is drawn instead of single rows, which has the same distribution and is far faster;
-    many columns of many rows are summed by how often each row was drawn.
+    Memory is bounded by a block of draws, not by `num_resamples * num_draws`. If few rows are distinct (as for
+    correctness), the count of each distinct row is drawn instead of single rows, which has the same distribution and is
+    far faster. Many columns of many rows are summed by counting how often each row was drawn.
 
     Args:
-        rows: One row a question, shape [num_questions, num_columns].
-        num_draws: Rows that one resample draws.
+        rows: One row per question, shape [num_questions, num_columns].
+        num_draws: Rows in one resample.
 
     Returns:
         The totals, shape [num_resamples, num_columns].
@@ -101,7 +99,7 @@ def resampled_totals(rows: Floats, num_draws: int, num_resamples: int, rng: np.r
     count_groups = len(distinct) * _GROUPING_GAIN <= num_draws
     shares = num_equal / len(rows)
     columns = np.ascontiguousarray(rows.T)
-    count_draws = len(columns) > 1 and len(rows) <= num_draws  # else gathering touches less memory than counting
+    count_draws = len(columns) > 1 and len(rows) <= num_draws  # otherwise gathering touches less memory
     totals = np.empty((num_resamples, len(columns)))
     block_len = max(1, _BLOCK_NUM_DRAWS // (len(distinct) if count_groups else num_draws))
     for start in range(0, num_resamples, block_len):
@@ -111,7 +109,7 @@ def resampled_totals(rows: Floats, num_draws: int, num_resamples: int, rng: np.r
             continue
         drawn = rng.integers(len(rows), size=(len(block), num_draws))
         if count_draws:
-            drawn += len(rows) * np.arange(len(block))[:, None]  # a range of its own for each resample
+            drawn += len(rows) * np.arange(len(block))[:, None]  # a separate range for each resample
             counts = np.bincount(drawn.ravel(), minlength=len(block) * len(rows)).reshape(len(block), len(rows))
             block[:] = counts.astype(np.float64) @ rows
             continue
@@ -121,7 +119,7 @@ def resampled_totals(rows: Floats, num_draws: int, num_resamples: int, rng: np.r
 
 
 def _distinct_rows(rows: Floats) -> tuple[Floats, Integers]:
-    """The distinct rows and how often each occurs, found by sorting one number a row where that tells rows apart."""
+    """The distinct rows and their counts, by sorting one number per row if that tells the rows apart."""
     marks = rows @ np.sqrt(np.arange(2, rows.shape[1] + 2))
     _, first, row_of, num_equal = np.unique(marks, return_index=True, return_inverse=True, return_counts=True)
     if np.array_equal(rows[first][row_of], rows):

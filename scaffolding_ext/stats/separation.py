@@ -1,4 +1,4 @@
-"""How well scores tell right chains from wrong ones: over all, and among the chains of one question."""
+"""AUC of scores that should separate right from wrong chains: over all chains, and within questions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUM_RESAMPLES = 1000
 
 
 def auc(scores: Floats, labels: Bools) -> float:
-    """Probability that a positive scores above a negative, ties half; 0.5 where one of the classes is empty."""
+    """Probability that a positive scores above a negative, ties counting half; 0.5 if either class is empty."""
     negatives, positives = np.sort(scores[~labels]), scores[labels]
     if not len(negatives) or not len(positives):
         return 0.5
@@ -29,24 +29,24 @@ def auc(scores: Floats, labels: Bools) -> float:
 
 
 def auc_over_all(scores: Floats, labels: Bools, questions: Integers) -> Estimate:
-    """The AUC over all chains, with the interval from resampling questions."""
+    """AUC over all chains, with the interval from resampling questions."""
     return resampled_groups(lambda i: auc(scores[i], labels[i]), questions)
 
 
 def auc_within(scores: Floats, labels: Bools, questions: Integers) -> Estimate:
-    """The mean AUC among the chains of one question, over the questions with right and wrong ones; 0.5 without any."""
+    """Mean AUC within questions, over the questions with both right and wrong chains; 0.5 without any."""
     members = [questions == question for question in np.unique(questions)]
     values = np.array([auc(scores[own], labels[own]) for own in members if 0 < labels[own].sum() < own.sum()])
     return resampled(lambda i: float(values[i].mean()), len(values)) if len(values) else Estimate(0.5, 0.0, 1.0)
 
 
 def resampled(figure: Callable[[Integers], float], num_questions: int) -> Estimate:
-    """A figure of the questions, with the interval from resampling them."""
+    """A statistic of the questions, with the interval from resampling them."""
     return resampled_groups(figure, np.arange(num_questions))
 
 
 def resampled_groups(figure: Callable[[Integers], float], questions: Integers) -> Estimate:
-    """A figure of rows, with the interval from resampling the questions that they belong to."""
+    """A statistic of rows, with the interval from resampling the questions they belong to."""
     rng = np.random.default_rng(0)
     members = [np.flatnonzero(questions == question) for question in np.unique(questions)]
     draws = rng.integers(len(members), size=(NUM_RESAMPLES, len(members)))

@@ -1,4 +1,4 @@
-"""Watches a promised loss while requests come in: a bound that holds at every moment, however long one looks.
+"""Sequential test of a promised loss while requests arrive: its bound holds at every moment, however long it runs.
 
 Reference: Robbins, "Statistical methods related to the law of the iterated logarithm" (1970): a mixture of likelihood
 ratios is a martingale, and by Ville's inequality it ever reaches 1 / alpha with probability alpha at most. The
@@ -19,11 +19,11 @@ _TINY = 1e-9
 
 
 class LossWatch:
-    """Counts audited requests, and says once the promised loss is broken.
+    """Counts audited requests and reports when the promised loss is broken.
 
     Args:
-        promised: The share of requests that may lose, in (0, 1).
-        alpha: Probability that a promise that is kept is ever called broken, in (0, 1).
+        promised: The largest loss promised, as a share of requests, in (0, 1).
+        alpha: Probability that a promise that holds is ever called broken, in (0, 1).
     """
 
     def __init__(self, promised: float, alpha: float = 0.05) -> None:
@@ -34,7 +34,7 @@ class LossWatch:
         self._most_evidence = 0.0
 
     def add(self, lost: bool) -> bool:
-        """Count one audited request; True where it is the one by which the promise is broken."""
+        """Count one audited request; return True if it is the one that breaks the promise."""
         was_broken = self.is_broken
         self.num_audited += 1
         self.num_lost += lost
@@ -44,22 +44,22 @@ class LossWatch:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the evidence against the promise has ever reached 1 / alpha."""
+        """True once the evidence against the promise has reached 1 / alpha."""
         return self._most_evidence >= -math.log(self.alpha)
 
     def lower_bound(self) -> float:
-        """Lower end of the anytime-valid interval of the loss, at level 1 - alpha."""
+        """Lower end of the anytime-valid confidence interval of the loss, at level 1 - alpha."""
         return lower_bound(self.num_lost, self.num_audited, self.alpha)
 
 
 def log_evidence(num_lost: npt.ArrayLike, num_audited: npt.ArrayLike, promised: float) -> npt.NDArray[np.float64]:
-    """Logarithm of the mixture likelihood ratio against "the loss is at most `promised`"; 0 without any request.
+    """Logarithm of the mixture likelihood ratio against "the loss is at most `promised`"; 0 without requests.
 
     Args:
-        num_lost: Any shape.
-        num_audited: Requests in all, of the same shape.
+        num_lost: Lost requests, any shape.
+        num_audited: Audited requests, same shape.
     """
-    from scipy.special import betaln  # takes long to import
+    from scipy.special import betaln  # slow to import
     from scipy.stats import beta
 
     lost, kept = np.asarray(num_lost), np.asarray(num_audited) - np.asarray(num_lost)
@@ -70,10 +70,10 @@ def log_evidence(num_lost: npt.ArrayLike, num_audited: npt.ArrayLike, promised: 
 
 
 def lower_bound(num_lost: int, num_audited: int, alpha: float) -> float:
-    """The smallest loss that the evidence does not refute at this moment; 0 without a lost request."""
+    """Smallest loss that the evidence does not refute so far; 0 without a lost request."""
     if not num_lost:
         return 0.0
-    from scipy.optimize import brentq  # takes long to import
+    from scipy.optimize import brentq  # slow to import
 
     def excess(promised: float) -> float:
         return float(log_evidence(num_lost, num_audited, promised)) + math.log(alpha)

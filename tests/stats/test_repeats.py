@@ -55,5 +55,5 @@ def test_wrong_shapes_and_ks_are_refused() -> None:
             pass_at_k([[True, False]], k)
     with pytest.raises(ValueError, match="correct has shape"):
         pass_at_k([True], 1)
-    with pytest.raises(ValueError, match="give one of each"):
+    with pytest.raises(ValueError, match="one entry per attempt"):
         majority_at_k([[1]], [[True, False]], 1, rng=rng)

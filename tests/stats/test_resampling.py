@@ -89,7 +89,7 @@ def test_memory_is_bounded(num_distinct: int) -> None:
         ([1, 2], [1, 2], [1], r"questions has shape \(1,\); .* 2 samples"),
         ([1, 2], [1, 2], [1.0, math.nan], r"questions has dtype float64"),
         ([1, 2], [1, 2], ["q", None], r"questions has dtype object"),
-        ([1, 2], [1, 2], ["q", "q"], r"all 2 samples are of one question, q"),
+        ([1, 2], [1, 2], ["q", "q"], r"all 2 samples belong to one question, q"),
         ([1], [1], None, r"one question"),
     ],
 )
