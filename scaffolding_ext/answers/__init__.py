@@ -1,8 +1,8 @@
 """Extract an answer from text, and decide whether two answers are equal.
 
-One notion of equality serves votes, probes and scoring. `extract`, `equal` and `group` are synchronous, for scripts;
-`equal` and `group` may take seconds, so a controller yields a `CompareTask` instead, and for what must be known at once
-`compare` decides what can be decided from the text alone.
+One definition of equality serves votes, probes and scoring. `extract`, `equal` and `group` are synchronous, for
+scripts. `equal` and `group` may take seconds, so a controller yields a `CompareTask` instead; `compare` decides at
+once, from the text only.
 """
 
 from scaffolding_ext.answers.comparison import Verdict, compare

@@ -1,4 +1,4 @@
-"""Classes of equal answers, kept while answers come in: a new one is compared with the heads of the classes alone."""
+"""Incremental classes of equal answers: a new answer is compared only with the heads of the existing classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaffolding_ext.answers.forms import Read, read
 
 Pair = tuple[str, str]
 _LONGEST_TURN = 500  # steps of comparing or reading, of a few microseconds each
-_Place = tuple[int, str]  # of a distinct answer: shorter ones come first
+_Place = tuple[int, str]  # sort key of a distinct answer: shorter ones come first
 
 
 class Grouping(NamedTuple):
@@ -20,7 +20,7 @@ class Grouping(NamedTuple):
 
     Attributes:
         classes: A class number for each answer, in order of first appearance, -1 for None.
-        num_undetermined: Distinct answers that count as different from others by want of a verdict.
+        num_undetermined: Distinct answers that count as different only because a verdict is missing.
     """
 
     classes: list[int]
@@ -28,20 +28,20 @@ class Grouping(NamedTuple):
 
 
 class AnswerClasses:
-    """Groups answers into classes, and keeps what it found for the answers that come later.
+    """Groups answers into classes and reuses its comparisons as more answers arrive.
 
-    The distinct answers have an order of their own, shorter ones first, and the first answer of a class is its head.
-    Each answer joins the first head before it that it equals by its text, else the first one that it equals by a
-    verdict that the caller sends; undetermined counts as different. So the classes depend neither on the order of the
-    answers nor on how they are portioned, also where equality is not transitive. A new answer is compared with the
-    heads alone, so that n distinct answers with m classes take about n·m comparisons; one that becomes a head itself is
-    compared with the longer answers, too. No pair of answers is compared twice, unless a class loses its head.
+    Distinct answers are ordered, shorter ones first; the first answer of a class is its head. Each answer joins the
+    first earlier head whose text it equals, else the first that the caller's verdict says it equals. Undetermined
+    counts as different. The classes therefore depend neither on the order of the answers nor on how they are batched,
+    even if equality is not transitive. A new answer is compared only with the heads, so n distinct answers in m classes
+    take about n·m comparisons; a new head is also compared with the longer answers. No pair is compared twice, unless a
+    class loses its head.
 
     Args:
-        units_implied: Whether a number says the same with and without its unit (see `compare`).
+        units_implied: True if a number equals the same number with a unit (see `compare`).
 
     Attributes:
-        num_comparisons: Pairs that were compared by their text.
+        num_comparisons: Pairs compared by their text.
     """
 
     def __init__(self, units_implied: bool = False) -> None:
@@ -51,24 +51,25 @@ class AnswerClasses:
         self._num_steps_read = 0
         self._turn_began = 0
         self._reads: dict[str, Read | None] = {}
-        self._order: list[_Place] = []  # of the distinct answers
+        self._order: list[_Place] = []  # the distinct answers
         self._heads: list[_Place] = []
         self._head_of: dict[str, _Place] = {}
         self._joined_by_text: set[str] = set()
-        self._left_open: dict[str, set[_Place]] = {}  # by head: the heads that nobody could tell it from
+        self._left_open: dict[str, set[_Place]] = {}  # by head: the heads it could not be told apart from
 
     def group(self, answers: Sequence[str | None]) -> Generator[list[Pair], list[Verdict], Grouping]:
         """Group all answers so far.
 
         Args:
-            answers: The answers, those of earlier calls among them; None equals nothing.
+            answers: All answers so far, including those of earlier calls; None equals nothing.
 
         Yields:
-            Pairs that their text leaves open; send a verdict for each. None is asked twice, unless a class lost its
-            head to a shorter answer. No pairs at all: much was compared, and the caller may let others have their turn.
+            Pairs whose text leaves equality open; send a verdict for each. No pair is asked twice, unless a class lost
+            its head to a shorter answer. An empty list means that many comparisons were made and the caller may let
+            other work run.
 
         Returns:
-            The classes of these answers.
+            The classes of `answers`.
         """
         head_of = self._head_of
         distinct = {answer for answer in answers if answer is not None and answer not in head_of}
@@ -96,7 +97,7 @@ class AnswerClasses:
         return Grouping(classes, sum(not heads.isdisjoint(others) for others in self._left_open.values()))
 
     def _place_one(self, place: _Place) -> Generator[list[Pair], list[Verdict], bool]:
-        """Have an answer join a head before it; whether it found none, and is a head itself."""
+        """Add an answer to the class of an earlier head, or make it a head; return True if it became one."""
         reads, compare, own = self._reads, self._compare, self._reads[place[1]]
         undecided = []
         for head in self._heads[: bisect.bisect_left(self._heads, place)]:
@@ -119,10 +120,10 @@ class AnswerClasses:
         return True
 
     def _make_room(self, head: _Place) -> Generator[list[Pair], list[Verdict], list[_Place]]:
-        """Have the answers behind a new head join it, where they belong to it.
+        """Let later answers join a new head they equal.
 
         Returns:
-            The answers whose head has become one of its members: they need another.
+            The answers whose head joined another class; they need a new one.
         """
         reads, compare, of_head = self._reads, self._compare, self._reads[head[1]]
         undecided: list[_Place] = []
@@ -143,7 +144,7 @@ class AnswerClasses:
         verdicts = (yield [(place[1], head[1]) for place in undecided]) if undecided else []
         for place, verdict in zip(undecided, verdicts, strict=True):
             if place[1] not in self._head_of:
-                continue  # its own head moved just now
+                continue  # its head moved just now
             if verdict is Verdict.EQUAL:
                 lost += self._move(place, head, by_text=False)
             elif verdict is Verdict.UNDETERMINED and self._head_of[place[1]] == place:
@@ -158,7 +159,7 @@ class AnswerClasses:
         return True
 
     def _move(self, place: _Place, head: _Place, by_text: bool) -> list[_Place]:
-        """Have an answer join another head than its own; the members that it leaves behind, where it was a head."""
+        """Move an answer to another head; return the members it leaves behind if it was a head."""
         was_head = self._head_of[place[1]] == place
         self._join(place, head, by_text)
         if not was_head:

@@ -1,4 +1,4 @@
-"""Equality of two answers by their parts; what stands in the leaves is left to an oracle."""
+"""Equality of two answers, part by part; an oracle decides about the expressions in the leaves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scaffolding_ext.answers.forms import (
 
 
 class Verdict(Enum):
-    """Whether two answers are equal."""
+    """Verdict on the equality of two answers."""
 
     EQUAL = "equal"
     DIFFERENT = "different"
@@ -30,7 +30,7 @@ class Verdict(Enum):
 
 
 def all_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """EQUAL where all are, DIFFERENT where one is, else UNDETERMINED."""
+    """EQUAL if all are, DIFFERENT if any is, else UNDETERMINED."""
     outcome = Verdict.EQUAL
     for verdict in verdicts:
         if verdict is Verdict.DIFFERENT:
@@ -41,7 +41,7 @@ def all_of(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def any_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """EQUAL where one is, DIFFERENT where all are, else UNDETERMINED."""
+    """EQUAL if any is, DIFFERENT if all are, else UNDETERMINED."""
     outcome = Verdict.DIFFERENT
     for verdict in verdicts:
         if verdict is Verdict.EQUAL:
@@ -52,22 +52,21 @@ def any_of(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 Oracle = Callable[[str, str], Verdict]
-_MOST_PAIRS = 32  # of parts of two sets, compared without an oracle: this bounds the time
+_MOST_PAIRS = 32  # pairs of set elements compared without an oracle; bounds the time
 
 
 def compare(a: str, b: str, *, units_implied: bool = False, oracle: Oracle | None = None) -> Verdict:
-    """Decide equality by what is written, without symbolic algebra.
+    """Decide equality from the text, without symbolic algebra.
 
-    Numbers are compared exactly; tuples and intervals part by part, with their brackets; sets and bare lists in any
-    order; words without regard to case, single letters only where they can be options (A to E).
+    Numbers are compared exactly; tuples and intervals part by part, including brackets; sets and bare lists in any
+    order; words ignoring case. Single letters ignore case only if they can be options (A to E).
 
     Args:
         a: An answer.
         b: Another.
-        units_implied: Whether a number says the same with and without its unit: 5 and 5 cm, 50 and 50 %. Never 0.5
-            and 50 %.
-        oracle: Decides about two expressions (as LaTeX) whose equality is not seen from their text. None leaves them
-            undetermined, and long sets that hold such expressions, too.
+        units_implied: True if a number equals the same number with a unit: 5 and 5 cm, 50 and 50 %. Never 0.5 and 50 %.
+        oracle: Decides about two LaTeX expressions whose equality the text does not show. With None they stay
+            undetermined, and so do long sets that contain them.
     """
     if a == b and len(a) > LONGEST:
         return Verdict.EQUAL
@@ -75,14 +74,14 @@ def compare(a: str, b: str, *, units_implied: bool = False, oracle: Oracle | Non
 
 
 class Comparator:
-    """Compares answers that were read: `compare`, for who compares one answer with many.
+    """Compares answers that are already read: `compare` for comparing one answer with many.
 
     Args:
-        units_implied: As there.
-        oracle: As there.
+        units_implied: As in `compare`.
+        oracle: As in `compare`.
 
     Attributes:
-        num_steps: How many parts of answers were held against each other so far.
+        num_steps: Parts of answers compared so far.
     """
 
     def __init__(self, units_implied: bool = False, oracle: Oracle | None = None) -> None:
@@ -91,7 +90,7 @@ class Comparator:
         self.num_steps = 0
 
     def verdict(self, left: Read | None, right: Read | None) -> Verdict:
-        """Whether two different answers are equal; None stands for one that could not be read."""
+        """Compare two different answers; None stands for one that could not be read."""
         self.num_steps += 1
         if left is None or right is None:
             return Verdict.UNDETERMINED
@@ -102,11 +101,11 @@ class Comparator:
         else:
             verdict = self._decide(left.form, right.form)
         if verdict is Verdict.DIFFERENT and left.digits == right.digits:
-            return Verdict.UNDETERMINED  # "1,23" and "123": a list, or a separator misplaced
+            return Verdict.UNDETERMINED  # "1,23" and "123": a list or a misplaced separator
         return verdict
 
     def _decide(self, a: Form, b: Form) -> Verdict:
-        """Whether two forms are equal; symmetric."""
+        """Compare two forms; symmetric."""
         self.num_steps += 1
         if isinstance(a, Number) and isinstance(b, Number):
             same = a.value.as_integer_ratio() == b.value.as_integer_ratio()
@@ -128,7 +127,7 @@ class Comparator:
         return Verdict.DIFFERENT if isinstance(b, Based) and a.base == b.base else Verdict.UNDETERMINED
 
     def _asked(self, a: Form, b: Form) -> Verdict:
-        """The oracle's verdict; words are nothing that it could read."""
+        """Ask the oracle; it cannot read words."""
         if self._oracle is None:
             return Verdict.UNDETERMINED
         written = latex(a), latex(b)
@@ -172,7 +171,7 @@ class Comparator:
         return all_of(map(self._decide, a, b))
 
     def _unordered(self, a: Collection, b: Collection) -> Verdict:
-        """Each part of one equals a part of the other, both ways."""
+        """Compare as sets: each part must equal some part of the other, both ways."""
         if a.numbers is not None and b.numbers is not None:
             return Verdict.EQUAL if a.numbers == b.numbers else Verdict.DIFFERENT
         if a.has_two_signs or b.has_two_signs:
@@ -195,12 +194,12 @@ class Comparator:
         return self._asked(a, b)
 
 
-# Of two forms the one with the lower place says how they are compared.
+# The form with the lower rank decides how a pair is compared.
 _PLACES = {Assignment: 0, Quantity: 1, Text: 2, Collection: 3, Based: 4, Number: 5, Expression: 6}
 
 
 def _is_atom(form: Form) -> bool:
-    """Whether it is a number, or the name of a single variable."""
+    """True for a number or the name of a single variable."""
     return isinstance(form, Number) or (isinstance(form, Expression) and len(form.latex) == 1 and form.latex.isalpha())
 
 
@@ -216,5 +215,5 @@ def _text(a: Text, b: Form) -> Verdict:
     if isinstance(b, Expression) and len(b.latex) == 1:
         return Verdict.DIFFERENT
     if isinstance(b, Collection) and len(b.items) > 1 and all(isinstance(item, Text) for item in b.items):
-        return Verdict.DIFFERENT  # one name, and several
+        return Verdict.DIFFERENT  # one name and several
     return Verdict.UNDETERMINED

@@ -1,4 +1,4 @@
-"""Equality with three verdicts: by the text where it suffices, else symbolically in processes that can be killed."""
+"""Equality with three verdicts: from the text if that suffices, else symbolically in processes that can be killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _JOB = "scaffolding_ext.answers.symbolic:job"
 
 
 class Pool(Protocol):
-    """What `KillablePool` does for an `Equality`."""
+    """Interface of `KillablePool` that `Equality` needs."""
 
     def submit(self, deadline_seconds: float, *arguments: Any) -> Future[Any]:
         """Queue a job."""
@@ -28,21 +28,21 @@ class Pool(Protocol):
 
 
 class Equality:
-    """Decides about pairs of answers, and remembers what it took a process to decide.
+    """Decides equality of answer pairs and caches the verdicts that needed a process.
 
-    What the text leaves open goes to a pool. There each answer is first read alone, once. An answer that the algebra
-    system cannot finish is undetermined against every other, so that it costs its deadline only once.
+    Pairs that the text leaves open go to a pool, which first reads each answer once. An answer that the algebra system
+    cannot finish is undetermined against every other, so it costs its deadline only once.
 
     Args:
-        deadline_seconds: Most that a pair may take once processes are free: half for looking at its answers, half for
-            comparing them.
-        units_implied: Whether a number says the same with and without its unit (see `compare`).
-        num_processes: Processes of the pool.
-        max_remembered: Results kept; the ones asked for longest ago go first.
-        pool: A pool to share, instead of one of its own.
+        deadline_seconds: Time limit of a pair once processes are free: half for reading its answers, half for comparing
+            them.
+        units_implied: True if a number equals the same number with a unit (see `compare`).
+        num_processes: Processes in the pool.
+        max_remembered: Cached results; the least recently used are evicted first.
+        pool: A shared pool; None creates one.
 
     Attributes:
-        num_comparisons: Pairs that a process was asked about.
+        num_comparisons: Pairs sent to a process.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class Equality:
         self._lock = threading.RLock()
 
     def submit(self, a: str, b: str) -> Future[Verdict]:
-        """The verdict on a pair, to come. Others may wait for the same future: do not cancel it.
+        """Return a future verdict on a pair. Do not cancel it: others may wait for the same future.
 
-        It raises EngineError where no process could be started.
+        It raises EngineError if no process could be started.
         """
         verdict = compare(a, b, units_implied=self.units_implied)
         if verdict is Verdict.UNDETERMINED:
@@ -79,11 +79,11 @@ class Equality:
         return future
 
     def equal(self, a: str, b: str) -> Verdict:
-        """The verdict on a pair; may block for the deadline."""
+        """Return the verdict on a pair; may block for the deadline."""
         return self.submit(a, b).result()
 
     def group(self, answers: Sequence[str | None]) -> list[int]:
-        """A class number for each answer, in order of first appearance, -1 for None; may block."""
+        """Number the classes of equal answers in order of first appearance, -1 for None; may block."""
         steps = AnswerClasses(self.units_implied).group(answers)
         try:
             pairs = next(steps)
@@ -109,7 +109,7 @@ class Equality:
             return future
 
     def _compared(self, a: str, b: str) -> Future[Verdict]:
-        """Look at both answers; where they can be handled, compare them."""
+        """Read both answers, then compare them if both can be handled."""
         outcome: Future[Verdict] = Future()
         if any(_overran(self._remembered.get((answer,))) for answer in (a, b)):
             outcome.set_result(Verdict.UNDETERMINED)
@@ -142,12 +142,12 @@ class Equality:
         return outcome
 
     def _looked_at(self, answer: str) -> Future[None]:
-        """An answer alone: fails where the algebra system cannot finish it."""
+        """Read one answer; fails if the algebra system cannot finish it."""
         return self._pool.submit(self.deadline_seconds / 2, self.units_implied, answer)
 
 
 class _AskedError(Exception):
-    """Comparing two answers needs more than their text."""
+    """Signals that the text does not decide a comparison."""
 
 
 def _needs_a_process(left: str, right: str) -> Verdict:
@@ -159,23 +159,22 @@ def _overran(future: Future[Any] | None) -> bool:
 
 
 def _failed(future: Future[Any]) -> bool:
-    """Whether another try may go better."""
+    """True if another try may succeed."""
     return future.done() and future.exception() is not None and not _overran(future)
 
 
 def equal(a: str, b: str, deadline_seconds: float = 2.0, *, units_implied: bool = False) -> Verdict:
-    r"""Whether two answers are equal. For scripts: it may block for the deadline.
+    r"""Decide whether two answers are equal. For scripts: may block for the deadline.
 
     Args:
         a: An answer, in LaTeX or plain text.
         b: Another.
-        deadline_seconds: Most that it may take once processes run (the first call starts them).
-        units_implied: Whether a number says the same with and without its unit: 5 and 5 cm, 50 and 50 %. Never 0.5
-            and 50 %.
+        deadline_seconds: Time limit once processes run (the first call starts them).
+        units_implied: True if a number equals the same number with a unit: 5 and 5 cm, 50 and 50 %. Never 0.5 and 50 %.
 
     Returns:
-        EQUAL or DIFFERENT where that is certain, else UNDETERMINED: what cannot be read as mathematics, and what takes
-        longer than the deadline.
+        EQUAL or DIFFERENT if certain, else UNDETERMINED: text that cannot be read as mathematics, or a comparison that
+        exceeds the deadline.
 
     Raises:
         EngineError: No process could be started.
@@ -184,13 +183,13 @@ def equal(a: str, b: str, deadline_seconds: float = 2.0, *, units_implied: bool 
 
 
 def group(answers: Sequence[str | None], deadline_seconds: float = 2.0, *, units_implied: bool = False) -> list[int]:
-    """Which answers are equal: a class number for each, in order of first appearance, -1 for None. For scripts.
+    """Group equal answers: a class number for each, in order of first appearance, -1 for None. For scripts.
 
     The classes do not depend on the order of the answers; undetermined pairs count as different.
 
     Args:
         answers: The answers; None stands for "no answer" and equals nothing.
-        deadline_seconds: As in `equal`, for a pair.
+        deadline_seconds: As in `equal`, per pair.
         units_implied: As in `equal`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Find the final answer in a text."""
+"""Extraction of the final answer from a text."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Literal
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-# What follows an answer phrase, up to the end of its sentence or line; the full stop of a decimal ends nothing.
+# Text after an answer phrase, up to the end of its sentence or line; a decimal point does not end it.
 _PHRASE = re.compile(
     r"(?:final answer|the answer|\banswer(?=\**:))\**\s*(?:is|:)[\s:*]*([^\n]+?)"
     r"(?=\.\**\s+(?-i:[A-Z])|[\u3002\uff61]|\n|\Z)",
     re.IGNORECASE,
 )
-# Where an answer ends whose box nothing closes: with its line, its formula or its sentence.
+# End of an answer in an unclosed box: the end of its line, formula or sentence.
 _LINE_END = re.compile(r"\n|\\\]|(?<!\\)\$|(?<=\w)\.\s+(?=[A-Z])")
-_CUT = re.compile(r"(?:\A\$+|\A\\[(\[]|\\(?:b(?:o(?:x(?:ed?)?)?)?)?)\Z")  # an answer that has only just been opened
+_CUT = re.compile(r"(?:\A\$+|\A\\[(\[]|\\(?:b(?:o(?:x(?:ed?)?)?)?)?)\Z")  # an answer cut just after it was opened
 _MATHS = re.compile(r"\$\$([^$]+)\$\$|\$([^$]+)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
 _NUMBER = re.compile(
     r"(?<![\w.])[+-]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:/\d+)?(?:\s?\\?%)?|(?<![\w.])[+-]?\.\d+"
@@ -26,7 +26,7 @@ _RELATION = re.compile(r"(?<![<>!\\])=|\\approx")
 _HASHES = re.compile(
     r"^[ \t]*####[ \t]*(?!\d+[.)] )((?:[+-][ ]?)?(?:\\?\$|[€£])?[ ]?[+-]?\.?\d[^\n]{0,40}?)[.\s]*\Z", re.MULTILINE
 )
-_LAST_CHARACTERS = 4_000  # where the last number or formula is looked for
+_LAST_CHARACTERS = 4_000  # searched for the last number or formula
 
 
 def extract(
@@ -36,18 +36,18 @@ def extract(
     choices: str = "",
     extractor: Callable[[str], str | None] | None = None,
 ) -> str | None:
-    r"""The final answer in a text: the last box, else a last line `#### 180`, else what the last answer phrase says.
+    r"""Return the final answer: the last box, else a last line `#### 180`, else the text after the last answer phrase.
 
-    A box is `\boxed{...}` or `\fbox{...}`. A last box that is empty or that nothing closes gives None, and so does a
-    phrase that ends in half a box: the text was cut while the answer was written.
+    A box is `\boxed{...}` or `\fbox{...}`. If the last box is empty or unclosed, or a phrase ends in half a box, the
+    result is None: the text was cut inside the answer.
 
     Args:
-        text: What a model wrote.
-        fallback: `"last"` takes the last formula or number of a text that has neither box nor phrase; of a formula with
-            an equals sign what stands on its right.
-        choices: The letters of a multiple-choice question, such as `"ABCD"`: only one of them is an answer, the
-            first that stands alone in box or phrase, or else the last in the text.
-        extractor: Takes precedence over these rules; they follow where it returns None or only spaces.
+        text: Model output.
+        fallback: `"last"` takes the last formula or number of a text with neither box nor phrase; of a formula with an
+            equals sign, the right-hand side.
+        choices: Letters of a multiple-choice question, such as `"ABCD"`. The answer is then one of them: the first that
+            stands by itself in the box or phrase, else the last in the text.
+        extractor: Tried before these rules, which apply if it returns None or only spaces.
 
     Returns:
         The answer, never empty.
@@ -70,18 +70,18 @@ def extract(
 
 
 def _inside_last_box(text: str) -> str | None:
-    """What follows the opening brace of the last box, or None where there is no box."""
+    """Text after the opening brace of the last box, or None without a box."""
     start = text.rfind("\\boxed{")
     if start >= 0 and text.find("box", start + 7) < 0:
-        return text[start + 7 :]  # nearly always; found from the end, however long the text is
+        return text[start + 7 :]  # the usual case, found from the end
     boxes = list(_BOX.finditer(text))
     return text[boxes[-1].end() :] if boxes else None
 
 
 def up_to_brace(text: str) -> str | None:
-    """The text up to the first unmatched `}`, as in the continuation of an opened box; None if no brace closes it.
+    """Return the text up to the first unmatched `}`, which closes an opened box; None without one.
 
-    Braces that are escaped by a backslash are text.
+    Braces escaped by a backslash are text.
     """
     end = text.find("}")
     if end < 0:
@@ -100,10 +100,10 @@ def up_to_brace(text: str) -> str | None:
 
 
 def begun_box(text: str) -> str | None:
-    """What a text says in a box that stands open before it: up to the box's brace, or else the first line.
+    """Read an answer from the continuation of an open box: up to the closing brace, or else the first line.
 
-    For an answer that a model is made to give: it is to be read even where the model never closes the box. Its first
-    line also ends with the formula (`$` or `\\]`), or with the sentence. None where it says nothing.
+    A forced answer is read even if the model never closes the box. The first line also ends with the formula (`$` or
+    `\\]`) or the sentence. Returns None for an empty answer.
     """
     closed = up_to_brace(text)
     if closed is not None:
@@ -112,20 +112,20 @@ def begun_box(text: str) -> str | None:
 
 
 def _behind_hashes(text: str) -> str | None:
-    """The number in a last line as GSM8K's solutions have it; other headings are no answers."""
+    """The number in a last line of GSM8K's form `#### 180`; other headings are ignored."""
     start = text.rfind("####")
     found = _HASHES.search(text, text.rfind("\n", 0, start) + 1) if start >= 0 else None
     return None if found is None else found[1].strip()
 
 
 def _phrase(text: str) -> str | None:
-    phrases = _PHRASE.findall(text) if "answer" in text.casefold() else ()  # to look for letters alone is far quicker
+    phrases = _PHRASE.findall(text) if "answer" in text.casefold() else ()  # a substring test is far faster
     answer = phrases[-1].strip().rstrip("*. ").strip() if phrases else ""
     return None if not answer or _CUT.search(answer) else answer
 
 
 def _choices(text: str, choices: str) -> list[str]:
-    """Those of the letters that stand alone in the text."""
+    """The choice letters that stand by themselves in the text."""
     return re.findall(rf"(?<![A-Za-z\\])[{re.escape(choices)}](?![A-Za-z'\u2019])", text)
 
 

@@ -1,8 +1,8 @@
-r"""What an answer says: its notation made one, then its parts (numbers, quantities, words, tuples, sets, expressions).
+r"""Parsing of answers: normalize the notation, then split it into numbers, words, tuples, expressions and so on.
 
-LaTeX and plain text write one thing in many ways; `normalize` makes them one. There, `\x02` and `\x03` stand around
-words, so that nothing later takes a word for a product of letters. Reading takes time linear in the answer's length,
-and computes nothing but fractions.
+LaTeX and plain text write one thing in many ways; `normalize` maps them to one. It marks words with `\x02` and `\x03`,
+so that a word is not read as a product of letters. Reading takes time linear in the answer's length and computes only
+fractions.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _REPLACED = (
     (re.compile(r"π"), r"\\pi "),
     (re.compile(r"∞"), r"\\infty "),
     (re.compile(r"√"), r"\\sqrt "),
-    (re.compile(r"(?<=[\d)}a-z])\s*(?:\\approx|≈).*"), ""),  # a rounding beside the exact value
+    (re.compile(r"(?<=[\d)}a-z])\s*(?:\\approx|≈).*"), ""),  # a rounded value after the exact one
 )
-_FINAL_MARKS = ".,;:\u3002\uff0e\uff61\uff0c\u3001\uff1b\uff1a"  # and those of Chinese and Japanese
+_FINAL_MARKS = ".,;:\u3002\uff0e\uff61\uff0c\u3001\uff1b\uff1a"  # including Chinese and Japanese punctuation
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _LONG_WORD = re.compile(r"(?<!\\begin\{)(?<!\\end\{)(?<![A-Za-z\\_^])[A-Za-z]{3,}(?![A-Za-z_^(])")
 _TOKEN = re.compile(r"(?<![^\s(,])[A-Za-z][A-Za-z'\u2019-]*[.:!?]?(?![^\s),;])")
@@ -66,9 +66,9 @@ _SCIENTIFIC = re.compile(
 
 
 def normalize(answer: str) -> str:
-    r"""Strip what carries no meaning: spaces, `$`, `\left`, `\right`, thin spaces, emphasis, a final full stop.
+    r"""Strip notation without meaning: spaces, `$`, `\left`, `\right`, thin spaces, emphasis, a final full stop.
 
-    A space between two digits stays, unless it is a thin one that separates thousands: "3 1/2" is not 31/2.
+    A space between two digits stays, unless it is a thin space that separates thousands: "3 1/2" is not 31/2.
     """
     text = answer.strip().strip("*").strip()
     for pattern, replacement in _REPLACED:
@@ -82,7 +82,7 @@ def normalize(answer: str) -> str:
 
 
 def _marked(words: str) -> str:
-    """Text between markers, where it has letters; its commas and conjunctions separate parts."""
+    """Put markers around text that has letters; commas and conjunctions separate its parts."""
     if not re.search(r"[^\W\d_]", words):
         return words
     parts = [part.strip() for part in _CONJUNCTION.split(words)]
@@ -103,7 +103,7 @@ def _mark_bare_words(piece: str) -> str:
 
 
 def _mark_rest(piece: str) -> str:
-    """Words that touch a number or a bracket: "5cm", "(even)"."""
+    """Mark words that touch a number or a bracket: "5cm", "(even)"."""
 
     def mark(match: re.Match[str]) -> str:
         is_word = _SHORT_NAME.fullmatch(match[0]) if len(match[0]) == 2 else not _FUNCTION.fullmatch(match[0])
@@ -113,7 +113,7 @@ def _mark_rest(piece: str) -> str:
 
 
 def to_number(normalized: str) -> Fraction | None:
-    """The exact value of a normalised integer, decimal, fraction, mixed number or power of ten; None for others."""
+    """Return the exact value of a normalized integer, decimal, fraction, mixed number or power of ten; else None."""
     number = _NUMBER.fullmatch(normalized)
     if number and len(number[1]) < 2:
         return _signed(number[1], _value(number[2]))
@@ -169,7 +169,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Based:
-    """A numeral with its base written below it."""
+    """A numeral with its base as a subscript."""
 
     numeral: str
     base: str
@@ -177,14 +177,14 @@ class Based:
 
 @dataclass(frozen=True)
 class Text:
-    """Words, in lower case; an option's letter is one."""
+    """Words or an option's letter, in lower case."""
 
     words: str
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A value with a unit, a per-cent sign, or words around it."""
+    """A value with a unit, a percent sign or words around it."""
 
     value: Form
     unit: str
@@ -192,7 +192,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Assignment:
-    """A value with the name of what it is the value of, as in `x = 5`, or with its calculation, as in `2 + 3 = 5`."""
+    """A value with its name, as in `x = 5`, or with its calculation, as in `2 + 3 = 5`."""
 
     name: str
     value: Form
@@ -200,10 +200,10 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Collection:
-    r"""Parts between brackets.
+    r"""Parts in brackets.
 
     Attributes:
-        brackets: The two that were written; `""` for a bare list, `"{}"` for a set, `"U"` for a union of intervals,
+        brackets: The two brackets as written; `""` for a bare list, `"{}"` for a set, `"U"` for a union of intervals,
             `"matrix"` for a matrix, whose items are rows.
         items: The parts.
     """
@@ -213,24 +213,24 @@ class Collection:
 
     @cached_property
     def numbers(self) -> frozenset[Fraction] | None:
-        """The values of its parts; None where one is no number."""
+        """The values of its parts; None if any is not a number."""
         values = [item.value for item in self.items if isinstance(item, Number)]
         return frozenset(values) if len(values) == len(self.items) else None
 
     @cached_property
     def parts(self) -> frozenset[Form]:
-        """Its parts, each once."""
+        """The distinct parts."""
         return frozenset(self.items)
 
     @cached_property
     def has_two_signs(self) -> bool:
-        """Whether one of its parts stands for two: it holds a plus-minus sign."""
+        """True if a part stands for two values: it contains a plus-minus sign."""
         return "\\pm" in latex(self)
 
 
 @dataclass(frozen=True)
 class Expression:
-    """Anything else, as normalised LaTeX; `opaque` where no algebra system can be trusted to read it."""
+    """Anything else, as normalized LaTeX; `opaque` if no algebra system can be trusted to read it."""
 
     latex: str
     opaque: bool = False
@@ -240,14 +240,14 @@ Form = Number | Based | Text | Quantity | Assignment | Collection | Expression
 
 
 class Read(NamedTuple):
-    """An answer as it was read.
+    """A parsed answer.
 
     Attributes:
-        normalized: Its normal form as a string.
+        normalized: Its normal form.
         form: Its parts.
-        digits: The normal form without commas, spaces and leading zeros, where it begins with a digit.
-        shape: How it is built, where it is built of numbers alone; else None.
-        values: Its numbers. Two answers of one shape are equal where their values are, and else different.
+        digits: The normal form; without commas, spaces and leading zeros if it begins with a digit.
+        shape: Structure of an answer made only of numbers; else None.
+        values: Its numbers. Two answers of one shape are equal if and only if their values are.
     """
 
     normalized: str
@@ -258,7 +258,7 @@ class Read(NamedTuple):
 
 
 def read(answer: str) -> Read | None:
-    """The parts of an answer; None where it says nothing, or has more than `LONGEST` characters."""
+    """Return the parts of an answer; None if it is empty or longer than `LONGEST` characters."""
     return _read_short(answer) if len(answer) <= LONGEST else None
 
 
@@ -273,7 +273,7 @@ def _read_short(answer: str) -> Read | None:
 
 
 def _shape_and_values(form: Form) -> tuple[str, Hashable] | None:
-    """How a form is built of numbers alone, and these numbers; None for any other form."""
+    """Structure of a form made only of numbers, and these numbers; None for other forms."""
     match form:
         case Number(value):
             return "n", value.as_integer_ratio()
@@ -326,7 +326,7 @@ def _matrix(text: str, depth: int) -> Form | None:
 
 
 def _amount(text: str) -> Form | None:
-    """A number with separators of thousands and a unit, which is no list."""
+    """A number with thousands separators and a unit, which is not a list."""
     form = _quantity_or_words(text, 1) if "," in text else None
     return form if isinstance(form, Quantity) and isinstance(form.value, Number) else None
 
@@ -340,7 +340,7 @@ def _list(text: str, depth: int) -> Form | None:
 
 
 def _calculation(text: str, depth: int) -> Form | None:
-    """The result of a calculation with numbers alone, as 90 in `60+30=90`."""
+    """The result of a purely numeric calculation, such as 90 in `60+30=90`."""
     *steps, result = _ASSIGNMENT.split(text)
     is_plain = steps and _OPERATOR.search(steps[0]) and all(map(_CALCULATION.fullmatch, steps))
     if not is_plain or not re.search(r"\d", result):
@@ -388,7 +388,7 @@ def _based(text: str) -> Form | None:
 
 
 def _quantity_or_words(text: str, depth: int) -> Form | None:
-    """A value and the words or the sign around it; words alone."""
+    """A value with the words or the sign around it, or only words."""
     units: list[str] = []
 
     def take(unit: re.Match[str]) -> str:
@@ -408,7 +408,7 @@ def _quantity_or_words(text: str, depth: int) -> Form | None:
 
 
 def _unit(written: str) -> str:
-    """A unit by its name: lower case, no plural, the exponent after it."""
+    """Normalized unit name: lower case, singular, followed by the exponent."""
     exponent = _EXPONENT.search(written)
     name = re.sub(r"[\x02\x03.\\{}]|\^\{?\d\}?", "", written).strip().lower()
     name = {"^circ": "degree", "°": "degree", "degrees": "degree", "percent": "%"}.get(name, name)
@@ -417,7 +417,7 @@ def _unit(written: str) -> str:
 
 
 def latex(form: Form) -> str:
-    """The form as LaTeX."""
+    """Write the form as LaTeX."""
     match form:
         case Number(value):
             return str(value) if value.denominator == 1 else f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
@@ -443,7 +443,7 @@ def latex(form: Form) -> str:
 
 
 def leaves(form: Form) -> Iterator[str]:
-    """The LaTeX of the expressions in a form that an algebra system may be asked about."""
+    """Yield the LaTeX of the expressions in a form that an algebra system may read."""
     match form:
         case Expression(written, opaque):
             if not opaque:
@@ -456,7 +456,7 @@ def leaves(form: Form) -> Iterator[str]:
 
 
 def _closing(text: str) -> int:
-    """Where the bracket that opens the text is closed; half-open intervals close with any bracket. -1 if nowhere."""
+    """Index of the bracket that closes the first one, or -1; any closing bracket matches, as in half-open intervals."""
     depth = 0
     for position, character in enumerate(text):
         if character in "([{":
@@ -469,7 +469,7 @@ def _closing(text: str) -> int:
 
 
 def split_top_level(text: str, separators: str) -> list[str]:
-    """The parts between separators that stand outside of all brackets."""
+    """Split at separators outside all brackets."""
     parts, depth, start = [], 0, 0
     for position, character in enumerate(text):
         if character in "([{":

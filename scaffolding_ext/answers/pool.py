@@ -1,7 +1,7 @@
 """Jobs in processes that are killed when they overrun.
 
-A process is a fresh interpreter that reads jobs from its standard input. It neither imports the caller's `__main__`, as
-multiprocessing's spawned processes do (so a plain script needs no guard), nor forks a process that has threads.
+A process is a fresh interpreter that reads jobs from standard input. Unlike multiprocessing's spawned processes it does
+not import the caller's `__main__`, so a plain script needs no guard, and no process with threads is forked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from scaffolding_ext.answers.pool import serve; serve(sys.argv[2], int(sys.argv[3]))"
 )
-_START_SECONDS = 120.0  # a process that cannot serve by then never will
+_START_SECONDS = 120.0  # limit for starting a process
 
 
 class OverrunError(Exception):
@@ -34,13 +34,13 @@ class OverrunError(Exception):
 class KillablePool:
     """Runs one function in a few warm processes, each job under a deadline.
 
-    Processes start with the first jobs and live until `close`, the pool's end or the interpreter's; one that overruns
-    is killed and replaced when the next job needs it. Safe to use from any thread.
+    Processes start with the first jobs and live until `close`, or until the pool or the interpreter ends. One that
+    overruns is killed and replaced when the next job needs it. Thread-safe.
 
     Args:
-        target: The function, as `"module:attribute"`; what it takes and returns must be JSON.
-        num_processes: At most this many run at once.
-        max_memory_bytes: Address space of a process, where the system can limit it.
+        target: The function, as `"module:attribute"`; its arguments and result must be JSON.
+        num_processes: Processes that run at once, at most.
+        max_memory_bytes: Address space of a process, if the system can limit it.
     """
 
     def __init__(self, target: str, num_processes: int = 2, max_memory_bytes: int = 2 * 2**30) -> None:
@@ -52,13 +52,13 @@ class KillablePool:
         """Queue a job.
 
         Args:
-            deadline_seconds: Wall-clock time that the job may take once a process has it; waiting for a free process,
-                and for one to start, does not count.
-            arguments: What the function is called with.
+            deadline_seconds: Wall-clock limit from when a process has the job; waiting for a process to become free or
+                to start does not count.
+            arguments: Arguments of the function.
 
         Returns:
-            Gets what the function returns; an OverrunError where the job was killed; an EngineError where the function
-            raised, no process could be started, or the pool is closed.
+            A future with the function's result; OverrunError if the job was killed; EngineError if the function raised,
+            no process could be started, or the pool is closed.
         """
         job = _Job(deadline_seconds, json.dumps([deadline_seconds, arguments]), Future())
         self._shared.submit(job)
@@ -66,11 +66,11 @@ class KillablePool:
 
     @property
     def process_ids(self) -> list[int]:
-        """Ids of the processes that are alive."""
+        """Ids of the live processes."""
         return self._shared.process_ids()
 
     def close(self) -> None:
-        """Kill the processes; jobs that have not ended fail."""
+        """Kill the processes; unfinished jobs fail."""
         self._finalizer()
 
 
@@ -81,7 +81,7 @@ class _Job(NamedTuple):
 
 
 class _Shared:
-    """What the threads hold, so that they do not keep the pool alive. Each thread owns one process at a time."""
+    """State that the threads hold without keeping the pool alive. Each thread owns one process at a time."""
 
     def __init__(self, command: list[str], num_processes: int) -> None:
         self._command = command
@@ -130,7 +130,7 @@ class _Shared:
                     if process is None:
                         process = self._started()
                     job.future.set_result(process.call(job))
-                except Exception as error:  # of any type: it belongs to the job, and the thread serves the next
+                except Exception as error:  # the job fails; the thread serves the next one
                     if isinstance(error, OverrunError):
                         self._forget(process)
                         process = None
@@ -162,7 +162,7 @@ class _Shared:
 
 
 class _Process:
-    """One process; only `kill` may be called from other threads than the owner's."""
+    """One process; other threads than its owner's may only call `kill`."""
 
     def __init__(self, command: list[str]) -> None:
         try:
@@ -185,7 +185,7 @@ class _Process:
             raise EngineError(f"a process of the pool could not start: {reason}")
 
     def call(self, job: _Job) -> Any:
-        """The function's result.
+        """Run the job and return the function's result.
 
         Raises:
             OverrunError: The process is gone.
@@ -205,16 +205,16 @@ class _Process:
         return reply["result"]
 
     def kill(self) -> None:
-        """Kill the process; a reply that is waited for is None then."""
+        """Kill the process; a pending reply becomes None."""
         self._popen.kill()
 
     def end(self) -> None:
-        """Kill the process and free what belongs to it."""
+        """Kill the process and release its resources."""
         with self._popen:  # closes the pipes and waits
             self._popen.kill()
 
     def _reply(self, deadline_seconds: float) -> dict[str, Any] | None:
-        """The next reply; None where the process ended or was killed at the deadline."""
+        """Read the next reply; None if the process ended or was killed at the deadline."""
         assert self._popen.stdout is not None
         timer = threading.Timer(deadline_seconds, self._popen.kill)
         timer.daemon = True
@@ -223,7 +223,7 @@ class _Process:
             line = self._popen.stdout.readline()
         finally:
             timer.cancel()
-            timer.join()  # a kill that came at the same moment is over now
+            timer.join()  # wait for a kill that fired at the same moment
         alive = line.endswith("\n") and self._popen.poll() is None
         return json.loads(line) if alive else None
 
@@ -234,8 +234,8 @@ _GRACE_SECONDS = 10.0
 def serve(target: str, max_memory_bytes: int) -> None:
     """Serve jobs until standard input ends.
 
-    A job that runs on when nobody is left to kill it ends the process by itself: faulthandler's watchdog needs neither
-    signals nor the interpreter's lock.
+    A job that overruns with no parent left to kill it ends the process: faulthandler's watchdog needs neither signals
+    nor the interpreter lock.
 
     Args:
         target: The function, as `"module:attribute"`.
@@ -243,12 +243,12 @@ def serve(target: str, max_memory_bytes: int) -> None:
     """
     replies = os.fdopen(os.dup(1), "w")
     nowhere = open(os.devnull, "w")  # noqa: SIM115 - as long as the process lives
-    os.dup2(nowhere.fileno(), 1)  # what a library prints is no reply
+    os.dup2(nowhere.fileno(), 1)  # keep library prints out of the replies
     try:
         module, _, attribute = target.partition(":")
         function = getattr(importlib.import_module(module), attribute)
         _limit_memory(max_memory_bytes)
-    except Exception as error:  # of any type: the parent raises it
+    except Exception as error:  # the parent raises it
         _write(replies, {"error": f"{type(error).__name__}: {error}"})
         return
     _write(replies, {"ready": True})
@@ -257,7 +257,7 @@ def serve(target: str, max_memory_bytes: int) -> None:
         faulthandler.dump_traceback_later(deadline_seconds + _GRACE_SECONDS, exit=True, file=nowhere)
         try:
             reply = {"result": function(*arguments)}
-        except Exception as error:  # of any type: the parent raises it
+        except Exception as error:  # the parent raises it
             reply = {"error": f"{type(error).__name__}: {error}"}
         faulthandler.cancel_dump_traceback_later()
         _write(replies, reply)

@@ -1,4 +1,4 @@
-"""Classes of open-ended answers: texts that mean the same, by the cosine similarity of their embeddings."""
+"""Classes of open-ended answers with equal meaning, by cosine similarity of their embeddings."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Embed = Callable[[Sequence[str]], Any]
 
 
 def group_by_meaning(answers: Sequence[str | None], embed: Embed, threshold: float = 0.8) -> list[int]:
-    """Which answers mean the same: hierarchical clustering with average linkage.
+    """Group answers of equal meaning by hierarchical clustering with average linkage.
 
-    Two clusters are joined while the mean similarity between their distinct texts is at least the threshold. The
-    classes do not depend on the order of the answers.
+    Two clusters merge while the mean similarity between their distinct texts is at least the threshold. The classes do
+    not depend on the order of the answers.
 
     Args:
         answers: The answers; None stands for "no answer" and equals nothing.
-        embed: Gives a row of numbers for each text, shape (num_texts, dimension); see `sentence_embedder`.
+        embed: Maps texts to vectors, shape (num_texts, dimension); see `sentence_embedder`.
         threshold: Cosine similarity in (0, 1].
 
     Returns:
         A class number for each answer, in order of first appearance, -1 for None.
 
     Raises:
-        ValueError: The threshold is outside its range, or `embed` gives an array of another shape or a zero row.
+        ValueError: The threshold is outside its range, or `embed` returns another shape or a zero row.
 
     Reference: average linkage is UPGMA (Sokal and Michener, 1958).
     """
@@ -44,7 +44,7 @@ def group_by_meaning(answers: Sequence[str | None], embed: Embed, threshold: flo
 
 
 def sentence_embedder(model: str, device: str = "cpu") -> Embed:
-    """An `embed` by a model of the sentence-transformers library (the extra `semantic`).
+    """Return an `embed` function that uses a sentence-transformers model (the extra `semantic`).
 
     Args:
         model: A hub name or a folder, such as `sentence-transformers/all-MiniLM-L6-v2`.

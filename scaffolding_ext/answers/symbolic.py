@@ -1,6 +1,6 @@
-"""Symbolic equality of two expressions, for a process that can be killed: nothing here bounds its own time.
+"""Symbolic equality of two expressions, for a process that can be killed: nothing here bounds its run time.
 
-math-verify's parser and comparison are used without their time-outs, which need the main thread's SIGALRM.
+math-verify's parser and comparison run without their time-outs, which need the main thread's SIGALRM.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from math_verify import verify
 from scaffolding_ext.answers.comparison import Verdict, compare
 from scaffolding_ext.answers.forms import leaves, read
 
-_DIGITS = 50  # two numbers are equal where they agree to this many,
-_LARGEST = sympy.Integer(10) ** 30  # up to this size; of larger ones an integer part is beyond them
-_POINTS = (sympy.Rational(1237, 2311), sympy.Rational(-2903, 1009))  # where expressions with unknowns are tried first
+_DIGITS = 50  # two numbers are equal if they agree to this many digits
+_LARGEST = sympy.Integer(10) ** 30  # equality is certain up to this size; beyond it the integer part exceeds the digits
+_POINTS = (sympy.Rational(1237, 2311), sympy.Rational(-2903, 1009))  # expressions with unknowns are tried here first
 
 
 def job(units_implied: bool, answer: str, other: str | None = None) -> str | None:
-    """What a pool is asked: to look at one answer, which returns nothing; or the verdict on two, as its value."""
+    """Pool entry point: read one answer and return None, or compare two and return the verdict's value."""
     if other is not None:
         return compare(answer, other, units_implied=units_implied, oracle=symbolic).value
     look = read(answer)
     for latex in () if look is None else leaves(look.form):
-        with contextlib.suppress(Exception):  # of any type: then comparing will be undetermined
+        with contextlib.suppress(Exception):  # the comparison is then undetermined
             expression = parse(latex)
             if isinstance(expression, sympy.Expr):
                 _scalars(expression, sympy.S.One)
@@ -37,10 +37,10 @@ def job(units_implied: bool, answer: str, other: str | None = None) -> str | Non
 
 
 def symbolic(left: str, right: str) -> Verdict:
-    """Whether two expressions in LaTeX are equal; UNDETERMINED where one cannot be read or the two directions differ.
+    """Compare two LaTeX expressions; UNDETERMINED if one cannot be read or the two directions disagree.
 
-    Numbers are compared to 50 digits. Other scalars are different where they differ at a point; equality is
-    math-verify's, asked in both directions.
+    Numbers are compared to 50 digits. Other scalars are different if they differ at a test point; otherwise math-verify
+    decides, asked in both directions.
     """
     try:
         a, b = parse(left), parse(right)
@@ -49,18 +49,18 @@ def symbolic(left: str, right: str) -> Verdict:
             if verdict is not Verdict.UNDETERMINED:
                 return verdict
         return _both_ways(a, b)
-    except Exception:  # of any type: what the algebra system cannot do, it leaves undetermined
+    except Exception:  # the algebra system cannot handle it
         return Verdict.UNDETERMINED
 
 
 @lru_cache(maxsize=1024)
 def parse(latex: str) -> Any:
-    """The expression as sympy reads it; `i` is the imaginary unit.
+    """Parse an expression with sympy; `i` is the imaginary unit.
 
     Raises:
-        Exception: It cannot be read; of a type of the parser's own.
+        Exception: The expression cannot be read; the type is the parser's.
     """
-    # With lower-case symbols, the default, x and X would be one.
+    # The default lower-cases symbols, which would merge x and X.
     expression = latex2sympy(latex, conversion_config=ConversionConfig(lowercase_symbols=False))
     return expression.subs(sympy.Symbol("i"), sympy.I) if isinstance(expression, sympy.Basic) else expression
 
@@ -86,5 +86,5 @@ def _both_ways(a: Any, b: Any) -> Verdict:
     return Verdict.EQUAL if there else Verdict.DIFFERENT
 
 
-logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns of each call that its time-outs are off
-symbolic(r"\frac{x+1}{2}", r"\sqrt{x}")  # the parser builds its tables when first used: before any deadline runs
+logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns on every call that its time-outs are off
+symbolic(r"\frac{x+1}{2}", r"\sqrt{x}")  # builds the parser's tables before any deadline runs
