@@ -55,8 +55,8 @@ INNER_LAYERS = {
         ("drawing", "tables", "web_page"),
         ("traffic",),
         ("run",),
-        ("recordings",),
-        ("compare", "calibrate", "trial", "preflight"),
+        ("logs",),
+        ("compare", "calibrate", "tune", "preflight"),
         ("report",),
     ),
 }

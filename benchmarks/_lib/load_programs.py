@@ -15,8 +15,8 @@ from scaffolding_ext.controllers.budgets.queueing.simulation import NEVER
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.controllers.vote.deadline import WIDENING, SampleTimes
 from scaffolding_ext.controllers.vote.voting import vote
-from scaffolding_ext.evaluation.recordings.read import read_recording
-from scaffolding_ext.evaluation.recordings.recording import RecordedQuestion
+from scaffolding_ext.evaluation.logs.read import read_recording
+from scaffolding_ext.evaluation.logs.recording import RecordedQuestion
 from scaffolding_ext.evaluation.traffic.programs import (
     Program,
     RequestRound,

@@ -33,12 +33,12 @@ from benchmarks._lib.store import kept
 from scaffolding_ext import HuggingFaceWorker, Prompting
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-from scaffolding_ext.evaluation.recordings.draw import draw, recording_stack
-from scaffolding_ext.evaluation.recordings.read import read_recording
+from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.run.datasets import load_dataset
+from scaffolding_ext.evaluation.run.recording_stack import draw, recording_stack
 from scaffolding_ext.evaluation.run.rows import Example
-from scaffolding_ext.evaluation.trial.plays import Trial
-from scaffolding_ext.evaluation.trial.queued import (
+from scaffolding_ext.evaluation.tune.plays import Trial
+from scaffolding_ext.evaluation.tune.queue import (
     BUDGETS,
     FAMILIES,
     SINGLE,
@@ -47,7 +47,7 @@ from scaffolding_ext.evaluation.trial.queued import (
     QueueGoal,
     ServiceLine,
 )
-from scaffolding_ext.evaluation.trial.stack_file import controller_of, typed_controller_of
+from scaffolding_ext.evaluation.tune.stack_file import controller_of, typed_controller_of
 from scaffolding_ext.registry import controllers
 from scaffolding_ext.scheduling import Fifo
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig

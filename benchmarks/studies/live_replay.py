@@ -18,13 +18,13 @@ import numpy as np
 
 from benchmarks._lib.command import benchmark, size, stored
 from benchmarks._lib.report import Report
-from scaffolding_ext.evaluation.recordings.draw import draw
-from scaffolding_ext.evaluation.recordings.read import read_recording
+from scaffolding_ext.evaluation.logs.read import read_recording
+from scaffolding_ext.evaluation.run.recording_stack import draw
 from scaffolding_ext.evaluation.run.records import Record, each_record
 from scaffolding_ext.evaluation.run.run_folder import SAMPLES
-from scaffolding_ext.evaluation.trial.plays import TableRow, Trial
-from scaffolding_ext.evaluation.trial.space import Setting
-from scaffolding_ext.evaluation.trial.stack_file import stack_of
+from scaffolding_ext.evaluation.tune.plays import TableRow, Trial
+from scaffolding_ext.evaluation.tune.space import Setting
+from scaffolding_ext.evaluation.tune.stack_file import stack_of
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stack.load import load_config
 

@@ -28,12 +28,12 @@ from benchmarks._lib.drawing import Figures, below, coloured, drawing, of, point
 from benchmarks._lib.report import Report
 from benchmarks._lib.store import kept
 from scaffolding_ext import HuggingFaceWorker, MajorityVoteController, NativeGenerationController, ScaffoldingLlm
-from scaffolding_ext.evaluation.recordings.draw import draw, recording_stack
-from scaffolding_ext.evaluation.recordings.read import read_recording
+from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
+from scaffolding_ext.evaluation.run.recording_stack import draw, recording_stack
 from scaffolding_ext.evaluation.run.scoring import score
-from scaffolding_ext.evaluation.trial.choice import Cheapest
-from scaffolding_ext.evaluation.trial.plays import Trial
+from scaffolding_ext.evaluation.tune.choose import Cheapest
+from scaffolding_ext.evaluation.tune.plays import Trial
 from scaffolding_ext.request.program import Program
 from scaffolding_ext.serving.app import Front
 from scaffolding_ext.serving.metrics import Metrics

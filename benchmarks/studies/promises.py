@@ -18,10 +18,10 @@ import numpy as np
 from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.report import Report
 from benchmarks.studies.real import simulated_recording
-from scaffolding_ext.evaluation.recordings.read import read_recording
-from scaffolding_ext.evaluation.recordings.recording import Recording
-from scaffolding_ext.evaluation.trial.plays import Trial
-from scaffolding_ext.evaluation.trial.promise import promised
+from scaffolding_ext.evaluation.logs.read import read_recording
+from scaffolding_ext.evaluation.logs.recording import Recording
+from scaffolding_ext.evaluation.tune.plays import Trial
+from scaffolding_ext.evaluation.tune.promise import promised
 
 SETS = {
     "gpt-4o-mini, GSM8K": ("consol_votes.jsonl.gz", "gsm", 40),

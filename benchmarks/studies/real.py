@@ -36,15 +36,15 @@ from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubl
 from scaffolding_ext.controllers.vote.allocation.data_set import evenness, skyline, spend, unsettledness
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.voting import elect, vote
-from scaffolding_ext.evaluation.recordings.read import read_recording
-from scaffolding_ext.evaluation.recordings.recording import Looks, RecordedQuestion, Recording
+from scaffolding_ext.evaluation.logs.read import read_recording
+from scaffolding_ext.evaluation.logs.recording import Looks, RecordedQuestion, Recording
 from scaffolding_ext.evaluation.run.jsonl import read_rows
-from scaffolding_ext.evaluation.trial.chains import Cut, Stopped, Whole
-from scaffolding_ext.evaluation.trial.choice import Cheapest, MostAccurate
-from scaffolding_ext.evaluation.trial.ended import Cost
-from scaffolding_ext.evaluation.trial.plays import PLAIN_VOTES, Trial
-from scaffolding_ext.evaluation.trial.space import Setting, labelled_votes, numbers_to_try
-from scaffolding_ext.evaluation.trial.vote_replay import Played
+from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate
+from scaffolding_ext.evaluation.tune.costs import Cost
+from scaffolding_ext.evaluation.tune.endings import Cut, Stopped, Whole
+from scaffolding_ext.evaluation.tune.plays import PLAIN_VOTES, Trial
+from scaffolding_ext.evaluation.tune.space import Setting, labelled_votes, numbers_to_try
+from scaffolding_ext.evaluation.tune.votes import Played
 from scaffolding_ext.stats.power import required_num_questions
 
 EPOCH, CONSOL = "epoch_votes.jsonl.gz", "consol_votes.jsonl.gz"

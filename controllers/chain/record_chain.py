@@ -1,6 +1,6 @@
 """Lets a chain of thought run to its end and records on the way all that a stopping rule could see of it.
 
-One recording serves all rules and all settings; `evaluation.trial` plays them.
+One recording serves all rules and all settings; `evaluation.tune` plays them.
 """
 
 from __future__ import annotations

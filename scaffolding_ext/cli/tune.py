@@ -31,9 +31,9 @@ from scaffolding_ext.cli.tune_queue import ForQueue, for_queue_options, tune_for
 from scaffolding_ext.errors import DatasetError
 
 if TYPE_CHECKING:
-    from scaffolding_ext.evaluation.trial.choice import Goal
-    from scaffolding_ext.evaluation.trial.ended import Price
-    from scaffolding_ext.evaluation.trial.plays import Trial
+    from scaffolding_ext.evaluation.tune.choose import Goal
+    from scaffolding_ext.evaluation.tune.costs import Price
+    from scaffolding_ext.evaluation.tune.plays import Trial
 
 _PREFLIGHT_QUESTIONS, _PREFLIGHT_CHAINS = "50", 8
 _COSTS = ("decoded", "computed", "dollars", "seconds", "critical", "queue")
@@ -42,7 +42,7 @@ _CACHES = ("kept", "blocks", "nothing")
 
 def _price(ctx: click.Context, param: click.Parameter, text: str | None) -> Price | None:
     """The prices of `0.5,0.05,2`."""
-    from scaffolding_ext.evaluation.trial.ended import Price
+    from scaffolding_ext.evaluation.tune.costs import Price
 
     if text is None:
         return None
@@ -73,8 +73,8 @@ class Logs(NamedTuple):
         Raises:
             DatasetError: Each question has one sample, which nobody looked at.
         """
-        from scaffolding_ext.evaluation.recordings.read import read_recording
-        from scaffolding_ext.evaluation.trial.plays import Trial
+        from scaffolding_ext.evaluation.logs.read import read_recording
+        from scaffolding_ext.evaluation.tune.plays import Trial
 
         recording = read_recording(paths or self.paths, task=self.task, num_samples=self.num_samples)
         if all(each.num_samples == 1 and each.looks is None and each.rounds is None for each in recording.questions):
@@ -275,11 +275,11 @@ def tune(
       scaffolding-ext tune --config my.yaml --dataset problems.jsonl --samples 16 --look_every 64 --store runs/samples
       scaffolding-ext tune --preflight --config configs:conformal_draft_target
     """
-    from scaffolding_ext.evaluation.trial.choice import Cheapest, MostAccurate
-    from scaffolding_ext.evaluation.trial.promise import promised
-    from scaffolding_ext.evaluation.trial.stack_file import stack_of
-    from scaffolding_ext.evaluation.trial.tuned_page import draw_trial, write_page
-    from scaffolding_ext.evaluation.trial.tuned_text import document_of, frontier_of, notes_of, sentence_of, table_of
+    from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate
+    from scaffolding_ext.evaluation.tune.promise import promised
+    from scaffolding_ext.evaluation.tune.stack_file import stack_of
+    from scaffolding_ext.evaluation.tune.tuned import document_of, frontier_of, notes_of, sentence_of, table_of
+    from scaffolding_ext.evaluation.tune.tuned_page import draw_trial, write_page
 
     ctx = click.get_current_context()
     if confidence is not None and (budget is not None or not 0 < max_loss < 100):
@@ -410,7 +410,7 @@ def _drawn(
     store: Path,
 ) -> Path:
     """The folder with the samples of a stack; what it lacks is drawn."""
-    from scaffolding_ext.evaluation.recordings.draw import draw, recording_stack
+    from scaffolding_ext.evaluation.run.recording_stack import draw, recording_stack
 
     config, _ = config_with_dataset(source, dataset, given("evaluation.", limit=limit), own_model=own_model)
     drawn = draw(
@@ -444,9 +444,9 @@ def replay(
     Example:
       scaffolding-ext replay logs/other.eval --config stack.yaml
     """
-    from scaffolding_ext.evaluation.trial.choice import Cheapest
-    from scaffolding_ext.evaluation.trial.stack_file import setting_of
-    from scaffolding_ext.evaluation.trial.tuned_text import notes_of, table_of
+    from scaffolding_ext.evaluation.tune.choose import Cheapest
+    from scaffolding_ext.evaluation.tune.stack_file import setting_of
+    from scaffolding_ext.evaluation.tune.tuned import notes_of, table_of
     from scaffolding_ext.stack.load import load_config
 
     trial = logs.trial()

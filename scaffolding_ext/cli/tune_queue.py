@@ -15,14 +15,14 @@ from scaffolding_ext.cli.options import Finite
 
 if TYPE_CHECKING:
     from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-    from scaffolding_ext.evaluation.trial.plays import Trial
-    from scaffolding_ext.evaluation.trial.queued import QueuedRow, ServiceLine
+    from scaffolding_ext.evaluation.tune.plays import Trial
+    from scaffolding_ext.evaluation.tune.queue import QueuedRow, ServiceLine
     from scaffolding_ext.stack.config import StackConfig
 
 
 def _service(ctx: click.Context, param: click.Parameter, text: str | None) -> ServiceLine | None:
     """The line of `0.14,0.0129`."""
-    from scaffolding_ext.evaluation.trial.queued import ServiceLine
+    from scaffolding_ext.evaluation.tune.queue import ServiceLine
 
     if text is None:
         return None
@@ -116,8 +116,8 @@ def tune_types(path: Path, options: ForQueue, output_path: Path | None, as_json:
     from scaffolding_ext.controllers.budgets.queueing.demand import Demand
     from scaffolding_ext.controllers.budgets.queueing.queues import simulate
     from scaffolding_ext.documents import fingerprint
-    from scaffolding_ext.evaluation.trial.queued import best_budgets
-    from scaffolding_ext.evaluation.trial.stack_file import budgets_stack_of
+    from scaffolding_ext.evaluation.tune.queue import best_budgets
+    from scaffolding_ext.evaluation.tune.stack_file import budgets_stack_of
 
     if options.alpha is None or options.slo is not None:
         raise click.UsageError("a file of types needs --alpha; --slo needs a LOG with recorded lengths")
@@ -160,8 +160,8 @@ def tune_for_queue(
 ) -> None:
     """Choose a setting for each type of question, write the stack, and say what was found."""
     from scaffolding_ext import require
-    from scaffolding_ext.evaluation.trial.queued import FAMILIES, SINGLE, QueuedTrial, QueueGoal
-    from scaffolding_ext.evaluation.trial.stack_file import controller_of, model_of_stack, stack_with, typed_stack_of
+    from scaffolding_ext.evaluation.tune.queue import FAMILIES, SINGLE, QueuedTrial, QueueGoal
+    from scaffolding_ext.evaluation.tune.stack_file import controller_of, model_of_stack, stack_with, typed_stack_of
 
     if options.arrival_rate is None or (options.alpha is None) == (options.slo is None):
         raise click.UsageError("--cost queue needs --arrival_rate, and --alpha or --slo")

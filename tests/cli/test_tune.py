@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from scaffolding_ext import load_config
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
-from scaffolding_ext.evaluation.recordings.read import read_recording
-from scaffolding_ext.evaluation.trial.chains import Cut, Stopped, Whole
-from scaffolding_ext.evaluation.trial.plays import Trial
-from scaffolding_ext.evaluation.trial.space import Setting
-from scaffolding_ext.evaluation.trial.stack_file import setting_of, stack_of
+from scaffolding_ext.evaluation.logs.read import read_recording
+from scaffolding_ext.evaluation.tune.endings import Cut, Stopped, Whole
+from scaffolding_ext.evaluation.tune.plays import Trial
+from scaffolding_ext.evaluation.tune.space import Setting
+from scaffolding_ext.evaluation.tune.stack_file import setting_of, stack_of
 from scaffolding_ext.stack.load import TunedStackWarning
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.documents import located
-from scaffolding_ext.evaluation.trial import queued
+from scaffolding_ext.evaluation.tune import queue as queued
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from scaffolding_ext.cli.main import main
-from scaffolding_ext.evaluation.recordings.read import read_recording
+from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.stack.load import load_config
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tune.md").read_text(encoding="utf-8")

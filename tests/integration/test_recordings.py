@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scaffolding_ext.evaluation.recordings.read import read_recording
+from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 
 pytestmark = pytest.mark.integration

@@ -18,7 +18,7 @@ from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
-from scaffolding_ext.evaluation.trial import queued
+from scaffolding_ext.evaluation.tune import queue as queued
 from scaffolding_ext.protocol.notes import PROBE, purpose_of
 from scaffolding_ext.stack.load import load_config
 

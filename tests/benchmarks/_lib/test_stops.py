@@ -8,9 +8,9 @@ import pytest
 from benchmarks._lib.stops import Ended, cut_of_as_many, fixed_cuts, judge, rules_of
 from benchmarks.studies.real import plain_vote_of, simulated_recording, votes_at_looks
 from scaffolding_ext.controllers.vote.voting import vote
-from scaffolding_ext.evaluation.trial.chains import Stopped, Whole
-from scaffolding_ext.evaluation.trial.plays import Trial
-from scaffolding_ext.evaluation.trial.space import Setting
+from scaffolding_ext.evaluation.tune.endings import Stopped, Whole
+from scaffolding_ext.evaluation.tune.plays import Trial
+from scaffolding_ext.evaluation.tune.space import Setting
 
 
 def ended(tokens: float, num_right: int) -> Ended:

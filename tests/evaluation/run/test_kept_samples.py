@@ -13,7 +13,7 @@ import pytest
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.allocation.agreement import EarlyStoppingWindow
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.evaluation.recordings.run_folders import read_run
+from scaffolding_ext.evaluation.logs.folder import read_run
 from scaffolding_ext.evaluation.report.timeline import lanes_of, steps_of
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, record_writer

@@ -1,0 +1,183 @@
+"""The run folders of `scaffolding-ext eval`: epochs, the kept samples of a vote, recorded chains, or searches."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scaffolding_ext.controllers.chain.probe import probes_of
+from scaffolding_ext.controllers.chain.record_chain import VERSION
+from scaffolding_ext.errors import DatasetError
+from scaffolding_ext.evaluation.logs.graded import LoggedChain, LoggedLook, LoggedQuestion, LoggedSample
+from scaffolding_ext.evaluation.run.records import Record, each_record
+from scaffolding_ext.evaluation.run.run_folder import CONFIG
+from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.stack.config import EvaluationConfig, StackConfig
+from scaffolding_ext.stack.load import load_config
+
+
+def read_run(samples: Path) -> list[LoggedQuestion]:
+    """The questions of a run: the epochs of an id are its samples, or the samples that a vote of one epoch kept.
+
+    Of a search the first epoch counts, and the solutions of its tree are the samples. Failed requests are left out.
+    Where chains were recorded (`RecordChainController`), each sample has its looks.
+
+    Args:
+        samples: The run's `samples.jsonl`.
+
+    Raises:
+        DatasetError: The file cannot be read, or its chains were recorded by another version.
+    """
+    run = samples.parent.resolve().name
+    questions: dict[str, LoggedQuestion] = {}
+    epochs: dict[str, list[tuple[int, list[LoggedSample]]]] = {}
+    searches: dict[str, tuple[list[LoggedSample], list[int]]] = {}
+    for record in each_record(samples):
+        if record.error is None:
+            questions.setdefault(record.id, LoggedQuestion(record.id, record.target, run=run, task=record.kind or ""))
+            epochs.setdefault(record.id, []).append((record.epoch, _samples(record, samples)))
+            if record.id not in searches and (search := _search(record)) is not None:
+                searches[record.id] = search
+    for identity, (own, rounds) in searches.items():
+        questions[identity].samples, questions[identity].rounds = own, rounds
+        del epochs[identity]
+    for identity, found in epochs.items():
+        for _, own in sorted(found, key=lambda each: each[0]):
+            questions[identity].samples += own
+    return list(questions.values())
+
+
+class RunStack(NamedTuple):
+    """What the stack of a run says of its samples; None where it says nothing."""
+
+    model: str | None = None
+    sampling: dict[str, Any] | None = None
+    dataset: str | None = None
+    stack: StackConfig | None = None
+
+
+def stack_of(samples: Path) -> RunStack:
+    """Model, sampling fields and dataset of the run's stack, as far as its `config.yaml` says them, and the stack.
+
+    The stack has no data set and no settings of an evaluation: the questions that were recorded choose its setting.
+    """
+    path = samples.parent / CONFIG
+    if not path.exists():
+        return RunStack()
+    config = load_config(path)
+    worker = config.workers.get("generation")
+    model = None if worker is None else worker.args.get("model")
+    dataset = None if config.dataset is None else config.dataset.source
+    stack = config.model_copy(update={"dataset": None, "evaluation": EvaluationConfig(), "tuned": None})
+    return RunStack(None if model is None else str(model), config.sampling_of_samples() or None, dataset, stack)
+
+
+def _samples(record: Record, path: Path) -> list[LoggedSample]:
+    kept = getattr(record, "samples", None)
+    if kept:
+        return [
+            LoggedSample(
+                each["answer"],
+                each.get("correct"),
+                each.get("output_tokens"),
+                each.get("seconds"),
+                each.get("logprob"),
+                each.get("reward"),
+                each.get("text"),
+            )
+            for each in kept
+        ]
+    chain = _chain(record, path)
+    decoded = _decoded(record) if chain is None else _whole_chain(record, chain)
+    return [
+        LoggedSample(
+            record.answer,
+            record.correct,
+            decoded,
+            None if chain is not None else record.seconds.get("total"),  # looks take seconds of their own
+            text=record.output,
+            chain=chain,
+        )
+    ]
+
+
+def _search(record: Record) -> tuple[list[LoggedSample], list[int]] | None:
+    """The solutions of a search in the order of their ends, and their number after each round that a stop can end.
+
+    A solution has its share of the tokens that were decoded since the round before, for whatever purpose. Of a search
+    that grows, the rounds are its widths.
+    """
+    trace = record.trace
+    answer = next((event for event in trace if event["event"] == "answer" and "values" in event), None)
+    if answer is None:
+        return None
+    ends = {tuple(path): number for number, path in enumerate(answer["paths"])}
+    lengths: dict[tuple[int, ...], int] = {}
+    spent = num_ended = 0
+    rounds, widths = [(0, 0)], []
+    for event in trace:
+        if event["event"] == "branches":
+            steps = zip(map(tuple, event["paths"]), event["num_tokens"], event["finish_reasons"], strict=True)
+            for path, num_tokens, reason in steps:
+                spent += num_tokens - lengths.get(path, lengths.get(path[:-1], 0))
+                lengths[path] = num_tokens
+                num_ended += path in ends and reason is not None
+            rounds.append((num_ended, spent))
+        elif event["event"] == "width":
+            widths.append(rounds[-1])
+    decoded = _decoded(record)
+    closing = [(0, 0), *widths, rounds[-1]] if widths else rounds
+    closing[-1] = len(ends), spent
+    samples, sizes = [], []
+    for (before, spent_before), (size, spent_then) in itertools.pairwise(closing):
+        if size > before:
+            cost = (spent_then - spent_before) * decoded / max(1, spent) / (size - before)
+            sizes.append(size)
+            samples += [
+                LoggedSample(answer["answers"][at], None, round(cost), reward=_share(answer["values"][at]))
+                for at in range(before, size)
+            ]
+    return samples, sizes
+
+
+def _share(value: float) -> float | None:
+    return value if 0 <= value <= 1 else None
+
+
+def _chain(record: Record, path: Path) -> LoggedChain | None:
+    start = next((event for event in record.trace if event["event"] == "recording"), None)
+    if start is None:
+        return None
+    if start["version"] != VERSION:
+        raise DatasetError(
+            f"{path}: the chain of {record.id!r} was recorded by version {start['version']}, and this is version "
+            f"{VERSION}; record it anew: scaffolding-ext tune --config STACK --store DIR"
+        )
+    rows = [event for event in record.trace if event["event"] == "look"]
+    looks = [
+        LoggedLook(probe, row["forced"], row["num_answer_tokens"], row["num_forced_tokens"])
+        for probe, row in zip(probes_of(rows), rows, strict=True)
+    ]
+    return LoggedChain(
+        looks,
+        next(event["position"] for event in record.trace if event["event"] == "end"),
+        start["num_prompt_tokens"],
+        start["num_probe_suffix"],
+        start["num_close_suffix"],
+    )
+
+
+def _decoded(record: Record) -> int:
+    """Tokens that were decoded for the answer; those of an audit came behind it."""
+    audit = record.ledger["by_purpose"].get(str(Purpose.AUDIT), {"decoded": 0})
+    decoded: int = record.ledger["total"]["decoded"] - audit["decoded"]
+    return decoded
+
+
+def _whole_chain(record: Record, chain: LoggedChain) -> int:
+    """Tokens that the whole chain decoded: an answer that it had to be asked for included, the looks not."""
+    by_purpose = record.ledger["by_purpose"]
+    asked = sum(look.num_answer_tokens + look.num_forced_tokens for look in chain.looks)
+    decoded: int = by_purpose.get("chain", {}).get("decoded", 0) + by_purpose.get("probe", {}).get("decoded", 0)
+    return decoded - asked

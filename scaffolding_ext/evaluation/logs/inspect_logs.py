@@ -1,0 +1,57 @@
+"""Logs of inspect_ai, `.eval` and JSON, by inspect_ai's own reader; the epochs of a sample are its samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from scaffolding_ext.answers import extract
+from scaffolding_ext.errors import DatasetError, MissingDependencyError
+from scaffolding_ext.evaluation.logs.graded import Log, LoggedQuestion, LoggedSample
+
+
+def read_inspect(path: Path, fingerprint: str) -> Log:
+    """The questions of one log, graded by its first scorer.
+
+    Args:
+        path: The log.
+        fingerprint: Of the file.
+
+    Raises:
+        MissingDependencyError: inspect_ai is not installed.
+        DatasetError: The log cannot be read, or holds no samples.
+    """
+    try:
+        from inspect_ai.log import read_eval_log
+        from inspect_ai.scorer import value_to_float
+    except ImportError as error:
+        raise MissingDependencyError("inspect_ai", "inspect") from error
+    try:
+        log = read_eval_log(str(path))
+    except Exception as error:  # inspect_ai says by many types that a file is none of its logs
+        raise DatasetError(f"{path}: inspect_ai cannot read it: {error}") from error
+    if not log.samples:
+        raise DatasetError(
+            f"{path}: has no samples, and its status is {log.status!r}; give the log of a run that ended"
+        )
+    as_number = value_to_float()
+    questions: dict[str, LoggedQuestion] = {}
+    for sample in sorted(log.samples, key=lambda each: each.epoch):
+        if sample.error is not None:
+            continue
+        target = sample.target if isinstance(sample.target, str) else next(iter(sample.target), None)
+        question = questions.setdefault(
+            str(sample.id), LoggedQuestion(str(sample.id), target or None, run=log.eval.model, task=log.eval.task)
+        )
+        score = next(iter((sample.scores or {}).values()), None)
+        text = sample.output.completion
+        answer = score.answer if score is not None and score.answer else extract(text)
+        usage = sample.model_usage or {}
+        own = (
+            [usage[log.eval.model]] if log.eval.model in usage else usage.values()
+        )  # a model that grades has a row, too
+        tokens = sum(each.output_tokens for each in own) if usage else None
+        correct = None if score is None else as_number(score.value) == 1.0
+        question.samples.append(LoggedSample(answer, correct, tokens, sample.total_time, text=text))
+    sampling: dict[str, Any] = log.eval.model_generate_config.model_dump(exclude_none=True)
+    return Log(str(path), fingerprint, list(questions.values()), log.eval.model, sampling or None)

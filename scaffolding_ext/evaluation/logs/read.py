@@ -1,0 +1,131 @@
+"""Reads the logs that people have: what each file or folder is shows by its name and its first row."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from scaffolding_ext.documents import fingerprint
+from scaffolding_ext.errors import DatasetError
+from scaffolding_ext.evaluation.logs.folder import read_run, stack_of
+from scaffolding_ext.evaluation.logs.graded import Log, LoggedQuestion, recording_of
+from scaffolding_ext.evaluation.logs.inspect_logs import read_inspect
+from scaffolding_ext.evaluation.logs.lighteval_logs import read_lighteval
+from scaffolding_ext.evaluation.logs.lm_eval_logs import FIELDS, read_lm_eval
+from scaffolding_ext.evaluation.logs.plain import read_plain
+from scaffolding_ext.evaluation.logs.recording import Recording
+from scaffolding_ext.evaluation.run.jsonl import read_rows
+from scaffolding_ext.evaluation.run.run_folder import SAMPLES
+
+_KINDS = (
+    "give a run folder, a .jsonl or .jsonl.gz file, the samples_*.jsonl of lm-evaluation-harness, an .eval or .json "
+    "log of inspect_ai, or the details_*.parquet of lighteval"
+)
+_LM_EVAL = re.compile(r"samples_(.+?)_\d{4}-\d{2}-\d{2}T.*\.jsonl")
+
+
+def read_recording(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    task: str | None = None,
+    run: str | None = None,
+    num_samples: int | None = None,
+    units_implied: bool = False,
+) -> Recording:
+    """The samples of one log or several, graded; samples of one question of one run are put together.
+
+    Args:
+        paths: Files and folders; see `_KINDS`.
+        task: Takes the questions of the tasks whose name contains it alone, in upper or lower case.
+        run: Takes the runs whose name contains it alone.
+        num_samples: As `recording_of` takes it.
+        units_implied: As `recording_of` takes it.
+
+    Raises:
+        DatasetError: A path is no log, a row is wrong, or nothing is left of them. It names file and line.
+        MissingDependencyError: What reads such a log is not installed.
+    """
+    logs = [read_log(path) for path in paths]
+    first_of: dict[str, str] = {}
+    for log in logs:
+        if (twin := first_of.setdefault(log.fingerprint, log.source)) is not log.source:
+            raise DatasetError(f"{log.source}: is the same log as {twin}, whose samples would count twice; give one")
+    every = [question for log in logs for question in log.questions]
+    if not every:
+        raise DatasetError(f"{', '.join(log.source for log in logs)}: has no finished sample: did its run fail?")
+    wanted = [each for each in every if _named(task, each.task) and _named(run, each.run)]
+    if not wanted:
+        tasks, runs = (sorted({getattr(each, name) for each in every} - {""}) for name in ("task", "run"))
+        given = " and ".join(f"the {name} {value!r}" for name, value in (("task", task), ("run", run)) if value)
+        raise DatasetError(
+            f"no question has {given or 'samples'}; the tasks are {', '.join(tasks) or 'not named'}, "
+            f"the runs {', '.join(runs[:10]) or 'not named'}"
+        )
+    together: dict[tuple[str, str, str], LoggedQuestion] = {}
+    joined = set()
+    for each in wanted:
+        key = (each.run, each.task, each.id)
+        first = together.setdefault(key, each)
+        if first is not each:
+            first.samples += each.samples
+            if len(each.samples) > 1:  # a line with one sample is meant to be put together
+                joined.add(key)
+    models, datasets = ({getattr(log, name) for log in logs} for name in ("model", "dataset"))
+    sampling = logs[0].sampling if all(log.sampling == logs[0].sampling for log in logs) else None
+    stack = logs[0].stack if all(log.stack == logs[0].stack for log in logs) else None
+    return recording_of(
+        list(together.values()),
+        [log.source for log in logs],
+        _fingerprint_of([log.fingerprint for log in logs]),
+        num_samples=num_samples,
+        model=models.pop() if len(models) == 1 else None,
+        sampling=sampling,
+        dataset=datasets.pop() if len(datasets) == 1 else None,
+        stack=stack,
+        units_implied=units_implied,
+        num_joined=len(joined),
+    )
+
+
+def read_log(path: str | os.PathLike[str]) -> Log:
+    """What one file or folder holds; errors are those of `read_recording`."""
+    file = Path(path)
+    if file.is_dir():
+        if not (file / SAMPLES).exists():
+            raise DatasetError(f"{file}: the folder has no {SAMPLES}; {_KINDS}")
+        file = file / SAMPLES
+    if not file.exists():
+        raise DatasetError(f"{file}: there is no such file; {_KINDS}")
+    own = fingerprint(file)
+    name = str(file)
+    if file.suffix == ".eval" or (file.suffix == ".json" and not name.endswith(".jsonl")):
+        return read_inspect(file, own)
+    if file.suffix == ".parquet":
+        return Log(name, own, read_lighteval(file))
+    if not name.endswith((".jsonl", ".jsonl.gz")):
+        raise DatasetError(f"{file}: is of no known kind; {_KINDS}")
+    rows = read_rows(file, "log")
+    first = next(rows, None)
+    keys = set() if first is None else first.value.keys()
+    if {"ledger", "epoch"} <= keys:
+        return Log(name, own, read_run(file), *stack_of(file))
+    whole = rows if first is None else itertools.chain([first], rows)
+    if keys >= FIELDS:
+        named = _LM_EVAL.fullmatch(file.name)
+        task = file.stem.removeprefix("samples_") if named is None else named[1]
+        return Log(name, own, read_lm_eval(whole, name, file.resolve().parent.name, task))
+    return Log(name, own, read_plain(whole, name))
+
+
+def _named(wanted: str | None, name: str) -> bool:
+    return wanted is None or wanted.lower() in name.lower()
+
+
+def _fingerprint_of(fingerprints: Sequence[str]) -> str:
+    if len(fingerprints) == 1:
+        return fingerprints[0]
+    return "sha256:" + hashlib.sha256("\n".join(fingerprints).encode()).hexdigest()

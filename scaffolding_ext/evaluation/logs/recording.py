@@ -1,0 +1,173 @@
+"""What was recorded of a model: questions, and all samples of each. Rules are played on it; see `evaluation.tune`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.stack.config import StackConfig
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Measure = Literal["accuracy", "agreement"]
+Column = Literal["targets", "tokens", "seconds", "logprobs", "rewards", "looks", "texts"]
+NO_ANSWER = -1
+NO_TARGET = -2  # equals the class of no answer
+
+
+class Looks(NamedTuple):
+    """The looks at one sample's chain of thought, oldest first.
+
+    Attributes:
+        probes: What each look saw; `answer_class` is a class of the question.
+        forced: Class of the answer that the chain gives at each look when its thinking is closed, shape [num_looks].
+        num_answer_tokens: Tokens decoded for the answer to each probe, shape [num_looks].
+        num_forced_tokens: Tokens decoded for each forced answer, shape [num_looks].
+        length: Tokens of the chain's thinking, after which it ended by itself.
+        num_prompt_tokens: Tokens of the question as the model reads it; 0 where nobody knows.
+        num_probe_suffix: Tokens that ask for the answer; 0 where nobody knows.
+        num_close_suffix: Tokens that close the thinking; 0 where nobody knows.
+    """
+
+    probes: Sequence[Probe]
+    forced: Ints
+    num_answer_tokens: Ints
+    num_forced_tokens: Ints
+    length: int
+    num_prompt_tokens: int = 0
+    num_probe_suffix: int = 0
+    num_close_suffix: int = 0
+
+
+class GreedySample(NamedTuple):
+    """The one greedy answer to a question, where the log has it: its class, whether it is right, and its tokens."""
+
+    answer_class: int
+    correct: bool
+    tokens: int
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedQuestion:
+    """All samples of one question in one run. A column is None where the log lacks it.
+
+    Attributes:
+        id: The question's; unique within a run.
+        run: The run that it belongs to: a model with its settings. Intervals resample whole runs where there are some.
+        task: What the log calls its benchmark; empty where it says nothing.
+        classes: Class of equal answers of each sample, shape [num_samples]; `NO_ANSWER` where there is none.
+        correct: Whether each sample is right, shape [num_samples]. Without a target: whether its class is that of the
+            full vote's winner.
+        target: Class of the right answer; `NO_TARGET` where no sample has it, or nobody knows it.
+        answers: Text of each class's first answer, shape [num_classes].
+        tokens: Decoded tokens of each sample, shape [num_samples]; 1 each where the log has none, so that a cost in
+            tokens counts samples.
+        seconds: Wall-clock seconds of each sample.
+        logprobs: Mean log-probability of each sample's tokens.
+        rewards: Reward of each sample, in [0, 1].
+        looks: The looks at each sample's chain.
+        texts: Text of each sample.
+        greedy: The greedy answer.
+        rounds: Of a search, whose solutions are the samples, in the order of their ends: the number of solutions after
+            each round that a stop can end, rising to `num_samples`. None: the samples are independent.
+        missing: Columns that the log lacks for this question.
+    """
+
+    id: str
+    run: str
+    task: str
+    classes: Ints
+    correct: Bools
+    target: int
+    answers: Sequence[str]
+    tokens: Ints
+    seconds: Floats | None = None
+    logprobs: Floats | None = None
+    rewards: Floats | None = None
+    looks: Sequence[Looks] | None = None
+    texts: Sequence[str] | None = None
+    greedy: GreedySample | None = None
+    rounds: Sequence[int] | None = None
+    missing: frozenset[Column] = frozenset()
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.classes)
+
+    def taking(self, samples: Sequence[int] | Ints) -> RecordedQuestion:
+        """The question with some of its samples, in the order of these indices."""
+        index = np.asarray(samples, dtype=np.int64)
+
+        def part(column: Any) -> Any:
+            if column is None or isinstance(column, np.ndarray):
+                return None if column is None else column[index]
+            return [column[number] for number in index.tolist()]
+
+        names = ("classes", "correct", "tokens", "seconds", "logprobs", "rewards", "looks", "texts")
+        return dataclasses.replace(self, **{name: part(getattr(self, name)) for name in names})
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Questions with equally many samples each, from one log or several.
+
+    Attributes:
+        questions: The questions, at least one.
+        sources: Where they were read, or the stack that drew them.
+        fingerprint: SHA-256 of what was read, as `sha256:` and 64 hexadecimal digits.
+        model: Name of the model, where the log says it and there is one alone.
+        sampling: Sampling fields, where the log says them.
+        dataset: What the questions are of, as a stack file names it; where a stack drew the samples.
+        left_out: What was not taken, in words, such as "300 questions with 16 samples".
+        num_joined: Questions whose several samples stood in more than one place.
+        stack: The stack that drew the samples, where the log is a folder of `eval`, and all logs name the same.
+    """
+
+    questions: Sequence[RecordedQuestion]
+    sources: Sequence[str]
+    fingerprint: str
+    model: str | None = None
+    sampling: Mapping[str, Any] | None = None
+    dataset: str | None = None
+    left_out: Sequence[str] = ()
+    num_joined: int = 0
+    stack: StackConfig | None = None
+
+    @property
+    def num_samples(self) -> int:
+        return self.questions[0].num_samples
+
+    @property
+    def missing(self) -> frozenset[Column]:
+        """Columns that at least one question lacks: an axis that needs one of them cannot be tried."""
+        return frozenset().union(*(question.missing for question in self.questions))
+
+    @property
+    def measure(self) -> Measure:
+        """What `correct` says: `"accuracy"` where all questions have targets, else `"agreement"` with the full vote."""
+        return "agreement" if "targets" in self.missing else "accuracy"
+
+    @property
+    def is_of_searches(self) -> bool:
+        """Whether the samples of a question are solutions of one search, which stay in their order."""
+        return any(question.rounds is not None for question in self.questions)
+
+    @property
+    def runs(self) -> list[str]:
+        """The run of each question, shape [num_questions]."""
+        return [question.run for question in self.questions]
+
+    def taking(self, questions: Iterable[int]) -> Recording:
+        """The recording with some of its questions, by index."""
+        return dataclasses.replace(self, questions=[self.questions[index] for index in questions])
+
+    def first(self, num_samples: int) -> Recording:
+        """The recording with the first samples of each question alone."""
+        return dataclasses.replace(self, questions=[each.taking(range(num_samples)) for each in self.questions])

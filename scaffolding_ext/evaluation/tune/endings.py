@@ -1,0 +1,424 @@
+"""How recorded chains would have ended: cut after some tokens, or stopped by a rule on a schedule."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scaffolding_ext.controllers.chain.looking import ProbeSchedule
+from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.logs.recording import Looks, Recording
+from scaffolding_ext.evaluation.tune.costs import (
+    Cost,
+    EndedSamples,
+    Floats,
+    Ints,
+    Price,
+    seconds_of,
+    whole_samples,
+)
+from scaffolding_ext.registry import probe_schedules, stopping_rules
+
+TOKENS_PER_BLOCK = 32  # as in TensorRT-LLM, and in our engine
+_UNASKED = {name: Probe._field_defaults[name] for name in ("answer", "answer_class", "hedged", "response")}
+_CUTS = (0.8, 0.6, 0.45, 0.3, 0.2, 0.1)  # of the mean chain, that are tried
+_STRIDE = 4  # of a sparse schedule, in looks
+_LEAST_LOOKS = 16  # of the longest chain, for a sparse one
+
+
+class _Ask(NamedTuple):
+    """A request on a prefix of a chain: tokens before its suffix, of its suffix, and those that it decodes."""
+
+    num_before: int
+    num_suffix: int
+    num_decoded: int
+
+
+class _SeenLook(NamedTuple):
+    """A look, with what a chain that ends there is asked.
+
+    Attributes:
+        number: Its place among the recorded looks.
+        position: Where a schedule finds it: its tokens, or, where gaps are uneven, its place, from 1 on.
+        unasked: The look of a rule that asks for no answer.
+    """
+
+    number: int
+    position: int
+    probe: Probe
+    unasked: Probe
+    answer: _Ask
+    forced: _Ask
+
+
+class _LookedAt(NamedTuple):
+    """A recorded chain: the looks behind its begin, oldest first, and how it ended by itself.
+
+    Attributes:
+        spacing: Tokens that stand for a place where gaps are uneven; None where a position is in tokens.
+    """
+
+    looks: Sequence[_SeenLook]
+    by_position: Mapping[int, _SeenLook]
+    spacing: int | None
+    length: int
+    answer_class: int
+    forced: Ints
+
+
+class ChainEnd(NamedTuple):
+    """How one chain ended.
+
+    Attributes:
+        look: Index of the look that it was left at; None where it ran to its end.
+        answer_class: Class of its answer.
+        asks: What it was asked on its way.
+    """
+
+    look: int | None
+    answer_class: int
+    asks: Sequence[_Ask]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Every chain ends by itself.
+
+    Args:
+        is_asked: Whether it is asked for its answer at its end once more, to learn how probable that answer is.
+    """
+
+    is_asked: bool = False
+    plainness = 0
+
+    def __str__(self) -> str:
+        return "asked at the end" if self.is_asked else ""
+
+    def end(self, chain: _LookedAt) -> ChainEnd:
+        asked = [look.answer for look in chain.looks[-1:]] if self.is_asked else []
+        return ChainEnd(None, chain.answer_class, asked)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Every chain is cut after so many tokens and asked for its answer; a shorter one ends by itself.
+
+    Where looks are far apart, the last look before that many tokens stands for the cut.
+
+    Args:
+        num_tokens: A fixed thinking budget.
+    """
+
+    num_tokens: int
+    plainness = 20
+
+    def __str__(self) -> str:
+        return f"cut at {self.num_tokens:,} tokens"
+
+    def end(self, chain: _LookedAt) -> ChainEnd:
+        before = [look for look in chain.looks if look.probe.prefix.num_tokens <= self.num_tokens]
+        if chain.length <= self.num_tokens or not before:
+            return ChainEnd(None, chain.answer_class, [])
+        return ChainEnd(before[-1].number, int(chain.forced[before[-1].number]), [before[-1].forced])
+
+
+@dataclass(frozen=True, eq=False)
+class Stopped:
+    """Every chain is stopped by a rule that looks at it on a schedule.
+
+    Args:
+        rule: The rule as `{type, args}`.
+        schedule: The schedule as `{type, args}`.
+    """
+
+    rule: Mapping[str, Any]
+    schedule: Mapping[str, Any]
+    plainness: int = 40
+
+    @cached_property
+    def built(self) -> StoppingRule:
+        rule: StoppingRule = stopping_rules.obtain(self.rule)
+        return rule
+
+    @cached_property
+    def looking(self) -> ProbeSchedule:
+        schedule: ProbeSchedule = probe_schedules.obtain(self.schedule)
+        return schedule
+
+    def __str__(self) -> str:
+        return f"stopped by {shown(self.rule)} {shown(self.schedule)}"
+
+    def end(self, chain: _LookedAt) -> ChainEnd:
+        """How a chain ends.
+
+        Raises:
+            ConfigError: The schedule looks where nothing was recorded.
+        """
+        rule, needs = self.built, self.built.needs
+        asks: list[_Ask] = []
+        seen: list[Probe] = []
+        for look in self._scheduled(chain):
+            if needs.answer:
+                asks.append(look.answer)
+            if needs.entropy:
+                asks.append(look.forced._replace(num_decoded=1))
+            seen.append(look.probe if needs.answer else look.unasked)
+            stop = rule.stop(seen)
+            if stop is None:
+                continue
+            left_with = stop.left_with(seen)
+            if left_with is not None and not left_with.is_part:
+                return ChainEnd(look.number, left_with.answer_class, asks)
+            if stop.answer == "none":
+                return ChainEnd(look.number, -1, asks)
+            return ChainEnd(look.number, int(chain.forced[look.number]), [*asks, look.forced])
+        return ChainEnd(None, chain.answer_class, asks)
+
+    def _scheduled(self, chain: _LookedAt) -> Iterator[_SeenLook]:
+        last = chain.looks[-1].position if chain.looks else 0
+        num_seen = 0
+        for position in itertools.takewhile(lambda position: position <= last, self._positions(chain.spacing)):
+            look = chain.by_position.get(position)
+            if look is None:
+                raise ConfigError(
+                    f"looks after {position} tokens, where nothing was recorded; the recorded looks are at "
+                    f"{', '.join(map(str, list(chain.by_position)[:3]))} and so on",
+                    "schedule",
+                )
+            text = look.probe.prefix.text
+            if not self.looking.reads_text or self.looking.is_due(text[num_seen:]):
+                num_seen = len(text)
+                yield look
+
+    def _positions(self, spacing: int | None) -> Iterator[int]:
+        """Where the schedule looks, in tokens; with a spacing, the places next to that, each once."""
+        positions = itertools.accumulate(self.looking.gaps())
+        if spacing is None:
+            return positions
+        return (place for place, _ in itertools.groupby(max(1, round(each / spacing)) for each in positions))
+
+
+Ending = Whole | Cut | Stopped
+
+
+class RecordedChains:
+    """The chains of a recording, ready to be ended in many ways.
+
+    Args:
+        recording: The recording; without looks its chains can only end by themselves.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        gaps = _gaps(recording)
+        self._spacing = None if len(set(gaps)) <= 1 else round(float(np.median(gaps)))
+        self._has_probabilities = _has_probabilities(recording)
+        self._chains = [
+            [self._chain(looks, number) for looks, number in zip(each.looks or (), each.classes.tolist(), strict=False)]
+            for each in recording.questions
+        ]
+
+    def _chain(self, looks: Looks, answer_class: int) -> _LookedAt:
+        seen: list[_SeenLook] = []
+        for number, probe in enumerate(looks.probes):
+            num_tokens = probe.prefix.num_tokens
+            if num_tokens:
+                before = looks.num_prompt_tokens + num_tokens
+                position = num_tokens if self._spacing is None else len(seen) + 1
+                answer = _Ask(before, looks.num_probe_suffix, int(looks.num_answer_tokens[number]))
+                forced = _Ask(before, looks.num_close_suffix, int(looks.num_forced_tokens[number]))
+                seen.append(_SeenLook(number, position, probe, probe._replace(**_UNASKED), answer, forced))
+        by_position = {look.position: look for look in seen}
+        return _LookedAt(seen, by_position, self._spacing, looks.length, answer_class, looks.forced)
+
+    def ended(self, ending: Ending, price: Price | None = None) -> EndedSamples:
+        """The samples, had their chains ended in this way.
+
+        What a chain writes on beside a look that ends it is not counted: how much that is depends on its engine.
+
+        Raises:
+            ConfigError: The recording has no looks, or the ending needs what they lack.
+        """
+        recording = self._recording
+        if ending == Whole():
+            return whole_samples(recording, price)
+        if "looks" in recording.missing:
+            raise ConfigError(
+                f"is {ending}, and the log has no looks at the chains: draw a recording with looks (tune --config "
+                "STACK --look_every TOKENS), or take whole chains",
+                "ending",
+            )
+        lacking = missing_for(recording, ending)
+        if lacking is not None:
+            raise ConfigError(f"is {ending}, which needs {lacking}; the recorded looks have none", "ending")
+        shape = len(recording.questions), recording.num_samples
+        classes, tokens = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
+        read, reread, in_blocks, probabilities = (np.zeros(shape) for _ in range(4))
+        prompts = np.zeros(shape[0])
+        for number, question in enumerate(recording.questions):
+            assert question.looks is not None
+            prompts[number] = question.looks[0].num_prompt_tokens
+            for index, (looks, chain) in enumerate(zip(question.looks, self._chains[number], strict=True)):
+                end = ending.end(chain)
+                probe = looks.probes[-1 if end.look is None else end.look] if looks.probes else None
+                written = int(question.tokens[index]) if end.look is None or probe is None else probe.prefix.num_tokens
+                classes[number, index] = end.answer_class
+                tokens[number, index] = written + sum(ask.num_decoded for ask in end.asks)
+                read[number, index] = sum(ask.num_suffix for ask in end.asks)
+                reread[number, index] = sum(ask.num_before for ask in end.asks)
+                in_blocks[number, index] = sum(ask.num_before % TOKENS_PER_BLOCK for ask in end.asks)
+                probabilities[number, index] = (probe.confidence or 0.0) if probe is not None else 0.0
+        targets = np.array([each.target for each in recording.questions])
+        decoded = tokens.astype(float)
+        costs: dict[Cost, Floats] = {
+            "decoded": decoded,
+            "kept": decoded + read,
+            "blocks": decoded + read + in_blocks,
+            "nothing": decoded + read + reread + prompts[:, None],
+            "critical": decoded,
+        }
+        once: dict[Cost, Floats] = {"kept": prompts, "blocks": prompts}
+        if price is not None:
+            cached = prompts[:, None] + reread
+            costs["dollars"] = (decoded * price.decoded + cached * price.cached + read * price.read) / 1e6
+            once["dollars"] = prompts * (price.read - price.cached) / 1e6
+        seconds = seconds_of(recording)
+        if seconds is not None:
+            recorded = np.stack([each.tokens for each in recording.questions])
+            costs["seconds"] = seconds * decoded / np.maximum(1, recorded)
+        weights = {"shortness": tokens.min(axis=1, keepdims=True) / np.maximum(1, tokens)}
+        if self._has_probabilities:
+            weights["answer_probability"] = probabilities
+        return EndedSamples(
+            classes,
+            (classes == targets[:, None]) & (classes >= 0),
+            tokens,
+            costs,
+            once,
+            weights,
+            None,
+            probabilities if self._has_probabilities else None,
+        )
+
+
+def _has_probabilities(recording: Recording) -> bool:
+    return all(
+        probe.answer_logprobs is not None
+        for question in recording.questions
+        for looks in question.looks or ()
+        for probe in looks.probes
+    )
+
+
+def missing_for(recording: Recording, ending: Ending) -> str | None:
+    """What an ending needs and the looks lack; None where they lack nothing."""
+    if not isinstance(ending, Stopped):
+        return None
+    needs = ending.built.needs
+    probe = next((looks.probes[0] for each in recording.questions for looks in each.looks or () if looks.probes), None)
+    if probe is None:
+        return None
+    lacks = {
+        "log-probabilities of answers": needs.answer_logprobs and probe.answer_logprobs is None,
+        "log-probabilities of the chain": needs.chain_logprobs and probe.prefix.logprobs is None,
+        "the entropy behind closed thinking": needs.entropy and probe.entropy is None,
+        "a suffix of its own": needs.entropy and needs.suffix is not None,
+        "texts": not probe.prefix.text
+        and (ending.looking.reads_text or not (needs.answer or needs.entropy or needs.chain_logprobs)),
+    }
+    return next((what for what, is_lacking in lacks.items() if is_lacking), None)
+
+
+class TriedEndings(NamedTuple):
+    """Ways to end a chain, from the most careful to the boldest.
+
+    Attributes:
+        endings: The ways.
+        is_nested: Whether another list has the same rule on the plain schedule. The vote over such chains is tried in
+            fewer ways.
+    """
+
+    endings: Sequence[Ending]
+    is_nested: bool = False
+
+
+def endings_to_try(recording: Recording) -> dict[str, TriedEndings]:
+    """Cuts, and every stopping rule on every schedule that can be played, by name."""
+    if "looks" in recording.missing:
+        return {}
+    gaps = _gaps(recording)
+    mean = float(np.mean([looks.length for each in recording.questions for looks in each.looks or ()]))
+    cuts = dict.fromkeys(Cut(_rounded(share * mean, gaps)) for share in _CUTS)
+    lists = {"cut": TriedEndings(list(cuts))}
+    most = max(len(looks.probes) for each in recording.questions for looks in each.looks or ())
+    spacing = round(float(np.median(gaps)))
+    for number, (schedule_name, schedule) in enumerate(_schedules(spacing, mean, most).items()):
+        for name in stopping_rules.names():
+            kind = stopping_rules.resolve(name)
+            if not (isinstance(kind, type) and issubclass(kind, StoppingRule)):
+                continue
+            for title, settings in kind.settings_to_try().items():
+                own = [
+                    Stopped({"type": name, "args": dict(args)}, schedule, 40 if not number else 45) for args in settings
+                ]
+                if all(missing_for(recording, each) is None for each in own):
+                    lists[f"{title}, {schedule_name}"] = TriedEndings(own, number > 0)
+    return lists
+
+
+def _schedules(spacing: int, mean_length: float, most_looks: int) -> dict[str, dict[str, Any]]:
+    """The schedules that are tried, by name, the plain one first; they look where looks were recorded.
+
+    Args:
+        spacing: Tokens between two recorded looks.
+        mean_length: Tokens of the mean chain.
+        most_looks: Looks at the longest chain.
+    """
+    late = spacing * max(2, round(mean_length / 2 / spacing))
+    schedules: dict[str, dict[str, Any]] = {
+        f"a look every {spacing:,}": {"type": "ProbeSchedule", "args": {"chunk_size": spacing}},
+        f"from {late:,} on": {"type": "ProbeSchedule", "args": {"chunk_size": spacing, "first_probe": late}},
+        "at doubled gaps": {"type": "ProbeSchedule", "args": {"chunk_size": spacing, "growth": 2.0}},
+        "at changes of thought": {"type": "ThoughtChanges", "args": {"step": spacing}},
+    }
+    if most_looks >= _LEAST_LOOKS:
+        sparse = spacing * _STRIDE
+        schedules[f"a look every {sparse:,}"] = {"type": "ProbeSchedule", "args": {"chunk_size": sparse}}
+    return schedules
+
+
+def _gaps(recording: Recording) -> list[int]:
+    """Tokens between the recorded looks, the begin of each chain included."""
+    return [
+        gap
+        for question in recording.questions
+        for looks in question.looks or ()
+        for gap in np.diff(
+            [0, *(probe.prefix.num_tokens for probe in looks.probes if probe.prefix.num_tokens)]
+        ).tolist()
+    ]
+
+
+def _rounded(num_tokens: float, gaps: Sequence[int]) -> int:
+    """A whole number of gaps where all are alike, else two digits."""
+    if len(set(gaps)) == 1:
+        return max(1, round(num_tokens / gaps[0])) * gaps[0]
+    digits = int(10 ** max(0, len(str(round(num_tokens))) - 2))
+    return max(1, round(num_tokens / digits)) * digits
+
+
+def shown(value: Any) -> str:
+    """A value as a call writes it, a component as a call of its type."""
+    if isinstance(value, Mapping) and "type" in value:
+        given = value.get("args", {}).items()
+        return f"{value['type']}({', '.join(f'{name}={shown(each)}' for name, each in given)})"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(shown, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)

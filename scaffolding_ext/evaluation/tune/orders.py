@@ -1,0 +1,194 @@
+"""Samples in random orders, and which of them every vote so far holds: computed once, for all rules.
+
+A rule that looks at counts alone decides the same wherever the counts are the same. So each vote so far has the number
+of its *state*, and a rule is asked once a state. States are found by hashes that are updated sample by sample: the
+cost of a question grows with its samples, not with their square.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scaffolding_ext.evaluation.tune.costs import Cost, EndedSamples, Floats, Ints
+
+_MOST_CELLS = 400_000  # samples of all orders together
+_MOST_ORDERS = 16
+Words = npt.NDArray[np.uint64]
+
+
+def draw_orders(num_questions: int, num_samples: int, rng: np.random.Generator, num_orders: int | None = None) -> Ints:
+    """Random orders of the samples of each question, shape [num_orders, num_questions, num_samples].
+
+    Args:
+        num_questions: Questions.
+        num_samples: Samples of each.
+        rng: Draws the orders.
+        num_orders: How many; None takes fewer where there is more to play, between 1 and 16.
+    """
+    if num_orders is None:
+        num_orders = int(np.clip(_MOST_CELLS // (num_questions * num_samples), 1, _MOST_ORDERS))
+    return np.argsort(rng.random((num_orders, num_questions, num_samples)), axis=-1, kind="stable")
+
+
+def as_recorded(num_questions: int, num_samples: int) -> Ints:
+    """The one order of samples that are not independent, in the shape of `draw_orders`."""
+    return np.broadcast_to(np.arange(num_samples), (1, num_questions, num_samples))
+
+
+class States(NamedTuple):
+    """The states of all votes so far.
+
+    Attributes:
+        numbers: State after each number of samples, shape [num_rows, num_samples + 1].
+        rows: A row that has the state, shape [num_states].
+        sizes: Samples in the state, shape [num_states].
+    """
+
+    numbers: Ints
+    rows: Ints
+    sizes: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class OrderedVotes:
+    """Samples of each question in each order: a row an order of a question, the orders of one after the other.
+
+    Attributes:
+        samples: The samples as recorded.
+        orders: As `draw_orders` gives them.
+        weight: Name of the weight of a vote; None counts each as 1.
+    """
+
+    samples: EndedSamples
+    orders: Ints
+    weight: str | None = None
+
+    @property
+    def num_questions(self) -> int:
+        return int(self.orders.shape[1])
+
+    @property
+    def num_samples(self) -> int:
+        return int(self.orders.shape[2])
+
+    def ordered(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """A column of the samples in these orders, shape [num_rows, num_samples]."""
+        taken = np.take_along_axis(column[None], self.orders, axis=2)
+        return taken.reshape(-1, self.num_samples)
+
+    def mean(self, values: npt.NDArray[Any]) -> Floats:
+        """Mean of a value of each row over the orders of each question."""
+        means: Floats = values.reshape(len(self.orders), self.num_questions).mean(axis=0)
+        return means
+
+    def spent(self, cost: Cost, drawn: Ints) -> Floats:
+        """A cost of the first samples of each row, summed."""
+        if cost not in self._totals:
+            column = self.ordered(self.samples.costs[cost])
+            self._totals[cost] = np.concatenate([np.zeros((len(column), 1)), np.cumsum(column, axis=1)], axis=1)
+        spent: Floats = self._totals[cost][np.arange(len(drawn)), drawn]
+        return spent
+
+    @cached_property
+    def _totals(self) -> dict[Cost, Floats]:
+        return {}
+
+    @cached_property
+    def classes(self) -> Ints:
+        """Classes in order of their first appearance in the row, shape [num_rows, num_samples]."""
+        given = self.ordered(self.samples.classes)
+        numbers = np.full((len(given), int(given.max(initial=-1)) + 2), -1, dtype=np.int32)
+        num_seen = np.zeros(len(given), dtype=np.int32)
+        rows = np.arange(len(given))
+        found = np.empty(given.shape, dtype=np.int64)
+        for index in range(self.num_samples):
+            column = given[:, index]
+            new = (column >= 0) & (numbers[rows, column] < 0)
+            numbers[rows[new], column[new]] = num_seen[new]
+            num_seen += new
+            found[:, index] = np.where(column < 0, -1, numbers[rows, column])
+        return found
+
+    @cached_property
+    def leaders(self) -> Ints:
+        """The class that leads after each number of samples, shape [num_rows, num_samples + 1]; -1 for none."""
+        classes = self.classes
+        weights = None if self.weight is None else self.ordered(self.samples.weights[self.weight])
+        rows = np.arange(len(classes))
+        sums = np.zeros((len(classes), int(classes.max(initial=0)) + 1))
+        leaders = np.full((len(classes), self.num_samples + 1), -1, dtype=np.int64)
+        most = np.zeros(len(classes))
+        for index in range(self.num_samples):
+            column = classes[:, index]
+            votes = column >= 0
+            at = np.maximum(column, 0)
+            sums[rows, at] += votes if weights is None else votes * weights[:, index]
+            leader, own = leaders[:, index], sums[rows, at]
+            leads = votes & ((leader < 0) | (own > most) | ((own == most) & (at < leader)))
+            leaders[:, index + 1] = np.where(leads, at, leader)
+            most = np.where(leads, own, most)
+        return leaders
+
+    @cached_property
+    def right(self) -> npt.NDArray[np.bool_]:
+        """Whether the vote of the first samples is right, shape [num_rows, num_samples + 1]."""
+        classes, correct = self.classes, self.ordered(self.samples.correct)
+        rows = np.arange(len(classes))
+        of_class = np.zeros((len(classes), int(classes.max(initial=0)) + 2), dtype=bool)
+        for index in range(self.num_samples - 1, -1, -1):  # so that the first sample of a class stands for it
+            of_class[rows, classes[:, index]] = correct[:, index]
+        of_class[:, -1] = False  # no answer
+        return np.take_along_axis(of_class, self.leaders, axis=1)
+
+    @cached_property
+    def by_size(self) -> States:
+        """The states of rules that look at the number of samples alone."""
+        sizes = np.arange(self.num_samples + 1)
+        return States(np.broadcast_to(sizes, (len(self.classes), len(sizes))), np.zeros_like(sizes), sizes)
+
+    @cached_property
+    def by_counts(self) -> States:
+        """The states of rules that look at counts: votes with equal counts, in order of first appearance."""
+        return _states(self._hashes(False))
+
+    @cached_property
+    def by_answers(self) -> States:
+        """The states of rules that look at the answers in their order."""
+        return _states(self._hashes(True))
+
+    def _hashes(self, in_order: bool) -> Words:
+        classes = self.classes
+        rows = np.arange(len(classes))
+        counts = np.zeros((len(classes), int(classes.max(initial=0)) + 2), dtype=np.int64)
+        found = np.zeros((len(classes), self.num_samples + 1), dtype=np.uint64)
+        for index in range(self.num_samples):
+            column = classes[:, index]
+            counts[rows, column] += 1
+            if in_order:
+                found[:, index + 1] = found[:, index] + _mixed(column, np.full(len(classes), index))
+            else:
+                count = counts[rows, column]
+                found[:, index + 1] = found[:, index] + _mixed(column, count) - _mixed(column, count - 1)
+        return found
+
+
+def _states(hashes: Words) -> States:
+    num_columns = hashes.shape[1]
+    sized = hashes + _mixed(np.full(num_columns, -2), np.arange(num_columns))  # votes of different sizes differ
+    _, first, numbers = np.unique(sized, return_index=True, return_inverse=True)
+    return States(numbers.reshape(hashes.shape), first // num_columns, first % num_columns)
+
+
+def _mixed(classes: Ints, counts: Ints) -> Words:
+    """A random word for each class and count: the finaliser of splitmix64."""
+    word = (classes.astype(np.uint64) + np.uint64(7)) * np.uint64(0x9E3779B97F4A7C15)
+    word += counts.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        word = (word ^ (word >> np.uint64(shift))) * np.uint64(factor)
+    mixed: Words = word ^ (word >> np.uint64(31))
+    return mixed

@@ -1,0 +1,413 @@
+"""Settings by type of question for a queue: thinking budget, samples, stop and weight are chosen together.
+
+Each setting of a trial is an option of each type. An option has an accuracy, the work of a question (the seconds of all
+its samples, each alone on the server), and its path (the seconds that a question takes alone, the samples of a round
+side by side). The queue's formula tells the time in the system. What it finds is simulated with the recorded lengths.
+
+Reference: Ozbas and Bastopcu, arXiv 2601.10274, whose choice is that of one chain's budgets alone; the joint choice,
+measured settings and the simulation are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.budgets.files import PlannedBudgets
+from scaffolding_ext.controllers.budgets.queueing.demand import Demand
+from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType, best_of_sums, undominated
+from scaffolding_ext.controllers.budgets.queueing.model import Moments
+from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+from scaffolding_ext.controllers.budgets.queueing.tasks import check_served
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.logs.recording import Recording
+from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
+from scaffolding_ext.evaluation.traffic.programs import Program, RequestRound, fixed_program, so_many
+from scaffolding_ext.evaluation.traffic.simulator import serve_programs
+from scaffolding_ext.evaluation.tune.choose import NUM_FOLDS
+from scaffolding_ext.evaluation.tune.costs import Bools, Floats, Ints
+from scaffolding_ext.evaluation.tune.endings import Cut, Whole
+from scaffolding_ext.evaluation.tune.plays import PLAIN_VOTES, Trial, assembled
+from scaffolding_ext.evaluation.tune.space import Setting
+from scaffolding_ext.evaluation.tune.votes import Played, in_order_of_ends, rounds_of
+
+TOGETHER, BUDGETS, SINGLE = "by type, together", "by type, budgets alone", "one setting for all"
+FAMILIES = (SINGLE, BUDGETS, TOGETHER)  # the plainest first
+NUM_SIMULATED = 2000
+_LEAN = (0.5, 0.7, 1.0, 1.4, 2.0)  # times alpha, that are simulated: the formula may wait too little, or too much
+_LEAN_IN_TIME = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # times the seconds of the objective
+_RATES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)  # times the arrival rate, for which the plan has settings
+_WARM_UP = 0.05  # share of the simulated questions that are not counted, since the queue starts empty
+
+
+class ServiceLine(NamedTuple):
+    """Seconds of a sample that runs alone: `at_once + a_token * tokens`."""
+
+    at_once: float
+    a_token: float
+
+
+@dataclass(frozen=True)
+class QueueGoal:
+    """The load, and what is to be large.
+
+    Attributes:
+        arrival_rate: Questions a second.
+        queue: Requests at once, and how much slower they are then.
+        alpha: Seconds that a right answer is worth; the objective is alpha times accuracy less mean seconds.
+        slo: Seconds within which an answer counts; then the objective is the share of answers that are right in time.
+    """
+
+    arrival_rate: float
+    queue: Queue
+    alpha: float | None = None
+    slo: float | None = None
+
+    def __post_init__(self) -> None:
+        require.number("arrival_rate", self.arrival_rate, above=0)
+        if (self.alpha is None) == (self.slo is None):
+            raise ConfigError("or slo must be given, and not both", "alpha")
+
+    @property
+    def alphas(self) -> list[float]:
+        """The worths of a right answer whose best plans are simulated."""
+        if self.alpha is not None:
+            return [self.alpha * factor for factor in _LEAN]
+        assert self.slo is not None
+        return [self.slo * factor for factor in _LEAN_IN_TIME]
+
+
+class QueuedRow(NamedTuple):
+    """What a way to choose came to, each question under what the others chose.
+
+    Attributes:
+        formula_seconds: Mean seconds in the system by formula; infinite where the load cannot be served.
+        seconds: The same, simulated with the recorded lengths.
+        p90: Seconds within which 90 % were answered, simulated.
+        load: Share of the queue's capacity.
+        objective: As `QueueGoal` has it.
+    """
+
+    name: str
+    accuracy: float
+    formula_seconds: float
+    seconds: float
+    p90: float
+    load: float
+    objective: float
+
+
+def service_lines(recording: Recording, types: Sequence[str], given: ServiceLine | None) -> dict[str, ServiceLine]:
+    """The line of each type: the given one, or a fit to the recorded seconds.
+
+    Raises:
+        ConfigError: Nothing was given, and a type has no recorded seconds, or none that grow with the tokens.
+    """
+    if "tokens" in recording.missing:
+        raise ConfigError("is 'queue', and the log has no tokens: record them, or take another cost", "cost")
+    if given is not None:
+        return dict.fromkeys(types, given)
+    lines = {}
+    for name in types:
+        own = [each for each in recording.questions if each.task == name and each.seconds is not None]
+        tokens = np.concatenate([np.asarray(each.tokens, dtype=float) for each in own] or [np.zeros(0)])
+        seconds = np.concatenate([np.asarray(each.seconds, dtype=float) for each in own] or [np.zeros(0)])
+        known = np.isfinite(seconds)
+        if known.sum() < 2 or tokens[known].std() == 0:
+            raise ConfigError(
+                f"is needed: the log has no seconds of {name!r} to fit it to; give the seconds of a sample that runs "
+                "alone, such as 0.14,0.0129 (without tokens, and for each token)",
+                "service",
+            )
+        slope, start = np.polyfit(tokens[known], seconds[known], 1)
+        if start < 0:
+            slope, start = float(seconds[known].sum() / tokens[known].sum()), 0.0
+        if slope <= 0:
+            raise ConfigError(f"is needed: the recorded seconds of {name!r} do not grow with the tokens", "service")
+        lines[name] = ServiceLine(float(start), float(slope))
+    return lines
+
+
+class QueuedTrial:
+    """The settings of a trial before a queue.
+
+    Args:
+        trial: All its settings have been played.
+        goal: The load, and what is to be large.
+        service: Seconds of a sample alone; None fits them to the recorded seconds, type by type.
+        num_simulated: Questions of a simulation; None: 2,000.
+
+    Raises:
+        ConfigError: The recording has no types, too few questions of one, or no tokens.
+        UnstableLoadError: Not even the quickest settings can be served.
+    """
+
+    def __init__(
+        self, trial: Trial, goal: QueueGoal, service: ServiceLine | None = None, num_simulated: int | None = None
+    ) -> None:
+        self.trial, self.goal = trial, goal
+        recorded = trial.recording.questions
+        tasks = [each.task for each in recorded]
+        self.types = tuple(sorted(set(tasks)))
+        self._ids = {
+            name: list(dict.fromkeys(each.id for each in recorded if each.task == name)) for name in self.types
+        }
+        few = [name for name in self.types if len(self._ids[name]) < NUM_FOLDS]
+        if "" in self.types or few:
+            raise ConfigError(
+                f"has {', '.join(map(repr, few)) or 'questions of no type'}; each question needs a type (its task, or "
+                f"the kind of a run's dataset), and each type {NUM_FOLDS} questions",
+                "paths",
+            )
+        self.of_question: Ints = np.array([self.types.index(task) for task in tasks])
+        self.shares = np.bincount(self.of_question) / len(tasks)
+        self.settings = [setting for own in trial.lists.values() for setting in own]
+        self.lines = service_lines(trial.recording, self.types, service)
+        self._at_once = np.array([self.lines[name].at_once for name in self.types])[self.of_question]
+        self._a_token = np.array([self.lines[name].a_token for name in self.types])[self.of_question]
+        played = [trial.played[setting] for setting in self.settings]
+        self._right = np.stack([each.right for each in played])
+        tokens = np.stack([each.costs["decoded"] for each in played])
+        self._work = self._at_once * np.stack([each.samples for each in played]) + self._a_token * tokens
+        varies = np.stack([each.tokens_squared for each in played]) / np.maximum(tokens, 1e-9) ** 2
+        self._square = self._work**2 * np.where(tokens > 0, varies, 1.0)
+        critical = np.stack([each.costs["critical"] for each in played])
+        self._path = self._at_once * np.stack([each.rounds for each in played]) + self._a_token * critical
+        self._num_simulated = num_simulated or NUM_SIMULATED
+        self._known: dict[Setting, tuple[list[list[RequestRound]], Bools]] = {}
+        every = self._terms(np.arange(len(tasks)))
+        quickest = float(sum(term[1].min() for term in every))
+        check_served(goal.arrival_rate, quickest, goal.queue.capacity, "even under the quickest settings")
+
+    # ---- the choice
+
+    def _terms(self, questions: Ints) -> list[Floats]:
+        """For each type its share times accuracy, work, squared work and path; shape [4, num_settings]."""
+        own = [questions[self.of_question[questions] == number] for number in range(len(self.types))]
+        accuracies = shrunk([self._right[:, index] for index in own], self.shares)
+        return [
+            share * np.stack([accuracy, *(column[:, index].mean(axis=1) for column in self._costs)])
+            for share, accuracy, index in zip(self.shares, accuracies, own, strict=True)
+        ]
+
+    @property
+    def _costs(self) -> tuple[Floats, Floats, Floats]:
+        return self._work, self._square, self._path
+
+    def chosen(self, family: str, questions: Ints, alpha: float, arrival_rate: float | None = None) -> Ints:
+        """The setting of each type, by formula, on some questions; shape [num_types]."""
+        terms, worth = self._terms(questions), worth_of(self.goal.queue, alpha, arrival_rate or self.goal.arrival_rate)
+        if family == SINGLE:
+            best = int(np.argmax(worth(np.sum(terms, axis=0))))
+            return np.full(len(terms), best)
+        allowed = np.flatnonzero(self._budgets) if family == BUDGETS else np.arange(len(self.settings))
+        kept = [allowed[undominated(term[:, allowed])] for term in terms]
+        places, _ = best_of_sums([term[:, own] for term, own in zip(terms, kept, strict=True)], worth)
+        return np.array([own[place] for own, place in zip(kept, places, strict=True)])
+
+    @property
+    def _budgets(self) -> Bools:
+        """The settings of one chain that is cut, or that ends by itself."""
+        return np.array(
+            [
+                each.num_samples == 1 and isinstance(each.ending, Cut | Whole) and each.ending != Whole(is_asked=True)
+                for each in self.settings
+            ]
+        )
+
+    def leaning(self, family: str) -> float:
+        """The worth of a right answer under which the family's plan does best in simulated time."""
+        every = np.arange(len(self.of_question))
+        plans = {alpha: self.chosen(family, every, alpha) for alpha in self.goal.alphas}
+        known: dict[bytes, float] = {}
+        for plan in plans.values():
+            if plan.tobytes() not in known:
+                known[plan.tobytes()] = self._row(family, plan[self.of_question]).objective
+        own = self.goal.alpha if self.goal.alpha is not None else self.goal.slo
+        assert own is not None
+        return max(plans, key=lambda alpha: (known[plans[alpha].tobytes()], -abs(np.log(alpha / own))))
+
+    def judged(self, family: str, alpha: float) -> QueuedRow:
+        """What a family comes to, each fold of the questions under what the others chose."""
+        return self._row(family, self.judged_settings(family, alpha))
+
+    def judged_settings(self, family: str, alpha: float) -> Ints:
+        """The setting of each question, as the questions of the other folds chose it."""
+        rng = np.random.default_rng([self.trial.seed, 11])
+        fold_of: dict[tuple[str, str], int] = {}
+        for name, ids in self._ids.items():  # each fold has questions of each type, with all their runs
+            drawn = rng.permutation(len(ids)) % NUM_FOLDS
+            fold_of |= {(name, each): fold for each, fold in zip(ids, drawn.tolist(), strict=True)}
+        folds = np.array([fold_of[each.task, each.id] for each in self.trial.recording.questions])
+        settings = np.empty_like(folds)
+        for fold in range(NUM_FOLDS):
+            plan = self.chosen(family, np.flatnonzero(folds != fold), alpha)
+            inside = folds == fold
+            settings[inside] = plan[self.of_question[inside]]
+        return settings
+
+    def single(self, alpha: float) -> Setting:
+        """The best setting for all types, on all questions."""
+        return self.settings[int(self.chosen(SINGLE, np.arange(len(self.of_question)), alpha)[0])]
+
+    def plan(self, family: str, alpha: float, **origin: str | None) -> TypedPlan:
+        """The plan of a family by type on all questions, with the settings that it needs at other arrival rates."""
+        every = np.arange(len(self.of_question))
+        rates = [self.goal.arrival_rate * factor for factor in _RATES]
+        plans = [self.chosen(family, every, alpha, rate) for rate in rates]
+        if family == TOGETHER:
+            plans.append(self.chosen(SINGLE, every, alpha))
+        numbers = np.unique(np.concatenate(plans))
+        terms = [term[:, numbers] / share for term, share in zip(self._terms(every), self.shares, strict=True)]
+        types = [
+            MeasuredType(
+                name,
+                float(share),
+                tuple(range(len(numbers))),
+                *(tuple(map(float, column)) for column in (term[0], term[1], _spread(term), term[3])),
+            )
+            for name, share, term in zip(self.types, self.shares, terms, strict=True)
+        ]
+        demand = Demand(tuple(types), self.goal.arrival_rate, alpha, len(numbers) - 1, self.goal.queue)
+        made = PlannedBudgets.of(demand, **origin)
+        return TypedPlan(made, [self.settings[number] for number in numbers])
+
+    # ---- the simulation
+
+    def _row(self, name: str, settings: Ints) -> QueuedRow:
+        """What questions come to, each under its setting."""
+        rows = np.arange(len(settings))
+        columns = [column[settings, rows] for column in (self._right, *self._costs)]
+        accuracy, work, square, path = (float(column.mean()) for column in columns)
+        queue, rate = self.goal.queue, self.goal.arrival_rate
+        formula = float(queue.mean_time(rate, Moments(*map(np.asarray, (work, square, path)))))
+        load, mean, p90, in_time = rate * work / queue.capacity, np.inf, np.inf, 0.0
+        if load < 1:
+            right, seconds = self.simulated([self.settings[number] for number in settings])
+            mean, p90 = float(seconds.mean()), float(np.percentile(seconds, 90))
+            in_time = float((right & (seconds <= (self.goal.slo or 0.0))).mean())
+        objective = in_time if self.goal.alpha is None else self.goal.alpha * accuracy - mean
+        return QueuedRow(name, accuracy, formula, mean, p90, load, objective)
+
+    def all_samples(self) -> QueuedRow:
+        setting = self.settings.index(self.trial.lists[PLAIN_VOTES][0])
+        return self._row("all samples", np.full(len(self.of_question), setting))
+
+    def played(self, settings: Ints) -> Played:
+        """What questions come to, each under its setting, without a queue."""
+        numbers, places = np.unique(settings, return_inverse=True)
+        return assembled([self.trial.played[self.settings[number]] for number in numbers], places)
+
+    def simulated(self, settings: Sequence[Setting]) -> tuple[Bools, Floats]:
+        """Serve questions that arrive by chance, each under its setting: which were right, and their seconds.
+
+        All calls have the same questions, sample orders and arrivals.
+
+        Args:
+            settings: Of each question.
+        """
+        rng = np.random.default_rng([self.trial.seed, 12])
+        arrivals = arrival_times(self.goal.arrival_rate, self._num_simulated, rng)
+        questions = rng.integers(len(settings), size=self._num_simulated)
+        orders = rng.integers(len(self.trial.votes.orders), size=self._num_simulated)
+        programs: list[Program] = []
+        right = np.empty(self._num_simulated, dtype=bool)
+        for number, (question, order) in enumerate(zip(questions.tolist(), orders.tolist(), strict=True)):
+            rounds, correct = self._replayed(settings[question])
+            row = order * len(settings) + question
+            programs.append(fixed_program(*rounds[row]))
+            right[number] = correct[row]
+        served = serve_programs(programs, arrivals, self.goal.queue, 1.0)
+        first = int(_WARM_UP * self._num_simulated)
+        return right[first:], (served.departures - arrivals)[first:]
+
+    def _replayed(self, setting: Setting) -> tuple[list[list[RequestRound]], Bools]:
+        """The rounds of each order of each question, in seconds, and whether its answer is right."""
+        if setting not in self._known:
+            votes = self.trial.votes_of(setting)
+            number = min(setting.num_samples, self.trial.recording.num_samples)
+            seconds = votes.ordered(self._at_once[:, None] + self._a_token[:, None] * votes.samples.tokens)
+            found: list[list[RequestRound]] = [[] for _ in seconds]
+            drawn = np.zeros(len(seconds), dtype=np.int64)
+            if setting.num_first is not None:
+                is_enough = so_many(setting.num_first)
+                found = [[RequestRound(tuple(row[:number].tolist()), is_enough=is_enough)] for row in seconds]
+                right = in_order_of_ends(votes, number).right[:, setting.num_first]
+            else:
+                for rows, start, more in rounds_of(votes, setting.rule, number):
+                    for row, begin, count in zip(rows.tolist(), start.tolist(), more.tolist(), strict=True):
+                        found[row].append(RequestRound(tuple(seconds[row, begin : begin + count].tolist())))
+                    drawn[rows] += more
+                right = votes.right[np.arange(len(drawn)), drawn]
+            self._known[setting] = found, right
+        return self._known[setting]
+
+
+class TypedPlan(NamedTuple):
+    """A plan by type, and the settings that its numbers count."""
+
+    plan: PlannedBudgets
+    settings: list[Setting]
+
+    def named(self) -> dict[str, str]:
+        """The setting of each type in words."""
+        return {name: str(self.settings[number]) for name, number in self.plan.budgets.items()}
+
+
+def shrunk(right: Sequence[Floats], shares: Floats) -> Floats:
+    """Accuracy of each type under each setting, shape [num_types, num_settings].
+
+    Few questions of a type make some setting look good by chance. So what a type gains by a setting beyond what all
+    types gain by it is shrunk, by how much of it is chance (the best linear predictor of a two-way table).
+
+    Args:
+        right: Of each type, shape [num_settings, num_questions].
+        shares: Of the types.
+
+    Reference: Searle, Casella and McCulloch, "Variance Components", 1992, chapter 7.
+    """
+    accuracies = np.stack([own.mean(axis=1) for own in right])
+    num_types = len(right)
+    level = accuracies.mean(axis=1, keepdims=True)
+    main = shares @ (accuracies - level)
+    own_gain = accuracies - level - main
+    if num_types == 1:
+        return accuracies
+    chance = np.stack([(own - own.mean(axis=0)).var(axis=1, ddof=1) / own.shape[1] for own in right])
+    varies = max(0.0, float((own_gain**2).mean() * num_types / (num_types - 1) - chance.mean()))
+    kept = varies / np.maximum(varies + chance, 1e-12)
+    found: Floats = np.clip(level + main + kept * own_gain, 0.0, 1.0)
+    return found
+
+
+def best_budgets(demand: Demand) -> tuple[int, ...]:
+    """The budgets of one chain of each fitted type, whose only options are whole budgets of tokens.
+
+    Reference: arXiv 2601.10274, Table I, where curves and a single server are given.
+    """
+    tokens = np.arange(demand.max_tokens + 1, dtype=np.float64)
+    terms = [each.probability * np.stack(each.given(tokens)) for each in demand.types]
+    shortest = float(sum(term[1].min() for term in terms))
+    check_served(demand.arrival_rate, shortest, demand.queue.capacity, "even without thinking")
+    budgets, _ = best_of_sums(terms, worth_of(demand.queue, demand.alpha, demand.arrival_rate))
+    return tuple(budgets)
+
+
+def worth_of(queue: Queue, alpha: float, arrival_rate: float) -> Callable[[Floats], Floats]:
+    """Alpha times accuracy less mean seconds, of sums of accuracy, work, squared work and path over the types."""
+
+    def worth(sums: Floats) -> Floats:
+        value: Floats = alpha * sums[0] - queue.mean_time(arrival_rate, Moments(*sums[1:]))
+        return value
+
+    return worth
+
+
+def _spread(term: Floats) -> Floats:
+    """Standard deviation of the work, from its moments."""
+    spread: Floats = np.sqrt(np.maximum(term[2] - term[1] ** 2, 0.0))
+    return spread

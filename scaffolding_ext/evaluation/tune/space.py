@@ -1,0 +1,178 @@
+"""What a trial tries: how a chain ends, how many samples, what a vote weighs, and when the vote ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
+from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.controllers.vote.allocation.sure_first import SureFirst
+from scaffolding_ext.evaluation.logs.recording import Recording
+from scaffolding_ext.evaluation.tune.costs import probabilities_of
+from scaffolding_ext.evaluation.tune.endings import Ending, Whole
+from scaffolding_ext.registry import allocation_rules
+
+ASKED = "answer_probability"  # the weight for which a sample is asked once more
+_SURE = 0.95  # probability of an answer that needs no second sample, where chains end early
+_MOST_NUMBERS = 8  # of samples that are tried
+_JOINT_NUMBERS = 4  # that are tried with every way to end a chain
+_NESTED_NUMBERS = 2  # that are tried with a further schedule of such a way
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """One point of the joint space.
+
+    Attributes:
+        ending: How a chain ends.
+        num_samples: The most samples of a question.
+        rule: When the vote ends; None draws all samples at once.
+        weight: What a vote weighs; None weighs all the same.
+        num_first: Samples that vote where all start at once and the first to finish count; None: all of them.
+        total_tokens: One budget for the votes of all questions, spent where they are least settled; None: none.
+        plainness: 0 for the plainest; of settings that are alike the plainer one is chosen.
+    """
+
+    ending: Ending
+    num_samples: int
+    rule: AllocationRule | None = None
+    weight: str | None = None
+    num_first: int | None = None
+    total_tokens: int | None = None
+    plainness: int = 0
+
+    def __str__(self) -> str:
+        parts = [str(self.ending)] if str(self.ending) else []
+        if self.num_first is not None:
+            parts.append(f"first {self.num_first} of {self.num_samples}")
+        elif self.rule is not None:
+            parts.append(f"{_shown(self.rule)}, at most {self.num_samples}")
+        else:
+            parts.append("one sample" if self.num_samples == 1 else f"vote of {self.num_samples}")
+        if self.total_tokens is not None:
+            parts.append(f"{self.total_tokens:,} tokens for all questions")
+        if self.weight is not None:
+            parts.append(f"by {self.weight}")
+        return ", ".join(parts)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether its rule was fitted to labelled votes."""
+        return self.rule is not None and self.rule.is_fitted
+
+    def rule_config(self) -> dict[str, Any] | None:
+        """The rule as a stack file names it."""
+        if self.num_first is not None:
+            rule = FirstToFinish(num_first=self.num_first)
+            return {"type": allocation_rules.name_of(FirstToFinish), "args": rule.settings()}
+        if self.rule is None:
+            return None
+        return {"type": allocation_rules.name_of(type(self.rule)), "args": self.rule.settings()}
+
+
+def sizes_to_try(recording: Recording) -> list[int]:
+    """Numbers of samples from all of them down to one; of searches that grow, their widths."""
+    if not recording.is_of_searches:
+        return numbers_to_try(recording.num_samples)
+    rounds = {tuple(each.rounds or ()) for each in recording.questions}
+    return sorted(rounds.pop(), reverse=True) if len(rounds) == 1 else [recording.num_samples]
+
+
+def numbers_to_try(num_samples: int, most: int = _MOST_NUMBERS) -> list[int]:
+    """Numbers of samples from all of them down to one: at most so many."""
+    if num_samples <= most:
+        return list(range(num_samples, 0, -1))
+    ratio = num_samples ** (1 / (most - 1))
+    return sorted({round(num_samples / ratio**power) for power in range(most)}, reverse=True)
+
+
+def first_to_try(num_samples: int) -> list[Setting]:
+    """Votes of the samples that end first, where all start at once: from all but one down to two."""
+    firsts = [number for number in numbers_to_try(num_samples) if 1 < number < num_samples]
+    return [Setting(Whole(), num_samples, num_first=number, plainness=12) for number in firsts]
+
+
+def votes_over(ending: Ending, num_samples: int, weights: Sequence[str], is_nested: bool = False) -> list[Setting]:
+    """What is tried over chains that end in one way: numbers of samples, weights, and rules of the vote.
+
+    Args:
+        ending: How the chains end.
+        num_samples: The most samples.
+        weights: The weights, those that are asked for included.
+        is_nested: Whether few numbers and one rule are enough.
+    """
+    settings = []
+    for number in numbers_to_try(num_samples, _NESTED_NUMBERS if is_nested else _JOINT_NUMBERS):
+        settings.append(Setting(ending, number, plainness=ending.plainness))
+        if number > 1:
+            settings += [Setting(ending, number, weight=each, plainness=ending.plainness + 5) for each in weights]
+    if num_samples > 1:
+        rules: list[AllocationRule] = [LeaderChange()]
+        if not is_nested:
+            rules += [AgreementDoubling(), *([SureFirst(min_probability=_SURE)] if ASKED in weights else [])]
+        settings += [Setting(ending, num_samples, rule, plainness=ending.plainness + 10) for rule in rules]
+    return settings
+
+
+class RuleList(NamedTuple):
+    """Settings of one rule, from the most careful to the boldest; the first list of a rule is plainer than its next."""
+
+    plainness: int
+    rules: Sequence[AllocationRule]
+
+
+def rules_to_try(recording: Recording, votes: Sequence[LabelledVote]) -> dict[str, RuleList]:
+    """The lists of every named rule that looks at recorded columns alone, by name; other packages' rules, too."""
+    lists: dict[str, RuleList] = {}
+    columns = {"rewards": "rewards", "lengths": "tokens"}
+    lacking = {name for name, column in columns.items() if column in recording.missing}
+    if recording.is_of_searches:
+        lacking.add("lengths")
+    if probabilities_of(recording) is None:
+        lacking.add("probabilities")
+    for name in allocation_rules.names():
+        kind = allocation_rules.resolve(name)
+        if not (isinstance(kind, type) and issubclass(kind, AllocationRule)):
+            continue
+        for number, (title, settings) in enumerate(kind.settings_to_try(votes).items()):
+            rules = [kind(**args) for args in settings]
+            if rules and not lacking & set().union(*(rule.looks_at for rule in rules)):
+                lists[title] = RuleList(10 * kind.plainness + number, rules)
+    return lists
+
+
+def labelled_votes(recording: Recording) -> list[LabelledVote]:
+    """The questions as rules take them that fit a setting to labelled votes."""
+    return [
+        LabelledVote(
+            each.id,
+            each.classes.tolist(),
+            each.correct.tolist(),
+            each.tokens.tolist(),
+            None if each.rewards is None else each.rewards.tolist(),
+            None if each.logprobs is None else each.logprobs.tolist(),
+        )
+        for each in recording.questions
+    ]
+
+
+def _shown(rule: AllocationRule) -> str:
+    """A rule as a call, without the arguments that are its defaults."""
+    given = (f"{name}={_value(value)}" for name, value in _given(rule).items())
+    return f"{type(rule).__name__}({', '.join(given)})"
+
+
+def _given(rule: AllocationRule) -> dict[str, Any]:
+    """The arguments that differ from their defaults."""
+    defaults = {field.name: field.default for field in dataclasses.fields(rule)}  # type: ignore[arg-type]
+    return {name: value for name, value in rule.settings().items() if value != defaults[name]}
+
+
+def _value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else "..." if isinstance(value, dict | list | tuple) else str(value)

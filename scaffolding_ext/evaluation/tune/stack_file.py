@@ -1,0 +1,299 @@
+"""The stack file of a chosen setting, and the setting of a stack file."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from scaffolding_ext import __version__
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.budgets.files import PlannedBudgets
+from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController, QueueAwareController
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.tree.search import SearchController
+from scaffolding_ext.controllers.tree.select import Vote as VoteSelector
+from scaffolding_ext.controllers.tree.stops import Agreement, Unchanged
+from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
+from scaffolding_ext.controllers.vote.weights import UniformWeight
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.logs.recording import Recording
+from scaffolding_ext.evaluation.run.recording_stack import NEVER
+from scaffolding_ext.evaluation.tune.endings import Cut, Ending, Stopped, Whole
+from scaffolding_ext.evaluation.tune.plays import TableRow, Trial
+from scaffolding_ext.evaluation.tune.promise import Promise
+from scaffolding_ext.evaluation.tune.queue import TypedPlan
+from scaffolding_ext.evaluation.tune.space import ASKED, Setting
+from scaffolding_ext.registry import controllers, search_selectors, search_stops, vote_weights
+from scaffolding_ext.stack.build import build_controller
+from scaffolding_ext.stack.config import ComponentConfig, StackConfig, TunedConfig
+
+MOST_SOLUTIONS = 10**6  # of a search that only its budget ends
+_SERVER = {"base_url": "http://localhost:8000/v1", "model": "MODEL"}
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p")
+
+
+def stack_of(
+    setting: Setting, row: TableRow, trial: Trial, *, promise: Promise | None, base: StackConfig | None = None
+) -> StackConfig:
+    """A stack that runs a setting.
+
+    Args:
+        setting: The setting.
+        row: What it came to on questions that did not choose it.
+        trial: What it was chosen on.
+        promise: What is promised of further questions; None promises nothing.
+        base: Whose workers, prompt and sampling are kept; None asks a server on this machine for the recorded model.
+    """
+    controller = controller_of(setting, None if base is None else base.controller)
+    drawn = trial.sizes_drawn(setting)
+    stack = stack_with(
+        controller, str(setting), row, trial, trial.cost, promise=promise, samples_drawn=drawn, base=base
+    )
+    if setting.total_tokens is None:
+        return stack
+    evaluation = stack.evaluation.model_copy(update={"total_tokens": setting.total_tokens})
+    return stack.model_copy(update={"evaluation": evaluation})
+
+
+def typed_stack_of(typed: TypedPlan, row: TableRow, trial: Trial, *, base: StackConfig | None = None) -> StackConfig:
+    """A stack that gives each request the setting of its type in a plan.
+
+    Args:
+        typed: The plan.
+        row: What it came to on questions that did not choose it.
+        trial: What it was chosen on.
+        base: As `stack_of` takes it.
+    """
+    controller = typed_controller_of(typed, None if base is None else base.controller)
+    name = "; ".join(f"{task}: {setting}" for task, setting in typed.named().items())
+    stack = stack_with(controller, name, row, trial, "queue", base=base)
+    places = typed.plan.demand.queue.places
+    return stack.model_copy(update={"max_parallel_requests": 1}) if places == 1 else stack
+
+
+def typed_controller_of(typed: TypedPlan, base: ComponentConfig | None) -> dict[str, Any]:
+    """The controller that gives each request the setting of its type, as a stack file has it."""
+    args = {
+        "plan": typed.plan.model_dump(mode="json", exclude_none=True),
+        "settings": [controller_of(setting, base) for setting in typed.settings],
+    }
+    return {"type": controllers.name_of(QueueAwareController), "args": args}
+
+
+def budgets_stack_of(plan: PlannedBudgets) -> StackConfig:
+    """A stack that gives each request the budget of its type, at a server on this machine."""
+    args = {"plan": plan.model_dump(mode="json", exclude_none=True)}
+    worker = {"type": "OpenAIWorker", "args": {**_SERVER, "model": plan.model or _SERVER["model"]}}
+    return StackConfig.model_validate(
+        {
+            "controller": {"type": controllers.name_of(QueueAwareBudgetController), "args": args},
+            "workers": {"generation": worker},
+            "max_parallel_requests": plan.demand.queue.places,
+        }
+    )
+
+
+def stack_with(
+    controller: Mapping[str, Any],
+    setting: str,
+    row: TableRow,
+    trial: Trial,
+    cost: str,
+    *,
+    promise: Promise | None = None,
+    samples_drawn: list[int] | None = None,
+    base: StackConfig | None,
+) -> StackConfig:
+    """A stack with a controller, and with what was found of it; arguments are those of `stack_of`."""
+    recording = trial.recording
+    tuned = TunedConfig(
+        setting=setting,
+        model=recording.model or (None if base is None else model_of_stack(base)),
+        sampling=_sampling(recording) or None,
+        dataset=recording.dataset,
+        data=recording.fingerprint,
+        tasks=sorted({each.task for each in recording.questions} - {""}),
+        num_questions=len(recording.questions),
+        num_samples=recording.num_samples,
+        measure=recording.measure,
+        cost=cost,
+        cost_share=round(row.cost_share.value, 4),
+        points=[round(value, 3) for value in row.points],
+        promise=None if promise is None else str(promise),
+        max_loss=None if promise is None else promise.max_loss,
+        samples_drawn=samples_drawn,
+        date=datetime.date.today().isoformat(),
+        version=__version__,
+    )
+    component = ComponentConfig.model_validate(controller)
+    if base is not None:
+        return base.model_copy(update={"controller": component, "tuned": tuned})
+    server = {**_SERVER, "model": recording.model or _SERVER["model"]}
+    worker = ComponentConfig.model_validate({"type": "OpenAIWorker", "args": server})
+    given: dict[str, Any] = {"controller": component, "workers": {"generation": worker}, "tuned": tuned}
+    if _sampling(recording):
+        given["sampling"] = _sampling(recording)
+    return StackConfig(**given)
+
+
+def setting_of(config: StackConfig, recording: Recording) -> Setting:
+    """What a stack does with the samples of a question.
+
+    Raises:
+        ConfigError: The stack is wrong, or nobody can replay it on such samples.
+    """
+    controller = build_controller(config)
+    is_search = type(controller) is SearchController
+    if is_search != recording.is_of_searches:
+        raise ConfigError(
+            f"is a {type(controller).__name__}, and the recorded samples are "
+            + ("independent chains" if is_search else "solutions of searches")
+            + ": record its own with scaffolding-ext tune --config STACK --store DIR",
+            "controller.type",
+        )
+    if is_search:
+        return _setting_of_search(controller)
+    if not isinstance(controller, MajorityVoteController):
+        return Setting(_ending_of(config.controller.model_dump()), 1)
+    weight = None if isinstance(controller.weight, UniformWeight) else vote_weights.name_of(type(controller.weight))
+    ending, rule = _ending_of(config.controller.args["generation_controller"]), controller.allocation
+    if ending == Whole() and (weight == ASKED or (rule is not None and "probabilities" in rule.looks_at)):
+        ending = Whole(is_asked=True)
+    if isinstance(rule, FirstToFinish):
+        return Setting(ending, controller.default_sample_num, None, weight, rule.num_first)
+    return Setting(*(ending, controller.default_sample_num, rule, weight), total_tokens=config.evaluation.total_tokens)
+
+
+def _ending_of(component: Mapping[str, Any]) -> Ending:
+    """How the chains of a controller end.
+
+    Raises:
+        ConfigError: Nobody can replay it on recorded chains.
+    """
+    kind, args = controllers.resolve(component["type"]), component.get("args", {})
+    if kind is NativeGenerationController:
+        return Whole()
+    if kind is BudgetForcingController and not args.get("exact"):
+        return Cut(args["thinking_tokens"])
+    if kind is DynasorCoTController:
+        controller = controllers.obtain(component)
+        plain = {"type": "ProbeSchedule", "args": {"chunk_size": controller.schedule.chunk_size}}
+        rule, schedule = args.get("rule"), args.get("schedule") or plain
+        if rule is None:
+            threshold = getattr(controller.rule, "threshold", None)
+            rule = {"type": "all"} if threshold is None else {"type": "consecutive", "args": {"threshold": threshold}}
+        return Stopped(_described(rule), _described(schedule))
+    raise ConfigError(
+        f"is a {component['type']}; replay plays NativeGenerationController, BudgetForcingController and "
+        "DynasorCoTController, and votes over them",
+        "controller",
+    )
+
+
+def _described(part: Any) -> dict[str, Any]:
+    return {"type": part} if isinstance(part, str) else dict(part)
+
+
+def controller_of(setting: Setting, base: ComponentConfig | None) -> dict[str, Any]:
+    """The controller that runs a setting, as a stack file has it; its samples are those of the base."""
+    if base is not None and controllers.resolve(base.type) is SearchController:
+        return _search(setting, base)
+    sample = _ended(_sample(base), setting.ending)
+    if setting.num_samples == 1:
+        return sample
+    args: dict[str, Any] = {"default_sample_num": setting.num_samples, "allocation": setting.rule_config()}
+    if setting.weight is not None:
+        args["weight"] = setting.weight
+    return {
+        "type": controllers.name_of(MajorityVoteController),
+        "args": {**args, "generation_controller": sample},
+    }
+
+
+def _search(setting: Setting, base: ComponentConfig) -> dict[str, Any]:
+    """The base's search, which ends and votes as the setting says."""
+    args: dict[str, Any] = {key: value for key, value in base.args.items() if key != "stop"}
+    weight = "uniform" if setting.weight is None else "score"
+    args["selector"] = {"type": search_selectors.name_of(VoteSelector), "args": {"weight": weight}}
+    widths = args.get("widths") or ()
+    if setting.rule is not None:
+        args["stop"] = {"type": search_stops.name_of(Agreement), "args": {"rule": setting.rule_config()}}
+    elif widths:
+        args |= {"widths": [width for width in widths if width <= setting.num_samples], "stop": NEVER}
+    return {"type": base.type, "args": args}
+
+
+def _setting_of_search(search: SearchController) -> Setting:
+    """What a search that votes and stops by agreement does with its solutions.
+
+    Raises:
+        ConfigError: Its selector or its stop is another.
+    """
+    stops = search.stops
+    rule = stops[0].rule if len(stops) == 1 and isinstance(stops[0], Agreement) else None
+    never = all(isinstance(stop, Unchanged) and stop.rounds == NEVER["args"]["rounds"] for stop in stops)
+    if not isinstance(search.selector, VoteSelector) or search.selector.weight == "visits" or not (rule or never):
+        raise ConfigError(
+            "is a search that replay cannot play: give stop {type: agreement}, or none, and selector vote with the "
+            "weight score or uniform",
+            "controller.args",
+        )
+    weight = "reward" if search.selector.weight == "score" else None
+    return Setting(Whole(), search.strategy.most_leaves or MOST_SOLUTIONS, rule, weight)
+
+
+def _sample(base: ComponentConfig | None) -> dict[str, Any]:
+    """The controller of one sample: the innermost one of the base."""
+    if base is None:
+        return {"type": controllers.name_of(NativeGenerationController)}
+    own: Mapping[str, Any] = base.model_dump(exclude_unset=True)
+    while "generation_controller" in own.get("args", {}):
+        own = own["args"]["generation_controller"]
+    return dict(own)
+
+
+def _ended(sample: dict[str, Any], ending: Ending) -> dict[str, Any]:
+    """The controller of one sample, whose chain ends in this way."""
+    sampling = (
+        {"sampling_params": sample["args"]["sampling_params"]} if "sampling_params" in sample.get("args", {}) else {}
+    )
+    if isinstance(ending, Cut):
+        args: dict[str, Any] = {"thinking_tokens": ending.num_tokens, **_without_length(sampling)}
+        return {"type": controllers.name_of(BudgetForcingController), "args": args}
+    if isinstance(ending, Stopped):
+        args = {"rule": dict(ending.rule), "schedule": dict(ending.schedule), **_without_length(sampling)}
+        return {"type": controllers.name_of(DynasorCoTController), "args": args}
+    return _whole(sample)
+
+
+def _whole(sample: dict[str, Any]) -> dict[str, Any]:
+    """The controller of one whole chain: a controller that ends chains gives its sampling, and its length."""
+    given = sample.get("args", {})
+    if controllers.resolve(sample["type"]) not in (DynasorCoTController, BudgetForcingController):
+        return sample
+    length = {"max_tokens": given["max_tokens"]} if "max_tokens" in given else {}
+    sampling = {**(given.get("sampling_params") or {}), **length}
+    return {
+        "type": controllers.name_of(NativeGenerationController),
+        "args": {"sampling_params": sampling} if sampling else {},
+    }
+
+
+def _without_length(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling fields without `max_tokens`, which is an argument of a controller that ends chains."""
+    own = {name: value for name, value in sampling.get("sampling_params", {}).items() if name != "max_tokens"}
+    return {"sampling_params": own} if own else {}
+
+
+def model_of_stack(config: StackConfig) -> str | None:
+    """The model of the generation worker, where its arguments name it."""
+    worker = config.workers.get("generation")
+    return None if worker is None else worker.args.get("model")
+
+
+def _sampling(recording: Recording) -> dict[str, Any]:
+    given = recording.sampling or {}
+    return {name: given[name] for name in _SAMPLING if given.get(name) is not None}

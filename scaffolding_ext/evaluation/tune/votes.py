@@ -1,0 +1,266 @@
+"""What the votes of a recording would have become under an allocation rule, or with one budget for all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scaffolding_ext.controllers.certaindex import entropy_certaindex
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
+from scaffolding_ext.controllers.vote.allocation.data_set import ROUND_SHARE
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.tune.costs import PATHS, Cost, Floats, Ints
+from scaffolding_ext.evaluation.tune.orders import OrderedVotes, States
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """What a setting came to: means over the orders of each question, shape [num_questions].
+
+    Attributes:
+        right: Share of right answers.
+        lost: Share of the orders in which the full vote is right and the answer is not.
+        costs: What it cost, by the names of `COSTS`; what was not recorded is not there.
+        rounds: Times that it drew; samples of one round run at once.
+        samples: Samples that it drew.
+        tokens_squared: Mean of the squared decoded tokens.
+    """
+
+    right: Floats
+    lost: Floats
+    costs: Mapping[Cost, Floats]
+    rounds: Floats
+    samples: Floats
+    tokens_squared: Floats
+
+
+class DrawnRound(NamedTuple):
+    """A round of some rows at once: the samples of each row from `start` on, `more` of them, at least one."""
+
+    rows: Ints
+    start: Ints
+    more: Ints
+
+
+def rounds_of(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) -> Iterator[DrawnRound]:
+    """What a rule draws of every order of every question, round by round; None draws all samples at once.
+
+    A rule on a search is asked after each of the search's rounds, whatever it would draw.
+    """
+    drawn = np.zeros(len(votes.classes), dtype=np.int64)
+    decisions = Decisions(votes, rule, num_samples)
+    active = np.arange(len(drawn))
+    while active.size:
+        more = decisions.num_more(active, drawn[active])
+        active, more = active[more > 0], more[more > 0]
+        if votes.samples.round_ends is not None:
+            last = drawn[active] if rule is not None else drawn[active] + more - 1
+            more = votes.samples.round_ends[active % votes.num_questions, last] - drawn[active]
+        yield DrawnRound(active, drawn[active], more)
+        drawn[active] += more
+
+
+def play(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int, full_right: Floats) -> Played:
+    """Play a rule on every order of every question.
+
+    Args:
+        votes: The samples.
+        rule: The rule; None draws all samples at once.
+        num_samples: The most samples of a vote.
+        full_right: Whether the full vote of each order is right, shape [num_rows].
+    """
+    num_rows = len(votes.classes)
+    drawn, rounds = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows)
+    paths = {name: votes.ordered(votes.samples.costs[name]) for name in PATHS if name in votes.samples.costs}
+    lasted = {name: np.zeros(num_rows) for name in paths}
+    for rows, start, more in rounds_of(votes, rule, num_samples):
+        for name, column in paths.items():
+            lasted[name][rows] += _longest(column, rows, start, more)
+        drawn[rows] += more
+        rounds[rows] += 1
+    return outcome(votes, drawn, rounds, lasted, full_right)
+
+
+def outcome(
+    votes: OrderedVotes, drawn: Ints, rounds: Floats, lasted: Mapping[Cost, Floats], full_right: Floats
+) -> Played:
+    """What the votes of the first samples of each row came to.
+
+    Args:
+        votes: The samples.
+        drawn: Samples of each row, shape [num_rows].
+        rounds: Rounds of each row.
+        lasted: How long each row took, by the names of `PATHS`.
+        full_right: Whether the full vote of each row is right.
+    """
+    right = votes.right[np.arange(len(drawn)), drawn]
+    costs: dict[Cost, Floats] = {name: votes.mean(values) for name, values in lasted.items()}
+    for name in votes.samples.costs.keys() - costs.keys():
+        costs[name] = votes.mean(votes.spent(name, drawn)) + votes.samples.once.get(name, 0.0)
+    lost = full_right * (1.0 - right)
+    squared = votes.mean(votes.spent("decoded", drawn) ** 2)
+    return Played(votes.mean(right), votes.mean(lost), costs, votes.mean(rounds), votes.mean(drawn), squared)
+
+
+def first_to_finish(votes: OrderedVotes, num_first: int, num_samples: int, full_right: Floats) -> Played:
+    """Start all samples at once, and vote with those that end first; the others are stopped then ("short-m@k").
+
+    Args:
+        votes: The samples.
+        num_first: Samples that vote.
+        num_samples: Samples that start.
+        full_right: As `play` takes it.
+
+    Reference:
+        Hassid et al., "Don't Overthink it: Preferring Shorter Thinking Chains", arXiv 2505.17813.
+    """
+    samples = votes.samples
+    tokens = votes.ordered(samples.tokens)[:, :num_samples]
+    by_end = in_order_of_ends(votes, num_samples)
+    last = by_end.ordered(samples.tokens)[:, num_first - 1 : num_first]
+    written = np.minimum(tokens, last) / np.maximum(tokens, 1)
+    lasted: dict[Cost, Floats] = {"critical": last[:, 0].astype(float)}
+    if "seconds" in samples.costs:
+        lasted["seconds"] = by_end.ordered(samples.costs["seconds"])[:, num_first - 1]
+    drawn = np.full(len(tokens), num_first)
+    played = outcome(by_end, drawn, np.ones(len(tokens)), lasted, full_right)
+    costs = dict(played.costs)
+    for name in samples.costs.keys() - lasted.keys():
+        own = votes.ordered(samples.costs[name])[:, :num_samples] * written
+        costs[name] = votes.mean(own.sum(axis=1)) + samples.once.get(name, 0.0)
+    squared = votes.mean((tokens * written).sum(axis=1) ** 2)
+    return Played(played.right, played.lost, costs, played.rounds, np.full_like(played.samples, num_samples), squared)
+
+
+def in_order_of_ends(votes: OrderedVotes, num_samples: int) -> OrderedVotes:
+    """The votes with the first samples of each row in the order in which they end, where all start at once."""
+    tokens = votes.ordered(votes.samples.tokens)[:, :num_samples]
+    ends = np.argsort(tokens, axis=1, kind="stable")
+    return OrderedVotes(votes.samples, _reordered(votes.orders, ends), votes.weight)
+
+
+def _reordered(orders: Ints, ends: Ints) -> Ints:
+    """The orders with the first samples of each row put into another order."""
+    shape = orders.shape
+    rows = orders.reshape(-1, shape[2]).copy()
+    num = ends.shape[1]
+    rows[:, :num] = np.take_along_axis(rows[:, :num], ends, axis=1)
+    reordered: Ints = rows.reshape(shape)
+    return reordered
+
+
+def _longest(column: Floats, rows: Ints, start: Ints, more: Ints) -> Floats:
+    """The largest of `more` entries of each row from `start` on."""
+    longest = np.zeros(len(rows))
+    for offset in range(int(more.max(initial=0))):
+        taken = more > offset
+        longest[taken] = np.maximum(longest[taken], column[rows[taken], start[taken] + offset])
+    return longest
+
+
+class Decisions:
+    """What a rule decides on the votes so far; it is asked once for each state that it can tell apart."""
+
+    def __init__(self, votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) -> None:
+        self._votes = votes
+        self._rule = rule
+        self._num_samples = num_samples
+        self._states = None if rule is None else states_for(votes, rule)
+        if self._states is not None:
+            self._known = np.full(len(self._states.rows), -1, dtype=np.int64)
+
+    def num_more(self, rows: Ints, drawn: Ints) -> Ints:
+        """How many more samples it wants after the first ones of each row."""
+        if self._rule is None:
+            return self._num_samples - drawn
+        if self._states is None:
+            return np.array([self._decide(row, num) for row, num in zip(rows.tolist(), drawn.tolist(), strict=True)])
+        states = self._states.numbers[rows, drawn]
+        for state in np.unique(states[self._known[states] < 0]).tolist():
+            self._known[state] = self._decide(int(self._states.rows[state]), int(self._states.sizes[state]))
+        decided: Ints = self._known[states]
+        return decided
+
+    def _decide(self, row: int, num_drawn: int) -> int:
+        rule, votes, samples = self._rule, self._votes, self._votes.samples
+        assert rule is not None
+        order = votes.orders.reshape(-1, votes.num_samples)[row, :num_drawn]
+        question = row % votes.num_questions
+
+        def seen(name: str, column: Floats | Ints | None) -> list[Any] | None:
+            return column[question, order].tolist() if column is not None and name in rule.looks_at else None
+
+        weighed = None if votes.weight is None else samples.weights[votes.weight][question, order].tolist()
+        return rule.num_more(
+            Votes(
+                votes.classes[row, :num_drawn].tolist(),
+                self._num_samples,
+                seen("rewards", samples.rewards),
+                seen("lengths", samples.tokens),
+                weighed,
+                probabilities=seen("probabilities", samples.probabilities),
+            )
+        )
+
+
+def states_for(votes: OrderedVotes, rule: AllocationRule) -> States | None:
+    """The states that a rule can tell apart; None where it looks at more than answers."""
+    looks_at = rule.looks_at
+    if looks_at <= {"size"}:
+        return votes.by_size
+    if votes.weight is not None or not looks_at <= {"size", "counts", "answers"}:
+        return None
+    return votes.by_answers if "answers" in looks_at else votes.by_counts
+
+
+def spend_on_all(votes: OrderedVotes, rule: AllocationRule | None, total_tokens: float, num_samples: int) -> Ints:
+    """Samples of each row under one budget, which every order of the questions has for itself.
+
+    It is `controllers.vote.allocation.data_set.spend` with its default claim, on many orders of the samples at once.
+
+    Args:
+        votes: The samples.
+        rule: Votes that it calls settled get no more samples; None draws up to the most.
+        total_tokens: The budget of all questions together.
+        num_samples: The most samples of a question.
+
+    Raises:
+        ConfigError: The budget does not pay for one sample a question.
+    """
+    states = votes.by_counts
+    certain = [
+        entropy_certaindex(votes.classes[row, :size].tolist())
+        for row, size in zip(states.rows.tolist(), states.sizes.tolist(), strict=True)
+    ]
+    claims: Floats = np.array(certain)[states.numbers]
+    lengths = votes.ordered(votes.samples.tokens)
+    decisions = Decisions(votes, rule, num_samples)
+    drawn = np.ones(len(lengths), dtype=np.int64)
+    for order in np.split(np.arange(len(lengths)), len(votes.orders)):
+        left = total_tokens - float(lengths[order, 0].sum())
+        if left < 0:
+            raise ConfigError(
+                f"is {total_tokens:,.0f}; one sample for each of {len(order)} questions takes "
+                f"{total_tokens - left:,.0f}: give more tokens",
+                "total_tokens",
+            )
+        totals = lengths[order, 0].astype(float)
+        size = math.ceil(ROUND_SHARE * len(order))
+        while True:
+            own = drawn[order]
+            open_ = np.flatnonzero((own < num_samples) & (decisions.num_more(order, own) > 0))
+            means = totals[open_] / own[open_]
+            ranked = open_[np.lexsort((open_, means, claims[order[open_], own[open_]]))][:size]
+            is_paid = np.cumsum(totals[ranked] / own[ranked]) <= left
+            taken = ranked if is_paid.all() else ranked[: int(np.argmin(is_paid))]
+            new = lengths[order[taken], own[taken]]
+            drawn[order[taken]] += 1
+            totals[taken] += new
+            left -= float(new.sum())
+            if len(taken) < len(ranked) or not len(ranked):
+                break
+    return drawn

@@ -1,0 +1,77 @@
+"""What is chosen, and on which questions it is judged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scaffolding_ext.evaluation.tune.choose import Candidates, Cheapest, MostAccurate, cross_fitted
+
+
+def candidates(lists: list[list[tuple[np.ndarray, float]]], plainness: list[int]) -> Candidates:
+    """Lists of settings, each with its loss of every group and its cost."""
+    settings = [setting for own in lists for setting in own]
+    places = iter(range(len(settings)))
+    loss = np.stack([np.asarray(own, dtype=float) for own, _ in settings])
+    num_groups = loss.shape[1]
+    return Candidates(
+        [[next(places) for _ in own] for own in lists],
+        plainness,
+        loss,
+        np.stack([np.full(num_groups, cost) for _, cost in settings]),
+        np.ones(num_groups),
+        np.ones(num_groups),
+    )
+
+
+def chosen(found: Candidates, goal: Cheapest | MostAccurate) -> int | None:
+    return goal.chosen(found, np.ones(len(found.sizes)), np.random.default_rng(0))
+
+
+NOTHING = np.zeros(100)
+TWO = np.repeat([0.0, 1.0], [98, 2])
+FIVE = np.repeat([0.0, 1.0], [95, 5])
+
+
+def test_the_cheapest_that_loses_no_more_than_allowed() -> None:
+    found = candidates([[(NOTHING, 0.8), (TWO, 0.5), (FIVE, 0.2)]], [0])
+    assert [chosen(found, Cheapest(loss)) for loss in (0.0, 0.02, 0.05)] == [0, 1, 2]
+    assert chosen(candidates([[(FIVE, 0.2)]], [0]), Cheapest(0.01)) is None
+
+
+def test_nothing_is_allowed_behind_a_setting_that_loses_too_much() -> None:
+    """A bolder setting that seems to lose less has had luck."""
+    found = candidates([[(NOTHING, 0.8), (FIVE, 0.5), (NOTHING, 0.2)]], [0])
+    assert chosen(found, Cheapest(0.02)) == 0
+
+
+def test_the_most_accurate_that_the_budget_pays_for() -> None:
+    found = candidates([[(NOTHING, 0.8), (TWO, 0.5), (FIVE, 0.2)]], [0])
+    assert [chosen(found, MostAccurate(share)) for share in (1.0, 0.5, 0.3)] == [0, 1, 2]
+    assert chosen(found, MostAccurate(0.1)) is None
+
+
+def test_the_plainer_list_wins_within_one_standard_error() -> None:
+    rng = np.random.default_rng(0)
+    noisy = (rng.random(100) < 0.2).astype(float)
+    slightly_better = noisy.copy()
+    slightly_better[np.flatnonzero(noisy)[0]] = 0.0  # a single question
+    far_better = np.zeros(100)
+    plain = [(noisy, 0.5)]
+    assert chosen(candidates([plain, [(slightly_better, 0.5)]], [0, 5]), MostAccurate(0.5)) == 0
+    assert chosen(candidates([plain, [(far_better, 0.5)]], [0, 5]), MostAccurate(0.5)) == 1
+    assert chosen(candidates([[(slightly_better, 0.5)], plain], [5, 5]), MostAccurate(0.5)) == 0
+
+
+@pytest.mark.parametrize("num_groups", [3, 5, 23])
+def test_no_group_is_judged_under_a_choice_that_it_took_part_in(num_groups: int) -> None:
+    """One group in turn loses everything under the cheap setting: only the folds without it choose that setting."""
+    for guilty in range(num_groups):
+        loss = np.zeros(num_groups)
+        loss[guilty] = 1.0
+        found = candidates([[(np.zeros(num_groups), 1.0), (loss, 0.1)]], [0])
+        folds, choices = cross_fitted(found, Cheapest(0.001), np.random.default_rng(guilty))
+        for own, by_fold in zip(folds, choices, strict=True):
+            assert sorted(set(own.tolist())) == list(range(min(5, num_groups)))
+            assert by_fold[own[guilty]] == 1  # judged by those who never saw it
+            assert all(by_fold[fold] == 0 for fold in set(own.tolist()) - {own[guilty]})

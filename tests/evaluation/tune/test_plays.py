@@ -1,0 +1,311 @@
+"""A trial on a small recording: baselines, groups, the choice, and what it promises."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from scaffolding_ext.controllers.vote.allocation.data_set import spend
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.logs.recording import RecordedQuestion, Recording
+from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate
+from scaffolding_ext.evaluation.tune.endings import Whole
+from scaffolding_ext.evaluation.tune.plays import Trial
+from scaffolding_ext.evaluation.tune.promise import promised
+from scaffolding_ext.evaluation.tune.space import Setting, labelled_votes, numbers_to_try
+from scaffolding_ext.evaluation.tune.stack_file import setting_of
+from scaffolding_ext.evaluation.tune.tuned import notes_of
+from scaffolding_ext.evaluation.tune.votes import spend_on_all
+from scaffolding_ext.stack.config import StackConfig
+
+
+def recording(
+    num_questions: int = 60, num_samples: int = 8, *, num_runs: int = 1, seed: int = 0, ability: float = 0.8
+) -> Recording:
+    """Questions that a model mostly knows; wrong answers scatter over three others."""
+    rng = np.random.default_rng(seed)
+    questions = []
+    for number in range(num_questions):
+        right = rng.random(num_samples) < np.clip(rng.normal(ability, 0.2), 0.1, 1.0)
+        classes = np.where(right, 0, rng.integers(1, 4, num_samples))
+        tokens = rng.integers(50, 150, num_samples)
+        questions.append(
+            RecordedQuestion(
+                id=f"question {number // num_runs}",
+                run=f"run {number % num_runs}",
+                task="arithmetic",
+                classes=classes,
+                correct=classes == 0,
+                target=0,
+                answers=["1", "2", "3", "4"],
+                tokens=tokens,
+                missing=frozenset({"seconds", "logprobs", "rewards", "looks", "texts"}),
+            )
+        )
+    return Recording(questions, ["here"], "sha256:0")
+
+
+@pytest.fixture(scope="module")
+def trial() -> Trial:
+    found = Trial(recording())
+    found.try_all()
+    return found
+
+
+def test_lists_chosen_are_shares_of_the_choices_of_all_folds(trial: Trial) -> None:
+    shares = trial.lists_chosen(Cheapest(0.01))
+    assert set(shares) <= set(trial.lists)
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert list(shares.values()) == sorted(shares.values(), reverse=True)
+    assert trial.lists_chosen(Cheapest(-1.0)) == {}, "nothing may lose less than nothing"
+
+
+def share(trial: Trial, cost: np.ndarray) -> float:
+    return float(cost.sum() / trial.full.costs["decoded"].sum())
+
+
+def test_the_space_is_short_lists_from_careful_to_bold(trial: Trial) -> None:
+    assert {"plain votes", "LeaderChange", "doubling", "votes by shortness"} <= trial.lists.keys()
+    assert all(len(own) <= 12 for own in trial.lists.values())
+    costs = [trial.played[setting].costs["decoded"].sum() for setting in trial.lists["plain votes"]]
+    assert costs == sorted(costs, reverse=True)
+    assert numbers_to_try(8) == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert numbers_to_try(40)[0] == 40
+    assert numbers_to_try(40)[-1] == 1
+    assert len(numbers_to_try(40)) == 8
+
+
+def test_the_limits_bound_what_was_chosen(trial: Trial) -> None:
+    goal = Cheapest(0.01)
+    rows = {row.name: row for row in trial.rows({**trial.baselines(goal), "chosen": trial.judged(goal)})}
+    assert rows["all 8 samples"].cost_share.value == pytest.approx(1)
+    assert rows["one sample"].cost_share.value == pytest.approx(1 / 8, abs=0.02)
+    assert rows["oracle (limit)"].points.value == 0
+    assert rows["curtailment"].points.value == 0
+    assert rows["oracle (limit)"].cost_share.value <= rows["curtailment"].cost_share.value
+    assert rows["best on counts (limit)"].points.value >= -1.0 - 1e-9
+    assert rows["chosen"].cost_share.value < 0.9
+
+
+def test_a_choice_keeps_its_loss_where_it_was_made(trial: Trial) -> None:
+    setting = trial.chosen(Cheapest(0.01))
+    assert setting is not None
+    played = trial.played[setting]
+    assert float((trial.full.right - played.right).mean()) <= 0.01 + 1e-9
+    assert share(trial, played.costs["decoded"]) < 0.9
+
+
+def test_a_budget_is_kept_where_the_choice_was_made(trial: Trial) -> None:
+    setting = trial.chosen(MostAccurate(0.3))
+    assert setting is not None
+    assert share(trial, trial.played[setting].costs["decoded"]) <= 0.3 + 1e-9
+
+
+def test_runs_are_resampled_where_there_are_five() -> None:
+    by_question, by_run = Trial(recording(num_runs=4)), Trial(recording(num_runs=5))
+    assert (by_question.by_run, by_run.by_run) == (False, True)
+    assert (by_question.groups.max(), by_run.groups.max()) == (14, 4)  # runs of a question are one group
+
+
+def test_where_runs_share_questions_intervals_hold_both() -> None:
+    """Runs that are alike say nothing of other questions: of runs alone the interval would be a hundredth as wide."""
+    logged = recording(num_questions=300, num_runs=5)
+    first = {each.id: each for each in logged.questions if each.run == "run 0"}
+    alike = [dataclasses.replace(first[each.id], run=each.run) for each in logged.questions]
+    trial = Trial(dataclasses.replace(logged, questions=alike))
+    assert trial.is_crossed
+    (row,) = trial.rows({"one sample": trial.play(Setting(Whole(), 1))})
+    questions = Trial(dataclasses.replace(logged, questions=list(first.values())))
+    (alone,) = questions.rows({"one sample": questions.play(Setting(Whole(), 1))})
+    width, expected = row.points.high - row.points.low, alone.points.high - alone.points.low
+    assert 0.8 * expected < width < 1.25 * expected
+    assert "intervals over runs and questions" in notes_of(trial)[0]
+
+    apart = [dataclasses.replace(each, id=f"{each.id} of {each.run}") for each in logged.questions]
+    assert not Trial(dataclasses.replace(logged, questions=apart)).is_crossed
+
+
+def test_a_cost_that_was_not_recorded_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is 'seconds', and the recording has no seconds"):
+        Trial(recording(), "seconds")
+    with pytest.raises(ConfigError, match="give --price"):
+        Trial(recording(), "dollars")
+
+
+def test_a_weight_that_was_not_recorded_is_refused(trial: Trial) -> None:
+    with pytest.raises(ConfigError, match="is 'reward', which was not recorded; the log allows shortness"):
+        trial.play(Setting(Whole(), 8, weight="reward"))
+
+
+def test_a_stack_of_more_samples_takes_those_that_there_are(trial: Trial) -> None:
+    more, all_of_them = (trial.play(Setting(Whole(), number, LeaderChange())) for number in (64, 8))
+    np.testing.assert_array_equal(more.samples, all_of_them.samples)
+
+
+def test_a_small_recording_promises_nothing_and_says_what_would_do(trial: Trial) -> None:
+    promise = promised(trial, 0.02, 0.9)
+    assert promise.setting is None
+    assert promise.num_questions == 60
+    assert promise.num_needed > 100
+    assert "the test needs at least" in str(promise)
+
+
+@pytest.mark.slow
+def test_what_is_promised_is_kept() -> None:
+    """Of 200 promises of at most 5 points with .9, no more than 14 % are broken: 10 %, and the chance of 200 draws.
+
+    Each promise is asked of 160 questions of 4,000.
+    """
+    truth = Trial(recording(4000, seed=999))
+    truth.try_all()
+    rng = np.random.default_rng(0)
+    broken = given = 0
+    for seed in range(200):
+        truth.seed = seed
+        promise = promised(truth, 0.05, 0.9, rng.choice(4000, 160, replace=False).tolist())
+        if promise.setting is not None:
+            given += 1
+            broken += float(truth.played[promise.setting].lost.mean()) > 0.05
+    assert given >= 100
+    assert broken <= 0.14 * 200
+
+
+def test_a_promise_of_many_questions_names_a_setting() -> None:
+    found = Trial(recording(400, ability=0.95))
+    found.try_all()
+    promise = promised(found, 0.05, 0.9)
+    assert promise.setting is not None
+    assert float(found.played[promise.setting].lost.mean()) < 0.05
+
+
+def test_nothing_is_promised_of_fitted_rules_or_of_one_budget() -> None:
+    """Their losses of one question depend on the others, so that no test of independent losses holds."""
+    found = Trial(recording(400, ability=0.95))
+    found.try_all()
+    found.try_budgets(is_candidate=True)
+    dependent = {name: own for name, own in found.lists.items() if own[0].is_fitted or own[0].total_tokens is not None}
+    assert len(dependent) > 2
+    found.lists = {"all": [found.all_samples], **dependent}
+    assert promised(found, 0.05, 0.9).setting is found.all_samples
+
+
+def test_one_question_alone_chooses_nothing_and_is_judged_under_all_samples() -> None:
+    found = Trial(recording(1))
+    found.try_all()
+    judged = found.judged(Cheapest(0.01))
+    assert judged.costs["decoded"].tolist() == found.full.costs["decoded"].tolist()
+
+
+def test_which_samples_finish_first_is_not_told_without_their_tokens_or_of_more_samples(trial: Trial) -> None:
+    questions = [
+        dataclasses.replace(
+            each, tokens=np.ones(8, int), seconds=np.linspace(1, 8, 8), missing=each.missing - {"seconds"} | {"tokens"}
+        )
+        for each in trial.recording.questions
+    ]
+    found = Trial(dataclasses.replace(trial.recording, questions=questions), "seconds")
+    found.try_all()
+    assert "first to finish" not in found.lists
+    for each, number in ((found, 8), (trial, 32)):
+        with pytest.raises(ConfigError, match="which of them end first cannot be told"):
+            each.play(Setting(Whole(), number, num_first=2))
+
+
+@pytest.mark.parametrize("name", ["rewards", "logprobs"])
+def test_what_was_not_recorded_is_not_tried(name: str, trial: Trial) -> None:
+    tried: Callable[[str], bool] = lambda word: any(word in own for own in trial.lists)  # noqa: E731
+    assert not tried({"rewards": "reward", "logprobs": "logprob"}[name])
+
+
+def test_the_first_to_finish_are_tried_and_their_stack_file_gives_the_setting_back(trial: Trial) -> None:
+    settings = trial.lists["first to finish"]
+    assert all(1 < setting.num_first < setting.num_samples for setting in settings)
+    critical = [trial.played[setting].costs["critical"].mean() for setting in settings]
+    assert critical == sorted(critical, reverse=True)  # fewer to wait for, less time
+    assert critical[0] <= trial.full.costs["critical"].mean()
+    rule = settings[-1].rule_config()
+    assert rule == {"type": "FirstToFinish", "args": {"num_first": settings[-1].num_first}}
+    native = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.7}}}
+    vote = {
+        "default_sample_num": settings[-1].num_samples,
+        "allocation": rule,
+        "generation_controller": native,
+    }
+    stack = StackConfig.model_validate(
+        {
+            "controller": {"type": "MajorityVoteController", "args": vote},
+            "workers": {"generation": {"type": "HuggingFaceWorker", "args": {"model": "tinylm/target"}}},
+        }
+    )
+    again = setting_of(stack, trial.recording)
+    assert (again.num_first, again.num_samples, again.rule) == (settings[-1].num_first, settings[-1].num_samples, None)
+
+
+@pytest.mark.parametrize("weight", ["shortness", {"type": "shortness"}])
+def test_a_weight_of_a_stack_is_played_by_its_name(weight: str | dict[str, str], trial: Trial) -> None:
+    native = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.7}}}
+    vote = {"default_sample_num": 4, "allocation": None, "weight": weight, "generation_controller": native}
+    stack = StackConfig.model_validate(
+        {
+            "controller": {"type": "MajorityVoteController", "args": vote},
+            "workers": {"generation": {"type": "HuggingFaceWorker", "args": {"model": "tinylm/target"}}},
+        }
+    )
+    played = trial.play(setting_of(stack, trial.recording))
+    assert played.right.tolist() == trial.play(Setting(Whole(), 4, weight="shortness")).right.tolist()
+
+
+def test_short_first_samples_are_tried_where_lengths_tell() -> None:
+    """Where short samples are right, one of them is enough; where no lengths are known nothing is tried."""
+    own = recording(200, ability=0.7)
+    for question in own.questions:
+        question.tokens[:] = np.where(question.correct, 40, 200)
+    found = Trial(own)
+    found.try_all()
+    short = found.played[found.lists["one short sample"][0]]
+    counts = [found.played[each] for own in ("LeaderChange", "plain votes") for each in found.lists[own]]
+    as_right = [each for each in counts if each.right.mean() >= short.right.mean()]
+    assert short.right.mean() >= found.full.right.mean()
+    assert all(share(found, short.costs["decoded"]) < share(found, each.costs["decoded"]) for each in as_right)
+    assert "one sure sample" not in found.lists
+
+
+def test_one_budget_for_all_questions_stands_beside_the_choice(trial: Trial) -> None:
+    trial.try_budgets()
+    baselines = trial.baselines(MostAccurate(0.3))
+    assert share(trial, baselines["one budget for all"].costs["decoded"]) <= 0.31
+    assert not any(each.total_tokens for own in trial.lists.values() for each in own)
+
+
+@pytest.mark.parametrize("budget", [0.2, 0.35, 0.6])
+@pytest.mark.parametrize("rule", [None, LeaderChange()])
+def test_one_budget_is_spent_as_an_evaluation_spends_it(budget: float, rule: LeaderChange | None) -> None:
+    own = recording(25, 6, seed=3)
+    found = Trial(own)
+    votes = labelled_votes(own)
+    total = budget * float(found.full.costs["decoded"].sum())
+    drawn = spend_on_all(found.votes, rule, total, 6).reshape(len(found.votes.orders), -1)
+    for order, sizes in zip(found.votes.orders[:3], drawn[:3], strict=True):
+        reordered = [each.reordered(index.tolist()) for each, index in zip(votes, order, strict=True)]
+        assert sizes.tolist() == spend(reordered, total, rule=rule)
+
+
+def test_one_budget_that_pays_for_no_sample_each_is_refused(trial: Trial) -> None:
+    with pytest.raises(ConfigError, match="one sample for each of 60 questions takes"):
+        spend_on_all(trial.votes, None, 100, 8)
+
+
+def test_easy_questions_save_most_and_the_easiest_are_those_with_most_samples_right(trial: Trial) -> None:
+    played = trial.play(Setting(Whole(), 8, LeaderChange()))
+    everything, easiest = trial.saved_on_easiest(played, 1.0), trial.saved_on_easiest(played, 0.1)
+    assert everything == pytest.approx(1 - share(trial, played.costs["decoded"]))
+    assert easiest > everything
+    rights = np.array([each.correct.mean() for each in trial.recording.questions])
+    tokens = np.array([each.tokens.mean() for each in trial.recording.questions])
+    first = np.lexsort((tokens, -rights))[:1]
+    saved = 1 - played.costs["decoded"][first].sum() / trial.full.costs["decoded"][first].sum()
+    assert trial.saved_on_easiest(played, 0.01) == pytest.approx(saved)  # one question of sixty
