@@ -1,1 +1,1 @@
-"""Asks a stack two questions, looks at all that goes to its workers and comes back, and says what is wrong."""
+"""Diagnose a stack: ask it two questions, watch its workers' requests and replies, and report problems."""

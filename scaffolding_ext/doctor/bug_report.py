@@ -1,8 +1,8 @@
-"""What a report of a fault needs: versions and hardware of this machine, and a stack without the texts of its owner.
+"""Data for a bug report: versions and hardware of this machine, and a stack without its owner's texts.
 
-Nothing names the user or the network. No other package is imported, so a broken torch does not hide what it is.
-Of a stack, only what is on a list is shown: names of this package, numbers, and models. Any other text is told by its
-length, since it may hold a secret.
+Nothing names the user or the network. No other package is imported, so a broken torch does not hide its version. Of a
+stack, only names of this package, numbers and models are shown; of any other text only its length, since it may be
+secret.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from scaffolding_ext.registry import Registry
 from scaffolding_ext.stack.config import StackConfig
 
 DISTRIBUTION = "scaffolding-ext"
-WORKSHOP = ("dev", "docs", "train")  # extras of those who work on the package
-OTHERS = ("tensorrt-llm", "vllm", "sglang", "accelerate", "tokenizers", "safetensors", "triton")  # they matter, too
+WORKSHOP = ("dev", "docs", "train")  # extras for working on the package
+OTHERS = ("tensorrt-llm", "vllm", "sglang", "accelerate", "tokenizers", "safetensors", "triton")  # reported, too
 SETTINGS = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -33,7 +33,7 @@ SETTINGS = (
     "HF_HUB_OFFLINE",
     "TOKENIZERS_PARALLELISM",
     "SCAFFOLDING_EXT_STANDINS",
-)  # environment variables that change what runs; no other is looked at
+)  # the only environment variables that are read
 _HARMLESS = re.compile(r"[\w,.-]{1,20}")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
@@ -41,11 +41,11 @@ _SMI = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=
 
 
 def environment() -> dict[str, Any]:
-    """What runs here, as data that JSON can hold.
+    """Describe this environment as JSON data.
 
     Returns:
-        `package` (version, whether the C kernel was built), `python`, `system`, `hardware` (CPU, cores, memory in GiB,
-        GPUs), `packages` (versions of what the package stands on), `extras` (what each lacks), `settings`.
+        `package` (version, C kernel built or not), `python`, `system`, `hardware` (CPU, cores, memory in GiB, GPUs),
+        `packages` (versions of dependencies), `extras` (missing packages of each), `settings`.
     """
     needed = _requirements()
     names = {name for extra, name in needed if extra not in WORKSHOP} | set(OTHERS)
@@ -70,7 +70,7 @@ def _requirements() -> list[tuple[str, str]]:
     """Extra (empty for none) and name of each requirement of the package."""
     try:
         lines = importlib.metadata.requires(DISTRIBUTION) or []
-    except importlib.metadata.PackageNotFoundError:  # the sources alone are on the path
+    except importlib.metadata.PackageNotFoundError:  # running from the sources, not installed
         return []
     found = []
     for line in lines:
@@ -88,7 +88,7 @@ def _version(name: str) -> str | None:
 
 
 def _has_kernel() -> bool:
-    spec = importlib.util.find_spec("scaffolding_ext")  # its parents would import torch
+    spec = importlib.util.find_spec("scaffolding_ext")  # a deeper name would import torch
     folders = [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
     return any(
         path.suffix in (".so", ".pyd")
@@ -123,7 +123,7 @@ def _memory() -> float | None:
 
 
 def _gpus() -> list[str]:
-    """Name, memory and driver of each GPU that nvidia-smi tells of."""
+    """Name, memory and driver of each GPU that nvidia-smi lists."""
     if shutil.which(_SMI[0]) is None:
         return []
     try:
@@ -143,7 +143,7 @@ _CHOICE = re.compile(
     "conservative|controller|cpu|cuda|eager|entropy|even|float16|float32|last|late|leave|lowest_group|marginal|max|mean|"
     "mean_logprob|min|mps|newest|none|offline|online|paper|product|ray|sdpa|score|server|step|stream|systematic|tail|"
     "verdict|vote"
-)  # values of arguments
+)  # argument values
 _TYPE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _KEY = re.compile(r"[A-Za-z_$][\w-]{0,40}")
 _MODEL = re.compile(r"[\w.-]{1,80}(/[\w.-]{1,80})?")
@@ -152,7 +152,7 @@ _SECRET = re.compile(r"\b((sk|pk|hf|gh[a-z]|glpat|xox[a-z]|nvapi)[-_][\w-]{8}|(A
 
 
 def shareable(config: StackConfig) -> dict[str, Any]:
-    """A stack as plain data without texts, paths, addresses and secrets; what is at its default is left out."""
+    """A stack as plain data without texts, paths, addresses, secrets and defaults."""
     shown = _shown(config.model_dump(mode="json", exclude_defaults=True), "", _known_names())
     return dict(shown)
 
@@ -192,7 +192,7 @@ def _text(text: str, key: str, known: frozenset[str]) -> str:
 
 
 def _model(name: str) -> str | None:
-    """A hub's name as it is; of a path, the last folder."""
+    """A hub name unchanged; of a path, the last folder."""
     is_path = name.startswith(("/", "~", ".")) or name.count("/") > 1 or "\\" in name
     if is_path:
         name = re.split(r"[/\\]", name.rstrip("/\\"))[-1]
@@ -200,7 +200,7 @@ def _model(name: str) -> str | None:
 
 
 def _address(url: str) -> str:
-    """Whether a server is on this machine, and no more."""
+    """The scheme, and whether the server is on this machine."""
     try:
         parts = urlsplit(url)
     except ValueError:

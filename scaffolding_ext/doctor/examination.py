@@ -1,4 +1,4 @@
-"""The whole examination of a stack, and what is told of it."""
+"""The complete diagnosis of a stack, and its report."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SHOWN_CHAINS = 4
 
 
 class Examination(NamedTuple):
-    """What was found.
+    """Result of a diagnosis.
 
     Attributes:
-        examined: The stack, the questions, and what came back.
-        findings: What is wrong, and then what is worth knowing.
+        examined: The stack, the questions and the replies.
+        findings: Problems first, then notes.
     """
 
     examined: Examined
@@ -78,9 +78,7 @@ class Examination(NamedTuple):
                 yield f"      change: {finding.change}"
         num_wrong = sum(finding.is_wrong for finding in self.findings)
         yield (
-            "nothing is wrong with the stack; whether answers are right is for eval"
-            if not num_wrong
-            else f"{num_wrong} wrong"
+            "No problems found. Run `eval` to measure accuracy." if not num_wrong else f"problems found: {num_wrong}"
         )
 
 
@@ -91,17 +89,17 @@ def examine(
     timeout: float = 600.0,
     references: Mapping[str, Any] | None = None,
 ) -> Examination:
-    """Build a stack, ask it, and look at what went to its workers and came back.
+    """Build a stack, ask it questions and inspect its workers' requests and replies.
 
     Args:
         config: The stack.
-        questions: What is asked, in the place of two that suit the stack.
-        max_tokens: Tokens of each chain, where the controller can be told.
+        questions: Questions to ask; if empty, two that suit the stack.
+        max_tokens: Token limit of each chain, if the controller takes one.
         timeout: Seconds for each question.
-        references: As of `build_stack`.
+        references: As in `build_stack`.
 
     Raises:
-        ConfigError: The stack is wrong, so that it cannot be built.
+        ConfigError: The stack is invalid and cannot be built.
         MissingDependencyError: A worker needs a package that is not installed.
     """
     asked = list(questions) or questions_of(config)
@@ -126,7 +124,7 @@ def _family(prompting: TextPrompting | None) -> str:
 
 
 def _chains(written: Sequence[Written]) -> Iterator[str]:
-    """The chains of an answer, each with its probe; of many samples the first few."""
+    """The chains of an answer, each with its probe; of many samples, the first few."""
     for number, chain in enumerate(written[:_SHOWN_CHAINS], 1):
         yield _row("model wrote" if len(written) == 1 else f"sample {number}", _quoted(chain.text))
         if chain.probe is not None:
@@ -134,11 +132,11 @@ def _chains(written: Sequence[Written]) -> Iterator[str]:
             yield _row("  probe", f"{_quoted(chain.probe.suffix)} ({asked_by})")
             yield _row("", f"-> {_quoted(chain.probe.response)}")
     if len(written) > _SHOWN_CHAINS:
-        yield _row("", f"and {len(written) - _SHOWN_CHAINS} samples more; --json has all")
+        yield _row("", f"and {len(written) - _SHOWN_CHAINS} more samples; --json has all")
 
 
 def _sampling(exchanges: Sequence[Exchange]) -> str:
-    """How the first chain was asked for."""
+    """Sampling parameters of the first chain."""
     for exchange in exchanges:
         for call in exchange.chains:
             names = ("temperature", "top_p", "top_k", "max_tokens", "num_logprobs", "stop")
@@ -153,7 +151,7 @@ def _sampling(exchanges: Sequence[Exchange]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A text on one line, its middle left out where it is long."""
+    """A text on one line, shortened in the middle if long."""
     if len(text) > _SHOWN_CHARACTERS:
         half = _SHOWN_CHARACTERS // 2
         text = f"{text[:half]} [... {len(text) - 2 * half} characters ...] {text[-half:]}"

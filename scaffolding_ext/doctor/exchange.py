@@ -1,4 +1,4 @@
-"""Questions to a stack: what its workers were sent, what came back, and what a probe of the chain would get."""
+"""Questions to a stack: the requests to its workers, their replies, and a probe of the chain."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class ServedTask(NamedTuple):
     Attributes:
         tag: The worker's role.
         worker: The worker.
-        purpose: What its new tokens are for.
-        task: The task itself, which its controller may have changed since.
-        text: The text that came back.
-        token_ids: Its ids; None where the worker tells none.
-        num_decoded: Tokens that the worker says, or that its ids count; None if unknown.
-        finish_reason: Why it ended; None where nobody says, or where it goes on.
-        has_logprobs: Whether log-probabilities came back.
-        branch: The branch of the request that sent it: a sample of a vote has one of its own.
+        purpose: Purpose of its new tokens.
+        task: The task, which its controller may have changed since.
+        text: The returned text.
+        token_ids: Its token ids; None if the worker returns none.
+        num_decoded: Decoded tokens, as the worker reports or by its ids; None if unknown.
+        finish_reason: Reason for the end; None if unknown or unfinished.
+        has_logprobs: True if log-probabilities came back.
+        branch: Branch of the request that sent it; each sample of a vote has one.
     """
 
     tag: str
@@ -61,10 +61,10 @@ class ServedTask(NamedTuple):
 
 
 class CallLog:
-    """Records the generation tasks that workers serve, in the order in which they were first sent.
+    """Records the generation tasks that workers serve, in the order first sent.
 
     Args:
-        workers: Worker by tag. Those of this package are watched; nothing that they do changes.
+        workers: Workers by tag. Those of this package are watched; their behavior does not change.
     """
 
     def __init__(self, workers: Mapping[Any, Worker]) -> None:
@@ -74,7 +74,7 @@ class CallLog:
                 self._watch(str(getattr(tag, "value", tag)), worker)
 
     def of(self, program_id: str) -> list[ServedTask]:
-        """The calls of one request."""
+        """Calls of one request."""
         return list(self._calls.get(program_id, {}).values())
 
     def _watch(self, tag: str, worker: BaseWorker) -> None:
@@ -86,7 +86,7 @@ class CallLog:
                 self._record(tag, served_by, task)
             return status
 
-        worker.task_handlers = dict.fromkeys(handlers, handle)  # type: ignore[misc]  # read from the instance
+        worker.task_handlers = dict.fromkeys(handlers, handle)  # type: ignore[misc]  # looked up on the instance
 
     def _record(self, tag: str, worker: Worker, task: GenerationTask) -> None:
         program = current_program()
@@ -105,10 +105,10 @@ class Probed(NamedTuple):
     """A probe of an unfinished chain.
 
     Attributes:
-        suffix: The text that asks.
-        response: What came back.
-        answer: The answer in it; None where the box was not closed, or is empty.
-        by_controller: Whether the stack's controller asked; else the doctor did.
+        suffix: The probe's text.
+        response: The model's reply.
+        answer: The answer in it; None if the box is empty or not closed.
+        by_controller: True if the stack's controller sent the probe, False if the doctor did.
     """
 
     suffix: str
@@ -118,12 +118,12 @@ class Probed(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A chain of an answer: all of a plain one's, or one sample of a vote.
+    """A chain of an answer: a plain answer's only one, or one sample of a vote.
 
     Attributes:
-        text: What the model wrote, without what the stack put between or behind.
+        text: Text by the model, without the stack's additions.
         calls: The tasks that wrote it.
-        probe: Its first probe; None where none could be sent.
+        probe: Its first probe; None if none could be sent.
     """
 
     text: str
@@ -132,23 +132,23 @@ class Written(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the model ended it by itself."""
+        """True if the model ended it."""
         return any(call.finish_reason == "stop" for call in self.calls)
 
 
 class Exchange(NamedTuple):
-    """A question to the stack, and what became of it.
+    """A question to the stack and its outcome.
 
     Attributes:
-        question: As the user would ask it.
-        prompt: As the model reads it, where the stack renders it; else the question.
-        calls: What the workers were sent.
-        written: The chains, each by itself.
-        text: The stack's output; None where the request failed.
+        question: The question as a user would ask it.
+        prompt: The prompt as the model reads it if the stack renders it, else the question.
+        calls: Tasks sent to the workers.
+        written: The chains.
+        text: The stack's output; None if the request failed.
         answer: The stack's answer.
-        exit_reason: Why the controller stopped.
-        confidences: Of the answers at the controller's looks, where it saw them.
-        error: What failed; None where nothing did.
+        exit_reason: The controller's reason to stop.
+        confidences: Confidence of the answer at each of the controller's probes, if recorded.
+        error: The error; None if the request succeeded.
     """
 
     question: str
@@ -163,15 +163,15 @@ class Exchange(NamedTuple):
 
     @property
     def chains(self) -> list[ServedTask]:
-        """The calls that wrote the chains."""
+        """Calls that wrote the chains."""
         return [call for call in self.calls if call.purpose is Purpose.CHAIN]
 
 
 def questions_of(config: StackConfig) -> list[str]:
-    """Two questions that the stack's model can read.
+    """Choose two questions that the stack's model can read.
 
-    The embedded models read their own problems alone. Other models get questions of the stack's data set if it is a
-    file on this machine, or else two of arithmetic.
+    The embedded models read only their own problems. Other models get questions of the stack's data set if it is a
+    local file, else two arithmetic questions.
     """
     from scaffolding_ext.evaluation.run.datasets import load_dataset
 
@@ -186,7 +186,7 @@ def questions_of(config: StackConfig) -> list[str]:
 
 
 def _models_in(args: Any) -> Iterator[str]:
-    """The models that a worker's arguments name, those of a worker inside it included."""
+    """Models named in a worker's arguments, including those of nested workers."""
     if isinstance(args, Mapping):
         for key, value in args.items():
             if key == "model" and isinstance(value, str):
@@ -195,13 +195,13 @@ def _models_in(args: Any) -> Iterator[str]:
 
 
 def ask(llm: ScaffoldingLlm, log: CallLog, question: str, max_tokens: int, timeout: float) -> Exchange:
-    """Ask the stack one question, and probe the chain where the stack's controller did not.
+    """Ask the stack one question, and probe the chain if the stack's controller did not.
 
     Args:
         llm: The stack.
         log: Watches its workers.
-        question: What is asked.
-        max_tokens: Tokens of the chain, where the controller can be told; else it keeps its own budget.
+        question: The question.
+        max_tokens: Token limit of the chain, if the controller takes one; else its own budget applies.
         timeout: Seconds for the request.
     """
     controller: Any = llm.prototype_controller
@@ -230,7 +230,7 @@ def ask(llm: ScaffoldingLlm, log: CallLog, question: str, max_tokens: int, timeo
 
 
 def _written(calls: Sequence[ServedTask], family: PromptFamily | None) -> list[Written]:
-    """The chains of a request, each with its first probe: chain and probe are of one branch."""
+    """The chains of a request, each with the first probe of its branch."""
     branches = list(dict.fromkeys(call.branch for call in calls if call.purpose is Purpose.CHAIN))
     found = []
     for branch in branches:
@@ -241,7 +241,7 @@ def _written(calls: Sequence[ServedTask], family: PromptFamily | None) -> list[W
 
 
 def _limit(llm: ScaffoldingLlm, max_tokens: int) -> int | None:
-    """What a request's chain is bounded to; None where the controller bounds it more, or cannot be told."""
+    """Token limit to send; None if the controller's is lower, or it takes none."""
     controller: Any = llm.prototype_controller
     if "max_tokens" not in honoured_by(controller):
         return None
@@ -267,7 +267,7 @@ def _probe_by_controller(calls: Sequence[ServedTask], family: PromptFamily | Non
 def _probe_by_doctor(
     llm: ScaffoldingLlm, prompting: Prompting, prompt: str, chain: str, timeout: float
 ) -> Probed | None:
-    """Ask the first half of a chain for its answer, as a controller would."""
+    """Probe the first half of a chain, as a controller would."""
     begun = chain.partition(prompting.family.think_close)[0]
     suffix = prompting.family.probe
     asker = NativeGenerationController({"max_tokens": _PROBE_TOKENS, "temperature": 0.0})
@@ -275,7 +275,7 @@ def _probe_by_doctor(
     with ScaffoldingLlm(asker, dict(llm.workers)) as other:
         try:
             result = other.generate(prompt + begun[: len(begun) // 2] + suffix, raw=True, timeout=timeout)
-        except ScaffoldingExtError:  # the stack's own requests went well, so that is no fault of the stack
+        except ScaffoldingExtError:  # the stack's own requests succeeded
             return None
     response = result.outputs[0].text or ""
     return Probed(suffix, response, up_to_brace(response) or None, by_controller=False)

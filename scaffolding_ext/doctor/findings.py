@@ -1,4 +1,4 @@
-"""What may be wrong with a stack's prompt, sampling and worker: one function a diagnosis."""
+"""Diagnoses of a stack's prompt, sampling and workers, one function each."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from scaffolding_ext.stack.config import StackConfig
 
 BOX = 'prompt: {prompt_suffix: "\\nPlease reason step by step, and put your final answer within \\\\boxed{}."}'
-_HIDDEN = 32  # tokens that a text may lack: marks, and the token that ends it
+_HIDDEN = 32  # tokens that may be missing from a text: marks and the end token
 
 
 _LOWER = (
-    "controller.args.rule: a lower threshold of {type: confidence}, or {type: consecutive}, which asks for equal "
-    "answers alone; `scaffolding-ext tune` chooses for your model"
+    "controller.args.rule: a lower threshold of {type: confidence}, or {type: consecutive}, which requires "
+    "only equal answers; `scaffolding-ext tune` chooses for your model"
 )
 
 
@@ -32,10 +32,10 @@ class Finding(NamedTuple):
     """Something about a stack that its owner should know.
 
     Attributes:
-        name: Of the diagnosis.
-        message: What was seen.
-        change: The line of the stack file that mends it, or what else does; empty where nothing need be done.
-        is_wrong: Whether the stack should not be run as it is.
+        name: Name of the diagnosis.
+        message: The observation.
+        change: The line of the stack file, or another step, that fixes it; empty if nothing needs to change.
+        is_wrong: True if the stack should not be run as it is.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Finding(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """What the diagnoses look at.
+    """Input of the diagnoses.
 
     Attributes:
         config: The stack file.
         controller: The stack's outermost controller.
-        prompting: Its prompting; None where prompts go to the model as they are.
-        exchanges: The questions, and what came back.
+        prompting: Its prompting; None if prompts go to the model unchanged.
+        exchanges: The questions and the replies.
     """
 
     config: StackConfig
@@ -61,7 +61,7 @@ class Examined(NamedTuple):
 
     @property
     def thinks(self) -> bool:
-        """Whether the model is taken for one that thinks."""
+        """True if the model is treated as a reasoning model."""
         return self.prompting is not None and self.prompting.family.thinks
 
     @property
@@ -71,7 +71,7 @@ class Examined(NamedTuple):
 
     @property
     def written(self) -> list[Written]:
-        """All chains of the requests that did not fail."""
+        """All chains of the requests that succeeded."""
         return [chain for exchange in self.exchanges if exchange.error is None for chain in exchange.written]
 
     @property
@@ -80,7 +80,7 @@ class Examined(NamedTuple):
 
 
 def findings(examined: Examined) -> list[Finding]:
-    """All that the diagnoses say, what is wrong first."""
+    """Run all diagnoses; problems come first."""
     said = [finding for diagnosis in DIAGNOSES for finding in diagnosis(examined)]
     return sorted(said, key=lambda finding: not finding.is_wrong)
 
@@ -93,7 +93,7 @@ def failed(examined: Examined) -> Iterator[Finding]:
 
 
 def no_prompting(examined: Examined) -> Iterator[Finding]:
-    """Nobody renders the prompt, and no server does."""
+    """Neither the stack nor a server renders the prompt."""
     prompting = examined.prompting
     if prompting is None or (examined.tokenized is None and not prompting.chat):
         yield Finding(
@@ -105,7 +105,7 @@ def no_prompting(examined: Examined) -> Iterator[Finding]:
 
 
 def no_box(examined: Examined) -> Iterator[Finding]:
-    """Chains end without an answer that can be read."""
+    """Chains end without a readable answer."""
     ended = [chain for chain in examined.written if chain.has_ended]
     close = "</think>" if examined.prompting is None else examined.prompting.family.think_close
     unread = [chain for chain in ended if extract(chain.text.rpartition(close)[2]) is None]
@@ -121,7 +121,7 @@ def no_box(examined: Examined) -> Iterator[Finding]:
     if asks and insists:
         change = "controller.args.probe: {type: AnswerProbe, args: {max_tokens: 64}}  # room for the answer it asks for"
     elif asks:
-        change = "controller: {type: DynasorCoTController}  # it asks a chain that ends without an answer for one"
+        change = "controller: {type: DynasorCoTController}  # it asks for the answer if a chain ends without one"
     if lost:
         yield Finding(
             "no_box", f"{message}, and the stack has no answer to {len(lost)} of {len(answered)} questions", change
@@ -131,7 +131,7 @@ def no_box(examined: Examined) -> Iterator[Finding]:
 
 
 def no_thinking_mark(examined: Examined) -> Iterator[Finding]:
-    """A model that is taken for one that thinks marks no thinking, or the other way round."""
+    """Thinking marks are missing from a reasoning model, or present in another model."""
     prompting = examined.prompting
     if prompting is None:
         return
@@ -144,8 +144,8 @@ def no_thinking_mark(examined: Examined) -> Iterator[Finding]:
             found = {"[THINK]": "magistral", "assistantfinal": "gpt_oss"}.get(seen, "deepseek_r1")
             yield Finding(
                 "no_thinking_mark",
-                f"the family is {prompting.choice}, but the model writes {seen!r}: probes and budgets take its "
-                "thinking for its answer",
+                f"the family is {prompting.choice}, but the model writes {seen!r}: probes and budgets mistake its "
+                "thinking for the answer",
                 f"prompt: {{family: {found}}}",
             )
         return
@@ -153,11 +153,11 @@ def no_thinking_mark(examined: Examined) -> Iterator[Finding]:
     unopened = [chain for chain in written if not opened and not chain.text.lstrip().startswith(family.think_open)]
     unclosed = [chain for chain in written if chain.has_ended and family.think_close not in chain.text]
     if unclosed:
-        which = f"{len(unclosed)} of {len(written)} chains ended by themselves without {family.think_close!r}"
+        which = f"{len(unclosed)} of {len(written)} chains ended without {family.think_close!r}"
         if prompting.choice.name == "gpt_oss":
             yield Finding(
                 "no_thinking_mark",
-                f"{which}: the server stops at <|end|>, which ends the thinking alone",
+                f"{which}: the server stops at <|end|>, which ends only the thinking",
                 'in generation_config.json: "eos_token_id": [200002, 199999, 200012]',
             )
             return
@@ -170,21 +170,21 @@ def no_thinking_mark(examined: Examined) -> Iterator[Finding]:
         yield Finding(
             "no_thinking_mark",
             f"neither the prompt nor the model opens thinking with {family.think_open!r} in {len(unopened)} of "
-            f"{len(written)} chains, so that the model may skip it",
+            f"{len(written)} chains, so the model may skip it",
             'prompt: {assistant_prefix: "<think>\\n"}' if family.think_open == "<think>" else "",
         )
 
 
 def dropped_thinking(examined: Examined) -> Iterator[Finding]:
-    """The thinking is written, and somebody on the way drops it."""
+    """Thinking is generated but lost on the way."""
     prompting = examined.tokenized
     if prompting is not None and examined.thinks and not prompting.family.hidden:
         mark = prompting.family.think_close
         if mark not in prompting.decode(prompting.encode(f"a{mark}b")):
             yield Finding(
                 "dropped_thinking",
-                f"the tokenizer has {mark!r} as a special token, so that no decoded text shows it: nobody sees the end "
-                "of thinking",
+                f"the tokenizer has {mark!r} as a special token, so decoded text never shows it and the end "
+                "of thinking goes unseen",
                 f'in tokenizer_config.json, at {mark}: "special": false',
             )
             return
@@ -198,8 +198,8 @@ def dropped_thinking(examined: Examined) -> Iterator[Finding]:
             ):
                 yield Finding(
                     "dropped_thinking",
-                    f"the worker counts {call.num_decoded} tokens, and its text has {shown}: the server keeps the "
-                    "thinking to itself",
+                    f"the worker counts {call.num_decoded} tokens, but its text has {shown}: the server hides the "
+                    "thinking",
                     f"workers.{call.tag}.args.endpoint: completions, and start the server without a reasoning parser",
                 )
                 break
@@ -214,20 +214,20 @@ def dropped_thinking(examined: Examined) -> Iterator[Finding]:
 
 
 def _dropped_by_chat(examined: Examined) -> Iterator[Finding]:
-    """A chat server goes on with an unfinished answer by a template that writes something else."""
+    """A chat server continues an unfinished answer with a template that changes it."""
     for tag, worker in examined.config.workers.items():
         if worker.args.get("endpoint") != "chat" or not attributes_of(examined.controller).continues_answers:
             continue
         try:
             prompting = Prompting.for_model(str(worker.args.get("tokenizer") or worker.args.get("model")))
-        except Exception as error:  # of any type: the tokenizer is not here, and only the server knows its template
-            message = f"whether the server's template keeps unfinished thinking was not seen: {error}"
+        except Exception as error:  # the tokenizer is not available; only the server knows its template
+            message = f"cannot check that the server's template keeps unfinished thinking: {error}"
             yield Finding("dropped_thinking", message, is_wrong=False)
             continue
         if prompting.changes_unfinished_turns:
             yield Finding(
                 "dropped_thinking",
-                "the chat template changes an unfinished answer that a server goes on with, so that probes ask about a "
+                "the chat template changes an unfinished answer that the server continues, so probes ask about a "
                 "chain that the model does not see",
                 f"workers.{tag}.args.endpoint: completions",
             )
@@ -245,50 +245,50 @@ def greedy_thinking(examined: Examined) -> Iterator[Finding]:
         temperature, top_p = own.get("temperature") or 0.6, own.get("top_p") or 0.95
         yield Finding(
             "greedy_thinking",
-            f"{len(greedy)} of {len(examined.chains)} chains are decoded greedily, at which reasoning models repeat "
+            f"{len(greedy)} of {len(examined.chains)} chains are decoded greedily, which makes reasoning models repeat "
             "themselves",
             f"sampling: {{temperature: {temperature}, top_p: {top_p}}}",
         )
 
 
 def missing_logprobs(examined: Examined) -> Iterator[Finding]:
-    """Log-probabilities were asked for and did not come."""
+    """Requested log-probabilities did not come back."""
     for exchange in examined.exchanges:
         for call in exchange.calls:
             wanted = call.task.num_logprobs
             if wanted and not call.has_logprobs and call.text:
                 yield Finding(
                     "missing_logprobs",
-                    f"{type(call.worker).__name__} was asked for {wanted} log-probabilities a token and gave none",
-                    f"workers: {{{call.tag}: {{type: ..., args: ...}}}}  # one that gives them (docs/servers.md), or a "
-                    "rule, weight or scorer that reads none",
+                    f"{type(call.worker).__name__} was asked for {wanted} log-probabilities and returned none",
+                    f"workers: {{{call.tag}: {{type: ..., args: ...}}}}  # one that returns them (docs/servers.md), or "
+                    "a rule, weight or scorer that needs none",
                 )
                 return
 
 
 def stop_ids(examined: Examined) -> Iterator[Finding]:
-    """The model goes on behind the end of its turn."""
+    """The model continues past the end of its turn."""
     prompting = examined.tokenized
     if prompting is None or prompting.family.hidden:  # in harmony the end of a message is not the end of a turn
         return
     end = prompting.turn_end()
     if end is None:
         return
-    is_line = end.shown.startswith("\n") and bool(end.shown.strip())  # such as "\nuser\n"; a word may stand anywhere
+    is_line = end.shown.startswith("\n") and bool(end.shown.strip())  # "\nuser\n", say; a word may stand anywhere
     for call in examined.chains:
         passed = end.token_id is not None and end.token_id in (call.token_ids or [])[:-1]
         if not passed and not (is_line and end.shown in call.text):
             continue
-        what = f"token {end.token_id}, which ends its turn" if passed else f"{end.shown!r}, where the next turn begins"
+        what = f"token {end.token_id}, which ends its turn" if passed else f"{end.shown!r}, the start of the next turn"
         changes = [f"sampling: {{stop: [{_quoted(end.shown)}]}}"] if is_line else []
         changes += [] if end.token_id is None else [f'in generation_config.json: "eos_token_id": [{end.token_id}]']
-        message = f"a chain goes on behind {what}: the worker does not stop there"
+        message = f"a chain continues past {what}: the worker does not stop there"
         yield Finding("stop_ids", message, ", or ".join(changes))
         return
 
 
 def unanswered_probe(examined: Examined) -> Iterator[Finding]:
-    """Probes get no answer that can be read."""
+    """Probes get no readable answer."""
     chains = [chain for exchange in examined.exchanges for chain in exchange.written]
     probes = [chain.probe for chain in chains if chain.probe is not None]
     silent = [probe for probe in probes if probe.answer is None]
@@ -296,7 +296,7 @@ def unanswered_probe(examined: Examined) -> Iterator[Finding]:
         needs = attributes_of(examined.controller).continues_answers
         yield Finding(
             "unanswered_probe",
-            f"{len(silent)} of {len(probes)} probes got no answer with a closed box, the first {silent[0].response!r}",
+            f"{len(silent)} of {len(probes)} probes got no answer in a closed box, the first {silent[0].response!r}",
             "prompt: {family: ...}  # another family's probe, or controller.args.probe: {type: AnswerProbe, args: "
             "{max_tokens: 40}} for longer answers",
             is_wrong=needs,
@@ -312,18 +312,18 @@ def out_of_reach(examined: Examined) -> Iterator[Finding]:
     reached = sum(confidence >= least for confidence in seen)
     yield Finding(
         "threshold",
-        f"{reached} of {len(seen)} looks reached the confidence of {least:g} that the rule asks for; the highest was "
+        f"{reached} of {len(seen)} looks reached the rule's confidence threshold of {least:g}; the highest was "
         f"{max(seen):.3f}",
         ""
         if reached
         else "the threshold of {type: confidence, args: {threshold: ...}} in controller.args.rule: lower, "
-        "or without this rule {type: consecutive}, which asks for equal answers alone; `tune` chooses",
+        "or without this rule {type: consecutive}, which requires only equal answers; `tune` chooses",
         is_wrong=False,
     )
 
 
 def _rules_in(part: Any, seen: set[int]) -> Iterator[StoppingRule]:
-    """The stopping rules of a controller, of controllers inside it, and of rules that hold others."""
+    """Stopping rules of a controller, of its inner controllers, and of composite rules."""
     if id(part) in seen:
         return
     seen.add(id(part))
@@ -336,15 +336,15 @@ def _rules_in(part: Any, seen: set[int]) -> Iterator[StoppingRule]:
 
 
 def never_ends(examined: Examined) -> Iterator[Finding]:
-    """Every chain ran into its limit."""
+    """Every chain hit its token limit."""
     chains = [call for call in examined.chains if call.finish_reason is not None]
     cut = [call for call in chains if call.finish_reason == "length"]
     asked = [exchange for exchange in examined.exchanges if exchange.exit_reason == "length"]
     if chains and len(cut) == len(chains) and len(asked) == len(examined.exchanges):
         yield Finding(
             "never_ends",
-            "every chain ran into its limit of tokens, so that little was seen of how chains end",
-            "check --max_tokens N, with more tokens",
+            "every chain hit its token limit, so this check saw little of how chains end",
+            "check --max_tokens N, with a larger N",
             is_wrong=False,
         )
 
@@ -365,11 +365,11 @@ DIAGNOSES: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
 
 
 def _temperature(call: ServedTask) -> float | None:
-    """The temperature at which a call was decoded; None where only its server knows."""
+    """Temperature of a call; None if only its server knows."""
     if call.task.temperature is not None:
         return call.task.temperature
     model = model_of(call.worker)
-    if model is None or hasattr(call.worker, "flavor"):  # no model, or a server's
+    if model is None or hasattr(call.worker, "flavor"):  # no model, or a server
         return None
     return SamplingDefaults.of_model(model_folder(model)).selection(call.task).temperature
 

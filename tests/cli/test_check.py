@@ -21,9 +21,9 @@ def stack(folder: Path, respond: str, **more: object) -> str:
 
 def test_the_exit_code_says_whether_something_is_wrong(tmp_path: Path) -> None:
     fine = CliRunner().invoke(main, ["check", stack(tmp_path, "\\boxed{4}")])
-    assert (fine.exit_code, fine.stdout.splitlines()[-1].split(";")[0]) == (0, "nothing is wrong with the stack")
+    assert (fine.exit_code, fine.stdout.splitlines()[-1].split(".")[0]) == (0, "No problems found")
     bad = CliRunner().invoke(main, ["check", stack(tmp_path, "four")])
-    assert (bad.exit_code, bad.stdout.splitlines()[-1]) == (1, "1 wrong")
+    assert (bad.exit_code, bad.stdout.splitlines()[-1]) == (1, "problems found: 1")
     assert "WRONG no_box:" in bad.stdout
     assert "      change: prompt: {prompt_suffix:" in bad.stdout
 
