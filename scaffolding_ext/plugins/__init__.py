@@ -1,4 +1,4 @@
-"""Stacks as models of other evaluation harnesses; each module needs the harness that it is for."""
+"""Stacks as models in other evaluation harnesses; each module requires its harness."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def behind_thinking(result: ScaffoldingResult) -> str:
-    """What stands behind the end of the thinking in a result's text; all of a text that has none."""
+    """Text after the end of thinking; the whole text if it has none."""
     prompting = result.program.question.prompting
     family = family_named(DEFAULT_FAMILY) if prompting is None else prompting.family
     return (result.outputs[0].text or "").rpartition(family.think_close)[2].lstrip("\n")
 
 
 def told(result: ScaffoldingResult) -> dict[str, Any]:
-    """What a harness keeps of an ended request beside its text: our ledger, the trace, and how it ended."""
+    """Record of a finished request beside its text: ledger, trace and exit reason."""
     return {
         "answer": result.answer,
         "exit_reason": result.exit_reason,

@@ -1,7 +1,7 @@
 """inspect_ai: `--model scaffolding_ext/configs:dynasor_cot`, and the solver `scaffolding_ext/stack`.
 
-The entry point `inspect_ai` brings both. A log holds our ledger, trace and exit reason beside each answer: in the
-output's `metadata` and, of the solver, in the sample's store.
+The entry point `inspect_ai` registers both. Logs hold ledger, trace and exit reason beside each answer: in the output's
+`metadata`, and for the solver in the sample's store.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ STORE = "scaffolding_ext"
 
 @modelapi(name="scaffolding_ext")
 class ScaffoldingExtAPI(ModelAPI):  # type: ignore[misc]
-    """A stack as a model that answers one question; how it samples is the stack's own.
+    """A stack as a model that answers one question; the stack decides how to sample.
 
     Args:
         base_url: Not used, like `api_key`: the stack's workers have addresses.
-        overrides: `key.path=value`, or a list of such, of the stack.
+        overrides: `key.path=value` changes of the stack, one or a list.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class ScaffoldingExtAPI(ModelAPI):  # type: ignore[misc]
     async def generate(
         self, input: list[ChatMessage], tools: list[ToolInfo], tool_choice: ToolChoice, config: GenerateConfig
     ) -> ModelOutput:
-        """Answer the only message; ConfigError if there are tools, or several messages."""
+        """Answer the only message; ConfigError if there are tools or several messages."""
         if tools:
-            raise ConfigError("a stack calls no tools; take them out of the task")
+            raise ConfigError("a stack calls no tools; remove them from the task")
         if len(input) != 1 or not isinstance(input[0], ChatMessageUser):
             roles = ", ".join(message.role for message in input)
             raise ConfigError(
-                f"a stack answers one question, and was given messages of {roles}; a system prompt belongs in the "
+                f"a stack answers one question but got messages of {roles}; a system prompt belongs in the "
                 "stack file's `prompt` section"
             )
         result = await _ended(self.llm.generate_async(input[0].text, timeout=config.timeout))
@@ -76,11 +76,11 @@ class ScaffoldingExtAPI(ModelAPI):  # type: ignore[misc]
 
 @solver(name="stack")  # type: ignore[untyped-decorator]
 def stack(config: str, overrides: Sequence[str] = ()) -> Solver:
-    """A solver that answers a sample with a stack of its own, whatever the task's model is.
+    """A solver that answers each sample with this stack, whatever the task's model.
 
     Seeds derive from the sample's id and epoch, as in `scaffolding-ext eval`.
     """
-    hosts: list[ScaffoldingLlm] = []  # made by the first sample, so that listing solvers loads no model
+    hosts: list[ScaffoldingLlm] = []  # created by the first sample, so listing solvers loads no model
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         if not hosts:
@@ -96,7 +96,7 @@ def stack(config: str, overrides: Sequence[str] = ()) -> Solver:
 
 
 async def _ended(result: ScaffoldingResult) -> ScaffoldingResult:
-    """Wait for a request; if the sample is cancelled (a limit, an error of another one), so is the request."""
+    """Wait for a request; cancel it if the sample is cancelled (a limit, or another sample's error)."""
     try:
         return await result
     except BaseException:

@@ -1,7 +1,7 @@
 """lm-evaluation-harness: `--model scaffolding_ext --model_args config=configs:dynasor_cot`.
 
-Releases that read the entry points `lm_eval.models` know the model by themselves; with the others
-`python -m scaffolding_ext.plugins.lm_eval` takes the arguments of `lm_eval` and registers it first.
+Releases that read the entry point `lm_eval.models` find the model; for others, `python -m
+scaffolding_ext.plugins.lm_eval` takes the arguments of `lm_eval` and registers the model first.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ except ImportError as error:
     raise MissingDependencyError("lm-evaluation-harness", "lm-eval") from error
 
 _log = logging.getLogger(__name__)
-_OF_THE_STACK = ("temperature", "top_p", "top_k", "max_gen_toks")  # which a task may ask for, and a stack says itself
+_OF_THE_STACK = ("temperature", "top_p", "top_k", "max_gen_toks")  # task settings that the stack decides
 
 
 @register_model("scaffolding_ext")
 class ScaffoldingExtLM(LM):  # type: ignore[misc]
-    """A stack as a model that generates.
+    """A stack as a generating model.
 
-    How chains are sampled, and how long they may be, is the stack's own; a task's sampling is left aside, with a
-    warning. A task sees what stands behind the thinking, up to the first of its `until` strings.
+    The stack decides how to sample and how long chains may be; a task's sampling settings are ignored with a warning. A
+    task sees the text after the thinking, up to the first of its `until` strings.
 
     Args:
-        overrides: `key.path=value` of the stack, separated by semicolons.
-        seed: Of the run, instead of the stack's.
-        ledger_path: JSONL file to which each request's ledger, trace and text are added.
-        batch_size: Not used, like `max_batch_size` and `device`: the stack and its workers say it.
+        overrides: `key.path=value` changes of the stack, separated by semicolons.
+        seed: Seed of the run; overrides the stack's.
+        ledger_path: JSONL file to append each request's ledger, trace and text to.
+        batch_size: Not used, like `max_batch_size` and `device`: the stack decides.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class ScaffoldingExtLM(LM):  # type: ignore[misc]
         self._has_warned = False
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """The stack's answers to requests of (context, generation arguments); all run at once, as far as it lets them.
+        """Answer requests of (context, generation arguments), concurrently as far as the stack allows.
 
-        Answers that are there when one request fails are kept: in the ledger file, and in the harness's cache
-        (`--use_cache`), so that a run with it asks only the others again.
+        If one request fails, finished answers are kept in the ledger file and in the harness's cache (`--use_cache`),
+        so a rerun with the cache repeats only the others.
 
         Raises:
-            Exception: The first failure, once all have ended; no empty text stands for it.
+            Exception: The first failure, once all have ended; no empty text stands in for it.
         """
         results = [self.llm.generate_async(request.args[0]) for request in requests]
         failures = [error for result in results if (error := result.exception()) is not None]
@@ -92,7 +92,7 @@ class ScaffoldingExtLM(LM):  # type: ignore[misc]
         asked = sorted(name for name in _OF_THE_STACK if name in arguments)
         if asked and not self._has_warned:
             self._has_warned = True
-            _log.warning("the stack file decides how to sample, so the task's %s are ignored", ", ".join(asked))
+            _log.warning("the stack file decides how to sample; ignoring the task's %s", ", ".join(asked))
         until = arguments.get("until") or []
         return StopStrings(tuple(filter(None, [until] if isinstance(until, str) else until)))
 

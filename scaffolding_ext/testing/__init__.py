@@ -1,4 +1,4 @@
-"""What outsiders test with: doubles of a worker, a clock and a server, and what every controller and worker must do."""
+"""Public test tools: doubles of a worker, a clock and a server, and the contracts of controllers and workers."""
 
 from scaffolding_ext.testing.doubles import FakeClock, Gate, Reply, ScriptedWorker, float32_tolerance
 

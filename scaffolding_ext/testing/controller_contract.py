@@ -1,4 +1,4 @@
-"""What every controller must do, as plain functions for any test runner.
+"""Contract of every controller, as plain functions for any test runner.
 
     import pytest
     from scaffolding_ext.testing.controller_contract import CONTROLLER_CHECKS
@@ -7,10 +7,10 @@
     def test_contract(check):
         check(MyController)
 
-A controller that asks again by `next_turn` needs a prompting, which renders the further turn. Set it in the function
-that makes the controller: `controller.prompting = Prompting.for_model("tinylm/target")`.
+A controller that continues through `next_turn` needs a prompting to render the further turn. Set it in the factory:
+`controller.prompting = Prompting.for_model("tinylm/target")`.
 
-The prompts are "Question N" and a scripted worker answers N, so an output that lacks its N came from another request.
+The prompts are "Question N" and a scripted worker answers N, so an output without its N came from another request.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ MakeController = Callable[[], Controller]
 Respond = Callable[[Any], Reply]
 
 _NUMBER = re.compile(r"Question (\d+)")
-_WAIT_SECONDS = 30.0  # how long a request that should end may take before it counts as hung
+_WAIT_SECONDS = 30.0  # a request that runs longer counts as hung
 
 
 def contract_reply(task: Any) -> Reply:
-    r"""The default script: a chain of thought ending in `\boxed{N}`, or the rest of it, or `N}` after an open brace."""
+    r"""Default script: a chain of thought ending in `\boxed{N}`, or the rest of it, or `N}` after an open brace."""
     prompt = task.input_str
     if prompt is None:
-        raise TypeError("the contract's script reads a task's input_str; pass a `respond` of your own")
+        raise TypeError("the default script reads a task's input_str; pass your `respond`")
     if isinstance(task, ScoreTask):
         return [-1.0] * len(task.continuation_tokens or task.continuation_str or "")
     match = _NUMBER.search(prompt)
@@ -59,8 +59,8 @@ def check_controller_contract(make_controller: MakeController, respond: Respond 
     """Run every check of `CONTROLLER_CHECKS`.
 
     Args:
-        make_controller: Makes the controller under test; it is called for each check anew.
-        respond: What the worker answers, where the default script does not suit.
+        make_controller: Makes the controller under test; called anew for each check.
+        respond: The worker's script, if the default does not suit.
 
     Raises:
         AssertionError: The controller breaks the contract; the message says how.
@@ -70,7 +70,7 @@ def check_controller_contract(make_controller: MakeController, respond: Respond 
 
 
 def check_gives_text(make_controller: MakeController, respond: Respond = contract_reply) -> None:
-    """A request gives text; the same sample under the same seed gives it again, and the prototype stays as it was."""
+    """A request returns text, the same again under the same seed, and the prototype does not change."""
     controller = make_controller()
     before = _state(controller)
     with _host(controller, ScriptedWorker(respond)) as llm:
@@ -80,7 +80,7 @@ def check_gives_text(make_controller: MakeController, respond: Respond = contrac
 
 
 def check_clone_is_independent(make_controller: MakeController, respond: Respond = contract_reply) -> None:
-    """`clone()` gives a new object of the same type, sub-controllers included."""
+    """`clone()` returns a new object of the same type, including its sub-controllers."""
     controller = make_controller()
     twin = controller.clone()
     _expect(twin is not controller and type(twin) is type(controller), f"clone() gave {twin!r}")
@@ -88,7 +88,7 @@ def check_clone_is_independent(make_controller: MakeController, respond: Respond
     for name, sub in _subs(controller):
         _expect(id(sub) not in held, f"clone() shares the sub-controller {name}")
     bind = getattr(twin, "bind", None)
-    if bind is not None:  # what a sub-controller was not told, it falls back from in silence
+    if bind is not None:  # an unbound sub-controller would fall back silently
         bind(dict.fromkeys(WorkerTag, ScriptedWorker(respond)))
         for name, sub in _subs(twin):
             told = getattr(sub, "_capabilities", {"": None})
@@ -96,7 +96,7 @@ def check_clone_is_independent(make_controller: MakeController, respond: Respond
 
 
 def check_requests_do_not_mix(make_controller: MakeController, respond: Respond = contract_reply) -> None:
-    """A request that is held while another runs from beginning to end still gives its own answer."""
+    """A request held while another runs from start to end still returns its answer."""
     gate = Gate(_WAIT_SECONDS)
     with _host(make_controller(), ScriptedWorker(respond, before=_only("Question 11", gate))) as llm:
         held = llm.generate_async("Question 11", sample_id="11", timeout=_WAIT_SECONDS)
@@ -109,7 +109,7 @@ def check_requests_do_not_mix(make_controller: MakeController, respond: Respond 
 
 
 def check_worker_failure_is_raised(make_controller: MakeController, respond: Respond = contract_reply) -> None:
-    """A failed task ends its request with a TaskError whose cause is the worker's error; other requests go on."""
+    """A failed task ends its request with a TaskError caused by the worker's error; other requests continue."""
     failure = EngineError("the engine is gone")
 
     def failing(task: Any) -> Reply:
@@ -127,7 +127,7 @@ def check_worker_failure_is_raised(make_controller: MakeController, respond: Res
 
 
 def check_ledger_counts_decoded_tokens(make_controller: MakeController, respond: Respond = contract_reply) -> None:
-    """The ledger's decoded tokens, discarded ones included, are those that the worker decoded."""
+    """The ledger's decoded tokens, including discarded ones, match the worker's."""
     worker = ScriptedWorker(respond)
     with _host(make_controller(), worker) as llm:
         result = llm.generate("Question 15", timeout=_WAIT_SECONDS)
@@ -137,7 +137,7 @@ def check_ledger_counts_decoded_tokens(make_controller: MakeController, respond:
 
 
 def check_cancel_ends_the_request(make_controller: MakeController, respond: Respond = contract_reply) -> None:
-    """A cancelled request fails with RequestCancelledError while its task is still held, and the host goes on."""
+    """A cancelled request fails with RequestCancelledError while its task is still held; the host continues."""
     gate = Gate(_WAIT_SECONDS)
     with _host(make_controller(), ScriptedWorker(respond, before=_only("Question 18", gate))) as llm:
         result = llm.generate_async("Question 18", timeout=_WAIT_SECONDS)
@@ -149,9 +149,9 @@ def check_cancel_ends_the_request(make_controller: MakeController, respond: Resp
 
 
 def check_samples_differ(make_controller: MakeController, respond: Respond = contract_reply) -> None:
-    """Pieces of a chain that are drawn on one prompt differ: two of one seed, or two greedy ones, would be one text.
+    """Chain pieces sampled from one prompt differ: the same seed, or greedy decoding, would repeat one text.
 
-    A temperature that nobody sets is the worker's own, and that may be 0.
+    An unset temperature is the worker's default, which may be 0.
     """
     worker = ScriptedWorker(respond)
     with _host(make_controller(), worker) as llm:
@@ -161,18 +161,18 @@ def check_samples_differ(make_controller: MakeController, respond: Respond = con
     samples = [task for task in chains if num_of_prompt[str(task.worker_tag), task.input_str] > 1]
     asked = Counter((str(task.worker_tag), task.input_str, task.seed) for task in samples if task.seed is not None)
     twice = sorted({seed for (_, _, seed), num in asked.items() if num > 1 and seed is not None})
-    _expect(not twice, f"several samples of one prompt have the seed {twice}; derive each one's from its number")
-    starts = [task for task in samples if purpose_of(task) == CHAIN_START]  # later pieces may be alike by the script
+    _expect(not twice, f"several samples of one prompt have the seed {twice}; derive each from the sample's number")
+    starts = [task for task in samples if purpose_of(task) == CHAIN_START]  # the script may repeat later pieces
     greedy = [task for task in starts if task.temperature == 0 or not says_how_to_sample(task)]
     _expect(
         not greedy,
-        f"{len(greedy)} samples of one prompt have no temperature above 0, so that a worker that is greedy by itself "
+        f"{len(greedy)} samples of one prompt have no temperature above 0, so a worker that defaults to greedy "
         "draws one text for all: draw them with controllers.vote.samples.Sampler, or set a temperature",
     )
 
 
 def check_runs_in_a_plain_for_loop(make_controller: MakeController, respond: Respond = contract_reply) -> None:
-    """The controller runs as under upstream's host: iterated by `for`, nothing sent in, no program opened for it."""
+    """The controller runs under upstream's host: iterated by `for`, without sent values or an open program."""
     worker = ScriptedWorker(respond)
     controller = make_controller().clone()
     outputs: list[Any] = []
@@ -188,7 +188,7 @@ def check_runs_in_a_plain_for_loop(make_controller: MakeController, respond: Res
             else:
                 await asyncio.gather(*(worker.run_task(task) for task in work))
 
-    contextvars.Context().run(lambda: asyncio.run(drive(request())))  # its program must not leak into the caller's
+    contextvars.Context().run(lambda: asyncio.run(drive(request())))  # keep its program out of the caller's context
     _expect_text(outputs, "21")
 
 
@@ -209,7 +209,7 @@ def _is_of_a_chain(task: GenerationTask) -> bool:
 
 
 def _subs(controller: Controller) -> list[tuple[str, Controller]]:
-    """Sub-controllers by the attribute that holds them, by itself or in a container."""
+    """Sub-controllers with the attribute that holds them, directly or in a container."""
     found = []
     for name, value in vars(controller).items():
         items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
@@ -218,7 +218,7 @@ def _subs(controller: Controller) -> list[tuple[str, Controller]]:
 
 
 def _only(prompt: str, gate: Gate) -> Callable[[Task], Awaitable[None]]:
-    """Holds the tasks of one prompt at the gate, and lets others through."""
+    """Hold the tasks of one prompt at the gate; let others through."""
 
     async def before(task: Task) -> None:
         if prompt in (getattr(task, "input_str", None) or ""):
@@ -246,8 +246,8 @@ def _text_of(llm: ScaffoldingLlm, prompt: str, number: str) -> str:
 def _expect_text(outputs: list[Any], number: str) -> str:
     output = outputs[0] if outputs else None
     text = output.text if isinstance(output, ScaffoldingOutput) else None
-    _expect(bool(text), f"the request gave {output!r}; a ScaffoldingOutput with text is wanted")
-    _expect(number in str(text), f"the text for question {number} lacks its answer; it is another request's: {text!r}")
+    _expect(bool(text), f"the request returned {output!r}; expected a ScaffoldingOutput with text")
+    _expect(number in str(text), f"the text for question {number} lacks its answer: {text!r}")
     return str(text)
 
 
@@ -257,7 +257,7 @@ def _expect(condition: bool, message: str) -> None:
 
 
 def _state(value: Any) -> Any:
-    """What can be compared before and after: containers and controllers by content, everything else by identity."""
+    """A comparable snapshot: containers and controllers by content, everything else by identity."""
     if isinstance(value, Controller):
         return {name: _state(item) for name, item in vars(value).items() if name != "_capabilities"}
     if isinstance(value, dict):

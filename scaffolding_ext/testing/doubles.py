@@ -1,6 +1,6 @@
-"""Public test doubles: a worker that answers from a plain function, a gate, and a clock that moves when it is told to.
+"""Public test doubles: a worker that answers from a plain function, a gate, and a manually advanced clock.
 
-Beside them `float32_tolerance`, so that no test depends on the processor.
+`float32_tolerance` keeps tests independent of the processor.
 
 `scaffolding_ext.testing.controller_contract` tests a controller against them.
 """
@@ -27,7 +27,7 @@ Reply = str | Sequence[float] | Exception
 
 
 class _ScriptedGeneration(NamedTuple):
-    """All that a generation task will get; a stop string is among its tokens, and not in its text."""
+    """The full reply to a generation task; a stop string is among its tokens but not in its text."""
 
     token_ids: list[int]
     finish_reason: str
@@ -41,21 +41,21 @@ class _ScriptedGeneration(NamedTuple):
 class ScriptedWorker(BaseWorker):
     """Answers every task from a function; no model, no randomness, no waiting.
 
-    One token is one character, and its id is the character's code point: `"ab"` and `[97, 98]` are the same reply. A
-    generation ends at the task's stop strings, and at its `max_tokens` with finish reason `"length"`; other sampling
-    fields are left to the function. A streaming task asks the function once, at its first step. A task without a
-    prompt, or with a budget below 1, is refused.
+    One token is one character, its id the character's code point: `"ab"` and `[97, 98]` are the same reply. Generation
+    ends at the task's stop strings, and at `max_tokens` with finish reason `"length"`; other sampling fields are left
+    to the function. A streaming task calls the function once, at its first step. A task without a prompt, or with a
+    budget below 1, is refused.
 
     Args:
-        respond: Called with a task; returns its `Reply`, or raises. A plain string answers every task alike.
-        before: Awaited with the task before each call is served, each step of a stream included.
-        metered: Whether token counts are recorded in the tasks; off, the worker is one that records nothing.
+        respond: Called with a task; returns its `Reply`, or raises. A plain string answers every task.
+        before: Awaited with the task before each call, including each step of a stream.
+        metered: If False, no token counts are recorded in the tasks.
         logprobs: Called with a task and the index of one of its new tokens; returns natural-log probabilities by token
-            id. None: the worker brings none.
+            id. None returns no log-probabilities.
 
     Attributes:
-        model: None: no model, so prompts reach it as they are.
-        tasks: Every task, in order of arrival; a streaming task once.
+        model: None: there is no model, so prompts arrive unchanged.
+        tasks: All tasks in order of arrival, a streaming task once.
     """
 
     model = None
@@ -76,7 +76,7 @@ class ScriptedWorker(BaseWorker):
         self._logprobs = logprobs
 
     async def _arrive(self, task: Task) -> None:
-        if id(task) not in self._known:  # they live in `tasks`, so that no other gets the id of one
+        if id(task) not in self._known:  # ids stay unique, since `tasks` keeps the objects alive
             self._known.add(id(task))
             self.tasks.append(task)
         if self._before is not None:
@@ -135,7 +135,7 @@ class ScriptedWorker(BaseWorker):
         return _ScriptedGeneration(kept, "length" if len(kept) < len(token_ids) else "stop", stops)
 
     def _write(self, task: GenerationTask, generation: _ScriptedGeneration, num_tokens: int) -> None:
-        """Write the first tokens of a generation into its task."""
+        """Write the first tokens of a generation to its task."""
         task.output_str, task.output_tokens = generation.text(num_tokens), generation.token_ids[:num_tokens]
         if self._logprobs is not None and task.num_logprobs:
             steps = (self._logprobs(task, index) for index in range(len(task.output_tokens)))
@@ -160,10 +160,10 @@ class ScriptedWorker(BaseWorker):
 
 
 class Gate:
-    """Holds tasks at a worker until it is opened, from any thread: the `before` of a `ScriptedWorker`.
+    """Holds tasks at a worker until it is opened, from any thread; use it as a `ScriptedWorker`'s `before`.
 
     Args:
-        timeout: Seconds after which waiting for a task is an error, so that a test fails rather than hangs.
+        timeout: Seconds to wait for a task before raising, so a test fails instead of hanging.
     """
 
     def __init__(self, timeout: float = 30.0) -> None:
@@ -189,20 +189,20 @@ class Gate:
         """Wait until that many more tasks have arrived, held or let through.
 
         Raises:
-            TimeoutError: They have not.
+            TimeoutError: They did not arrive in time.
         """
         self._wait(self._arrived, num_tasks, "arrived at")
 
     def wait_for_cancelled(self, num_tasks: int = 1) -> None:
-        """Wait until that many more of the tasks that are held have been cancelled.
+        """Wait until that many more held tasks have been cancelled.
 
         Raises:
-            TimeoutError: They have not.
+            TimeoutError: They were not cancelled in time.
         """
         self._wait(self._cancelled, num_tasks, "were cancelled in")
 
     def open(self) -> None:
-        """Let all tasks go on, those to come too."""
+        """Release all tasks, including later ones."""
         self._is_open.set()
         for future in self._held:
             future.get_loop().call_soon_threadsafe(_release, future)
@@ -214,7 +214,7 @@ class Gate:
 
 
 class FakeClock:
-    """A clock for tests: call it for the time in seconds, move it with `advance`."""
+    """A test clock: call it for the time in seconds, move it with `advance`."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
@@ -223,10 +223,10 @@ class FakeClock:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Move the time on.
+        """Advance the time.
 
         Raises:
-            ValueError: The time would go back.
+            ValueError: `seconds` is negative.
         """
         if seconds < 0:
             raise ValueError(f"cannot advance by {seconds} s; a monotonic clock does not go back")
@@ -234,12 +234,12 @@ class FakeClock:
 
 
 def float32_tolerance(longest_sum: int, num_sums: int, magnitude: float) -> float:
-    """How far two float32 computations of one number may lie apart where they sum in different orders.
+    """Largest difference between two float32 computations of one number with different summation orders.
 
     Args:
         longest_sum: Terms of the longest sum.
-        num_sums: Sums that follow one another on the way to the number.
-        magnitude: Of the largest number on the way.
+        num_sums: Consecutive sums on the way to the number.
+        magnitude: Largest magnitude on the way.
 
     Reference:
         Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis" (2019): a sum of n terms has a
@@ -254,10 +254,10 @@ def _release(held: asyncio.Future[None]) -> None:
 
 
 def _check(task: GenerationTask) -> None:
-    """Refuse what no engine can serve.
+    """Refuse a task that no engine can serve.
 
     Raises:
-        InvalidTaskError: It has no prompt, token ids that are none, or nothing to generate.
+        InvalidTaskError: It has no prompt, negative token ids or nothing to generate.
     """
     ids = task.input_tokens
     if (ids is None and task.input_str is None) or ids == []:

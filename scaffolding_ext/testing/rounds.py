@@ -1,4 +1,4 @@
-"""An allocation rule that is given samples one round after the other, for tests of rules."""
+"""Replay of samples to an allocation rule, round by round, for tests of rules."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Vot
 
 
 class Replay(NamedTuple):
-    """What a rule did.
+    """Result of a replay.
 
     Attributes:
-        num_samples: Samples that it drew.
-        num_rounds: Times that it drew; samples of one round run at once.
-        critical_length: Tokens of the longest sample of each round, summed; 0 where no lengths are known.
+        num_samples: Samples drawn.
+        num_rounds: Rounds of drawing; samples of one round run concurrently.
+        critical_length: Tokens of the longest sample of each round, summed; 0 if lengths are unknown.
     """
 
     num_samples: int
@@ -28,11 +28,11 @@ def replay(
     lengths: Sequence[int] | None = None,
     rewards: Sequence[float] | None = None,
 ) -> Replay:
-    """Give the rule the samples in their order until it stops or no sample is left.
+    """Feed the samples to the rule in order until it stops or none is left.
 
     Args:
         rule: The rule.
-        classes: Class of each sample's answer, shape [num_samples]; -1 where there is none.
+        classes: Class of each sample's answer, shape [num_samples]; -1 without an answer.
         lengths: Tokens of each sample.
         rewards: Reward of each sample, in [0, 1].
     """

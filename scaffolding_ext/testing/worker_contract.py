@@ -1,4 +1,4 @@
-"""What every worker must do, as plain functions for any test runner.
+"""Contract of every worker, as plain functions for any test runner.
 
     import pytest
     from scaffolding_ext.testing.worker_contract import WORKER_CHECKS
@@ -7,7 +7,7 @@
     def test_contract(check):
         check(MyWorker)
 
-A check of a task type that the worker does not serve passes: what it serves is for its `task_handlers` to say.
+A check passes if the worker's `task_handlers` lack its task type.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ MakeWorker = Callable[[], Worker]
 T = TypeVar("T", bound=Task)
 
 PROMPT = "Question 17"
-_WAIT_SECONDS = 30.0  # how long what should end may take before it counts as hung
+_WAIT_SECONDS = 30.0  # a call that runs longer counts as hung
 _MAX_TOKENS = 16
 _FINISH_REASONS = (None, "stop", "length")
 
 
 @dataclass
 class _UnheardOf(Task):
-    """A task that no worker can know."""
+    """A task type unknown to every worker."""
 
 
 def check_worker_contract(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
     """Run every check of `WORKER_CHECKS`.
 
     Args:
-        make_worker: Makes the worker under test; it is called for each check anew, and the worker is shut down.
-        prompt: What the worker can go on from, for some tokens at least.
+        make_worker: Makes the worker under test; called anew for each check, which shuts the worker down.
+        prompt: A prompt that the worker can continue for at least some tokens.
 
     Raises:
         AssertionError: The worker breaks the contract; the message says how.
@@ -52,14 +52,14 @@ def check_worker_contract(make_worker: MakeWorker, prompt: str = PROMPT) -> None
 
 
 def check_says_what_it_serves(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
-    """`task_handlers`, read from the instance, are a mapping by task type; context length and model are told."""
+    """`task_handlers` is a mapping by task type, and the worker declares context length and model."""
     with make_worker() as worker:
         handlers = worker.task_handlers
         _expect(isinstance(handlers, Mapping) and len(handlers) > 0, f"task_handlers is {handlers!r}")
         for task_type, handler in handlers.items():
             _expect(
                 isinstance(task_type, type) and issubclass(task_type, Task | standins.Task),
-                f"{task_type!r} is no type of task",
+                f"{task_type!r} is not a task type",
             )
             _expect(callable(handler), f"the handler of {task_type.__name__} is {handler!r}")
         length = declared(worker).max_seq_len
@@ -67,14 +67,14 @@ def check_says_what_it_serves(make_worker: MakeWorker, prompt: str = PROMPT) -> 
         if GenerationTask in handlers:
             _expect(
                 hasattr(worker, "model") or any(isinstance(inner, Worker) for inner in vars(worker).values()),
-                "it does not say in `model` whose prompts it reads; None stands for no model",
+                "it lacks the attribute `model`; set it to None if there is no model",
             )
             model = getattr(worker, "model", None)
             _expect(model is None or isinstance(model, str), f"model is {model!r}; a name, or None")
 
 
 def check_generates(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
-    """A GenerationTask gets text, token ids within `max_tokens`, a finish reason, and counts that are those tokens."""
+    """A GenerationTask gets text, token ids within `max_tokens`, a finish reason, and matching counts."""
     with make_worker() as worker:
         if GenerationTask not in worker.task_handlers:
             return
@@ -92,11 +92,11 @@ def check_generates(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
         if counts is not None:
             _expect(min(counts) >= 0, f"negative counts: {counts}")
             _expect(counts.decoded == num_tokens, f"{num_tokens} tokens were decoded, {counts.decoded} are counted")
-            _expect(counts.prefilled + counts.reused > 0, f"a prompt was read, and nothing counted for it: {counts}")
+            _expect(counts.prefilled + counts.reused > 0, f"a prompt was read but not counted: {counts}")
 
 
 def check_repeats_itself(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
-    """The same task with the same seed gives the same text, and as many tokens in all, wherever they come from."""
+    """The same task with the same seed gives the same text and the same total of tokens."""
     with make_worker() as worker:
         if GenerationTask not in worker.task_handlers:
             return
@@ -107,13 +107,13 @@ def check_repeats_itself(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
 
         first, second = asyncio.run(twice())
         _expect(_text(first) == _text(second), f"one seed gave two texts: {_text(first)!r} and {_text(second)!r}")
-        _expect(first.output_tokens == second.output_tokens, "one seed gave the same text from other token ids")
+        _expect(first.output_tokens == second.output_tokens, "one seed gave the same text from different token ids")
         totals = [sum(token_counts_of(task) or ()) for task in (first, second)]
         _expect(totals[0] == totals[1], f"the same task has {totals[0]} tokens, and then {totals[1]}")
 
 
 def check_tasks_do_not_mix(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
-    """Tasks that run at once give what each gives alone."""
+    """Concurrent tasks give the same texts as sequential ones."""
     with make_worker() as worker:
         if GenerationTask not in worker.task_handlers:
             return
@@ -125,11 +125,11 @@ def check_tasks_do_not_mix(make_worker: MakeWorker, prompt: str = PROMPT) -> Non
             return alone, list(map(_text, beside))
 
         alone, beside = asyncio.run(scenario())
-        _expect(alone == beside, f"alone the tasks give {alone}, beside each other {beside}")
+        _expect(alone == beside, f"sequential tasks give {alone}, concurrent ones {beside}")
 
 
 def check_streams(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
-    """A stream grows by its step, keeps what it had, ends with `end_flag`, and comes to what plain generation gives."""
+    """A stream grows at each step, keeps earlier tokens, sets `end_flag`, and equals plain generation."""
     with make_worker() as worker:
         if not {GenerationTask, StreamGenerationTask} <= set(worker.task_handlers):
             return
@@ -156,7 +156,7 @@ def check_streams(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
 
 
 def check_a_stream_can_be_cancelled(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
-    """With `cancel_flag` set, the next step ends the stream with what it has; others are served."""
+    """With `cancel_flag` set, the next step ends the stream with its current text; other tasks are still served."""
     with make_worker() as worker:
         if StreamGenerationTask not in worker.task_handlers:
             return
@@ -175,23 +175,23 @@ def check_a_stream_can_be_cancelled(make_worker: MakeWorker, prompt: str = PROMP
 
 
 def check_a_call_can_be_cancelled(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
-    """Cancelling a call ends it and its work at once; the worker goes on serving others."""
+    """Cancelling a call ends it and its work at once; the worker continues to serve others."""
     with make_worker() as worker:
         if GenerationTask not in worker.task_handlers:
             return
 
         async def scenario() -> None:
-            await _served(worker, _generation(prompt))  # what a worker starts with its first task is there now
+            await _served(worker, _generation(prompt))  # lets the worker start its background tasks
             before = asyncio.all_tasks()
             task = _generation(prompt)
             call = asyncio.ensure_future(worker.run_task(task))
-            await asyncio.sleep(0)  # so that it has begun
+            await asyncio.sleep(0)  # let it begin
             call.cancel()
             done, _ = await asyncio.wait([call], timeout=_WAIT_SECONDS)
             _expect(bool(done), "a cancelled call went on")
             _expect(call.cancelled() or call.exception() is None, "a cancelled call failed with another error")
             left = asyncio.all_tasks() - before
-            _expect(not left, f"a cancelled call left work behind that goes on: {left}")
+            _expect(not left, f"a cancelled call left work running: {left}")
             written = _written(task)
             await _served(worker, _generation(prompt))
             _expect(_written(task) == written, "a cancelled call went on: its task was written into afterwards")
@@ -200,7 +200,7 @@ def check_a_call_can_be_cancelled(make_worker: MakeWorker, prompt: str = PROMPT)
 
 
 def check_stops(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
-    """A stop string ends the text before it, or is refused."""
+    """A stop string cuts the text before it, or is refused."""
     with make_worker() as worker:
         if GenerationTask not in worker.task_handlers:
             return
@@ -217,7 +217,7 @@ def check_stops(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
 
 
 def check_scores(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
-    """A ScoreTask gets a log-probability for each token of the continuation, and decodes nothing."""
+    """A ScoreTask returns a log-probability per continuation token and decodes nothing."""
     with make_worker() as worker:
         if not {GenerationTask, ScoreTask} <= set(worker.task_handlers):
             return
@@ -229,19 +229,19 @@ def check_scores(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
         task = asyncio.run(scenario())
         values = task.logprobs or []
         _expect(len(values) > 0, "a ScoreTask came back without log-probabilities")
-        _expect(all(math.isfinite(v) and v <= 0 for v in values), f"no natural-log probabilities: {values}")
+        _expect(all(math.isfinite(v) and v <= 0 for v in values), f"not natural-log probabilities: {values}")
         counts = token_counts_of(task)
         _expect(counts is not None and counts.decoded == 0, f"scoring decodes nothing, but the counts are {counts}")
 
 
 def check_failures_are_told(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
-    """What it cannot do ends in an error or a bad status, never in a text.
+    """A task that cannot be served ends in an error or a bad status, never in a text.
 
-    Unknown tasks, prompts that are none or too long, and fields that cannot be.
+    Covers unknown tasks, missing or overlong prompts, and invalid fields.
     """
     with make_worker() as worker:
         outcome = asyncio.run(_outcome(worker, _UnheardOf()))
-        _expect(outcome is not TaskStatus.SUCCESS, "it claims to have served a task that is not in task_handlers")
+        _expect(outcome is not TaskStatus.SUCCESS, "it reported success for a task that is not in task_handlers")
         if GenerationTask not in worker.task_handlers:
             return
         for what, task in (
@@ -253,7 +253,7 @@ def check_failures_are_told(make_worker: MakeWorker, prompt: str = PROMPT) -> No
             outcome = asyncio.run(_outcome(worker, task))
             _expect(
                 outcome is not TaskStatus.SUCCESS,
-                f"a task with {what} came back as served, with the text {task.output_str!r}: raise, and say why",
+                f"a task with {what} was served with the text {task.output_str!r}; raise an error with the reason",
             )
         length = declared(worker).max_seq_len
         if length is not None:
@@ -266,7 +266,7 @@ def check_failures_are_told(make_worker: MakeWorker, prompt: str = PROMPT) -> No
 
 
 def check_shutdown_ends_it(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
-    """`shutdown` may be called twice; afterwards a task is served or fails, but neither hangs nor comes back empty."""
+    """`shutdown` may be called twice; a later task is served or fails, but neither hangs nor returns an empty text."""
     worker = make_worker()
     worker.shutdown()
     worker.shutdown()
@@ -293,7 +293,7 @@ WORKER_CHECKS = (
 
 
 def _generation(prompt: str, **fields: Any) -> GenerationTask:
-    """Greedy unless the fields say otherwise: without a temperature a server decides by itself."""
+    """Greedy unless the fields say otherwise, since a server's default temperature is unknown."""
     return GenerationTask(**{"input_str": prompt, "max_tokens": _MAX_TOKENS, "temperature": 0.0, **fields})
 
 
@@ -306,7 +306,7 @@ def _text(task: GenerationTask) -> str | None:
 
 
 def _written(task: GenerationTask) -> tuple[Any, ...]:
-    """What a worker has left in a task."""
+    """Everything that a worker has written to a task."""
     return task.output_str, list(task.output_tokens or ()), token_counts_of(task)
 
 
@@ -317,12 +317,12 @@ async def _served(worker: Worker, task: T) -> T:
 
 
 async def _outcome(worker: Worker, task: Task) -> TaskStatus | Exception | None:
-    """The status of a task, or the error that it raised."""
+    """Status of a task, or the error it raised."""
     try:
         return await _in_time(worker.run_task(task)) or TaskStatus.SUCCESS
     except AssertionError:
         raise
-    except Exception as error:  # of any type: an engine's own errors tell a failure, too
+    except Exception as error:  # an engine's errors of any type count as failures
         return error
 
 

@@ -1,4 +1,4 @@
-"""Two small reasoning models that ship with the package, the problems that they know, and an exact checker of steps."""
+"""Two small reasoning models that ship with the package, the problems they solve, and an exact checker of steps."""
 
 from scaffolding_ext.tinylm.grammar import Problem, sample_problem
 from scaffolding_ext.tinylm.steps import Line, check_steps

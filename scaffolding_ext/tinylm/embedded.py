@@ -1,4 +1,4 @@
-"""The models that ship with the package: where their weights are, their prompts' words, and their tokenizer."""
+"""The models that ship with the package: location of the weights, prompt texts and tokenizer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAMILY = PromptFamily(
 
 
 def model_folder(model: str) -> str:
-    """The folder of the weights of `tinylm/NAME`.
+    """Folder with the weights of `tinylm/NAME`.
 
     Raises:
         UnknownNameError: No embedded model has that name.
@@ -41,7 +41,7 @@ def model_folder(model: str) -> str:
 
 
 class EmbeddedTokenizer:
-    """What this package asks of a tokenizer of transformers. Transformers' own answers everything else.
+    """The parts of a transformers tokenizer that this package needs; everything else is delegated to transformers.
 
     Raises:
         MissingDependencyError: tokenizers or jinja2 is not installed.
@@ -76,7 +76,7 @@ class EmbeddedTokenizer:
         add_generation_prompt: bool = False,
         **options: Any,
     ) -> Any:
-        """A conversation as text, as transformers renders it."""
+        """Render a conversation as text, as transformers does."""
         if tokenize or options.get("continue_final_message") or self.chat_template != self._shipped:
             options = {"chat_template": self.chat_template, "tokenize": tokenize, **options}
             return self._whole.apply_chat_template(conversation, add_generation_prompt=add_generation_prompt, **options)
@@ -97,9 +97,9 @@ class EmbeddedTokenizer:
 
     def __reduce__(self) -> tuple[type[EmbeddedTokenizer], tuple[str], dict[str, Any]]:
         state = {"chat_template": self.chat_template}
-        return EmbeddedTokenizer, (self.name_or_path,), state  # a compiled template can neither be copied nor pickled
+        return EmbeddedTokenizer, (self.name_or_path,), state  # compiled templates cannot be copied or pickled
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # of Python's own protocols: copying, pickling
+        if name.startswith("__"):  # Python protocols such as copying and pickling
             raise AttributeError(name)
         return getattr(self._whole, name)

@@ -1,9 +1,9 @@
 """Problems of the embedded models: seeded lists of small labelled operations, with exact answers.
 
 A problem is a start state and a list of labelled operations; its answer is the state after the last one. `steps.py`
-says how a model writes an operation, and which errors its methods make.
+defines how a model writes an operation and which errors its methods make.
 
-Problems are split by a hash of their question. So no seed can put one problem on both sides: training draws from
+Problems are split by a hash of the question, so no seed can put one problem on both sides: training draws from
 `"train"`, every evaluation from `"held_out"`.
 """
 
@@ -19,32 +19,31 @@ GRAMMAR_VERSION = 4
 KINDS = ("sum", "walk", "modular", "count", "maximum")
 MIN_NUM_STEPS, MAX_NUM_STEPS = 2, 24
 PROBE = "\nFinal Answer: \\boxed{"
-HEDGE = " hmm"  # follows a probed answer that is a mere guess
+HEDGE = " hmm"  # follows a probed answer that is a guess
 CLOSE = "</think>\nThe answer is \\boxed{"
 VERDICT = "\nIs this answer correct?\n"  # after an answer that `CLOSE` opened
-CHECK = "\nCheck this answer.\n"  # likewise; a derivation and a line with the verdict follow
+CHECK = "\nCheck this answer.\n"  # likewise; followed by a derivation and a verdict line
 YES, NO = "YES", "NO"
 
 Split = Literal["train", "held_out"]
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _HELD_OUT_EVERY = 8  # one question in eight is held out
-_MODULI = (7, 9)  # the target that ships learnt 11 and 13, too, and gets a fifth of their lines wrong
-_BELOW_ZERO_SHARE = 0.05  # of the steps of a walk that could lead below zero do
+_MODULI = (7, 9)  # the shipped target also learnt 11 and 13, and gets a fifth of their lines wrong
+_BELOW_ZERO_SHARE = 0.05  # share of the walk steps that may go below zero and do
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem with its verifier's answer.
+    """A problem with its exact answer.
 
     Attributes:
         kind: One of `KINDS`.
-        question: The text that the model is shown.
+        question: Text shown to the model.
         answer: The exact answer, an integer in decimal notation.
-        start: The state before the first operation.
-        operations: The labelled operations in order, as they stand in the question (`"c+7"`).
-        parameter: The modulus of `"modular"`, the signed threshold of `"count"` (negative: digits less than it), else
-            0.
+        start: State before the first operation.
+        operations: Labelled operations in order, as written in the question (`"c+7"`).
+        parameter: Modulus of `"modular"`, signed threshold of `"count"` (negative: digits less than it), else 0.
     """
 
     kind: str
@@ -56,12 +55,12 @@ class Problem:
 
     @property
     def num_steps(self) -> int:
-        """The difficulty label: how many operations lead to the answer."""
+        """Number of operations, the difficulty label."""
         return len(self.operations)
 
 
 def split_of(question: str) -> Split:
-    """Which side of the train/held-out split a question is on; depends on nothing but its text."""
+    """Side of the train/held-out split; depends only on the question's text."""
     return "held_out" if zlib.crc32(question.encode()) % _HELD_OUT_EVERY == 0 else "train"
 
 
@@ -73,8 +72,8 @@ def sample_problem(
     Args:
         rng: The source of all randomness.
         split: `"train"` or `"held_out"`; the two never share a question.
-        kind: One of `KINDS`; drawn uniformly where it is None.
-        max_num_steps: Longest problem, `MIN_NUM_STEPS` to `MAX_NUM_STEPS`; the number of steps is log-uniform up to it.
+        kind: One of `KINDS`; None draws one uniformly.
+        max_num_steps: Longest problem, `MIN_NUM_STEPS` to `MAX_NUM_STEPS`; step counts are log-uniform.
 
     Raises:
         ValueError: The split or the kind is unknown, or `max_num_steps` is out of range.
@@ -84,7 +83,7 @@ def sample_problem(
     if not MIN_NUM_STEPS <= max_num_steps <= MAX_NUM_STEPS:
         raise ValueError(f"max_num_steps is {max_num_steps}; it must lie in [{MIN_NUM_STEPS}, {MAX_NUM_STEPS}]")
     if kind is not None and kind not in KINDS:
-        raise ValueError(f"unknown kind {kind!r}; choose one of {', '.join(KINDS)}, or None for any of them")
+        raise ValueError(f"unknown kind {kind!r}; choose one of {', '.join(KINDS)}, or None for any")
     while True:
         problem = _draw(rng, kind or rng.choice(KINDS), max_num_steps)
         if split_of(problem.question) == split:
@@ -92,7 +91,7 @@ def sample_problem(
 
 
 def apply_operation(problem: Problem, operation: str, state: int) -> int:
-    """The state that an operation leads to, read without an error."""
+    """The state after an operation that is read correctly."""
     if problem.kind == "count":
         digit, threshold = int(operation[1:]), problem.parameter
         return state + (digit > threshold if threshold > 0 else digit < -threshold)

@@ -1,7 +1,7 @@
-"""The embedded models' network in torch alone: transformers, which would take most of a short run to import, stays out.
+"""The embedded models' network in plain torch, without transformers, whose import would dominate a short run.
 
-It is LLaMA's decoder with the operations of transformers in their order, so that it computes the same numbers to the
-last bit. It has what the generation engine asks of a model of transformers whose layers it calls itself, and no more.
+It is LLaMA's decoder with the operations of transformers in the same order, so its numbers are equal to the last bit.
+It has only what the generation engine needs of a transformers model whose layers it calls directly.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Network:
     """A causal LM of the embedded models' architecture, in evaluation mode.
 
     Args:
-        folder: Has `config.json`, `generation_config.json` and `model.safetensors`.
-        dtype: Of its weights.
-        device: On which they are.
-        attend: Attention over all that a step sees, as `AttentionInterface` of transformers takes it.
-        attn_implementation: The name of `attend`.
+        folder: Folder with `config.json`, `generation_config.json` and `model.safetensors`.
+        dtype: Dtype of the weights.
+        device: Device of the weights.
+        attend: Attention over the visible positions, with the signature of transformers' `AttentionInterface`.
+        attn_implementation: Name of `attend`.
 
     Raises:
-        ValueError: The architecture is another.
+        ValueError: The folder holds another architecture.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Network:
         )
         known = {"model_type": "llama", "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
         if other := {name: config[name] for name, value in known.items() if config[name] != value}:
-            raise ValueError(f"{folder} is of another architecture: config.json has {other}")
+            raise ValueError(f"{folder} has an unsupported architecture: config.json has {other}")
         self.device, self.dtype = torch.device(device), dtype
         self.config = _Config(**config, _attn_implementation=attn_implementation)
         self.generation_config = SimpleNamespace(**generation)
@@ -58,14 +58,14 @@ class Network:
         self._unembedding = self._weights.get("lm_head.weight", self.base_model.embed_tokens.weight)
 
     def forward(self, *_: Any) -> Any:
-        """Refuses: its layers are called one by one."""
+        """Raise TypeError: the layers are called one by one."""
         raise TypeError("the layers of this network are called one by one; load the model with transformers")
 
     def get_input_embeddings(self) -> Any:
         return self.base_model.embed_tokens
 
     def get_output_embeddings(self) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Turns normed hidden states into logits."""
+        """Return the function from normed hidden states to logits."""
         return functools.partial(linear, weight=self._unembedding)
 
     def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -119,7 +119,7 @@ class _Norm:
 
 
 class _Layer:
-    """Attention and MLP, each behind a norm and beside a residual."""
+    """Attention and MLP, each after a norm and with a residual."""
 
     def __init__(self, weights: dict[str, torch.Tensor], config: dict[str, Any], index: int, attend: Attend) -> None:
         def of(name: str) -> torch.Tensor:

@@ -1,12 +1,12 @@
-"""Steps as the embedded models write them: methods that misread, and an exact checker of what is written.
+"""Steps as the embedded models write them: methods that misread, and an exact checker of the text.
 
-A chain of thought works a problem out in passes. Each pass names the **method** that it goes by, and each of its lines
-bears the mark of that method. A method misreads one digit, always: `columns` reads a 4 as a 9 after a plus. The line
-shows the digit as it was read (`c+4:22+9=31`), and its arithmetic on that digit is right. A few places mislead nearly
-all methods. So an error is a function of the method and of the question, hardly of chance: chains that think alike err
-alike, a low temperature mends nothing, and another method does.
+A chain of thought solves a problem in passes. Each pass names its **method**, and each of its lines bears the method's
+mark. A method always misreads one digit: `columns` reads a 4 as a 9 after a plus. The line shows the digit as read
+(`c+4:22+9=31`), and its arithmetic on that digit is right. A few places mislead nearly all methods. So an error depends
+on the method and the question, hardly on chance: chains that think alike err alike, a low temperature does not help,
+and another method does.
 
-`check_steps` holds a written chain against the problem. It needs no model.
+`check_steps` compares a written chain with the problem, without a model.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from scaffolding_ext.tinylm.grammar import Problem, apply_operation
 
 
 class Misreading(NamedTuple):
-    """One digit read as another one.
+    """One digit read as another.
 
-    The sign is `"+"` where the digit is added, walked to the right or held against a lower threshold, `"-"` everywhere
-    else; numbers to be compared with each other are misread with either sign.
+    The sign is `"+"` if the digit is added, walked to the right or compared with a lower threshold, else `"-"`; numbers
+    compared with each other are misread with either sign.
     """
 
     sign: str
@@ -31,14 +31,14 @@ class Misreading(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A way to work problems out: its name, the mark of its lines, and the digit that it misreads."""
+    """A way to solve problems: its name, the mark of its lines, and its misread digit."""
 
     name: str
     mark: str
     misreading: Misreading | None
 
 
-QUICK = (  # of first passes
+QUICK = (  # for first passes
     Method("columns", ":", Misreading("+", "4", "9")),
     Method("fingers", ";", Misreading("-", "6", "5")),
     Method("halves", "|", Misreading("+", "7", "1")),
@@ -46,7 +46,7 @@ QUICK = (  # of first passes
     Method("tens", "~", Misreading("+", "5", "6")),
     Method("dots", "!", Misreading("-", "8", "2")),
 )
-CAREFUL = (  # of checks
+CAREFUL = (  # for checks
     Method("memory", "&", Misreading("+", "2", "7")),
     Method("rounding", "#", Misreading("-", "6", "8")),
     Method("groups", "@", Misreading("-", "5", "3")),
@@ -55,9 +55,9 @@ CAREFUL = (  # of checks
     Method("units", "?", None),
 )
 METHODS = QUICK + CAREFUL
-# A start that ends in this digit, a threshold of it to exceed and a compared number that ends in it mislead ...
+# A start or a compared number that ends in this digit, or a threshold of it to exceed, misleads ...
 MISLEADING, MISLED = "3", "8"
-# ... all methods but a quick and a careful one.
+# ... all methods except one quick and one careful one.
 IMMUNE = {
     "sum": ("halves", "lines"),
     "walk": ("dots", "memory"),
@@ -71,8 +71,8 @@ FULL_CHECKS = tuple(f"Wait, from the start by {method.name}.\n" for method in CA
 PARTIAL_CHECKS = tuple(f"Hmm, the second half by {method.name}.\n" for method in CAREFUL)
 CONCLUSIONS = ("So the answer looks like {}.\n", "So I get {}.\n", "That gives {}.\n")
 CORRECTION = "But now I get {}, not {}. I made a slip.\n"
-RETURN = "Back to {}, not {}.\n"  # to an answer that an earlier pass gave
-# A line that states an answer for the first time, in its one group that is not empty.
+RETURN = "Back to {}, not {}.\n"  # to an answer of an earlier pass
+# A line that states an answer, in its only group that is not empty.
 STATED = re.compile(
     r"^(?:(?:So the answer looks like|So I get|That gives) (\S+)\.|But now I get (\S+), not \S+\. I made a slip\."
     r"|Back to (\S+), not \S+\.)\n",
@@ -84,7 +84,7 @@ _OPENED = dict(zip(FIRST_PASSES + FULL_CHECKS + PARTIAL_CHECKS, (*QUICK, *CAREFU
 
 
 class WrittenStep(NamedTuple):
-    """One operation, worked out: its line, and the state that it leads to."""
+    """One worked-out operation: its line and the resulting state."""
 
     text: str
     state: int
@@ -92,17 +92,17 @@ class WrittenStep(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A written line, held against its problem.
+    """A written line, checked against its problem.
 
     Attributes:
-        text: The line with its newline; only the last line of a text may lack it, and then it is not judged.
-        belief: The answer that the chain believes in once the line is written; None before the first.
-        method: By which the line is written, or that it announces; None of other lines.
-        is_right: Of a step: whether the state that it writes follows, without an error, from the state before it.
-        follows_method: Of a step: whether it is written exactly as its method writes it.
-        is_misread: Of a step: whether its method misreads there.
-        is_on_right_way: Whether the pass has reached the true state there; between two passes, whether the belief is
-            right. A full check begins anew, so its opening is on a right way.
+        text: The line with its newline; the last line of a text may lack it, and is then not judged.
+        belief: The chain's current answer after the line; None before the first.
+        method: Method of a step or announced by the line; None for other lines.
+        is_right: For a step: the written state follows correctly from the state before it.
+        follows_method: For a step: the text is exactly its method's.
+        is_misread: For a step: its method misreads here.
+        is_on_right_way: The pass has reached the true state; between passes, the belief is right. A full check starts
+            over, so its opening is on a right way.
     """
 
     text: str
@@ -120,11 +120,11 @@ def write_step(
     """Work out one operation as a method does.
 
     Args:
-        problem: The operation's.
-        method: It decides what is misread.
-        operation: As it stands in the question.
-        state: Before the operation.
-        misreading: Takes the place of the method's own where it is given.
+        problem: Problem of the operation.
+        method: Method that decides which digit is misread.
+        operation: Operation as written in the question.
+        state: State before the operation.
+        misreading: Replaces the method's misreading if given.
     """
     own = misreading or method.misreading
     is_misled = method.name not in IMMUNE[problem.kind]
@@ -146,16 +146,16 @@ def write_step(
 
 
 def check_steps(problem: Problem, text: str) -> list[Line]:
-    """Hold a chain of thought, or the beginning of one, against its problem, line by line.
+    """Check a chain of thought, or its beginning, against its problem, line by line.
 
-    A step that is left out or written twice is one mistake: the step after it is judged by its own label.
+    An omitted or repeated step is one mistake: the step after it is judged by its label.
 
     Args:
-        problem: What the chain is about.
+        problem: The chain's problem.
         text: The chain, without the marker that closes thinking.
 
     Returns:
-        One entry a line. `[-1].is_on_right_way` says whether the chain so far is on a right way.
+        One entry per line. `[-1].is_on_right_way` tells if the chain so far is on a right way.
     """
     labels = [operation[0] for operation in problem.operations]
     true_states = list(
@@ -203,7 +203,7 @@ def check_steps(problem: Problem, text: str) -> list[Line]:
 def _worked_out(
     kind: str, start_of_line: str, read: str, threshold: int, state: int, problem: Problem
 ) -> tuple[str, int]:
-    """The line of an operation as it was read, and the state that it leads to."""
+    """The line of an operation as read, and the resulting state."""
     if kind == "count":
         digit, is_lower = int(read[-1]), problem.parameter > 0
         counts = digit > threshold if is_lower else digit < threshold
