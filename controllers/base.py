@@ -24,7 +24,7 @@ from scaffolding_ext.protocol import (
     Task,
     Worker,
 )
-from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.worker import WorkerTag, declared, tag_name, tag_names, worker_for, worker_key
 from scaffolding_ext.registry import Registry

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask, Task, Worker
-from scaffolding_ext.protocol.notes import CONTINUED_TURNS
+from scaffolding_ext.protocol.meta import CONTINUED_TURNS
 from scaffolding_ext.protocol.worker import ServerBudget, WorkerTag, declared
 
 

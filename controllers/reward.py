@@ -17,7 +17,7 @@ from scaffolding_ext.prompts.prompting import PromptFamily, Prompting
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, RewardTask
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.lowering import lower_verify, write_back_verify
-from scaffolding_ext.protocol.notes import VERIFY, set_purpose
+from scaffolding_ext.protocol.meta import VERIFY, note
 from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.protocol.tasks import REWARD
 from scaffolding_ext.protocol.worker import WorkerTag, tag_name
@@ -122,7 +122,7 @@ class RewardController(BaseController):
                 max_tokens=self.max_check_tokens,
                 temperature=0.0,
             )
-            set_purpose(check, VERIFY)
+            note(check, purpose=VERIFY)
             written.append(check)
         yield written
         checks = [output_of(check) for check in written]
@@ -143,7 +143,7 @@ class RewardController(BaseController):
                 ids = task.input_tokens + task.output_tokens
             reward = RewardTask(input_tokens=ids, input_str=f"{task.input_str or ''}{output_of(task)}")
             reward.worker_tag = self.worker_tag
-            set_purpose(reward, VERIFY)
+            note(reward, purpose=VERIFY)
             asked.append(reward)
         yield asked
         values = [(reward.custom_output_params or {}).get(REWARD) for reward in asked]

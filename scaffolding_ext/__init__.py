@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # for type checkers, which cannot read the table below
     from scaffolding_ext.errors import WorkerShutdownError as WorkerShutdownError
     from scaffolding_ext.host.llm import ScaffoldingLlm as ScaffoldingLlm
     from scaffolding_ext.prompts.prompting import Prompting as Prompting
-    from scaffolding_ext.protocol.notes import TokenCounts as TokenCounts
+    from scaffolding_ext.protocol.meta import TokenCounts as TokenCounts
     from scaffolding_ext.protocol.worker import BaseWorker as BaseWorker
     from scaffolding_ext.protocol.worker import WorkerTag as WorkerTag
     from scaffolding_ext.protocol.worker import WrappingWorker as WrappingWorker
@@ -103,7 +103,7 @@ _NAMES = {
     "stack.build": "build_stack load_stack",
     "stack.config": "StackConfig",
     "stack.load": "load_config",
-    "protocol.notes": "TokenCounts",
+    "protocol.meta": "TokenCounts",
     "protocol.worker": "BaseWorker WorkerTag WrappingWorker",
     "workers.budgeted": "BudgetedWorker",
     "workers.compare": "CompareWorker",

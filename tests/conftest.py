@@ -23,7 +23,7 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.evaluation.run.records import Record, prompt_hash, record_writer
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, Worker
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.request.ledger import Ledger
 from scaffolding_ext.request.program import current_program, leave_program
 from scaffolding_ext.testing import ScriptedWorker

@@ -26,7 +26,7 @@ class _Waiting(NamedTuple):
 class BudgetedWorker(WrappingWorker):
     """Protects another worker's memory: tasks beyond the budget wait, the lowest priority first.
 
-    The priority is the one in the task's `TaskNotes`, or its program's under the host's policy. Tasks of one priority
+    The priority is the one in the task's `Meta`, or its program's under the host's policy. Tasks of one priority
     are served in the order they came in. Nothing is admitted before the first task that waits, so small tasks do not
     pass a large one for ever. A task larger than `max_tokens` is served alone. The trace of a request says how long
     each of its tasks waited (`waited`).

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import AssistantMessage, ChatTask, DropKVCacheTask, TaskStatus, TokenizeTask
-from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.worker import BaseWorker
 from scaffolding_ext.request.program import record
 

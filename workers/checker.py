@@ -9,7 +9,7 @@ from scaffolding_ext import require
 from scaffolding_ext.answers.pool import KillablePool, OverrunError
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import RewardTask, TaskStatus
-from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
+from scaffolding_ext.protocol.meta import TokenCounts, note
 from scaffolding_ext.protocol.tasks import REWARD
 from scaffolding_ext.protocol.worker import BaseWorker
 
@@ -52,7 +52,7 @@ class CheckWorker(BaseWorker):
             "text": given.get("text", task.input_str or ""),
             "has_ended": given.get("has_ended", True),
         }
-        set_token_counts(task, TokenCounts())  # no model runs
+        note(task, counts=TokenCounts())  # no model runs
         try:
             value = await asyncio.wrap_future(self._pool.submit(self._deadline, job))
             task.custom_output_params = {REWARD: require.number("the checker's score", value)}

@@ -20,7 +20,7 @@ from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import ControllerGenerator, TaskStatus
 from scaffolding_ext.protocol.branching import BranchTask
-from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts
+from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note
 from scaffolding_ext.request.program import count, current_program
 from scaffolding_ext.request.seeds import derive_seed
 from scaffolding_ext.tinylm.grammar import MAX_NUM_STEPS, Problem, sample_problem
@@ -147,7 +147,7 @@ class RememberingWorker(HuggingFaceWorker):
         task.finish_reasons = [each.reason for each in written]
         decoded = sum(len(each.ids) for each in written)
         self.num_asked += decoded
-        set_token_counts(task, TokenCounts(decoded, 0, len(task.prefix_tokens) * len(written)))
+        note(task, counts=TokenCounts(decoded, 0, len(task.prefix_tokens) * len(written)))
         return TaskStatus.SUCCESS
 
     def forget(self) -> None:

@@ -25,7 +25,7 @@ from scaffolding_ext.evaluation.run.datasets import EMBEDDED, load_dataset
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, GenerationTask
 from scaffolding_ext.protocol.branching import BranchTask
-from scaffolding_ext.protocol.notes import TokenCounts, token_counts_of
+from scaffolding_ext.protocol.meta import TokenCounts, token_counts_of
 from scaffolding_ext.protocol.tasks import KeepKVTask
 from scaffolding_ext.workers.huggingface.worker import EvictionPolicy, HuggingFaceWorker
 

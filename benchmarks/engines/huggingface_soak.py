@@ -24,7 +24,7 @@ from benchmarks._lib.report import Report
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
 from scaffolding_ext.protocol.branching import VerifyTask
-from scaffolding_ext.protocol.notes import PROBE, let_run_to, set_purpose
+from scaffolding_ext.protocol.meta import PROBE, note
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
@@ -75,7 +75,7 @@ def usable_task(rng: random.Random, prompt: list[int]) -> Any:
         options["num_logprobs"] = 3
     task = GenerationTask(**options)
     if kind == 5:
-        set_purpose(task, PROBE)
+        note(task, purpose=PROBE)
     return task
 
 
@@ -92,7 +92,7 @@ async def serve(worker: HuggingFaceWorker, rng: random.Random, prefixes: list[li
     if isinstance(task, StreamGenerationTask):
         while not task.end_flag:
             if rng.random() < 0.5:  # some pause, and keep their blocks or lose them
-                let_run_to(task, len(task.output_tokens or ()) + rng.randint(1, 8))
+                note(task, may_run_to=len(task.output_tokens or ()) + rng.randint(1, 8))
             await worker.run_task(task)
             if rng.random() < 0.5:
                 await asyncio.sleep(rng.random() * 0.05)

@@ -32,7 +32,7 @@ from scaffolding_ext.controllers.vote.deepconf import DeepConfController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, GenerationTask, StreamGenerationTask, TaskStatus
-from scaffolding_ext.protocol.notes import Purpose, TokenCounts, purpose_of, set_token_counts
+from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note, purpose_of
 from scaffolding_ext.protocol.standins import TaskHandler
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.protocol.tasks import ScoreTask
@@ -84,7 +84,7 @@ class Hostile(BaseWorker):
         task.output_tokens = _IDS[:num_tokens]
         if task.num_logprobs is not None:
             task.logprobs = _TOP[:num_tokens]
-        set_token_counts(task, TokenCounts(num_tokens, 8))
+        note(task, counts=TokenCounts(num_tokens, 8))
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
         await asyncio.sleep(0)  # an engine takes its time
@@ -113,7 +113,7 @@ class Hostile(BaseWorker):
         await asyncio.sleep(0)
         num_tokens = len(task.continuation_tokens or ()) or len(task.continuation_str or "") // 5
         task.logprobs = [-0.5] * num_tokens
-        set_token_counts(task, TokenCounts(0, num_tokens))
+        note(task, counts=TokenCounts(0, num_tokens))
         return TaskStatus.SUCCESS
 
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {

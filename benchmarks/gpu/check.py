@@ -37,7 +37,7 @@ from scaffolding_ext.evaluation.tables import Table, console
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import UPSTREAM, WHY_STANDINS, GenerationTask, StreamGenerationTask, Task
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
-from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import WrappingWorker
 from scaffolding_ext.testing.worker_contract import WORKER_CHECKS

@@ -44,7 +44,7 @@ from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.prompts.served_model import take_prompting
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.protocol.branching import BranchTask
-from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.meta import token_counts_of
 
 PARTS = ("chains", "votes", "draft_target", "branches")
 PLAIN = "plain chain"

@@ -21,7 +21,7 @@ from scaffolding_ext.prompts.sampling_params import (
 )
 from scaffolding_ext.prompts.tool_calls import canonical, names_of, said
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, StreamGenerationTask
-from scaffolding_ext.protocol.notes import notes_of
+from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import Program, current_program, seconds_left
@@ -104,7 +104,7 @@ class NativeGenerationController(BaseController):
 
     def _is_watched(self, task: GenerationTask, program: Program) -> bool:
         """Whether the task can be read while it is generated, and ended where it loops or has no time."""
-        if notes_of(task).is_chunk:
+        if meta_of(task).is_chunk:
             return False
         # The host alone hands on what a worker streams.
         is_shown = task.streaming_output_flag and program.caller.show is None

@@ -16,7 +16,7 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import PromptFamily, family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, StreamGenerationTask
-from scaffolding_ext.protocol.notes import ThinkingBudget, notes_of, set_notes
+from scaffolding_ext.protocol.meta import ThinkingBudget, meta_of, note
 from scaffolding_ext.protocol.worker import ServerBudget, WorkerTag
 from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import publish_figures, record
@@ -149,7 +149,7 @@ class BudgetForcingController(BaseController):
         chain = ChunkChain(task, max_tokens, self.sampling_params)
         if self.exact:
             chain.loops, chain.is_timed = None, False  # it thinks for so long, whatever it thinks, and however late
-        if chain.loops is None or notes_of(task).is_chunk or self._asks_server():
+        if chain.loops is None or meta_of(task).is_chunk or self._asks_server():
             return chain
         if not self.can_serve(WorkerTag.GENERATION, StreamGenerationTask):
             return chain
@@ -206,7 +206,7 @@ def grow_within(chain: Chain, budget: int, family: PromptFamily, server: ServerB
     (task,) = chain.advance(chain.max_tokens)
     is_open = (chain.prompt.input_str or "").rstrip().endswith(family.think_open)
     asked = ThinkingBudget(budget, family.think_open, family.think_close, is_open)
-    set_notes(task, notes_of(task)._replace(thinking=asked))
+    note(task, thinking=asked)
     yield [task]
     chain.absorb()
     found = thought_of(chain.prefix, family.think_close)

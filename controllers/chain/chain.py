@@ -11,7 +11,7 @@ from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inherit_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
-from scaffolding_ext.protocol.notes import Purpose, notes_of, set_notes
+from scaffolding_ext.protocol.meta import Purpose, meta_of, note
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import current_program, discard, elapsed, record, seconds_left
 
@@ -199,10 +199,9 @@ def continuation(prompt: GenerationTask, prefix: Prefix, max_tokens: int, suffix
     text = None if prompt.input_str is None else prompt.input_str + prefix.text + suffix
     task = GenerationTask(worker_tag=WorkerTag.GENERATION, input_str=text, input_tokens=ids, max_tokens=max_tokens)
     if suffix_ids:
-        set_notes(task, notes_of(task)._replace(num_suffix_tokens=len(suffix_ids)))
+        note(task, num_suffix_tokens=len(suffix_ids))
     if prompt.input_str is not None and (prefix.text or suffix):
-        notes = notes_of(task)._replace(turn_start=len(prompt.input_str), turns=notes_of(prompt).turns)
-        set_notes(task, notes)
+        note(task, turn_start=len(prompt.input_str), turns=meta_of(prompt).turns)
     return task
 
 

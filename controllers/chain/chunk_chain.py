@@ -9,7 +9,7 @@ from scaffolding_ext.controllers.chain.chain import CUT, Chain, ChunkText, Prefi
 from scaffolding_ext.controllers.prompting import decode, encode
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inherit_sampling_params
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Task
-from scaffolding_ext.protocol.notes import CHAIN, CHAIN_START, Purpose, notes_of, set_notes, set_purpose
+from scaffolding_ext.protocol.meta import CHAIN, CHAIN_START, Purpose, note
 from scaffolding_ext.protocol.task_results import cost_of, finish_reason_of, output_of
 from scaffolding_ext.request.ledger import Ledger, Meter
 
@@ -81,7 +81,7 @@ class ChunkChain(Chain):
         self._chunk = self.next_chunk(asked, *([self._num_tokens] if self._num_tokens and self._reseeds else []))
         apply_sampling_params(self._chunk, self._sampling_params)
         if self._num_tokens + asked < self.max_tokens:  # what comes next reads on behind it: a chunk, or a probe
-            set_notes(self._chunk, notes_of(self._chunk)._replace(is_chunk=True))
+            note(self._chunk, is_chunk=True)
         return [self._chunk]
 
     def absorb(self) -> None:
@@ -107,7 +107,7 @@ class ChunkChain(Chain):
             part: Which chunk it is, so that it draws from a seed of its own; without it, it has the prompt's.
         """
         task = continuation(self.prompt, self.prefix, max_tokens)
-        set_purpose(task, CHAIN if self._num_tokens else CHAIN_START)
+        note(task, purpose=CHAIN if self._num_tokens else CHAIN_START)
         inherit_sampling_params(task, self.prompt, *part)
         return task
 
@@ -169,7 +169,7 @@ class ControlledChain(ChunkChain):
         while not self.ended and self.num_tokens < wanted:
             before = self.num_tokens
             task = self.next_chunk(wanted - before, *([before] if before else []))
-            set_notes(task, notes_of(task)._replace(is_chunk=True))
+            note(task, is_chunk=True)
             chunk = yield from written_chunk(self._controller.clone().process([task]), task)
             self.keep(chunk, self.prompt.stop)
             if self.num_tokens > wanted:  # a controller that does not keep to the task's `max_tokens`

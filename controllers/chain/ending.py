@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.chain.probe import asked_answer, asking, forced
 from scaffolding_ext.controllers.prompting import decode, encode
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.protocol.notes import notes_of
+from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.request.program import record
 
 ANSWER_PROBABILITY = "answer_probability"  # in a task's result fields: that of the answer, where a look told it
@@ -51,7 +51,7 @@ def conclude(
     record("end", position=prefix.num_tokens, finish_reason=chain.finish_reason if ended else None, answer=answer)
     if not ended_by_itself:
         yield from chain.leave(prefix)
-    if ended and reason == "length" and notes_of(task).is_chunk:
+    if ended and reason == "length" and meta_of(task).is_chunk:
         finish(task, prefix.text, prefix.token_ids, None, reason)
         return
     is_answered = answer is not None and (ended_by_itself or closed)

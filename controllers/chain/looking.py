@@ -16,7 +16,7 @@ from scaffolding_ext.controllers.prompting import decode
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import notes_of
+from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.protocol.task_results import finish_reason_of, highest_logprobs, output_of, sampled_logprobs
 
 TURN_WORDS = ("Wait", "Hmm", "Alternatively")
@@ -131,7 +131,7 @@ class LookTasks(NamedTuple):
     def figures(self) -> dict[str, int]:
         """Tokens of the suffixes and of the answers, for the trace; no cache of a worker changes them."""
         written = [task.output_tokens for task in self.tasks]
-        num_suffix_tokens = sum(notes_of(task).num_suffix_tokens for task in self.tasks)
+        num_suffix_tokens = sum(meta_of(task).num_suffix_tokens for task in self.tasks)
         return {
             **({"suffix_tokens": num_suffix_tokens} if num_suffix_tokens else {}),
             **({} if None in written else {"answer_tokens": sum(len(ids or ()) for ids in written)}),

@@ -14,7 +14,7 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING, apply_sampling_params, checked_sampling_params
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import PROBE, set_purpose
+from scaffolding_ext.protocol.meta import PROBE, note
 from scaffolding_ext.protocol.task_results import TokenLogprob, mean_token_probability, output_of
 
 HEDGE_WORDS = ("wait", "hold", "but", "okay", "no", "hmm")
@@ -181,7 +181,7 @@ def asking(prompt: GenerationTask, prefix: Prefix, suffix: str, sampling_params:
     """
     task = continuation(prompt, prefix, sampling_params["max_tokens"], suffix)
     apply_sampling_params(task, sampling_params)
-    set_purpose(task, PROBE)
+    note(task, purpose=PROBE)
     return task
 
 

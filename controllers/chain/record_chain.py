@@ -18,7 +18,7 @@ from scaffolding_ext.controllers.prompting import encode, prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import set_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.task_results import highest_logprobs
 from scaffolding_ext.request.program import record
 

@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
 from scaffolding_ext.controllers.prompting import longest_len
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, StreamGenerationTask, Task
-from scaffolding_ext.protocol.notes import CHAIN, CHAIN_START, PAUSED, let_run_to, set_purpose
+from scaffolding_ext.protocol.meta import CHAIN, CHAIN_START, PAUSED, note
 from scaffolding_ext.protocol.task_results import cost_of, finish_reason_of, output_of
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import record
@@ -61,7 +61,7 @@ class StreamChain(Chain):
         self._may_run_to = max_tokens
         self._can_cut = False
         self._started = False
-        set_purpose(self._task, CHAIN_START)
+        note(self._task, purpose=CHAIN_START)
         self._configure(self._task)
 
     @property
@@ -105,7 +105,7 @@ class StreamChain(Chain):
         if self._task.end_flag:
             self._go_on()
         bounded = self._may_run_to < self.max_tokens
-        let_run_to(self._task, self._may_run_to - self._before.num_tokens if bounded else None)
+        note(self._task, may_run_to=self._may_run_to - self._before.num_tokens if bounded else None)
         self._task.streaming_step = max(1, self._awaited() - self._num_arrived)
         return [self._task]
 
@@ -159,7 +159,7 @@ class StreamChain(Chain):
         end = min(max(limit, self._awaited()), self.max_tokens)
         piece = continuation(self.prompt, arrived, end - arrived.num_tokens)
         self._task = StreamGenerationTask.create_from_generation_task(piece, 1)
-        set_purpose(self._task, CHAIN)
+        note(self._task, purpose=CHAIN)
         self._configure(self._task, arrived.num_tokens)
 
     def _awaited(self) -> int:

@@ -16,7 +16,7 @@ from scaffolding_ext.controllers.prompting import encode
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.branching import VerifyTask
-from scaffolding_ext.protocol.notes import VERIFY, set_purpose
+from scaffolding_ext.protocol.meta import VERIFY, note
 from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.protocol.worker import WorkerTag
 
@@ -193,7 +193,7 @@ class SpecReasonScores(TakeOverRule):
             for chain in chains
         ]
         for task in asked:
-            set_purpose(task, VERIFY)
+            note(task, purpose=VERIFY)
         yield asked
         digits = [re.search(r"\d", output_of(task)) for task in asked]
         grades = [0 if digit is None else int(digit[0]) for digit in digits]

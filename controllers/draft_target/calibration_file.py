@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 from scaffolding_ext.controllers.calibration_file import CalibrationFile
 from scaffolding_ext.controllers.draft_target.scores import PoolKey, ScorePool, TurnPools, pool_key
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.protocol.meta import TokenCounts
 
 OnReject = Literal["resample", "continue"]
 Source = Literal["online", "held_out"]

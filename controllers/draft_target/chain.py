@@ -16,7 +16,7 @@ from scaffolding_ext.controllers.vote.samples import Variety
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.protocol.notes import Purpose, notes_of, set_notes, set_priority
+from scaffolding_ext.protocol.meta import Purpose, note
 from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import WorkerTag
@@ -166,7 +166,7 @@ class DraftTargetChain:
         asked = max(1, min(max_tokens, self._written.max_tokens - self.num_tokens))
         task = self._written.next_chunk(asked, self.index, self.turn, writer.tag.value)
         priority = self._priority if writer is self._target else 0.0
-        set_notes(task, notes_of(task)._replace(priority=priority, is_chunk=True))
+        note(task, priority=priority, is_chunk=True)
         work = relay(writer.process([task]), before=self._variety)
         chunk: Chunk = yield from written_chunk(work, task)
         if self._written.prefix.token_ids is None:  # half a character, which the other model could not read
@@ -182,7 +182,7 @@ class DraftTargetChain:
         else:
             history_ids = (self._prompt.input_tokens or []) + ids
             task = ScoreTask(worker_tag=WorkerTag.TARGET, input_tokens=history_ids, continuation_tokens=chunk.token_ids)
-        set_priority(task, self._priority)
+        note(task, priority=self._priority)
         yield [task]
         if not task.logprobs:
             raise NoOutputError("the worker 'target' left no log-probabilities in a ScoreTask: read its log")

@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.draft_target.calibration_file import DraftTarge
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.rule import DecisionRule
 from scaffolding_ext.protocol import ControllerGenerator
-from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.protocol.meta import TokenCounts
 
 SHARES = (0.6, 0.4, 0.25, 0.1)  # of what the target takes over, that a trial tries
 

@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.tree.beginnings import Beginnings, in_turn
 from scaffolding_ext.controllers.tree.node import Node
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import notes_of, set_notes
+from scaffolding_ext.protocol.meta import meta_of, note
 from scaffolding_ext.protocol.task_results import mean_token_probability
 from scaffolding_ext.request.seeds import derive_seed
 
@@ -60,8 +60,8 @@ class Branch(Node):
         self.prompt = copy.copy(prompt)
         self.read(phrasing or (prompt if parent is None else parent.prompt))
         self.prompt.customized_result_fields = {}
-        notes = notes_of(prompt)
-        set_notes(self.prompt, notes._replace(counts=None, draw=(*notes.draw, *path)))
+        notes = meta_of(prompt)
+        note(self.prompt, counts=None, draw=(*notes.draw, *path))
         self.prompt.streaming_output_flag, self.prompt.streaming_output_list = False, []
         if prompt.seed is not None:
             self.prompt.seed = derive_seed(prompt.seed, *path)

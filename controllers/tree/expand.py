@@ -38,16 +38,7 @@ from scaffolding_ext.protocol import (
     current_scope,
 )
 from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask, generation_confidence
-from scaffolding_ext.protocol.notes import (
-    CHAIN,
-    CHAIN_START,
-    TokenCounts,
-    notes_of,
-    set_notes,
-    set_purpose,
-    set_token_counts,
-    token_counts_of,
-)
+from scaffolding_ext.protocol.meta import CHAIN, CHAIN_START, TokenCounts, note, token_counts_of
 from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.task_results import highest_logprobs, output_of, sampled_logprobs
 from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
@@ -284,7 +275,7 @@ class ControllerExpander(Expander):
             if branch.to_end:
                 piece.max_tokens = branch.prompt.max_tokens  # the controller has its own limit
             else:
-                set_notes(piece, notes_of(piece)._replace(is_chunk=True))
+                note(piece, is_chunk=True)
             pieces.append(piece)
         if self.reads_logprobs:
             ask_logprobs(pieces)
@@ -364,7 +355,7 @@ def _branch_task(group: Sequence[tuple[Branch, GenerationTask]], least_similarit
         least_similarity=least_similarity if begins else None,
         stop=_stops_of(piece) or None,
     )
-    set_purpose(task, CHAIN if first.chain.num_tokens else CHAIN_START)
+    note(task, purpose=CHAIN if first.chain.num_tokens else CHAIN_START)
     return task
 
 
@@ -381,7 +372,7 @@ def _write_back(task: BranchTask, group: Sequence[tuple[Branch, GenerationTask]]
         piece.output_str, piece.output_tokens = texts[number], ids[number]
         piece.finish_reason = reasons[number]
         if is_metered:
-            set_token_counts(piece, TokenCounts(len(ids[number])))
+            note(piece, counts=TokenCounts(len(ids[number])))
         branch.saw(logprobs[number], confidences[number])
         if task.least_similarity is not None and task.on_prefix is not None and task.on_prefix[number]:
             branch.read(branch.root)

@@ -9,7 +9,7 @@ from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.steps import StepEnds
 from scaffolding_ext.protocol import ControllerGenerator, ParallelProcess, close_generator
 from scaffolding_ext.protocol.branching import BranchTask
-from scaffolding_ext.protocol.notes import Purpose, purpose_of, token_counts_of
+from scaffolding_ext.protocol.meta import Purpose, purpose_of, token_counts_of
 from scaffolding_ext.protocol.tasks import LimitedStep
 from scaffolding_ext.request.program import discard, elapsed
 

@@ -26,7 +26,7 @@ from scaffolding_ext.controllers.vote.weights import top_logprobs
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, RewardTask, Worker
 from scaffolding_ext.protocol.branching import LAYER_EXIT, LayerExit, VerifyTask
-from scaffolding_ext.protocol.notes import VERIFY, set_purpose
+from scaffolding_ext.protocol.meta import VERIFY, note
 from scaffolding_ext.protocol.tasks import REWARD
 from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
 from scaffolding_ext.registry import controllers, search_scorers
@@ -265,7 +265,7 @@ class CheckerScorer(Scorer):
                 "text": branch.chain.text,
                 "has_ended": branch.is_whole,
             }
-            set_purpose(task, VERIFY)
+            note(task, purpose=VERIFY)
             asked.append(task)
         yield asked
         overran = []

@@ -38,7 +38,7 @@ from scaffolding_ext.prompts.sampling_params import (
     set_sampling_params,
 )
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.tasks import KeepKVTask
 from scaffolding_ext.protocol.worker import WorkerTag

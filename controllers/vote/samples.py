@@ -24,7 +24,7 @@ from scaffolding_ext.protocol import (
     GenerationTask,
     ParallelProcess,
 )
-from scaffolding_ext.protocol.notes import Purpose, noted_draws, purpose_of
+from scaffolding_ext.protocol.meta import Purpose, meta_of, note, purpose_of
 from scaffolding_ext.protocol.relay import Visit, relay
 from scaffolding_ext.protocol.task_results import sampled_logprobs
 from scaffolding_ext.protocol.tasks import FirstBranches
@@ -239,10 +239,7 @@ class Sampler:
         self._num_started = first + num_samples
         indices = range(first, first + num_samples)
         shared = self._task.__dict__
-        new = [
-            Sample(index, self._copy(index, shared, noted))
-            for index, noted in zip(indices, noted_draws(self._task, indices), strict=True)
-        ]
+        new = [Sample(index, self._copy(index, shared)) for index in indices]
         self.samples += new
         path = branch_path()
         runs = [_Run(self.controller, sample, self._kwargs, self._variety) for sample in new]
@@ -292,10 +289,10 @@ class Sampler:
                     discard(purpose, counts.decoded)
         return num_tokens
 
-    def _copy(self, index: int, shared: dict[str, Any], noted: dict[str, Any]) -> GenerationTask:
+    def _copy(self, index: int, shared: dict[str, Any]) -> GenerationTask:
         twin: GenerationTask = object.__new__(self._task.__class__)  # what copy.copy does, in a third of its time
         twin.__dict__ = shared.copy()  # a display would insert one by one
-        twin.custom_input_params = noted
+        note(twin, counts=None, draw=(*meta_of(twin).draw, index))
         twin.customized_result_fields = {}
         twin.streaming_output_flag, twin.streaming_output_list = False, []  # no single sample is the request's output
         twin.seed = None if self._seed is None else derive_seed(self._seed, index)

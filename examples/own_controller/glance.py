@@ -9,7 +9,7 @@ from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.prompting import encode, prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
-from scaffolding_ext.protocol.notes import PROBE, set_purpose
+from scaffolding_ext.protocol.meta import PROBE, note
 from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.figures import Ratio
@@ -69,5 +69,5 @@ class GlanceController(BaseController):
             temperature=self.temperature,
             seed=next_seed(),
         )
-        set_purpose(guess, PROBE)
+        note(guess, purpose=PROBE)
         return guess

@@ -6,7 +6,7 @@ from typing import Any
 
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus, Worker
-from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts, token_counts_of
+from scaffolding_ext.protocol.meta import TokenCounts, note, token_counts_of
 from scaffolding_ext.protocol.worker import WrappingWorker
 
 ASKED = ("input_str", "input_tokens", *sorted(SAMPLING_FIELDS))
@@ -41,5 +41,5 @@ class CachingWorker(WrappingWorker):
         answer, counts = self._answers[key]
         for name, value in answer.items():
             setattr(task, name, value)
-        set_token_counts(task, TokenCounts(reused=sum(counts)))
+        note(task, counts=TokenCounts(reused=sum(counts)))
         return TaskStatus.SUCCESS

@@ -4,7 +4,7 @@ import pytest
 from caching import CachingWorker
 
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import TokenCounts, token_counts_of
+from scaffolding_ext.protocol.meta import TokenCounts, token_counts_of
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.controller_contract import contract_reply
 from scaffolding_ext.testing.worker_contract import WORKER_CHECKS

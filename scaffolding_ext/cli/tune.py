@@ -278,7 +278,7 @@ def tune(
     from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate
     from scaffolding_ext.evaluation.tune.promise import promised
     from scaffolding_ext.evaluation.tune.stack_file import stack_of
-    from scaffolding_ext.evaluation.tune.tuned import document_of, frontier_of, notes_of, sentence_of, table_of
+    from scaffolding_ext.evaluation.tune.tuned import document_of, frontier_of, meta_of, sentence_of, table_of
     from scaffolding_ext.evaluation.tune.tuned_page import draw_trial, write_page
 
     ctx = click.get_current_context()
@@ -348,7 +348,7 @@ def tune(
         click.echo(table_of(rows, trial.recording, trial.cost))
         click.echo()
         click.echo(_wrapped(sentence))
-        for note in notes_of(trial):
+        for note in meta_of(trial):
             click.echo(_wrapped(note))
         if promise is not None and promise.setting is not None:
             click.echo(_wrapped(f"Promised: {promise}."))
@@ -446,7 +446,7 @@ def replay(
     """
     from scaffolding_ext.evaluation.tune.choose import Cheapest
     from scaffolding_ext.evaluation.tune.stack_file import setting_of
-    from scaffolding_ext.evaluation.tune.tuned import notes_of, table_of
+    from scaffolding_ext.evaluation.tune.tuned import meta_of, table_of
     from scaffolding_ext.stack.load import load_config
 
     trial = logs.trial()
@@ -477,5 +477,5 @@ def replay(
     click.echo()
     saved = " and ".join(f"{100 * saved:.0f} % on the easiest {share:.0%}" for share, saved in easiest.items())
     click.echo(_wrapped(f"This stack: {setting}. It saves {saved} of the questions."))
-    for note in notes_of(trial):
+    for note in meta_of(trial):
         click.echo(_wrapped(note))

@@ -13,7 +13,7 @@ from scaffolding_ext.errors import ScaffoldingExtError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
-from scaffolding_ext.protocol.notes import Purpose, num_decoded_of, purpose_of
+from scaffolding_ext.protocol.meta import Purpose, num_decoded_of, purpose_of
 from scaffolding_ext.protocol.task_results import finish_reason_of
 from scaffolding_ext.protocol.worker import BaseWorker, WorkerTag, declared, worker_for
 from scaffolding_ext.request.program import current_program

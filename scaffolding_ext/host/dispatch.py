@@ -19,7 +19,7 @@ from scaffolding_ext.protocol import (
     Worker,
     current_scope,
 )
-from scaffolding_ext.protocol.notes import TaskNotes, notes_of, set_notes
+from scaffolding_ext.protocol.meta import Meta, meta_of, note
 from scaffolding_ext.protocol.tasks import FirstBranches, LimitedStep
 from scaffolding_ext.protocol.worker import BaseWorker, tag_name, tag_names, worker_for
 from scaffolding_ext.request.results import ScaffoldingResult
@@ -237,7 +237,7 @@ class Dispatcher:
             task.streaming_output_list = to_caller
         program = result.program
         if program.seeds.seed is not None and isinstance(task, GenerationTask):
-            notes = notes_of(task)
+            notes = meta_of(task)
             if task.seed is None or task.seed == notes.host_seed:  # no controller has set it
                 _seed(task, program, notes)
 
@@ -317,7 +317,7 @@ def _listens_to_scopes(worker: Worker) -> bool:
     return handler not in (None, BaseWorker.on_scope_end, getattr(Worker, "on_scope_end", None))
 
 
-def _seed(task: GenerationTask, program: Program, notes: TaskNotes) -> None:
+def _seed(task: GenerationTask, program: Program, notes: Meta) -> None:
     """Give a task the program's next seed where its controller set none; upstream's controllers set none.
 
     Sent again, or copied and sent, it gets another one: pieces of a chain, or samples of a vote, that shared a seed
@@ -326,7 +326,7 @@ def _seed(task: GenerationTask, program: Program, notes: TaskNotes) -> None:
     if getattr(task, "request_handle", None) is not None:  # a stream goes on with its seed
         return
     task.seed = program.seeds.next()
-    set_notes(task, notes._replace(host_seed=task.seed))
+    note(task, host_seed=task.seed)
 
 
 async def _all_or_none(work: Iterable[Coroutine[Any, Any, Any]]) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from scaffolding_ext.errors import CloneError, NoOutputError, RequestTimeoutError, ShutdownError
 from scaffolding_ext.host import dispatch
 from scaffolding_ext.protocol import Controller, ExecutionScope, ScaffoldingOutput
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.request.audit import Audit, AuditFinding, Work
 from scaffolding_ext.request.program import enter_program
 from scaffolding_ext.request.results import ScaffoldingResult

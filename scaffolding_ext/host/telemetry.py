@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.protocol import Task, current_scope
-from scaffolding_ext.protocol.notes import Purpose, TokenCounts
+from scaffolding_ext.protocol.meta import Purpose, TokenCounts
 from scaffolding_ext.protocol.worker import model_of, tag_name
 from scaffolding_ext.request.ledger import TaskObserver, is_stream
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
 from scaffolding_ext.prompts.model_files import FamilyChoice, chosen_family, how_to_load, refuse_own_tokenizer
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import notes_of, set_notes
+from scaffolding_ext.protocol.meta import meta_of, note
 from scaffolding_ext.protocol.task_results import output_of
 
 if TYPE_CHECKING:
@@ -259,18 +259,18 @@ class TextPrompting:
         elif self._system_prompt:
             turns.insert(0, {"role": "system", "content": self._system_prompt})
         if turns:
-            set_notes(task, notes_of(task)._replace(turns=tuple(turns)))
+            note(task, turns=tuple(turns))
 
     def next_turn(self, task: GenerationTask, prompt: str) -> GenerationTask:
         """A task with the next question of a conversation; see `Prompting.next_turn`."""
-        answer, notes, text = output_of(task), notes_of(task), task.input_str or ""
+        answer, notes, text = output_of(task), meta_of(task), task.input_str or ""
         further = prompt + self.prompt_suffix
         if not self.chat:
             return GenerationTask(worker_tag=task.worker_tag, input_str=f"{text}{answer}\n\n{further}\n\n")
         found = GenerationTask(worker_tag=task.worker_tag, input_str=further)
         begun = "" if notes.turn_start is None else text[notes.turn_start :]
         said = _turns(text[: notes.turn_start], begun + answer)
-        set_notes(found, notes_of(found)._replace(turns=(*notes.turns, *said)))
+        note(found, turns=(*notes.turns, *said))
         return found
 
     def encode(self, text: str) -> list[int] | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask, Task, standins
-from scaffolding_ext.protocol.notes import notes_of, set_notes
+from scaffolding_ext.protocol.meta import meta_of, note
 from scaffolding_ext.request.program import current_program
 from scaffolding_ext.request.seeds import derive_seed
 
@@ -104,7 +104,7 @@ def set_sampling_params(task: GenerationTask, sampling_params: Mapping[str, Any]
 
 def apply_sampling_params(task: GenerationTask, sampling_params: Mapping[str, Any]) -> None:
     """Set every sampling field that the task's creator left alone, and a seed where the program has one."""
-    notes = notes_of(task)
+    notes = meta_of(task)
     taken, draw = notes.sampling_fields, notes.draw
     for name, value in sampling_params.items():
         own = getattr(task, name)
@@ -128,19 +128,17 @@ def inherit_sampling_params(piece: GenerationTask, task: GenerationTask, *part: 
             setattr(piece, name, getattr(task, name))
     if piece.seed is not None and part:
         piece.seed = derive_seed(piece.seed, *part)
-    notes = notes_of(task)
+    notes = meta_of(task)
     if notes.sampling_fields:
         _note_as_set(piece, notes.sampling_fields)
     if notes.draw or part:
-        set_notes(piece, notes_of(piece)._replace(draw=(*notes.draw, *part)))
+        note(piece, draw=(*notes.draw, *part))
 
 
 def says_how_to_sample(task: GenerationTask) -> bool:
     """Whether somebody set how the task is drawn; else the worker's own temperature holds, which may be 0."""
     names = {"temperature", "top_p", "top_k"}
-    return not names.isdisjoint(notes_of(task).sampling_fields) or any(
-        getattr(task, name) is not None for name in names
-    )
+    return not names.isdisjoint(meta_of(task).sampling_fields) or any(getattr(task, name) is not None for name in names)
 
 
 def vary(task: GenerationTask) -> bool:
@@ -168,8 +166,8 @@ def _is_default(task: GenerationTask, name: str) -> bool:
 
 
 def _note_as_set(task: GenerationTask, names: Collection[str]) -> None:
-    notes = notes_of(task)
-    set_notes(task, notes._replace(sampling_fields=tuple({*notes.sampling_fields, *names})))
+    notes = meta_of(task)
+    note(task, sampling_fields=tuple({*notes.sampling_fields, *names}))
 
 
 def _check_value(name: str, value: Any, key: str) -> None:

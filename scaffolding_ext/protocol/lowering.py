@@ -10,7 +10,7 @@ from typing import Any
 from scaffolding_ext.errors import InvalidTaskError, NoOutputError
 from scaffolding_ext.protocol import GenerationTask, Task
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask, generation_confidence
-from scaffolding_ext.protocol.notes import CHAIN, VERIFY, TokenCounts, set_purpose, set_token_counts, token_counts_of
+from scaffolding_ext.protocol.meta import CHAIN, VERIFY, TokenCounts, meta_of, note, token_counts_of
 from scaffolding_ext.protocol.task_results import finish_reason_of, highest_logprobs, output_of, sampled_logprobs
 from scaffolding_ext.protocol.worker import tag_name
 
@@ -49,7 +49,7 @@ def lower_branch(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> l
             num_logprobs=1,
             stop=task.stop,
         )
-        set_purpose(generation, CHAIN)
+        note(generation, purpose=CHAIN)
         lowered.append(generation)
     return lowered
 
@@ -76,7 +76,7 @@ def lower_verify(task: VerifyTask) -> list[GenerationTask]:
         generation = GenerationTask(
             worker_tag=task.worker_tag, input_tokens=list(branch), max_tokens=1, temperature=0.0, num_logprobs=20
         )
-        set_purpose(generation, VERIFY)
+        note(generation, purpose=VERIFY)
         lowered.append(generation)
     return lowered
 
@@ -132,6 +132,7 @@ async def run_pieces(
     """
     for piece in pieces:
         piece.custom_input_params = {**(task.custom_input_params or {}), **(piece.custom_input_params or {})}
+        piece.__dict__.setdefault("meta", meta_of(task))
     running = [asyncio.ensure_future(run) for run in runs]
     try:
         await asyncio.gather(*running)
@@ -143,4 +144,4 @@ async def run_pieces(
     finally:
         spent = [before or TokenCounts(), *(counts for piece in pieces if (counts := token_counts_of(piece)))]
         total = TokenCounts(*map(sum, zip(*spent, strict=True)))
-        set_token_counts(task, total if decodes else total._replace(decoded=0))
+        note(task, counts=total if decodes else total._replace(decoded=0))

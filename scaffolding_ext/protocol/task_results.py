@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import GenerationTask, Task
-from scaffolding_ext.protocol.notes import TokenCounts, num_decoded_of, token_counts_of
+from scaffolding_ext.protocol.meta import TokenCounts, num_decoded_of, token_counts_of
 
 L = TypeVar("L", bound=Sequence[float])
 

@@ -10,13 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard
 
 from scaffolding_ext.protocol import ChatTask, ControllerGenerator, StreamGenerationTask, Task
-from scaffolding_ext.protocol.notes import (
-    Purpose,
-    TokenCounts,
-    default_purpose_of,
-    estimated_counts_of,
-    notes_of,
-)
+from scaffolding_ext.protocol.meta import Purpose, TokenCounts, default_purpose_of, estimated_counts_of, meta_of
 from scaffolding_ext.protocol.relay import Visit, Watch, relay
 from scaffolding_ext.protocol.task_results import num_reused_of_output
 
@@ -194,7 +188,7 @@ class Meter(Watch):
         told: list[float] = []  # seconds to the first token
         ledgers = (self._ledger, *self._parts()[0])
         for task in _tasks_of(work):
-            notes = notes_of(task)
+            notes = meta_of(task)
             read_for, written_for = notes.purpose or default_purpose_of(task)
             waited[written_for] = None
             seconds = getattr(task, "ttft_s", None) if self._first_token is None else None  # younger than 1.2

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.protocol import ControllerGenerator, Task, current_scope
-from scaffolding_ext.protocol.notes import Purpose, TokenCounts, notes_of
+from scaffolding_ext.protocol.meta import Purpose, TokenCounts, meta_of
 from scaffolding_ext.request.figures import Figure, PublishedFigures
 from scaffolding_ext.request.ledger import Ledger, Meter, current_parts
 from scaffolding_ext.request.seeds import BranchSeeds, branch_path, derive_seed
@@ -332,7 +332,7 @@ def publish(steps: StepCounts) -> None:
 
 def priority_of(task: Task) -> float:
     """For workers: the task's priority, as its controller says, or else as the program's policy does."""
-    own, program = notes_of(task).priority, _program.get()
+    own, program = meta_of(task).priority, _program.get()
     return program.place.priority if program is not None and not own else own
 
 

@@ -15,7 +15,7 @@ from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import RequestCancelledError
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.prompts.tool_calls import ToolCall, said
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.request.program import Program
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.serving.bodies import Body, ChatBody

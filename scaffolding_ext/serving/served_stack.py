@@ -16,7 +16,7 @@ from scaffolding_ext.prompts.prompting import Prompting, TextPrompting, Turn
 from scaffolding_ext.prompts.served_model import served_model
 from scaffolding_ext.prompts.tool_calls import names_of
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import CONTINUED_TURNS
+from scaffolding_ext.protocol.meta import CONTINUED_TURNS
 from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
 from scaffolding_ext.request.results import ScaffoldingResult

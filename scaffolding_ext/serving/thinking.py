@@ -13,7 +13,7 @@ from scaffolding_ext.errors import NoAnswerError
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.protocol.notes import PROBE, set_purpose
+from scaffolding_ext.protocol.meta import PROBE, note
 from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.protocol.worker import WorkerTag
@@ -134,7 +134,7 @@ class Closing(NamedTuple):
             task = continuation(prompt, prefix, self.max_tokens, suffix)
             task.worker_tag = self.tag
             apply_sampling_params(task, {"temperature": 0.0})
-            set_purpose(task, PROBE)
+            note(task, purpose=PROBE)
             yield [task]
             written = output_of(task)
             said = (

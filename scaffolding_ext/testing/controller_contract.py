@@ -26,7 +26,7 @@ from scaffolding_ext.errors import EngineError, RequestCancelledError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.sampling_params import says_how_to_sample
 from scaffolding_ext.protocol import Controller, GenerationTask, ParallelProcess, ScaffoldingOutput, Task
-from scaffolding_ext.protocol.notes import CHAIN_START, Purpose, purpose_of, token_counts_of
+from scaffolding_ext.protocol.meta import CHAIN_START, Purpose, purpose_of, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import current_program

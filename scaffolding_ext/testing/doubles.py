@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput, StreamGenerationTask, Task, TaskStatus
-from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
+from scaffolding_ext.protocol.meta import TokenCounts, note
 from scaffolding_ext.protocol.standins import TaskHandler
 from scaffolding_ext.protocol.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.protocol.task_results import TokenLogprob
@@ -150,7 +150,7 @@ class ScriptedWorker(BaseWorker):
 
     def _meter(self, task: Task, counts: TokenCounts) -> None:
         if self._metered:
-            set_token_counts(task, counts)
+            note(task, counts=counts)
 
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
         GenerationTask: _generate,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, TaskStatus, Worker, standins
-from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import declared
 
@@ -88,7 +88,7 @@ def check_generates(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
         _expect(reason in _FINISH_REASONS, f"finish_reason is {reason!r}; it must be one of {_FINISH_REASONS}")
         _expect(num_tokens == _MAX_TOKENS or reason != "length", f"cut off by length at {num_tokens} tokens")
         counts = token_counts_of(task)
-        _expect(counts is not None, "no token counts; record them with set_token_counts")
+        _expect(counts is not None, "no token counts; record them with note(task, counts=TokenCounts(...))")
         if counts is not None:
             _expect(min(counts) >= 0, f"negative counts: {counts}")
             _expect(counts.decoded == num_tokens, f"{num_tokens} tokens were decoded, {counts.decoded} are counted")

@@ -21,7 +21,7 @@ from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteControlle
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
-from scaffolding_ext.protocol.notes import CONTINUED_TURNS, Purpose
+from scaffolding_ext.protocol.meta import CONTINUED_TURNS, Purpose
 from scaffolding_ext.registry import stopping_rules
 from scaffolding_ext.testing import ScriptedWorker
 

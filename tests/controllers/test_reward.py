@@ -15,7 +15,7 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, RewardTask, TaskStatus
 from scaffolding_ext.protocol.branching import VerifyTask
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.meta import Purpose
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[2]

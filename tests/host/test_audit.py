@@ -18,7 +18,7 @@ from scaffolding_ext import (
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
-from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts
+from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note
 from scaffolding_ext.protocol.worker import BaseWorker
 from scaffolding_ext.request.program import current_program, seconds_left
 
@@ -33,7 +33,7 @@ class Dice(BaseWorker):
     async def run_task(self, task: Any) -> TaskStatus:
         answer = task.seed % 7 % 3
         task.output_str, task.output_tokens = f"so \\boxed{{{answer}}}", [answer] * (answer + 2)
-        set_token_counts(task, TokenCounts(answer + 2, 1, 0))
+        note(task, counts=TokenCounts(answer + 2, 1, 0))
         return TaskStatus.SUCCESS
 
 
@@ -110,7 +110,7 @@ class Numbered(BaseWorker):
         assert self.has_deadline[-1] == (current_program().place.progress.deadline is not None)
         is_early = len(self.has_deadline) <= SAMPLES + 1
         task.output_str, task.output_tokens = f"so \\boxed{{{7 if is_early else 8}}}", [1] * (2 if is_early else 9)
-        set_token_counts(task, TokenCounts(len(task.output_tokens), 1, 0))
+        note(task, counts=TokenCounts(len(task.output_tokens), 1, 0))
         return TaskStatus.SUCCESS
 
 

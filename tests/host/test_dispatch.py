@@ -26,7 +26,7 @@ from scaffolding_ext.protocol import (
     current_scope,
     with_task_collection,
 )
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.protocol.tasks import LimitedStep
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.testing import Gate, ScriptedWorker

@@ -10,7 +10,7 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.errors import CloneError, ConfigError, NoOutputError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, GenerationTask, TaskStatus, Worker
-from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
+from scaffolding_ext.protocol.meta import TokenCounts, note
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.testing import Gate, ScriptedWorker
 
@@ -163,7 +163,7 @@ def test_a_list_with_something_else_than_text_in_it_starts_nothing(host, echo):
 def test_a_failed_task_is_counted_for_what_it_has_cost(host):
     class Failing(Worker):
         async def run_task(self, task):
-            set_token_counts(task, TokenCounts(5, 3, 2))
+            note(task, counts=TokenCounts(5, 3, 2))
             raise Boom
 
     with host(worker=Failing()) as llm:

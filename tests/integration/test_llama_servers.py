@@ -33,7 +33,7 @@ from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
 from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE
-from scaffolding_ext.protocol.notes import set_turn_start, token_counts_of
+from scaffolding_ext.protocol.meta import note, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing.worker_contract import WORKER_CHECKS
 from scaffolding_ext.tinylm.grammar import sample_problem
@@ -271,7 +271,7 @@ def test_a_chat_goes_on_with_an_unfinished_turn(server: Any, reference: Worker, 
         for half in ("", "Okay, let me work", "Okay, let me work step by step.\n"):
             task = kind(input_str=QUESTION + half, max_tokens=30)
             if half:
-                set_turn_start(task, len(QUESTION))
+                note(task, turn_start=len(QUESTION))
             here = generation(input_str=PROMPT + half, max_tokens=30)
             run(worker, task)
             run(reference, here)

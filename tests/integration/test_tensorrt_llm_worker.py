@@ -13,7 +13,7 @@ import pytest
 
 from scaffolding_ext import protocol
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
-from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import WrappingWorker
 from scaffolding_ext.testing.worker_contract import WORKER_CHECKS

@@ -27,7 +27,7 @@ from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree.tree_inference import ResultRewardController, TreeInferenceController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 

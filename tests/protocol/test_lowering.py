@@ -11,7 +11,7 @@ from scaffolding_ext.errors import InvalidTaskError, NoOutputError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch, lower_verify, write_back_branch, write_back_verify
-from scaffolding_ext.protocol.notes import CHAIN, VERIFY, purpose_of
+from scaffolding_ext.protocol.meta import CHAIN, VERIFY, purpose_of
 
 
 class Reported(NamedTuple):

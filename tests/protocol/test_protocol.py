@@ -268,6 +268,8 @@ def test_the_transformers_worker_gives_the_same_under_both_hosts(model_scenario:
         assert upstream[name] == ours[name]
     # A stream runs on while it is probed: how far is a matter of time, and only what is counted as discarded shows it.
     streams = [host["dynasor_stream"] | {"ledger": None} for host in (upstream, ours)]
+    for stream in streams:  # so are the pauses of a stream that is far ahead
+        stream["trace"] = [event for event in stream["trace"] if event["event"] not in ("paused", "late")]
     assert streams[0] == streams[1]
     assert upstream["native"]["ledger"]["total"]["decoded"] == 60
     assert upstream["dynasor"]["ledger"]["by_purpose"]["probe"]["decoded"] > 0

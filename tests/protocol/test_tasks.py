@@ -10,20 +10,18 @@ import pytest
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, Worker
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
-from scaffolding_ext.protocol.notes import (
+from scaffolding_ext.protocol.meta import (
     CHAIN,
     CHAIN_START,
     PROBE,
     SCORE,
     VERIFY,
+    Meta,
     Purpose,
-    TaskNotes,
     TokenCounts,
-    notes_of,
+    meta_of,
+    note,
     purpose_of,
-    set_purpose,
-    set_token_counts,
-    set_turn_start,
     token_counts_of,
 )
 from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
@@ -86,30 +84,23 @@ def test_tags_are_named_by_their_values():
 )
 def test_purposes_have_defaults_and_can_be_set(task, purpose):
     assert purpose_of(task) == purpose
-    set_purpose(task, PROBE)
-    set_purpose(task, CHAIN)
+    note(task, purpose=PROBE)
+    note(task, purpose=CHAIN)
     assert purpose_of(task) == CHAIN
     assert purpose_of(type(task)()) == purpose  # of this task alone
 
 
-def test_setting_a_purpose_keeps_other_parameters():
-    task = GenerationTask(custom_input_params={"other": 1})
-    set_purpose(task, PROBE)
-    assert task.custom_input_params["other"] == 1
-    assert purpose_of(GenerationTask(custom_input_params={"other": 1})) == CHAIN_START
-
-
-def test_notes_stand_under_one_key_and_a_copy_keeps_its_own():
+def test_a_copy_keeps_its_own_meta():
     task = StreamGenerationTask(custom_input_params={"other": 1})
-    set_purpose(task, PROBE)
-    set_turn_start(task, 7)
+    note(task, purpose=PROBE)
+    note(task, turn_start=7)
     twin = copy.copy(task)
-    set_token_counts(task, TokenCounts(5, 3, 2))
-    assert notes_of(task) == TaskNotes(purpose=PROBE, turn_start=7, counts=TokenCounts(5, 3, 2))
-    assert notes_of(twin) == TaskNotes(purpose=PROBE, turn_start=7)
-    assert len(task.custom_input_params) == len(twin.custom_input_params) == 2
-    assert notes_of(copy.deepcopy(task)) == notes_of(task)
-    assert notes_of(GenerationTask()) == TaskNotes()
+    note(task, counts=TokenCounts(5, 3, 2))
+    assert meta_of(task) == Meta(purpose=PROBE, turn_start=7, counts=TokenCounts(5, 3, 2))
+    assert meta_of(twin) == Meta(purpose=PROBE, turn_start=7)
+    assert task.custom_input_params == twin.custom_input_params == {"other": 1}
+    assert meta_of(copy.deepcopy(task)) == meta_of(task)
+    assert meta_of(GenerationTask()) == Meta()
 
 
 def test_token_counts_subtract_and_know_what_was_computed():
@@ -121,7 +112,7 @@ def test_token_counts_subtract_and_know_what_was_computed():
 def test_recorded_counts_win_over_the_estimate():
     task = GenerationTask(input_tokens=[1, 2, 3], output_tokens=[4, 5])
     assert token_counts_of(task) == TokenCounts(decoded=2, prefilled=3)
-    set_token_counts(task, TokenCounts(2, 1, 2))
+    note(task, counts=TokenCounts(2, 1, 2))
     assert token_counts_of(task) == TokenCounts(2, 1, 2)
 
 
@@ -134,11 +125,11 @@ def test_the_estimate_needs_output_ids():
 def test_counts_of_other_tasks_are_recorded_or_unknown(task_type):
     task = task_type(custom_output_params={"other": 1})
     assert token_counts_of(task) is None
-    set_token_counts(task, TokenCounts(0, 9))
+    note(task, counts=TokenCounts(0, 9))
     assert token_counts_of(task) == TokenCounts(0, 9)
     assert task.custom_output_params["other"] == 1
     bare = task_type()
-    set_token_counts(bare, TokenCounts(1))
+    note(bare, counts=TokenCounts(1))
     assert token_counts_of(bare) == TokenCounts(1)
 
 
@@ -201,5 +192,5 @@ def test_usage_of_upstreams_worker_is_read_where_it_gives_no_ids():
     assert finish_reason_of(task) == "length"
     task.usage_completion_tokens = 2
     assert finish_reason_of(task) == "stop"
-    set_token_counts(task, TokenCounts(1, 2, 3))
+    note(task, counts=TokenCounts(1, 2, 3))
     assert token_counts_of(task) == TokenCounts(1, 2, 3)

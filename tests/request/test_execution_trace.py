@@ -20,7 +20,7 @@ from scaffolding_ext.protocol import (
     TokenizeTask,
     UserMessage,
 )
-from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
+from scaffolding_ext.protocol.meta import TokenCounts, note
 from scaffolding_ext.protocol.tasks import CompareTask, ScoreTask
 from scaffolding_ext.request.execution_trace import ExecutionRecorder
 from scaffolding_ext.testing import FakeClock, ScriptedWorker
@@ -100,11 +100,11 @@ def serve(task: Task) -> None:
     if isinstance(task, ChatTask):
         num_answers = sum(message.role == "assistant" for message in task.messages)
         task.messages.append(AssistantMessage("yes"))
-        set_token_counts(task, TokenCounts(1, 10, 10 * num_answers))
+        note(task, counts=TokenCounts(1, 10, 10 * num_answers))
     elif isinstance(task, GenerationTask):
         task.output_str, task.output_tokens, task.input_tokens = "7", [7], [1, 2, 3]
     elif isinstance(task, ScoreTask):
-        set_token_counts(task, TokenCounts(0, 6, 2))
+        note(task, counts=TokenCounts(0, 6, 2))
 
 
 def test_every_kind_of_task_has_its_event() -> None:

@@ -22,7 +22,7 @@ from scaffolding_ext.protocol import (
     with_task_collection,
 )
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
-from scaffolding_ext.protocol.notes import CHAIN, PROBE, Purpose, TokenCounts, set_purpose, set_token_counts
+from scaffolding_ext.protocol.meta import CHAIN, PROBE, Purpose, TokenCounts, note
 from scaffolding_ext.protocol.tasks import CompareTask, ScoreTask
 from scaffolding_ext.request.program import (
     Ledger,
@@ -195,9 +195,9 @@ def test_record_goes_to_the_current_program_and_nowhere_outside():
 def generation(counts=None, purpose=None, task_type=GenerationTask, **fields):
     task = task_type(**fields)
     if counts is not None:
-        set_token_counts(task, counts)
+        note(task, counts=counts)
     if purpose is not None:
-        set_purpose(task, purpose)
+        note(task, purpose=purpose)
     return task
 
 
@@ -214,7 +214,7 @@ def test_plain_tasks_are_counted_when_they_come_back():
     work = program.meter.watch(iter([[task, generation(TokenCounts(1, 2, 3), PROBE)]]))
     assert len(next(work)) == 2
     assert program.ledger.by_purpose == {}
-    set_token_counts(task, TokenCounts(5, 4))
+    note(task, counts=TokenCounts(5, 4))
     assert list(work) == []
     assert program.ledger.by_purpose == {
         Purpose.PROMPT: TokenCounts(0, 4, 0),
@@ -228,7 +228,7 @@ def test_a_streaming_task_is_counted_once():
 
     def steps():
         for decoded in (4, 4, 9):
-            set_token_counts(task, TokenCounts(decoded, 7, 2))
+            note(task, counts=TokenCounts(decoded, 7, 2))
             yield [task]
 
     assert metered(steps()).by_purpose == {Purpose.CHAIN: TokenCounts(9, 7, 2)}
@@ -236,9 +236,9 @@ def test_a_streaming_task_is_counted_once():
 
 def test_every_kind_of_task_is_counted():
     score = ScoreTask(input_tokens=[1], continuation_tokens=[2])
-    set_token_counts(score, TokenCounts(0, 2))
+    note(score, counts=TokenCounts(0, 2))
     verify = VerifyTask(branches=[[1], [2]])
-    set_token_counts(verify, TokenCounts(0, 5, 1))
+    note(verify, counts=TokenCounts(0, 5, 1))
     ledger = metered(iter([[score], (verify,)]))
     assert ledger.by_purpose[Purpose.SCORE] == TokenCounts(0, 2)
     assert ledger.by_purpose[Purpose.VERIFY] == TokenCounts(0, 5, 1)

@@ -16,7 +16,7 @@ from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteControlle
 from scaffolding_ext.errors import ArgumentTypeError, ConfigError, RequestError, UnknownNameError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import ControllerGenerator, ExecutionScope, GenerationTask, current_scope
-from scaffolding_ext.protocol.notes import set_priority
+from scaffolding_ext.protocol.meta import note
 from scaffolding_ext.request.program import Program, Progress, StepCounts, enter_program, priority_of, publish
 from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
 from scaffolding_ext.stack.build import check_stack, load_stack
@@ -115,7 +115,7 @@ def test_a_task_of_its_own_priority_keeps_it() -> None:
         assert priority_of(task) == 0
         enter_program(program)
         assert priority_of(task) == 7
-        set_priority(task, 0.25)
+        note(task, priority=0.25)
         assert priority_of(task) == 0.25
 
     asyncio.run(scenario())

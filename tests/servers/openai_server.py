@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
-from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.meta import token_counts_of
 from tests.servers.releases import KV_PATHS, Extensions, Release, check
 from tests.servers.shapes import Shape, Told, num_logprobs, usage
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import TokenCounts, token_counts_of
+from scaffolding_ext.protocol.meta import TokenCounts, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from tests.servers.releases import Release
 

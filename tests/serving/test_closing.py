@@ -17,7 +17,7 @@ from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.prompts.prompting import Prompting, family_named
-from scaffolding_ext.protocol.notes import CONTINUED_TURNS
+from scaffolding_ext.protocol.meta import CONTINUED_TURNS
 from scaffolding_ext.serving.thinking import closing_of
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.openai.worker import OpenAIWorker

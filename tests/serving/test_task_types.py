@@ -19,7 +19,7 @@ from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBud
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
 from scaffolding_ext.evaluation.tune import queue as queued
-from scaffolding_ext.protocol.notes import PROBE, purpose_of
+from scaffolding_ext.protocol.meta import PROBE, purpose_of
 from scaffolding_ext.stack.load import load_config
 
 TYPES = (

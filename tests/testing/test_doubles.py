@@ -22,7 +22,7 @@ from scaffolding_ext.protocol import (
     StreamGenerationTask,
     TaskStatus,
 )
-from scaffolding_ext.protocol.notes import TokenCounts, token_counts_of
+from scaffolding_ext.protocol.meta import TokenCounts, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import FakeClock, Gate, ScriptedWorker
 from scaffolding_ext.testing.controller_contract import (

@@ -28,7 +28,7 @@ from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.runner import evaluate, evaluate_async
 from scaffolding_ext.evaluation.run.summary import Summary, summarize
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, TaskStatus, Worker
-from scaffolding_ext.protocol.notes import set_token_counts
+from scaffolding_ext.protocol.meta import note
 from scaffolding_ext.protocol.standins import TaskHandler
 from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.registry import controllers
@@ -56,7 +56,7 @@ class Echo(Worker):
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
         task.output_str, task.output_tokens = task.input_str, [1]
-        set_token_counts(task, TokenCounts(decoded=1))
+        note(task, counts=TokenCounts(decoded=1))
         return TaskStatus.SUCCESS
 
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {GenerationTask: _generate}

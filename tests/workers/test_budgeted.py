@@ -6,7 +6,7 @@ import pytest
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
-from scaffolding_ext.protocol.notes import set_priority
+from scaffolding_ext.protocol.meta import note
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.testing import FakeClock, ScriptedWorker
@@ -32,7 +32,7 @@ class Held:
 
 def task(name, priority=0.0, max_tokens=4):
     made = GenerationTask(input_str=name, max_tokens=max_tokens)
-    set_priority(made, priority)
+    note(made, priority=priority)
     return made
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.protocol import TaskStatus, Worker
-from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 
 pytest.importorskip("torch")

@@ -11,7 +11,7 @@ import pytest
 
 from scaffolding_ext import registry
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus, Worker
-from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
+from scaffolding_ext.protocol.meta import TokenCounts, note
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.controller_contract import contract_reply
@@ -158,7 +158,7 @@ class Uncounted(Bare):
     async def run_task(self, task: Any) -> Any:
         status = await super().run_task(task)
         if isinstance(task, GenerationTask):
-            set_token_counts(task, TokenCounts(1, 1))
+            note(task, counts=TokenCounts(1, 1))
         return status
 
 

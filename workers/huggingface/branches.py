@@ -19,7 +19,7 @@ from scaffolding_ext.protocol.lowering import (
     run_pieces,
     write_back_branch,
 )
-from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts, token_counts_of
+from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note, token_counts_of
 from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import count, publish_figures, record
 from scaffolding_ext.workers.huggingface.block_pool import BlockPriority
@@ -162,7 +162,7 @@ async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuil
             "suffixes: give each suffix a token, or leave least_similarity out"
         )
     similarities = [1.0] * len(task.suffixes)
-    set_token_counts(task, TokenCounts())
+    note(task, counts=TokenCounts())
     if own:
         read = [task.prefix_tokens, *(task.prefix_tokens + task.suffixes[branch] for branch in own)]
         waiters = [Waiter() for _ in read]
@@ -203,4 +203,4 @@ async def _read(
             engine.cancel(request)
         raise
     finally:
-        set_token_counts(task, TokenCounts(*map(sum, zip(*[request.counts for request in requests], strict=True))))
+        note(task, counts=TokenCounts(*map(sum, zip(*[request.counts for request in requests], strict=True))))

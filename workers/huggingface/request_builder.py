@@ -11,7 +11,7 @@ import numpy as np
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, Task, current_scope
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
-from scaffolding_ext.protocol.notes import Purpose, is_urgent, purpose_of, set_token_counts
+from scaffolding_ext.protocol.meta import Purpose, is_urgent, note, purpose_of
 from scaffolding_ext.protocol.stop_strings import stop_strings
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import cache_salt_of, priority_of
@@ -160,7 +160,7 @@ def fill(task: GenerationTask, request: EngineRequest) -> bool:
     if task.output_tokens is None:
         task.output_tokens = []
     snapshot = request.snapshot(len(task.output_tokens))
-    set_token_counts(task, snapshot.counts)
+    note(task, counts=snapshot.counts)
     if snapshot.finish_reason is not None and request.error is not None:
         raise request.error
     task.output_tokens += snapshot.token_ids

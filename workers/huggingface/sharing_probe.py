@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from scaffolding_ext.protocol.branching import BranchTask, break_even_branches
-from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.huggingface.engine_request import Ends, Kv, Waiter
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder

@@ -11,7 +11,7 @@ from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, TaskStatus, current_scope
 from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE, BranchTask, VerifyTask
-from scaffolding_ext.protocol.notes import set_token_counts
+from scaffolding_ext.protocol.meta import note
 from scaffolding_ext.protocol.tasks import KeepKVTask, ScoreTask
 from scaffolding_ext.request.program import cache_salt_of, record
 from scaffolding_ext.workers.chat import ChatWorker
@@ -352,6 +352,6 @@ class HuggingFaceWorker(ChatWorker):
             self._engine.cancel(request)
             raise
         finally:
-            set_token_counts(task, request.counts)  # a failed request has a cost, too
+            note(task, counts=request.counts)  # a failed request has a cost, too
         if request.error is not None:
             raise request.error

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import ConfigError, UnknownNameError
-from scaffolding_ext.protocol.notes import ThinkingBudget
+from scaffolding_ext.protocol.meta import ThinkingBudget
 
 # Task fields that every server takes under the same name.
 COMMON_FIELDS = (

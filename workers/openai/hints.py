@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.protocol import DropKVCacheTask, GenerationTask, Task, current_scope
-from scaffolding_ext.protocol.notes import is_urgent, notes_of
+from scaffolding_ext.protocol.meta import is_urgent, meta_of
 from scaffolding_ext.request.program import cache_salt_of, current_program, record
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
@@ -68,7 +68,7 @@ def _agent_hints(task: Task, priority: float | None, max_tokens: int | None) -> 
             told["strict_priority"] = 1
     if max_tokens is not None:
         told["osl"] = max_tokens
-    if notes_of(task).is_chunk:
+    if meta_of(task).is_chunk:
         told["speculative_prefill"] = True
     return told
 

@@ -11,7 +11,7 @@ from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.protocol import ChatTask, GenerationTask, RewardTask, Task
 from scaffolding_ext.protocol.branching import VerifyTask
-from scaffolding_ext.protocol.notes import notes_of
+from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.protocol.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
 from scaffolding_ext.workers.openai.hints import hints, unordered
@@ -223,7 +223,7 @@ class RequestBodies:
         return f"servers of flavor {self.flavor.name!r} take no thinking budget on this endpoint"
 
     def _thinking(self, task: GenerationTask) -> Mapping[str, Any]:
-        budget = notes_of(task).thinking
+        budget = meta_of(task).thinking
         fields = self.flavor.chat.thinking if self._chat else self.flavor.thinking
         return {} if budget is None or fields is None else {**self._thinking_fields, **fields(budget)}
 
@@ -251,14 +251,14 @@ class RequestBodies:
             raise InvalidTaskError(
                 "input_str is None, and a chat server takes only text: set controller.prompting to None"
             )
-        start = notes_of(task).turn_start
-        messages = [*map(dict, notes_of(task).turns), {"role": "user", "content": task.input_str[:start]}]
+        start = meta_of(task).turn_start
+        messages = [*map(dict, meta_of(task).turns), {"role": "user", "content": task.input_str[:start]}]
         if start is not None:
             messages.append({"role": "assistant", "content": task.input_str[start:]})
         return messages
 
     def _turn(self, task: GenerationTask) -> Mapping[str, Any]:
-        if notes_of(task).turn_start is None:
+        if meta_of(task).turn_start is None:
             return {}
         if self.flavor.chat.continue_turn is None:
             raise InvalidTaskError(

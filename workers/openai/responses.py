@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError, NoOutputError
-from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.workers.openai.flavors import Flavor

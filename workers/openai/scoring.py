@@ -8,7 +8,7 @@ from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, RewardTask
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.lowering import lower_verify, probability_of_first, run_pieces, write_back_verify
-from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
+from scaffolding_ext.protocol.meta import TokenCounts, note
 from scaffolding_ext.protocol.tasks import REWARD, ScoreTask
 from scaffolding_ext.workers.openai.connection import Connection, Reply
 from scaffolding_ext.workers.openai.requests import RequestBodies
@@ -61,7 +61,7 @@ async def verify(connection: Connection, bodies: RequestBodies, task: VerifyTask
         body = bodies.verdict(piece, task)
         reply = await connection.complete("completions", body, lambda reply: read_answer(reply, bodies.flavor, True))
         piece.logprobs, piece.output_tokens = reply.value.logprobs, reply.value.token_ids
-        set_token_counts(piece, reply.value.counts)
+        note(piece, counts=reply.value.counts)
 
     pieces = lower_verify(task)
     await run_pieces(task, pieces, [ask(piece) for piece in pieces], decodes=False)
@@ -88,7 +88,7 @@ async def reward(connection: Connection, bodies: RequestBodies, task: RewardTask
         )
     score = logits[0] if len(logits) == 1 else probability_of_first(logits[1], logits[0])
     task.custom_output_params = {**(task.custom_output_params or {}), REWARD: score}
-    set_token_counts(task, token_counts(usage, 0)._replace(decoded=0))
+    note(task, counts=token_counts(usage, 0)._replace(decoded=0))
 
 
 def last_logits(reply: Any) -> list[float]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from scaffolding_ext.errors import ConfigError, InvalidTaskError, MissingDependencyError, WorkerError
 from scaffolding_ext.protocol import GenerationTask, RewardTask
 from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE
-from scaffolding_ext.protocol.notes import CONTINUED_TURNS, set_turn_start
+from scaffolding_ext.protocol.meta import CONTINUED_TURNS, note
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.requests import RequestBodies
@@ -164,7 +164,7 @@ async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | 
     for text, start in ((_PROMPT, None), (_PROMPT + _WORDS, len(_PROMPT)), (_PROMPT + _WORDS, None)):
         task = GenerationTask(input_str=text, max_tokens=1)
         if start is not None:
-            set_turn_start(task, start)
+            note(task, turn_start=start)
         reply = await connection.complete("chat", bodies.generation(task, stream=False), lambda reply: reply)
         lengths.append(int(reply.value.usage.prompt_tokens))
     asked, opened, plain = lengths

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError, NoOutputError, WorkerError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import PAUSED, TokenCounts, set_token_counts
+from scaffolding_ext.protocol.meta import PAUSED, TokenCounts, note
 from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
@@ -219,7 +219,7 @@ def fill(task: GenerationTask, answer: Answer, bodies: RequestBodies, seconds: f
         task.output_str = stops.strings.cut(task.output_str)
     task.output_tokens = ids
     task.finish_reason = answer.finish_reason
-    set_token_counts(task, answer.counts)
+    note(task, counts=answer.counts)
     if hasattr(task, "ttft_s"):  # upstream's 1.2 does not have it yet
         task.latency_s = seconds
         task.usage_prompt_tokens = answer.counts.prefilled + answer.counts.reused

@@ -22,7 +22,7 @@ from scaffolding_ext.protocol import (
     TaskStatus,
 )
 from scaffolding_ext.protocol.branching import VerifyTask
-from scaffolding_ext.protocol.notes import notes_of, set_notes, set_token_counts
+from scaffolding_ext.protocol.meta import meta_of, note
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import ServerBudget
 from scaffolding_ext.request.program import record
@@ -307,13 +307,13 @@ class OpenAIWorker(ChatWorker):
         return None if self._path == "chat" else load_tokenizer(self._bodies.tokenizer_name)
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
-        notes = notes_of(task)
+        notes = meta_of(task)
         try:
             return await self._generate_once(task)
         except InvalidTaskError as error:
             if notes.thinking is None:
                 raise
-            set_notes(task, notes._replace(thinking=None))
+            note(task, thinking=None)
             status = await self._generate_once(task)  # it fails again if the budget was not the reason
             assert self.server_budget is not None
             self.server_budget.reason = f"the server refused the thinking budget: {error}"
@@ -407,7 +407,7 @@ class OpenAIWorker(ChatWorker):
         )
         record_retries(reply.num_retries)
         task.logprobs, counts = reply.value
-        set_token_counts(task, counts)
+        note(task, counts=counts)
         return TaskStatus.SUCCESS
 
     async def _verify(self, task: VerifyTask) -> TaskStatus:

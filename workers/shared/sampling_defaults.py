@@ -13,7 +13,7 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.model_files import config_of, thinking_mark
 from scaffolding_ext.prompts.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import Purpose, purpose_of
+from scaffolding_ext.protocol.meta import Purpose, purpose_of
 from scaffolding_ext.workers.shared.task_reading import integer, number
 
 _PACKAGE = Path(scaffolding_ext.__file__).parent

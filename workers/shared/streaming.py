@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal, TypeVar
 
 from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput, StreamGenerationTask, current_scope
-from scaffolding_ext.protocol.notes import notes_of
+from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.request.program import current_program
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ def next_len(task: StreamGenerationTask) -> int:
 
 def furthest(task: StreamGenerationTask) -> int:
     """How many tokens a stream may have until its controller asks for more: by its note and by the present step."""
-    limit = notes_of(task).may_run_to
+    limit = meta_of(task).may_run_to
     return NEVER if limit is None else max(limit, next_len(task))
 
 

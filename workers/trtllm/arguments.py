@@ -16,7 +16,7 @@ from typing import Any
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.protocol import GenerationTask, Task, current_scope
-from scaffolding_ext.protocol.notes import notes_of
+from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.protocol.stop_strings import stop_strings
 from scaffolding_ext.request.program import cache_salt_of, current_program, priority_of, record
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
@@ -236,7 +236,7 @@ def hinted_arguments(task: GenerationTask, loaded: LoadedLlm) -> dict[str, Any]:
             raise InvalidTaskError(
                 f"guided_decoding is {guide!r}; it must be a mapping such as {{'regex': ...}} ({error})"
             ) from None
-    budget = notes_of(task).thinking
+    budget = meta_of(task).thinking
     if budget is not None and loaded.keeps_thinking_budgets:
         fields["thinking_token_budget"] = budget.max_tokens
     return fields

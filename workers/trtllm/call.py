@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import PAUSED, TokenCounts, set_token_counts
+from scaffolding_ext.protocol.meta import PAUSED, TokenCounts, note
 from scaffolding_ext.workers.shared.own_loop import OwnLoop
 from scaffolding_ext.workers.shared.streaming import NEVER
 
@@ -112,7 +112,7 @@ class RequestProgress(NamedTuple):
             task.ttft_s, task.latency_s = self.ttft_s, self.latency_s
             task.usage_prompt_tokens, task.usage_completion_tokens = self.prompt_len, len(self.token_ids)
             task.request_id = self.request_id
-        set_token_counts(task, self.counts)
+        note(task, counts=self.counts)
 
     def _total(self) -> float | None:
         """The log-probability of the whole output; None where the release reports only the likeliest tokens."""

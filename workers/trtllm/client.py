@@ -11,7 +11,7 @@ import numpy as np
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, Task
-from scaffolding_ext.protocol.notes import TokenCounts, notes_of, set_token_counts
+from scaffolding_ext.protocol.meta import TokenCounts, meta_of, note
 from scaffolding_ext.request.program import current_program, next_seed, record
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
 from scaffolding_ext.workers.shared.streaming import NEVER
@@ -170,7 +170,7 @@ class LlmClient:
             decodes: False if its only token is not wanted: that token comes with the prompt, without a step of its own.
         """
         self.forget(call)
-        set_token_counts(task, call.counts if decodes else call.counts._replace(decoded=0))
+        note(task, counts=call.counts if decodes else call.counts._replace(decoded=0))
         program = current_program()
         if program is not None:
             program.ledger.queue_seconds += call.queue_seconds
@@ -199,14 +199,14 @@ class LlmClient:
         return {"prompt_logprobs": min(_LIKELIEST, self._loaded.vocab_size)}
 
     async def _score(self, task: Task, token_ids: list[int], wanted: Mapping[str, Any]) -> RequestProgress:
-        spent = notes_of(task).counts or TokenCounts()  # spent by an attempt that reported too little
+        spent = meta_of(task).counts or TokenCounts()  # spent by an attempt that reported too little
         keywords = request_keywords(task, self._loaded) | self._unshared()
         call = self._call(token_ids, {"max_tokens": 1, "top_k": 1, **wanted}, keywords, streaming=False)
         try:
             return await self.advance(call)
         finally:
             self.close(task, call, decodes=False)
-            set_token_counts(task, TokenCounts(*map(sum, zip(spent, notes_of(task).counts or (), strict=True))))
+            note(task, counts=TokenCounts(*map(sum, zip(spent, meta_of(task).counts or (), strict=True))))
 
     def _call(
         self,

@@ -12,7 +12,7 @@ from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.logs.graded import LoggedChain, LoggedLook, LoggedQuestion, LoggedSample
 from scaffolding_ext.evaluation.run.records import Record, each_record
 from scaffolding_ext.evaluation.run.run_folder import CONFIG
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.stack.config import EvaluationConfig, StackConfig
 from scaffolding_ext.stack.load import load_config
 

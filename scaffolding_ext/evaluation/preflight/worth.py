@@ -19,7 +19,7 @@ from scaffolding_ext.evaluation.preflight.arms import (
     SecondsPerToken,
 )
 from scaffolding_ext.evaluation.preflight.schedule import Latency, ScheduledChunk, scheduled_ends
-from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap
 from scaffolding_ext.stats.separation import auc_over_all, auc_within
 

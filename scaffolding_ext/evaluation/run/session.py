@@ -45,7 +45,7 @@ from scaffolding_ext.evaluation.run.vote_budget import VoteBudget
 from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
 from scaffolding_ext.evaluation.traffic.served_requests import traffic_figures
 from scaffolding_ext.protocol import Controller
-from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.stack.build import build_stack, check_stack
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stack.load import load_config

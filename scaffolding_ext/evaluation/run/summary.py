@@ -14,7 +14,7 @@ from scaffolding_ext.documents import plain
 from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.sections import SectionFigure
 from scaffolding_ext.evaluation.run.tally import OUTCOMES, Column, Tally, Undetermined
-from scaffolding_ext.protocol.notes import Purpose, TokenCounts
+from scaffolding_ext.protocol.meta import Purpose, TokenCounts
 from scaffolding_ext.stats.drift import Drift, drift_between
 from scaffolding_ext.stats.intervals import Estimate, Interval, share_of_questions
 from scaffolding_ext.stats.repeats import majority_at_k, pass_at_k

@@ -62,7 +62,7 @@ def sentence_of(chosen: TableRow, judged: TableRow | None, recording: Recording,
     )
 
 
-def notes_of(trial: Trial) -> list[str]:
+def meta_of(trial: Trial) -> list[str]:
     """What was tried on what, and what was left out."""
     recording = trial.recording
     runs = len(set(recording.runs))

@@ -16,7 +16,7 @@ from scaffolding_ext.evaluation.drawing import COLOURS, bars_of, below, drawing
 from scaffolding_ext.evaluation.tune.costs import COSTS
 from scaffolding_ext.evaluation.tune.plays import TableRow, Trial
 from scaffolding_ext.evaluation.tune.space import Setting
-from scaffolding_ext.evaluation.tune.tuned import notes_of, spread
+from scaffolding_ext.evaluation.tune.tuned import meta_of, spread
 from scaffolding_ext.evaluation.web_page import render_page
 from scaffolding_ext.stats.intervals import Estimate
 
@@ -55,7 +55,7 @@ def write_page(
         "tuned.html",
         sentence=sentence,
         promise=promise,
-        notes=notes_of(trial),
+        notes=meta_of(trial),
         cost=COSTS[trial.cost],
         measure=trial.recording.measure,
         image=encoded,

@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
 from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.protocol.notes import PROBE, purpose_of
+from scaffolding_ext.protocol.meta import PROBE, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
 
 TYPES = tuple(TaskType(name, 0.5, A=0.5, b=0.1, D=0.3, t0=0.2, c=0.01) for name in ("sums", "proofs"))

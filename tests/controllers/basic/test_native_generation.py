@@ -7,7 +7,7 @@ from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
-from scaffolding_ext.protocol.notes import PROBE, purpose_of
+from scaffolding_ext.protocol.meta import PROBE, purpose_of
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import Program
 from scaffolding_ext.testing import ScriptedWorker

@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingCont
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting
-from scaffolding_ext.protocol.notes import PROBE, Purpose, purpose_of
+from scaffolding_ext.protocol.meta import PROBE, Purpose, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
 
 THINKING = "Okay, let me work step by step. "

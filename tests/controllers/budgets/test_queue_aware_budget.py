@@ -29,7 +29,7 @@ from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import PROBE, purpose_of
+from scaffolding_ext.protocol.meta import PROBE, purpose_of
 from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config

@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.chain.stream_chain import StreamChain, start_ch
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.prompting import family_named
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
-from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts
+from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note
 from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.testing import ScriptedWorker
 
@@ -56,7 +56,7 @@ def test_what_lies_beyond_a_prefix_is_discarded_decoded_or_had_from_a_store(make
 
         def _meter(self, task, _):
             if task.output_tokens:
-                set_token_counts(task, counts)
+                note(task, counts=counts)
 
     worker = Storing("x" * 100)
     chain = make_chain(prompt(), 50, {})

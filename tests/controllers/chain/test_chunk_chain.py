@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain, ControlledChain
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, Worker
-from scaffolding_ext.protocol.notes import CHAIN, CHAIN_START, purpose_of
+from scaffolding_ext.protocol.meta import CHAIN, CHAIN_START, purpose_of
 from scaffolding_ext.request.program import Program, Question, enter_program
 from scaffolding_ext.testing import ScriptedWorker
 

@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.chain.probe import asked_answer, asking
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.protocol import GenerationTask, Worker
-from scaffolding_ext.protocol.notes import PROBE, Purpose, purpose_of
+from scaffolding_ext.protocol.meta import PROBE, Purpose, purpose_of
 from scaffolding_ext.request.program import Program, Question, enter_program
 from scaffolding_ext.testing import ScriptedWorker
 

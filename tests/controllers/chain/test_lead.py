@@ -11,7 +11,7 @@ from scaffolding_ext import DynasorCoTController, HuggingFaceWorker, OpenAIWorke
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import PROBE, Purpose, purpose_of
+from scaffolding_ext.protocol.meta import PROBE, Purpose, purpose_of
 from scaffolding_ext.tinylm.grammar import sample_problem
 from tests.servers.openai_server import OpenAIServer
 

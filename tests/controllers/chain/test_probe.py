@@ -7,7 +7,7 @@ import pytest
 from scaffolding_ext import DynasorCoTController, ScaffoldingLlm
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.protocol.notes import PROBE, purpose_of
+from scaffolding_ext.protocol.meta import PROBE, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.controller_contract import contract_reply
 
@@ -23,7 +23,9 @@ def test_a_guide_goes_with_the_probes_alone_and_only_where_it_is_asked_for(guide
     )
     with ScaffoldingLlm(controller, {"generation": worker}) as llm:
         assert llm.generate("Question 17").answer == "17"
-    guides = {purpose_of(task) == PROBE: task.custom_input_params.get("guided_decoding") for task in worker.tasks}
+    guides = {
+        purpose_of(task) == PROBE: (task.custom_input_params or {}).get("guided_decoding") for task in worker.tasks
+    }
     assert guides == {True: guide, False: None}
 
 

@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.chain.probe import asking
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
-from scaffolding_ext.protocol.notes import CHAIN_START, purpose_of
+from scaffolding_ext.protocol.meta import CHAIN_START, purpose_of
 from scaffolding_ext.request.program import Program, Question, enter_program
 from scaffolding_ext.testing import ScriptedWorker
 

@@ -15,7 +15,7 @@ from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteControlle
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import ThinkingBudget, notes_of, set_notes
+from scaffolding_ext.protocol.meta import ThinkingBudget, note
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.openai.flavors import FLAVORS
 from scaffolding_ext.workers.openai.requests import RequestBodies
@@ -118,11 +118,11 @@ def test_a_server_may_finish_a_word_before_it_closes(serve: Serve, prompting: Pr
 @pytest.mark.parametrize(("flavor", "chat"), sorted(DIALECTS))
 def test_each_server_has_its_dialect(flavor: str, chat: bool) -> None:
     task = GenerationTask(input_str="2+2?<think>\n", max_tokens=100)
-    set_notes(task, notes_of(task)._replace(thinking=ThinkingBudget(20, "<think>", "</think>", True)))
+    note(task, thinking=ThinkingBudget(20, "<think>", "</think>", True))
     bodies = RequestBodies(FLAVORS[flavor], "served", MODEL, 2048, chat, thinking_fields={"further": 1})
     asked = DIALECTS[flavor, chat]
     assert bodies.generation(task, stream=False).items() >= (asked | {"further": 1}).items()
-    set_notes(task, notes_of(task)._replace(thinking=None))
+    note(task, thinking=None)
     assert not bodies.generation(task, stream=False).keys() & {*asked, "further"}
 
 

@@ -32,7 +32,7 @@ from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteControlle
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import Purpose, notes_of
+from scaffolding_ext.protocol.meta import Purpose, meta_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.stack.build import check_stack
@@ -122,7 +122,7 @@ def test_each_model_reads_the_chain_so_far_and_the_target_scores_the_chunk_behin
     drafts = [(task.input_str, task.max_tokens) for task in draft.tasks]
     assert drafts[:2] == [("question", 4), ("questionTTTTTT", 4)]
     assert drafts[2][0].startswith("questionTTTTTTdddd")  # asked for its answer
-    assert [notes_of(task).turn_start for task in draft.tasks[:2]] == [None, len("question")]
+    assert [meta_of(task).turn_start for task in draft.tasks[:2]] == [None, len("question")]
     scores = [(t.input_str, t.continuation_str) for t in target.tasks if isinstance(t, ScoreTask)]
     assert scores == [("question", "dddd"), ("questionTTTTTT", "dddd")]
     assert [(t.input_str, t.max_tokens) for t in target.tasks if not isinstance(t, ScoreTask)] == [("question", 6)]

@@ -2,7 +2,7 @@
 
 from scaffolding_ext import load_stack
 from scaffolding_ext.evaluation.run.datasets import load_dataset
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.meta import Purpose
 
 NUM_PROBLEMS, NUM_CHAINS = 2, 3
 SETTINGS = (f"num_chains={NUM_CHAINS}", "max_turns=4")

@@ -6,7 +6,7 @@ from scaffolding_ext.controllers.draft_target.baselines import GRADE_QUESTION, S
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.testing import ScriptedWorker
 
 

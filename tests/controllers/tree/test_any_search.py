@@ -26,7 +26,7 @@ from scaffolding_ext.prompts.prompting import FAMILIES
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch, write_back_branch
-from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
+from scaffolding_ext.protocol.meta import TokenCounts, note
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.testing import ScriptedWorker
 
@@ -84,7 +84,7 @@ class Faulty(ScriptedWorker):
         task.output_str, task.output_tokens = text, list(map(ord, text))
         if task.num_logprobs and self.tells:
             task.logprobs = [{token: TokenLogprob(-rng.random())} for token in task.output_tokens]
-        set_token_counts(task, TokenCounts(len(text), len(task.input_tokens)))
+        note(task, counts=TokenCounts(len(text), len(task.input_tokens)))
 
     async def _generate(self, task):
         self._write(task)
@@ -96,12 +96,12 @@ class Faulty(ScriptedWorker):
             self._write(piece)
         write_back_branch(task, pieces)
         num_written = sum(len(piece.output_tokens) for piece in pieces)
-        set_token_counts(task, TokenCounts(num_written, sum(len(piece.input_tokens) for piece in pieces)))
+        note(task, counts=TokenCounts(num_written, sum(len(piece.input_tokens) for piece in pieces)))
         return TaskStatus.SUCCESS
 
     async def _verify(self, task):
         task.scores = [self._rng(branch, 0).random() for branch in task.branches]
-        set_token_counts(task, TokenCounts(0, sum(map(len, task.branches))))
+        note(task, counts=TokenCounts(0, sum(map(len, task.branches))))
         return TaskStatus.SUCCESS
 
     task_handlers = {GenerationTask: _generate, BranchTask: _branch, VerifyTask: _verify}  # noqa: RUF012

@@ -20,7 +20,7 @@ from scaffolding_ext.prompts.prompting import FAMILIES
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import LAYER_EXIT, BranchTask, LayerExit, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch, write_back_branch
-from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts, token_counts_of
+from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note, token_counts_of
 from scaffolding_ext.testing import ScriptedWorker
 
 END = 0  # ends a text, and has none
@@ -70,7 +70,7 @@ class Writer(ScriptedWorker):
         task.finish_reason = "stop" if ids[-1] == END else "length"
         if task.num_logprobs:
             task.logprobs = [{token: Entry(math.log(probability))} for token in ids]
-        set_token_counts(task, TokenCounts(len(ids), len(task.input_tokens)))
+        note(task, counts=TokenCounts(len(ids), len(task.input_tokens)))
 
     async def _generate(self, task):
         self.tasks.append(task)
@@ -82,7 +82,7 @@ class Writer(ScriptedWorker):
         texts = ["".join(map(chr, branch)) for branch in task.branches]
         task.scores = [next(p for part, p in self.verdicts.items() if part in text) for text in texts]
         task.exit_layers = None if task.layer_exit is None else [3] * len(texts)
-        set_token_counts(task, TokenCounts(0, sum(map(len, task.branches))))
+        note(task, counts=TokenCounts(0, sum(map(len, task.branches))))
         return TaskStatus.SUCCESS
 
     task_handlers = {GenerationTask: _generate, VerifyTask: _verify}  # noqa: RUF012
@@ -98,7 +98,7 @@ class Sharer(Writer):
             self._serve(piece)
         write_back_branch(task, pieces)
         total = TokenCounts(*map(sum, zip(*map(token_counts_of, pieces), strict=True)))
-        set_token_counts(task, total)
+        note(task, counts=total)
         return TaskStatus.SUCCESS
 
     task_handlers = {**Writer.task_handlers, BranchTask: _branch}  # noqa: RUF012

@@ -5,7 +5,7 @@ import pytest
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.stack.build import load_stack
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 

@@ -12,7 +12,7 @@ from scaffolding_ext.prompts.prompting import FAMILIES, Prompting
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch
-from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
+from scaffolding_ext.protocol.meta import TokenCounts, note
 from scaffolding_ext.request.program import Program, Question, enter_program, leave_program
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
@@ -54,7 +54,7 @@ class Sharer(ScriptedWorker):
         hint = next((letter for letter in reversed(text(task.input_tokens)) if letter in HINTS), "A")
         task.output_str = hint * task.max_tokens
         task.output_tokens, task.finish_reason = list(map(ord, task.output_str)), "length"
-        set_token_counts(task, TokenCounts(task.max_tokens))
+        note(task, counts=TokenCounts(task.max_tokens))
 
     async def _generate(self, task):
         self.tasks.append(task)
@@ -73,7 +73,7 @@ class Sharer(ScriptedWorker):
         task.finish_reasons, task.on_prefix = ["length"] * len(pieces), stays
         task.logprobs = [[-0.1] * len(piece.output_tokens) for piece in pieces]
         task.confidences = [0.9] * len(pieces)
-        set_token_counts(task, TokenCounts(task.max_tokens * len(pieces)))
+        note(task, counts=TokenCounts(task.max_tokens * len(pieces)))
         return TaskStatus.SUCCESS
 
     async def _verify(self, task):

@@ -27,7 +27,7 @@ from scaffolding_ext.prompts.prompting import FAMILIES
 from scaffolding_ext.protocol import GenerationTask, RewardTask, TaskStatus
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch, write_back_branch
-from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts, token_counts_of
+from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note, token_counts_of
 from scaffolding_ext.protocol.tasks import REWARD, KeepKVTask
 from scaffolding_ext.stack.build import load_stack
 from scaffolding_ext.testing import ScriptedWorker
@@ -110,7 +110,7 @@ class Stepper(ScriptedWorker):
         if task.num_logprobs:
             rng = random.Random(f"{text} {task.seed}")
             task.logprobs = [{token: Entry(-rng.random())} for token in ids]
-        set_token_counts(task, TokenCounts(len(ids), len(task.input_tokens)))
+        note(task, counts=TokenCounts(len(ids), len(task.input_tokens)))
 
     async def _generate(self, task):
         await self._arrive(task)
@@ -123,13 +123,13 @@ class Stepper(ScriptedWorker):
         for piece in pieces:
             self._serve(piece)
         write_back_branch(task, pieces)
-        set_token_counts(task, TokenCounts(*map(sum, zip(*map(token_counts_of, pieces), strict=True))))
+        note(task, counts=TokenCounts(*map(sum, zip(*map(token_counts_of, pieces), strict=True))))
         return TaskStatus.SUCCESS
 
     async def _verify(self, task):
         await self._arrive(task)
         task.scores = [random.Random(str(branch)).random() for branch in task.branches]
-        set_token_counts(task, TokenCounts(0, sum(map(len, task.branches))))
+        note(task, counts=TokenCounts(0, sum(map(len, task.branches))))
         return TaskStatus.SUCCESS
 
     task_handlers = {GenerationTask: _generate, BranchTask: _branch, VerifyTask: _verify}  # noqa: RUF012
@@ -389,7 +389,7 @@ class Failing(ScriptedWorker):
                 raise RuntimeError("the judge is gone")
             await self.gate(task)
         task.custom_output_params = {REWARD: 0.5}
-        set_token_counts(task, TokenCounts(0, 3))
+        note(task, counts=TokenCounts(0, 3))
         return TaskStatus.SUCCESS
 
     task_handlers = {RewardTask: _reward}  # noqa: RUF012
@@ -634,7 +634,7 @@ def test_what_a_stalled_task_had_decoded_is_counted_as_discarded(monkeypatch):
     class Slow(Stepper):
         async def _branch(self, task):
             if task.depth > 1:
-                set_token_counts(task, TokenCounts(7, 3))
+                note(task, counts=TokenCounts(7, 3))
             return await super()._branch(task)
 
         task_handlers = {**Stepper.task_handlers, BranchTask: _branch}  # noqa: RUF012
@@ -816,7 +816,7 @@ class Mute(Stepper):
     def _serve(self, task):
         task.output_tokens, task.output_str, task.finish_reason = [], "", "stop"
         task.logprobs = []
-        set_token_counts(task, TokenCounts(0, 0))
+        note(task, counts=TokenCounts(0, 0))
 
 
 @pytest.mark.parametrize("strategy", ["AdaptiveBranching", "BudgetGuidedMCTS", "MCTS", "BestFirst"])

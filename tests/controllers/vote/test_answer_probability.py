@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.protocol.worker import BaseWorker
 

@@ -16,7 +16,7 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Vot
 from scaffolding_ext.controllers.vote.deadline import SampleTimes, round_in_time
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
-from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts
+from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note
 from scaffolding_ext.protocol.worker import BaseWorker
 from scaffolding_ext.request.program import current_program
 
@@ -56,7 +56,7 @@ class Endless(BaseWorker):
         number, loop, program = self.num_calls, asyncio.get_running_loop(), current_program()
         assert program is not None
         program.lifetime.clock = loop.time = self.clock  # type: ignore[method-assign]
-        set_token_counts(task, TokenCounts(10, 1, 0))
+        note(task, counts=TokenCounts(10, 1, 0))
         if number == self.over_at:
             self.seconds_gone = LONG
             loop.call_later(0.05, self.is_over.set)

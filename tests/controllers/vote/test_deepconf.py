@@ -10,7 +10,7 @@ from scaffolding_ext.controllers.vote.trace_confidence import warm_up_threshold
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 

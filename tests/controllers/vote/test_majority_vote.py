@@ -18,7 +18,7 @@ from scaffolding_ext.controllers.vote.weights import Weight
 from scaffolding_ext.errors import ConfigError, NoOutputError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.testing import ScriptedWorker
 
 NATIVE = NativeGenerationController()

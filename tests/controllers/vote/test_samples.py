@@ -6,7 +6,7 @@ from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.vote.samples import Sampler
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, current_scope
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import current_program, discard, next_seed

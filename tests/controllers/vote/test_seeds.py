@@ -17,7 +17,7 @@ from scaffolding_ext.controllers.vote.deepconf import DeepConfController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, GenerationTask, ParallelProcess, TaskStatus
-from scaffolding_ext.protocol.notes import Purpose, purpose_of
+from scaffolding_ext.protocol.meta import Purpose, purpose_of
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.controller_contract import contract_reply

@@ -20,7 +20,7 @@ from scaffolding_ext.evaluation.logs.recording import NO_TARGET, Recording
 from scaffolding_ext.evaluation.run.records import record_writer
 from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.evaluation.run.runner import EvaluationJob, failed_record
-from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.protocol.meta import TokenCounts
 
 Row = Mapping[str, Any]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scaffolding_ext.evaluation.preflight.schedule import Latency, ScheduledChunk, scheduled_ends
-from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.protocol.meta import TokenCounts
 
 
 def test_a_call_costs_a_pass_for_each_decoded_token_and_one_to_score() -> None:

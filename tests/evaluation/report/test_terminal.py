@@ -13,7 +13,7 @@ from rich.console import Console
 from scaffolding_ext.evaluation.report.terminal import comparison_table
 from scaffolding_ext.evaluation.run.records import Record, RecordError
 from scaffolding_ext.evaluation.run.summary import Summary, Undetermined, summarize
-from scaffolding_ext.protocol.notes import Purpose, TokenCounts
+from scaffolding_ext.protocol.meta import Purpose, TokenCounts
 from scaffolding_ext.request.ledger import Ledger
 from scaffolding_ext.stats.intervals import wilson_interval
 

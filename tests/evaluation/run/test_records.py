@@ -17,7 +17,7 @@ import pytest
 
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.run.records import Record, RecordError, prompt_hash, read_records, record_writer
-from scaffolding_ext.protocol.notes import Purpose, TokenCounts
+from scaffolding_ext.protocol.meta import Purpose, TokenCounts
 from scaffolding_ext.request.ledger import Ledger
 
 

@@ -34,7 +34,7 @@ from scaffolding_ext.protocol import (
     Worker,
     with_task_collection,
 )
-from scaffolding_ext.protocol.notes import notes_of
+from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import current_program
@@ -306,7 +306,7 @@ def budgeted(host):
             return await super().run_task(task)
 
     async def hold_the_second_turns_first(task):
-        if notes_of(task).priority and not held:
+        if meta_of(task).priority and not held:
             held.append(task)
             await all_wait.wait()
 
@@ -330,8 +330,8 @@ def budgeted(host):
         llm.generate("Question 17")
     decisions = [event for event in programs[0].trace if event["event"] in ("accept", "take_over")]
     return {
-        "first": [notes_of(task).priority for task in worker.worker.tasks[:num_chains]],
-        "second": list(dict.fromkeys(notes_of(task).priority for task in worker.worker.tasks[num_chains:])),
+        "first": [meta_of(task).priority for task in worker.worker.tasks[:num_chains]],
+        "second": list(dict.fromkeys(meta_of(task).priority for task in worker.worker.tasks[num_chains:])),
         "waited": [event["priority"] for event in programs[0].trace if event["event"] == "waited"],
         "p_values": [event["p_value"] for event in decisions if event["turn"] == 0],
     }

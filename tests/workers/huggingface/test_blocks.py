@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import VerifyTask
-from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface import worker as module

@@ -7,7 +7,7 @@ import pytest
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import BranchTask
-from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 PREFIX = [5 + 37 * place % 400 for place in range(100)]

@@ -10,7 +10,7 @@ from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, current_scope
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
-from scaffolding_ext.protocol.notes import TokenCounts, token_counts_of
+from scaffolding_ext.protocol.meta import TokenCounts, token_counts_of
 from scaffolding_ext.protocol.standins import ExecutionScope
 from scaffolding_ext.protocol.tasks import KeepKVTask
 from scaffolding_ext.request.program import Program, enter_program, leave_program

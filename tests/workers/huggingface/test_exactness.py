@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, GPTJConfig, GPTNeoXConfig, LlamaC
 from scaffolding_ext.evaluation.run.datasets import embedded_problems
 from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
-from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.model_runner import ModelRunner

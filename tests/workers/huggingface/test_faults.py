@@ -12,7 +12,7 @@ from transformers import BertConfig, BertLMHeadModel, DiffLlamaConfig, DiffLlama
 from scaffolding_ext.errors import ConfigError, EngineError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import VerifyTask
-from scaffolding_ext.protocol.notes import TokenCounts, token_counts_of
+from scaffolding_ext.protocol.meta import TokenCounts, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.attention import ATTENTION, register

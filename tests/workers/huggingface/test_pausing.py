@@ -7,7 +7,7 @@ import pytest
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
-from scaffolding_ext.protocol.notes import PROBE, let_run_to, set_purpose, token_counts_of
+from scaffolding_ext.protocol.meta import PROBE, note, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
@@ -25,13 +25,13 @@ def stream(seed, num_tokens=60, run_to=None, prompt=None):
     task = StreamGenerationTask(
         input_tokens=prompt or [5, 6, 7 + seed], max_tokens=num_tokens, temperature=0.9, seed=seed, ignore_eos=True
     )
-    let_run_to(task, run_to)
+    note(task, may_run_to=run_to)
     return task
 
 
 def probe(number):
     task = GenerationTask(input_tokens=[9, 10 + number], max_tokens=4, ignore_eos=True)
-    set_purpose(task, PROBE)
+    note(task, purpose=PROBE)
     return task
 
 
@@ -51,7 +51,7 @@ async def grown(worker, task, turns, spacing=7):
     while not task.end_flag:
         read = len(task.output_tokens or ())
         task.streaming_step = spacing
-        let_run_to(task, read + spacing + 3)
+        note(task, may_run_to=read + spacing + 3)
         await worker.run_task(task)
         if read + spacing + 3 < task.max_tokens and read % 2:
             await paused(worker, 1, turns)
@@ -88,7 +88,7 @@ def test_a_stream_pauses_where_it_was_told_and_goes_on_when_asked():
             assert worker.metrics.num_decoded - before == 20 * 3  # the probes alone: a text's last token needs no KV
             await worker.run_task(task)
             assert len(task.output_tokens) == max(9, num_read + 4)  # what is asked for goes before the bound
-            let_run_to(task, None)
+            note(task, may_run_to=None)
             task.streaming_step = 60
             await worker.run_task(task)
             assert len(task.output_tokens) == 60

@@ -10,7 +10,7 @@ from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
 from scaffolding_ext.protocol.branching import VerifyTask
-from scaffolding_ext.protocol.notes import set_priority, token_counts_of
+from scaffolding_ext.protocol.meta import note, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest
@@ -45,7 +45,7 @@ def test_a_request_waits_in_the_place_of_its_program_unless_its_task_has_one(wor
     branches = VerifyTask(branches=[[5, 6]], yes_token=7, no_token=8)
     scored = ScoreTask(input_tokens=[5, 6], continuation_tokens=[7])
     own = GenerationTask(input_tokens=[5, 6], temperature=0.0)
-    set_priority(own, 0.5)
+    note(own, priority=0.5)
 
     async def priorities():
         enter_program(program)

@@ -9,7 +9,7 @@ import pytest
 from scaffolding_ext.errors import ConfigError, EngineError
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import BranchTask, break_even_branches
-from scaffolding_ext.protocol.notes import Purpose, TokenCounts, token_counts_of
+from scaffolding_ext.protocol.meta import Purpose, TokenCounts, token_counts_of
 from scaffolding_ext.request.program import Program, enter_program, leave_program
 from scaffolding_ext.workers.huggingface.sharing_probe import EngineReads, LatencyModel, Pass, SharingProbe
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker

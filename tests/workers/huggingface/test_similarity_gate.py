@@ -9,7 +9,7 @@ import torch
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask
-from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.request.program import Program, enter_program, leave_program
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.branches import layer_weighted_similarity

@@ -12,7 +12,7 @@ from scaffolding_ext.prompts.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.lowering import lower_verify, write_back_verify
-from scaffolding_ext.protocol.notes import TokenCounts, token_counts_of
+from scaffolding_ext.protocol.meta import TokenCounts, token_counts_of
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError
 from scaffolding_ext.prompts.prompting import Prompting, model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
-from scaffolding_ext.protocol.notes import PROBE, set_purpose, token_counts_of
+from scaffolding_ext.protocol.meta import PROBE, note, token_counts_of
 from scaffolding_ext.protocol.tasks import CompareTask, ScoreTask
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.tinylm.grammar import sample_problem
@@ -145,7 +145,7 @@ def test_a_probe_reuses_a_running_chain(worker, reference):
         await worker.run_task(chain)
         prefix = prompt + chain.output_tokens
         probe = GenerationTask(input_tokens=prefix + suffix, max_tokens=5, temperature=0.0)
-        set_purpose(probe, PROBE)
+        note(probe, purpose=PROBE)
         await worker.run_task(probe)
         chain.cancel_flag = True
         await worker.run_task(chain)

@@ -23,7 +23,7 @@ from scaffolding_ext.protocol import (
     TaskStatus,
     UserMessage,
 )
-from scaffolding_ext.protocol.notes import CHAIN, PROBE, notes_of, set_notes, set_purpose
+from scaffolding_ext.protocol.meta import CHAIN, PROBE, note
 from scaffolding_ext.request.program import Program, enter_program, leave_program
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.openai.hints import Chains
@@ -59,14 +59,14 @@ def hinted(task: GenerationTask, flavor: str = "dynamo", **options: Any) -> Any:
 
 def probe() -> GenerationTask:
     task = GenerationTask(input_str="What?", max_tokens=20)
-    set_purpose(task, PROBE)
+    note(task, purpose=PROBE)
     return task
 
 
 def chunk(**fields: Any) -> GenerationTask:
     task = GenerationTask(input_str="What?", max_tokens=64, **fields)
-    set_purpose(task, CHAIN)
-    set_notes(task, notes_of(task)._replace(is_chunk=True))
+    note(task, purpose=CHAIN)
+    note(task, is_chunk=True)
     return task
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
-from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts, set_turn_start, token_counts_of
+from scaffolding_ext.protocol.meta import TokenCounts, note, token_counts_of
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.tinylm.embedded import model_folder
@@ -96,7 +96,7 @@ def test_a_chats_answer_does_not_begin_with_what_it_goes_on_with(model: Worker, 
     half = "Okay, let me"
     with serving(model, "llama_cpp") as server, OpenAIWorker(server.url, MODEL, endpoint="chat") as worker:
         task = kind(input_str=QUESTION + half)
-        set_turn_start(task, len(QUESTION))
+        note(task, turn_start=len(QUESTION))
         run(worker, task)
         here = run(model, generation(input_str=QUESTION + half))
         assert {request.body.get("reasoning_format") for request in server.requests[1:]} == {"none"}
@@ -116,7 +116,7 @@ class Writes(Worker):
         task.end_flag = len(task.output_tokens) == len(self.ids)
         task.finish_reason = "length" if task.end_flag else None
         task.logprobs = [{token: TokenLogprob(-0.5)} for token in task.output_tokens]
-        set_token_counts(task, TokenCounts(len(task.output_tokens), 5, 0))
+        note(task, counts=TokenCounts(len(task.output_tokens), 5, 0))
 
     task_handlers = {GenerationTask: write, StreamGenerationTask: write}  # noqa: RUF012
 

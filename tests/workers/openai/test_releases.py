@@ -21,7 +21,7 @@ from scaffolding_ext.controllers.vote.trace_confidence import token_confidence
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, RewardTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import LayerExit, VerifyTask
-from scaffolding_ext.protocol.notes import SCORE, set_purpose, token_counts_of
+from scaffolding_ext.protocol.meta import SCORE, note, token_counts_of
 from scaffolding_ext.protocol.tasks import REWARD, ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.testing import ScriptedWorker
@@ -292,7 +292,7 @@ def test_what_belongs_to_an_older_program_goes_first(model: Any, flavor: str, hi
         for program in (younger, older):
             run(worker, generation(max_tokens=1), generation(max_tokens=1), program=program)
         scored = generation(max_tokens=1)
-        set_purpose(scored, SCORE)
+        note(scored, purpose=SCORE)
         run(worker, scored, program=younger)
         sent = [request.body["priority"] for request in server.requests]
     places = [-value for value in sent] if higher_first else sent
@@ -330,7 +330,7 @@ def test_scores_go_first_too(model: Any) -> None:
 def test_a_vllm_without_priority_scheduling_refuses_by_name(model: Any) -> None:
     with serving(model, "vllm", named=True, prioritize=True) as (_, worker):
         task = generation()
-        set_purpose(task, SCORE)
+        note(task, purpose=SCORE)
         with pytest.raises(InvalidTaskError, match="Priority scheduling is not enabled"):
             run(worker, task)
 

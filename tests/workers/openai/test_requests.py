@@ -4,7 +4,7 @@ import pytest
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import set_turn_start
+from scaffolding_ext.protocol.meta import note
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, FLAVORS
 from scaffolding_ext.workers.openai.requests import RequestBodies
@@ -154,7 +154,7 @@ def test_no_budget_takes_all_the_context_or_is_refused():
 
 def test_a_chat_goes_on_with_an_unfinished_turn_where_the_server_can():
     given = GenerationTask(input_str="QuestionHalf", max_tokens=3)
-    set_turn_start(given, len("Question"))
+    note(given, turn_start=len("Question"))
     body = bodies("vllm", chat=True).generation(given, stream=False)
     assert body["messages"] == [{"role": "user", "content": "Question"}, {"role": "assistant", "content": "Half"}]
     assert (body["add_generation_prompt"], body["continue_final_message"]) == (False, True)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from scaffolding_ext.errors import EngineError, NoOutputError
-from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.workers.openai.flavors import FLAVORS
 from scaffolding_ext.workers.openai.responses import prompt_scores, read_piece, token_counts

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
-from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.workers.openai.responses import IdStops
 from tests.servers.openai_server import OpenAIServer

@@ -25,7 +25,7 @@ from scaffolding_ext.errors import (
     TaskError,
 )
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
-from scaffolding_ext.protocol.notes import PAUSED, PROBE, TokenCounts, let_run_to, set_purpose, token_counts_of
+from scaffolding_ext.protocol.meta import PAUSED, PROBE, TokenCounts, note, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.testing import Gate, ScriptedWorker
@@ -488,7 +488,7 @@ def test_a_stream_that_is_too_far_ahead_is_given_up_at_the_server(model):
         task = StreamGenerationTask(
             input_tokens=[5, 6, 7], max_tokens=1900, streaming_step=2, ignore_eos=True, temperature=0.0
         )
-        let_run_to(task, 6)
+        note(task, may_run_to=6)
 
         async def scenario():
             await worker.run_task(task)
@@ -505,7 +505,7 @@ def test_a_stream_that_is_too_far_ahead_is_given_up_at_the_server(model):
 def test_a_stream_within_its_bound_is_read_to_its_end(limit):
     with serving(reply="word " * 20) as (server, worker):
         task = stream(max_tokens=1000, streaming_step=1000)
-        let_run_to(task, limit)
+        note(task, may_run_to=limit)
         run(worker, task)
         assert task.output_str == "word " * 20
         assert task.finish_reason == "stop"
@@ -515,7 +515,7 @@ def test_a_stream_within_its_bound_is_read_to_its_end(limit):
 def test_a_stream_to_a_caller_is_never_given_up():
     with serving(reply="word " * 20) as (server, worker):
         task = stream(max_tokens=1000, streaming_step=1, streaming_output_flag=True)
-        let_run_to(task, 2)
+        note(task, may_run_to=2)
         while not task.end_flag:
             run(worker, task)
         assert task.output_str == "word " * 20
@@ -528,7 +528,7 @@ def test_the_server_is_told_of_what_others_wait_for_where_that_is_asked(flavor, 
         served = {"flavor": flavor, "by_priority": True}
         with serving(flavor=flavor, tokenizer="tinylm/draft", server_options=served, **options) as (server, worker):
             probe = generation()
-            set_purpose(probe, PROBE)
+            note(probe, purpose=PROBE)
             run(worker, probe, generation())
             return sorted(str(request.body.get("priority")) for request in server.requests)
 

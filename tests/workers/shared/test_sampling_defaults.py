@@ -15,7 +15,7 @@ import pytest
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import PROBE, set_purpose
+from scaffolding_ext.protocol.meta import PROBE, note
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyThinkingWarning, GreedyWatch, SamplingDefaults
 
 MODEL = "tinylm/draft"
@@ -71,7 +71,7 @@ def reasoning_model(folder: Path) -> str:
 def test_a_reasoning_model_that_decodes_chains_greedily_is_warned_of_once(tmp_path: Path) -> None:
     watch = GreedyWatch(reasoning_model(tmp_path))
     probe = GenerationTask()
-    set_purpose(probe, PROBE)
+    note(probe, purpose=PROBE)
     watch.see(probe, 0.0)  # a probe may be greedy
     watch.see(GenerationTask(), 0.6)
     with pytest.warns(GreedyThinkingWarning, match="is a reasoning model, and its chains are decoded greedily"):

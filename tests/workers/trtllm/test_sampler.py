@@ -14,7 +14,7 @@ import pytest
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, current_scope
 from scaffolding_ext.protocol.branching import BranchTask
-from scaffolding_ext.protocol.notes import ThinkingBudget, notes_of, set_notes, set_priority, token_counts_of
+from scaffolding_ext.protocol.meta import ThinkingBudget, note, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
 
@@ -189,7 +189,7 @@ def in_request(scenario: Any) -> Program:
 def test_priorities_go_over_where_the_engine_orders_by_them() -> None:
     def urgent(**hints: Any) -> GenerationTask:
         task = generation(custom_input_params=hints or None)
-        set_priority(task, -3.0)  # the package's own: the lower, the sooner
+        note(task, priority=-3.0)  # the package's own: the lower, the sooner
         return task
 
     with TRTLLMWorker(MODEL, llm_args={"scheduler_config": {"waiting_queue_policy": "priority"}}) as worker:
@@ -346,7 +346,7 @@ def test_a_chain_is_a_conversation_where_the_llm_keeps_kv_by_conversation() -> N
 def test_a_budget_of_thinking_goes_to_an_llm_that_keeps_one() -> None:
     def bounded() -> GenerationTask:
         task = generation()
-        set_notes(task, notes_of(task)._replace(thinking=ThinkingBudget(5, "<think>", "</think>", is_open=True)))
+        note(task, thinking=ThinkingBudget(5, "<think>", "</think>", is_open=True))
         return task
 
     with TRTLLMWorker(MODEL, self_test=False, llm_args={"reasoning_parser": "deepseek-r1"}) as worker:

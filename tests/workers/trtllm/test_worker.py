@@ -15,7 +15,7 @@ from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError, M
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
 from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask, LayerExit, VerifyTask
-from scaffolding_ext.protocol.notes import PAUSED, let_run_to, token_counts_of
+from scaffolding_ext.protocol.meta import PAUSED, note, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
 
@@ -189,7 +189,7 @@ def test_a_stream_that_is_too_far_ahead_is_aborted() -> None:
         task = StreamGenerationTask(
             input_str=PROMPT, max_tokens=900, ignore_eos=True, streaming_step=3, temperature=0.0
         )
-        let_run_to(task, 10)
+        note(task, may_run_to=10)
         await worker.run_task(task)
         await asyncio.to_thread(engine.idle.wait)
         await worker.run_task(task)
@@ -210,9 +210,9 @@ def test_a_sampled_stream_with_a_seed_ends_where_its_limit_is_whatever_the_time(
     async def scenario(worker: TRTLLMWorker) -> None:
         for fields, num_tokens in (({"seed": 1, "temperature": 0.7}, 10), ({"temperature": 0.0}, 30)):
             task = StreamGenerationTask(input_str=PROMPT, max_tokens=30, ignore_eos=True, streaming_step=3, **fields)
-            let_run_to(task, 10)
+            note(task, may_run_to=10)
             await worker.run_task(task)
-            let_run_to(task, 40)
+            note(task, may_run_to=40)
             while not task.end_flag:
                 await worker.run_task(task)
             assert (len(task.output_tokens or ()), task.finish_reason) == (

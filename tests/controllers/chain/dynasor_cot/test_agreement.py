@@ -10,7 +10,7 @@ from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.controllers.chain.stopping.agreement import Window
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import TaskStatus
-from scaffolding_ext.protocol.notes import PROBE, purpose_of
+from scaffolding_ext.protocol.meta import PROBE, purpose_of
 from scaffolding_ext.protocol.tasks import CompareTask
 from scaffolding_ext.testing import ScriptedWorker
 

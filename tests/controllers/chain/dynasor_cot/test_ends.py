@@ -6,7 +6,7 @@ import pytest
 
 from scaffolding_ext.prompts.prompting import family_named
 from scaffolding_ext.protocol import StreamGenerationTask
-from scaffolding_ext.protocol.notes import PROBE, Purpose, purpose_of
+from scaffolding_ext.protocol.meta import PROBE, Purpose, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
 
 FAMILY = family_named("tinylm")

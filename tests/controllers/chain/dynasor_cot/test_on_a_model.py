@@ -19,7 +19,7 @@ from scaffolding_ext.errors import ConfigError, EngineError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import PROBE, Purpose, purpose_of
+from scaffolding_ext.protocol.meta import PROBE, Purpose, purpose_of
 from scaffolding_ext.tinylm.grammar import sample_problem
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 

@@ -9,7 +9,7 @@ from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import PROBE, Purpose, purpose_of
+from scaffolding_ext.protocol.meta import PROBE, Purpose, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
 
 FAMILY = family_named("tinylm")

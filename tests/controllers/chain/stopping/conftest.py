@@ -10,7 +10,7 @@ from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.looking import ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import Entropy, Probe
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.protocol.notes import PROBE, purpose_of
+from scaffolding_ext.protocol.meta import PROBE, purpose_of
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.testing import ScriptedWorker
 

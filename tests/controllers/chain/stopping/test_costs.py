@@ -6,7 +6,7 @@ from scaffolding_ext.controllers.chain.stopping.entropy import EntropyAfterThink
 from scaffolding_ext.controllers.chain.stopping.several import AllOf
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.meta import Purpose
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from scaffolding_ext.controllers.chain.stopping.entropy import EntropyAfterThink
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import family_named
-from scaffolding_ext.protocol.notes import PROBE, Purpose, purpose_of
+from scaffolding_ext.protocol.meta import PROBE, Purpose, purpose_of
 
 FAMILY = family_named("tinylm")
 NUM_CHARACTERS = len("Q:")

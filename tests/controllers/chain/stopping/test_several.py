@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.chain.stopping.giving_up import GiveUp
 from scaffolding_ext.controllers.chain.stopping.several import AllOf, AnyOf
 from scaffolding_ext.controllers.chain.stopping.text import PatternStop
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.protocol.notes import PROBE, purpose_of
+from scaffolding_ext.protocol.meta import PROBE, purpose_of
 from scaffolding_ext.registry import stopping_rules
 from scaffolding_ext.stack.build import load_stack
 from scaffolding_ext.testing import ScriptedWorker

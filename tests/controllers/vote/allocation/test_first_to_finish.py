@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToF
 from scaffolding_ext.errors import ConfigError, TaskError
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
-from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts
+from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note
 from scaffolding_ext.protocol.worker import BaseWorker
 
 NUM_SAMPLES, NUM_FIRST = 6, 2
@@ -32,7 +32,7 @@ class Ordered(BaseWorker):
     async def run_task(self, task: Any) -> TaskStatus:
         self.num_calls += 1
         number = self.num_calls
-        set_token_counts(task, TokenCounts(10 * number, 1, 0))
+        note(task, counts=TokenCounts(10 * number, 1, 0))
         if number > self.num_ending:
             try:
                 await asyncio.Event().wait()

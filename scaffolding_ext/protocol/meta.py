@@ -1,8 +1,8 @@
-"""Notes on a task, whatever its class and under either host: its purpose, its cost, its place in a waiting line."""
+"""Data of this package on a task, whatever its class and host: `task.meta`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -10,9 +10,8 @@ from scaffolding_ext.protocol import GenerationTask, Task
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.tasks import ScoreTask
 
-CONTINUED_TURNS = "continued turns"  # in a worker's `refused`: see `set_turn_start`
+CONTINUED_TURNS = "continued turns"  # in a worker's `refused`: see `Meta.turn_start`
 PAUSED = "paused"  # finish reason of a stream that its worker ended because nobody had asked for more
-_NOTES = "scaffolding_ext"  # key of custom_input_params
 
 
 class Purpose(str, Enum):
@@ -78,16 +77,18 @@ class ThinkingBudget(NamedTuple):
     is_open: bool
 
 
-class TaskNotes(NamedTuple):
-    """The notes of this package on a task.
+class Meta(NamedTuple):
+    """Data of this package on a task, in its attribute `meta`.
 
     Attributes:
+        purpose: What its tokens are for; the ledger counts them under it. None counts them as the task's type says.
         turn_start: Index in `input_str` of an unfinished answer that the task continues; None if it begins an answer.
         priority: Among the tasks that wait for one worker, the lowest is served first.
         is_chunk: Whether a later task continues the chain if `max_tokens` cuts it off.
-        counts: Tokens so far; None if its worker has recorded none.
+        counts: Tokens so far, over all steps of a stream; None if its worker has recorded none.
         sampling_fields: Names of the sampling fields that were set, whatever their values.
-        may_run_to: Tokens at which a stream pauses; None if nothing bounds it.
+        may_run_to: Tokens at which a stream pauses until its controller asks for more; None if nothing bounds it. A
+            worker that cannot pause a stream may end it there, with `PAUSED` as its finish reason.
         draw: Which draw of its request it is: samples, chains and pieces, from the outermost in. Each draw derives a
             seed of its own from a seed that is given for all.
         num_suffix_tokens: Tokens of its input that ask an unfinished chain for something.
@@ -108,47 +109,26 @@ class TaskNotes(NamedTuple):
     turns: tuple[Mapping[str, Any], ...] = ()
 
 
-_NO_NOTES = TaskNotes()
+_PLAIN = Meta()
 _DEFAULT_PURPOSE: dict[type[Any], PurposeOf] = {ScoreTask: SCORE, VerifyTask: VERIFY}
 
 
-def notes_of(task: Task) -> TaskNotes:
-    params = task.custom_input_params
-    notes: TaskNotes = _NO_NOTES if params is None else params.get(_NOTES, _NO_NOTES)
-    return notes
+def meta_of(task: Task) -> Meta:
+    meta: Meta = task.__dict__.get("meta", _PLAIN)
+    return meta
 
 
-def set_notes(task: Task, notes: TaskNotes) -> None:
-    """Copies of the task keep the old notes."""
-    task.custom_input_params = {**(task.custom_input_params or {}), _NOTES: notes}
-
-
-def noted_draws(task: Task, indices: Iterable[int]) -> list[dict[str, Any]]:
-    params, notes = task.custom_input_params or {}, notes_of(task)._replace(counts=None)
-    return [{**params, _NOTES: notes._replace(draw=(*notes.draw, index))} for index in indices]
-
-
-def set_purpose(task: Task, purpose: PurposeOf) -> None:
-    """Say what the task's tokens are for; the ledger counts them under it. Without it they count as `CHAIN_START`."""
-    set_notes(task, notes_of(task)._replace(purpose=purpose))
+def note(task: Task, **fields: Any) -> None:
+    """Change fields of a task's `meta`; copies of the task keep the old ones."""
+    task.__dict__["meta"] = meta_of(task)._replace(**fields)
 
 
 def purpose_of(task: Task) -> PurposeOf:
-    return notes_of(task).purpose or default_purpose_of(task)
+    return meta_of(task).purpose or default_purpose_of(task)
 
 
 def default_purpose_of(task: Task) -> PurposeOf:
     return _DEFAULT_PURPOSE.get(type(task), CHAIN_START)
-
-
-def set_turn_start(task: GenerationTask, num_characters: int) -> None:
-    """Say that the task goes on with an unfinished answer, and how many characters of `input_str` stand before it."""
-    set_notes(task, notes_of(task)._replace(turn_start=num_characters))
-
-
-def set_priority(task: Task, priority: float) -> None:
-    """The lowest is served first; 0 by default."""
-    set_notes(task, notes_of(task)._replace(priority=priority))
 
 
 def is_urgent(task: Task) -> bool:
@@ -156,22 +136,9 @@ def is_urgent(task: Task) -> bool:
     return purpose_of(task).written is not Purpose.CHAIN
 
 
-def let_run_to(task: Task, num_tokens: int | None) -> None:
-    """Let a stream decode so many tokens, and then pause until its controller asks for more; None does not bound it.
-
-    A worker that cannot pause a stream may end it there, with `PAUSED` as its finish reason.
-    """
-    set_notes(task, notes_of(task)._replace(may_run_to=num_tokens))
-
-
-def set_token_counts(task: Task, counts: TokenCounts) -> None:
-    """For workers: record what the task has cost so far (cumulative over the steps of a streaming task)."""
-    set_notes(task, notes_of(task)._replace(counts=counts))
-
-
 def token_counts_of(task: Task) -> TokenCounts | None:
     """Tokens so far: by the worker's record, else by upstream's usage, else by token ids (input prefilled)."""
-    counts = notes_of(task).counts
+    counts = meta_of(task).counts
     return estimated_counts_of(task) if counts is None else counts
 
 
