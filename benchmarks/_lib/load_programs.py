@@ -16,7 +16,7 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Vot
 from scaffolding_ext.controllers.vote.deadline import WIDENING, SampleTimes
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.evaluation.logs.read import read_recording
-from scaffolding_ext.evaluation.logs.recording import RecordedQuestion
+from scaffolding_ext.evaluation.logs.samples import RecordedQuestion
 from scaffolding_ext.evaluation.traffic.programs import (
     Program,
     RequestRound,

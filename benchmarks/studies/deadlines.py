@@ -57,7 +57,7 @@ from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.threshold import ThresholdEvery
 from scaffolding_ext.controllers.vote.deadline import WIDENING, SampleTimes
-from scaffolding_ext.evaluation.logs.recording import RecordedQuestion
+from scaffolding_ext.evaluation.logs.samples import RecordedQuestion
 from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
 from scaffolding_ext.evaluation.traffic.programs import Program, chain_program
 from scaffolding_ext.evaluation.traffic.simulator import serve_programs

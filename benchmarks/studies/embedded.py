@@ -19,7 +19,7 @@ from benchmarks._lib.command import benchmark, size, stored
 from benchmarks._lib.report import Report
 from benchmarks._lib.stops import ANY_RULE, add_stops, cut_of_as_many, fixed_cuts, judge, rules_of
 from scaffolding_ext.evaluation.logs.read import read_recording
-from scaffolding_ext.evaluation.logs.recording import Recording
+from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.run.recording_stack import draw, recording_stack
 from scaffolding_ext.stack.load import load_config
 

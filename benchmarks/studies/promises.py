@@ -19,7 +19,7 @@ from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.report import Report
 from benchmarks.studies.real import simulated_recording
 from scaffolding_ext.evaluation.logs.read import read_recording
-from scaffolding_ext.evaluation.logs.recording import Recording
+from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.tune.plays import Trial
 from scaffolding_ext.evaluation.tune.promise import promised
 

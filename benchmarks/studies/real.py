@@ -37,7 +37,7 @@ from scaffolding_ext.controllers.vote.allocation.data_set import evenness, skyli
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.voting import elect, vote
 from scaffolding_ext.evaluation.logs.read import read_recording
-from scaffolding_ext.evaluation.logs.recording import Looks, RecordedQuestion, Recording
+from scaffolding_ext.evaluation.logs.samples import Looks, RecordedQuestion, Recording
 from scaffolding_ext.evaluation.run.jsonl import read_rows
 from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate
 from scaffolding_ext.evaluation.tune.costs import Cost

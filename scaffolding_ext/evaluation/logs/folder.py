@@ -6,10 +6,12 @@ import itertools
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from scaffolding_ext.controllers.chain.probe import probes_of
 from scaffolding_ext.controllers.chain.record_chain import VERSION
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.logs.graded import LoggedChain, LoggedLook, LoggedQuestion, LoggedSample
+from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, LoggedQuestion, LoggedSample, Looks
 from scaffolding_ext.evaluation.run.records import Record, each_record
 from scaffolding_ext.evaluation.run.run_folder import CONFIG
 from scaffolding_ext.protocol.meta import Purpose
@@ -88,16 +90,16 @@ def _samples(record: Record, path: Path) -> list[LoggedSample]:
             )
             for each in kept
         ]
-    chain = _chain(record, path)
-    decoded = _decoded(record) if chain is None else _whole_chain(record, chain)
+    looks = _looks(record, path)
+    decoded = _decoded(record) if looks is None else _whole_chain(record, looks)
     return [
         LoggedSample(
             record.answer,
             record.correct,
             decoded,
-            None if chain is not None else record.seconds.get("total"),  # looks take seconds of their own
+            None if looks is not None else record.seconds.get("total"),  # looks take seconds, too
             text=record.output,
-            chain=chain,
+            looks=looks,
         )
     ]
 
@@ -145,26 +147,29 @@ def _share(value: float) -> float | None:
     return value if 0 <= value <= 1 else None
 
 
-def _chain(record: Record, path: Path) -> LoggedChain | None:
+def _looks(record: Record, path: Path) -> Looks | None:
     start = next((event for event in record.trace if event["event"] == "recording"), None)
     if start is None:
         return None
     if start["version"] != VERSION:
         raise DatasetError(
             f"{path}: the chain of {record.id!r} was recorded by version {start['version']}, and this is version "
-            f"{VERSION}; record it anew: scaffolding-ext tune --config STACK --store DIR"
+            f"{VERSION}; record it anew: scaffolding-ext eval --epochs N --look_every TOKENS"
         )
     rows = [event for event in record.trace if event["event"] == "look"]
-    looks = [
-        LoggedLook(probe, row["forced"], row["num_answer_tokens"], row["num_forced_tokens"])
-        for probe, row in zip(probes_of(rows), rows, strict=True)
-    ]
-    return LoggedChain(
-        looks,
+    asked, closed = (
+        np.array([row[name] for row in rows], np.int64) for name in ("num_answer_tokens", "num_forced_tokens")
+    )
+    return Looks(
+        probes_of(rows),
+        np.full(len(rows), NO_ANSWER),
+        asked,
+        closed,
         next(event["position"] for event in record.trace if event["event"] == "end"),
         start["num_prompt_tokens"],
         start["num_probe_suffix"],
         start["num_close_suffix"],
+        [row["forced"] for row in rows],
     )
 
 
@@ -175,9 +180,9 @@ def _decoded(record: Record) -> int:
     return decoded
 
 
-def _whole_chain(record: Record, chain: LoggedChain) -> int:
-    """Tokens that the whole chain decoded: an answer that it had to be asked for included, the looks not."""
+def _whole_chain(record: Record, looks: Looks) -> int:
+    """Tokens that the whole chain decoded: with an answer that it had to be asked for, without the looks."""
     by_purpose = record.ledger["by_purpose"]
-    asked = sum(look.num_answer_tokens + look.num_forced_tokens for look in chain.looks)
+    asked = looks.num_answer_tokens.sum() + looks.num_forced_tokens.sum()
     decoded: int = by_purpose.get("chain", {}).get("decoded", 0) + by_purpose.get("probe", {}).get("decoded", 0)
-    return decoded - asked
+    return decoded - int(asked)

@@ -1,115 +1,33 @@
-"""Questions as a log has them, before equal answers are grouped: readers give these, and `recording_of` grades them."""
+"""Grades logged questions: equal answers become classes, and the columns of a recording come of them."""
 
 from __future__ import annotations
 
 import collections
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from scaffolding_ext.answers import group
-from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.logs.recording import (
+from scaffolding_ext.evaluation.logs.samples import (
     NO_TARGET,
     Column,
     Floats,
     GreedySample,
     Ints,
+    LoggedQuestion,
+    LoggedSample,
     Looks,
     RecordedQuestion,
     Recording,
 )
 from scaffolding_ext.evaluation.run.scoring import answer_of_target
-from scaffolding_ext.stack.config import StackConfig
 
 T = TypeVar("T")
 _CHOICE = re.compile(r"[\s(\[*]*([A-Ja-j])[\s)\].:*]*")  # "(b)", "B.", "**B**"
-
-
-class LoggedLook(NamedTuple):
-    """One look at a chain.
-
-    Attributes:
-        probe: What it saw; the answer's class is not known yet.
-        forced: The answer that the chain gives there when its thinking is closed, or None.
-        num_answer_tokens: Tokens decoded for the probe's answer.
-        num_forced_tokens: Tokens decoded for the forced answer.
-    """
-
-    probe: Probe
-    forced: str | None
-    num_answer_tokens: int = 0
-    num_forced_tokens: int = 0
-
-
-class LoggedChain(NamedTuple):
-    """The looks at a sample's chain, and the numbers of tokens that `recording.Looks` has beside them."""
-
-    looks: Sequence[LoggedLook]
-    length: int
-    num_prompt_tokens: int = 0
-    num_probe_suffix: int = 0
-    num_close_suffix: int = 0
-
-
-@dataclass
-class LoggedSample:
-    """One sample; None stands for what the log does not say.
-
-    Attributes:
-        answer: Its answer; None where it gave none.
-        correct: What the log says of it. Where it says nothing, an answer equal to the target is right.
-        tokens: Tokens that it decoded.
-        seconds: Wall-clock seconds that it took.
-        logprob: Mean log-probability of its tokens.
-        reward: Its reward, in [0, 1].
-        text: Its text.
-        chain: The looks at its chain.
-    """
-
-    answer: str | None
-    correct: bool | None = None
-    tokens: int | None = None
-    seconds: float | None = None
-    logprob: float | None = None
-    reward: float | None = None
-    text: str | None = None
-    chain: LoggedChain | None = None
-
-
-@dataclass
-class LoggedQuestion:
-    """One question of one run, with its samples in the log's order.
-
-    Attributes:
-        rounds: As `RecordedQuestion` has them.
-    """
-
-    id: str
-    target: str | None
-    samples: list[LoggedSample] = field(default_factory=list)
-    run: str = ""
-    task: str = ""
-    greedy: LoggedSample | None = None
-    rounds: list[int] | None = None
-
-
-@dataclass
-class Log:
-    """What a reader found in one file or folder."""
-
-    source: str
-    fingerprint: str
-    questions: list[LoggedQuestion]
-    model: str | None = None
-    sampling: dict[str, Any] | None = None
-    dataset: str | None = None
-    stack: StackConfig | None = None
 
 
 def recording_of(
@@ -118,14 +36,10 @@ def recording_of(
     fingerprint: str,
     *,
     num_samples: int | None = None,
-    model: str | None = None,
-    sampling: dict[str, Any] | None = None,
-    dataset: str | None = None,
-    stack: StackConfig | None = None,
     units_implied: bool = False,
-    num_joined: int = 0,
+    **known: Any,
 ) -> Recording:
-    """Grade the questions that can be tried side by side: equally many samples each, with tokens where one has them.
+    """Grade the questions that can be tried side by side: equally many samples each, with tokens if one has them.
 
     Args:
         questions: The questions.
@@ -133,12 +47,8 @@ def recording_of(
         fingerprint: As `Recording` has it.
         num_samples: Samples of each question; questions with fewer are left out, and of those with more the first
             samples are taken. None takes the number that most questions have.
-        model: As `Recording` has it.
-        sampling: As `Recording` has it.
-        dataset: As `Recording` has it.
-        stack: As `Recording` has it.
-        units_implied: Whether the questions imply units (see `answers.equal`).
-        num_joined: As `Recording` has it.
+        units_implied: True if the questions imply units (see `answers.equal`).
+        known: Further fields of `Recording`.
 
     Raises:
         DatasetError: No question has as many samples.
@@ -164,7 +74,7 @@ def recording_of(
         kept = _kept(kept, _has_tokens, "have no tokens", left_out)
     by_agreement = any(each.target is None and not _has_labels(each) for each in kept)
     graded = [_graded(each, by_agreement, units_implied) for each in kept]
-    return Recording(graded, sources, fingerprint, model, sampling, dataset, left_out, num_joined, stack)
+    return Recording(graded, sources, fingerprint, left_out=left_out, **known)
 
 
 def _kept(
@@ -195,16 +105,13 @@ def _has_labels(question: LoggedQuestion) -> bool:
 
 def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -> RecordedQuestion:
     samples, greedy = question.samples, question.greedy
-    chains = [sample.chain for sample in samples if sample.chain is not None]
-    if len(chains) < len(samples):
-        chains = []  # rules on chains are played on whole questions
-    looks = [look for chain in chains for look in chain.looks]
+    looks = _whole([sample.looks for sample in samples]) or []  # rules on chains are played on whole questions
     target = None if question.target is None else answer_of_target(question.target)
     said = [
         *(sample.answer for sample in samples),
         None if greedy is None else greedy.answer,
-        *(look.probe.answer for look in looks),
-        *(look.forced for look in looks),
+        *(probe.answer for each in looks for probe in each.probes),
+        *(answer for each in looks for answer in each.forced_answers),
         target,
     ]
     if target is not None and (letter := _letter(target)) is not None:
@@ -216,8 +123,7 @@ def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -
         if text is not None:
             heads.setdefault(number, text)
     own, of_greedy, right = numbers[: len(samples)], numbers[len(samples)], numbers[-1]
-    of_looks = numbers[len(samples) + 1 : len(samples) + 1 + len(looks)]
-    of_forced = numbers[len(samples) + 1 + len(looks) : -1]
+    of_looks = numbers[len(samples) + 1 : -1]
     if by_agreement:
         right = vote(own)
     elif target is None:  # the labels tell it
@@ -237,7 +143,7 @@ def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -
         "seconds": seconds is not None,
         "logprobs": logprobs is not None,
         "rewards": rewards is not None,
-        "looks": bool(chains),
+        "looks": bool(looks),
         "texts": texts is not None,
     }
     return RecordedQuestion(
@@ -252,8 +158,9 @@ def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -
         seconds=seconds,
         logprobs=logprobs,
         rewards=rewards,
-        looks=_looks(chains, of_looks, of_forced) if chains else None,
+        looks=_classed(looks, of_looks) if looks else None,
         texts=texts,
+        chunks=[sample.chunks for sample in samples] if all(sample.chunks for sample in samples) else None,
         greedy=None if greedy is None else _greedy(greedy, of_greedy, right),
         rounds=question.rounds,
         missing=frozenset(name for name, is_there in has.items() if not is_there),
@@ -261,13 +168,13 @@ def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -
 
 
 def _letter(text: str) -> str | None:
-    """The choice that an answer names, or None where it is no single letter."""
+    """The choice that an answer names, or None if it is not a single letter."""
     found = _CHOICE.fullmatch(text)
     return None if found is None else found[1].upper()
 
 
 def _whole(values: Sequence[T | None]) -> list[T] | None:
-    """The values, or None where one is missing."""
+    """The values, or None if one is missing."""
     present = [value for value in values if value is not None]
     return present if len(present) == len(values) else None
 
@@ -287,22 +194,13 @@ def _greedy(sample: LoggedSample, number: int, right: int) -> GreedySample:
     return GreedySample(number, is_right, 1 if sample.tokens is None else sample.tokens)
 
 
-def _looks(chains: Sequence[LoggedChain], of_probes: Sequence[int], of_forced: Sequence[int]) -> list[Looks]:
-    found, begin = [], 0
-    for chain in chains:
-        end = begin + len(chain.looks)
-        classes = of_probes[begin:end]
-        found.append(
-            Looks(
-                [look.probe._replace(answer_class=number) for look, number in zip(chain.looks, classes, strict=True)],
-                np.array(of_forced[begin:end], dtype=np.int64),
-                np.array([look.num_answer_tokens for look in chain.looks], dtype=np.int64),
-                np.array([look.num_forced_tokens for look in chain.looks], dtype=np.int64),
-                chain.length,
-                chain.num_prompt_tokens,
-                chain.num_probe_suffix,
-                chain.num_close_suffix,
-            )
+def _classed(looks: Sequence[Looks], classes: Sequence[int]) -> list[Looks]:
+    """The looks with the classes of their answers: those of all probes first, then those of all forced answers."""
+    of_probes, of_forced = iter(classes), iter(classes[len(classes) // 2 :])
+    return [
+        each._replace(
+            probes=[probe._replace(answer_class=next(of_probes)) for probe in each.probes],
+            forced=np.array([next(of_forced) for _ in each.probes], dtype=np.int64),
         )
-        begin = end
-    return found
+        for each in looks
+    ]

@@ -7,7 +7,7 @@ from typing import Any
 
 from scaffolding_ext.answers import extract
 from scaffolding_ext.errors import DatasetError, MissingDependencyError
-from scaffolding_ext.evaluation.logs.graded import Log, LoggedQuestion, LoggedSample
+from scaffolding_ext.evaluation.logs.samples import Log, LoggedQuestion, LoggedSample
 
 
 def read_inspect(path: Path, fingerprint: str) -> Log:

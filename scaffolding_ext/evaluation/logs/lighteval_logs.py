@@ -8,7 +8,7 @@ from typing import Any
 
 from scaffolding_ext.answers import extract
 from scaffolding_ext.errors import DatasetError, MissingDependencyError
-from scaffolding_ext.evaluation.logs.graded import LoggedQuestion, LoggedSample
+from scaffolding_ext.evaluation.logs.samples import LoggedQuestion, LoggedSample
 
 
 def read_lighteval(path: Path) -> list[LoggedQuestion]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from scaffolding_ext.answers import extract
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.logs.graded import LoggedQuestion, LoggedSample
+from scaffolding_ext.evaluation.logs.samples import LoggedQuestion, LoggedSample
 from scaffolding_ext.evaluation.run.jsonl import Row
 
 FIELDS = {"doc_id", "resps", "target"}  # a row of such a file has them

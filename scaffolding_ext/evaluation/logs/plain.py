@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.logs.graded import LoggedChain, LoggedLook, LoggedQuestion, LoggedSample
+from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, DraftedChunk, Log, LoggedQuestion, LoggedSample, Looks
 from scaffolding_ext.evaluation.run.jsonl import Row
 
-CHUNK_TOKENS = 500  # a chunk of the released draft/target chains, whose true lengths are not recorded
+CHUNK_TOKENS = 500  # a chunk of the released draft/target chains that has a further one behind it
+CHARACTERS = 4  # of a token, in a chain of one chunk
+COUNTED = (
+    f"Tokens of drafted chunks were not recorded: a chunk with another one behind it counts {CHUNK_TOKENS}, the last "
+    "one by its characters at the rate of the others."
+)
 
 
 def _as_text(value: Any) -> Any:
@@ -73,6 +80,8 @@ class _Chain(_Row):
 class _Turn(_Row):
     draft: str | None = None
     target: str | None = None
+    draft_tokens: Tokens | None = None
+    target_tokens: Tokens | None = None
     ppl: Annotated[float, Field(ge=1)] | None = None
 
 
@@ -80,24 +89,23 @@ class _Drafts(_Row):
     id: Text = Field(validation_alias=AliasChoices("question", "id", "problem"))
     target: Text | None = Field(None, validation_alias="answer")
     turns: Annotated[list[_Turn], Field(min_length=1)]
+    run: Text = Field("", validation_alias=AliasChoices("run", "set"))
+    task: Text = ""
 
 
-def read_plain(rows: Iterable[Row], name: str) -> list[LoggedQuestion]:
-    """The questions of a JSONL file, whose rows are of one kind: they have `samples`, `probes` or `turns`.
+def read_plain(rows: Iterable[Row], name: str, fingerprint: str) -> Log:
+    """Read a JSONL file, whose rows are of one kind: they have `samples`, `probes` or `turns`.
 
     Args:
         rows: The rows.
-        name: Of the file, for errors.
+        name: Of the file.
+        fingerprint: Of the file.
 
     Raises:
         DatasetError: A row is of no known kind, or a field is missing or wrong; it names file, line, what was given and
             what is allowed.
     """
-    kinds: Mapping[str, Callable[[Sequence[Row], str], list[LoggedQuestion]]] = {
-        "samples": _of_samples,
-        "probes": _of_chains,
-        "turns": _of_drafts,
-    }
+    kinds = {"samples": _of_samples, "probes": _of_chains, "turns": _of_drafts}
     every = list(rows)
     if not every:
         raise DatasetError(f"{name} is empty; give a question a line, each with its `samples`")
@@ -116,7 +124,7 @@ def read_plain(rows: Iterable[Row], name: str) -> list[LoggedQuestion]:
                 f"{name}, line {row.number}: has no `{kind}`, and line {every[0].number} has it; a file holds rows of "
                 "one kind"
             )
-    return kinds[kind](every, name)
+    return Log(name, fingerprint, kinds[kind](every, name), note=COUNTED if kind == "turns" else None)
 
 
 def _parsed(kind: type[BaseModel], row: Row, name: str) -> Any:
@@ -154,11 +162,11 @@ def _sample(found: _Sample) -> LoggedSample:
     if logprob is None and found.ppl:
         logs = [-math.log(each) for each in found.ppl if each is not None]
         logprob = sum(logs) / len(logs) if logs else None
-    tokens, chain = found.tokens, None
+    tokens, looks = found.tokens, None
     if found.probes:
         tokens = found.probes[-1].tokens if tokens is None else tokens
-        chain = _chain(found.probes, tokens)
-    return LoggedSample(answer, found.correct, tokens, found.seconds, logprob, found.reward, found.text, chain)
+        looks = _looks(found.probes, tokens)
+    return LoggedSample(answer, found.correct, tokens, found.seconds, logprob, found.reward, found.text, looks)
 
 
 def _of_chains(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
@@ -169,33 +177,57 @@ def _of_chains(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
         question = questions.setdefault(
             (found.run, found.task, found.id), LoggedQuestion(found.id, found.target, [], found.run, found.task)
         )
-        chain = _chain(found.probes, found.tokens)
-        question.samples.append(LoggedSample(found.probes[-1].answer, None, found.tokens, chain=chain))
+        looks = _looks(found.probes, found.tokens)
+        question.samples.append(LoggedSample(found.probes[-1].answer, None, found.tokens, looks=looks))
     return list(questions.values())
 
 
-def _chain(probes: Sequence[_Look], length: int) -> LoggedChain:
-    looks = []
-    for look in probes:
+def _looks(looks: Sequence[_Look], length: int) -> Looks:
+    probes = []
+    for look in looks:
         logprobs = None if look.probability is None else (math.log(max(look.probability, 1e-300)),)
-        response = "" if look.answer is None else look.answer
-        probe = Probe(
-            Prefix(look.tokens, "", None, None), look.answer, -1, look.hedged, response, answer_logprobs=logprobs
-        )
-        forced = look.answer if look.forced is None else look.forced
-        looks.append(LoggedLook(probe, forced, look.answer_tokens, look.answer_tokens))
-    return LoggedChain(looks, length)
+        prefix, response = Prefix(look.tokens, "", None, None), look.answer or ""
+        probes.append(Probe(prefix, look.answer, NO_ANSWER, look.hedged, response, answer_logprobs=logprobs))
+    forced = [look.answer if look.forced is None else look.forced for look in looks]
+    tokens = np.array([look.answer_tokens for look in looks], dtype=np.int64)
+    return Looks(probes, np.full(len(looks), NO_ANSWER), tokens, tokens, length, forced_answers=forced)
 
 
 def _of_drafts(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
-    """Chains of drafts of one question are its samples; every draft and target that is not empty counts 500 tokens."""
-    questions: dict[str, LoggedQuestion] = {}
+    """Chains of drafts of one question are its samples; its run is the file, if the row names none."""
+    questions: dict[tuple[str, str], LoggedQuestion] = {}
+    file = Path(name).name.split(".")[0]
     for row in rows:
         found: _Drafts = _parsed(_Drafts, row, name)
-        question = questions.setdefault(found.id, LoggedQuestion(found.id, found.target))
+        run = found.run or file
+        question = questions.setdefault((run, found.id), LoggedQuestion(found.id, found.target, [], run, found.task))
+        chunks = _chunks(found.turns)
+        tokens = sum(chunk.num_draft_tokens + chunk.num_target_tokens for chunk in chunks)
+        scores = [chunk.score for chunk in chunks if chunk.score is not None]
+        logprob = -sum(scores) / len(scores) if scores else None
         text = "".join((turn.draft or "") + (turn.target or "") for turn in found.turns)
-        chunks = sum(bool(turn.draft) + bool(turn.target) for turn in found.turns)
-        logs = [-math.log(turn.ppl) for turn in found.turns if turn.ppl is not None]
-        logprob = sum(logs) / len(logs) if logs else None
-        question.samples.append(LoggedSample(extract(text), None, CHUNK_TOKENS * chunks, logprob=logprob, text=text))
+        sample = LoggedSample(extract(text), None, tokens, logprob=logprob, text=text, chunks=chunks)
+        question.samples.append(sample)
     return list(questions.values())
+
+
+def _chunks(turns: Sequence[_Turn]) -> list[DraftedChunk]:
+    """The chunks of a chain, whose tokens are counted as `COUNTED` says if the row has none."""
+    pieces = [len(text or "") for turn in turns for text in (turn.draft, turn.target)]
+    last = max((place for place, length in enumerate(pieces) if length), default=0)
+    num_before = sum(bool(length) for length in pieces[:last])
+    rate = sum(pieces[:last]) / (CHUNK_TOKENS * num_before) if num_before else CHARACTERS
+
+    def tokens(place: int, counted: int | None) -> int:
+        if counted is not None or not pieces[place]:
+            return counted or 0
+        return CHUNK_TOKENS if place < last else min(CHUNK_TOKENS, math.ceil(pieces[place] / rate))
+
+    return [
+        DraftedChunk(
+            None if turn.ppl is None else math.log(turn.ppl),
+            tokens(2 * number, turn.draft_tokens),
+            tokens(2 * number + 1, turn.target_tokens),
+        )
+        for number, turn in enumerate(turns)
+    ]

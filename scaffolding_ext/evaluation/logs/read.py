@@ -1,4 +1,4 @@
-"""Reads the logs that people have: what each file or folder is shows by its name and its first row."""
+"""Reads the logs that people have; the name and the first row of a file tell its format."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from scaffolding_ext.documents import fingerprint
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.logs.folder import read_run, stack_of
-from scaffolding_ext.evaluation.logs.graded import Log, LoggedQuestion, recording_of
+from scaffolding_ext.evaluation.logs.graded import recording_of
 from scaffolding_ext.evaluation.logs.inspect_logs import read_inspect
 from scaffolding_ext.evaluation.logs.lighteval_logs import read_lighteval
 from scaffolding_ext.evaluation.logs.lm_eval_logs import FIELDS, read_lm_eval
 from scaffolding_ext.evaluation.logs.plain import read_plain
-from scaffolding_ext.evaluation.logs.recording import Recording
+from scaffolding_ext.evaluation.logs.samples import Log, LoggedQuestion, Recording
 from scaffolding_ext.evaluation.run.jsonl import read_rows
 from scaffolding_ext.evaluation.run.run_folder import SAMPLES
 
@@ -40,8 +41,8 @@ def read_recording(
 
     Args:
         paths: Files and folders; see `_KINDS`.
-        task: Takes the questions of the tasks whose name contains it alone, in upper or lower case.
-        run: Takes the runs whose name contains it alone.
+        task: Only questions of tasks whose name contains it, in upper or lower case, are taken.
+        run: Only runs whose name contains it are taken.
         num_samples: As `recording_of` takes it.
         units_implied: As `recording_of` takes it.
 
@@ -74,25 +75,31 @@ def read_recording(
             first.samples += each.samples
             if len(each.samples) > 1:  # a line with one sample is meant to be put together
                 joined.add(key)
-    models, datasets = ({getattr(log, name) for log in logs} for name in ("model", "dataset"))
-    sampling = logs[0].sampling if all(log.sampling == logs[0].sampling for log in logs) else None
-    stack = logs[0].stack if all(log.stack == logs[0].stack for log in logs) else None
+
+    def common(name: str) -> Any:
+        """A field of the logs, if all of them have the same."""
+        first = getattr(logs[0], name)
+        return first if all(getattr(log, name) == first for log in logs) else None
+
+    notes = list(dict.fromkeys(log.note for log in logs if log.note is not None))
+    if joined:
+        notes.append(
+            f"{len(joined):,} questions stand on several lines, whose samples are put together: give each line a `run` "
+            "if they are of different models or settings."
+        )
     return recording_of(
         list(together.values()),
         [log.source for log in logs],
         _fingerprint_of([log.fingerprint for log in logs]),
         num_samples=num_samples,
-        model=models.pop() if len(models) == 1 else None,
-        sampling=sampling,
-        dataset=datasets.pop() if len(datasets) == 1 else None,
-        stack=stack,
         units_implied=units_implied,
-        num_joined=len(joined),
+        notes=notes,
+        **{name: common(name) for name in ("model", "sampling", "dataset", "stack")},
     )
 
 
 def read_log(path: str | os.PathLike[str]) -> Log:
-    """What one file or folder holds; errors are those of `read_recording`."""
+    """Read one file or folder; errors are those of `read_recording`."""
     file = Path(path)
     if file.is_dir():
         if not (file / SAMPLES).exists():
@@ -118,7 +125,7 @@ def read_log(path: str | os.PathLike[str]) -> Log:
         named = _LM_EVAL.fullmatch(file.name)
         task = file.stem.removeprefix("samples_") if named is None else named[1]
         return Log(name, own, read_lm_eval(whole, name, file.resolve().parent.name, task))
-    return Log(name, own, read_plain(whole, name))
+    return read_plain(whole, name, own)
 
 
 def _named(wanted: str | None, name: str) -> bool:

@@ -25,7 +25,7 @@ CHARACTERS = 4  # of a token, where a recording gives texts alone
 NUM_ORDERS = 64  # of a question's chains, over which a vote of some of them is averaged
 
 
-class DraftedChunk(NamedTuple):
+class ArmChunk(NamedTuple):
     """A drafted chunk and its fate.
 
     Attributes:
@@ -61,7 +61,7 @@ class ComparedChain(NamedTuple):
     num_target: int
     num_scored: int = 0
     num_judged: int = 0
-    chunks: Sequence[DraftedChunk] = ()
+    chunks: Sequence[ArmChunk] = ()
     verdict: float | None = None
     confidence: float | None = None
 
@@ -212,9 +212,9 @@ def read_runs(path: Path) -> Arm:
     return Arm(path.name.split(".")[0], chains)
 
 
-def _chunk(turn: int, drafted: Mapping[str, Any]) -> DraftedChunk:
+def _chunk(turn: int, drafted: Mapping[str, Any]) -> ArmChunk:
     ppl, written = drafted["ppl"], drafted.get("target") or ""
-    return DraftedChunk(
+    return ArmChunk(
         turn,
         None if ppl is None else log(ppl),
         drafted.get("draft_tokens") or -(-len(drafted["draft"]) // CHARACTERS),

@@ -22,8 +22,8 @@ from scaffolding_ext.evaluation.preflight.arms import (
     DRAFT_ALONE,
     TARGET_ALONE,
     Arm,
+    ArmChunk,
     ComparedChain,
-    DraftedChunk,
     Floats,
     SecondsPerToken,
 )
@@ -222,7 +222,7 @@ def _chains_of(
         number = end["chain"]
         own_chunks = sorted((e for e in decided if e["chain"] == number), key=lambda event: int(event["turn"]))
         chunks = [
-            DraftedChunk(
+            ArmChunk(
                 event["turn"],
                 event["score"],
                 event["num_draft_tokens"],

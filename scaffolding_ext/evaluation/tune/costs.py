@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from scaffolding_ext.evaluation.logs.recording import Recording
+from scaffolding_ext.evaluation.logs.samples import Recording
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -14,7 +14,7 @@ from scaffolding_ext.controllers.chain.looking import ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.logs.recording import Looks, Recording
+from scaffolding_ext.evaluation.logs.samples import Looks, Recording
 from scaffolding_ext.evaluation.tune.costs import (
     Cost,
     EndedSamples,

@@ -17,7 +17,7 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment, LeaderChange
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.logs.recording import Recording
+from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.tune.choose import NUM_FOLDS, Candidates, Goal, cross_fitted
 from scaffolding_ext.evaluation.tune.costs import PATHS, Cost, EndedSamples, Floats, Ints, Price, whole_samples
 from scaffolding_ext.evaluation.tune.endings import Cut, Ending, RecordedChains, TriedEndings, Whole, endings_to_try

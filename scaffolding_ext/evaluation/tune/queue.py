@@ -24,7 +24,7 @@ from scaffolding_ext.controllers.budgets.queueing.model import Moments
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.tasks import check_served
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.logs.recording import Recording
+from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
 from scaffolding_ext.evaluation.traffic.programs import Program, RequestRound, fixed_program, so_many
 from scaffolding_ext.evaluation.traffic.simulator import serve_programs

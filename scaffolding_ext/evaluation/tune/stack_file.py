@@ -19,7 +19,7 @@ from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToF
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.vote.weights import UniformWeight
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.logs.recording import Recording
+from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.run.recording_stack import NEVER
 from scaffolding_ext.evaluation.tune.endings import Cut, Ending, Stopped, Whole
 from scaffolding_ext.evaluation.tune.plays import TableRow, Trial

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scaffolding_ext.evaluation.logs.recording import Recording
+from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.tune.choose import Goal
 from scaffolding_ext.evaluation.tune.costs import COSTS, Cost
 from scaffolding_ext.evaluation.tune.plays import TableRow, Trial
@@ -79,11 +79,7 @@ def meta_of(trial: Trial) -> list[str]:
     lacking = [name for column, name in _UNTRIED.items() if column in recording.missing]
     if lacking:
         notes.append(f"Not recorded, so what needs it is not tried: {', '.join(lacking)}.")
-    if recording.num_joined:
-        notes.append(
-            f"{recording.num_joined:,} questions stand on several lines, whose samples are put together: give each "
-            "line a `run` if they are of different models or settings."
-        )
+    notes += recording.notes
     if recording.left_out:
         notes.append(f"Left out: {'; '.join(recording.left_out)}.")
     return notes

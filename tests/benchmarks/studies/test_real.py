@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.studies.real import halves
-from scaffolding_ext.evaluation.logs.recording import RecordedQuestion, Recording
+from scaffolding_ext.evaluation.logs.samples import RecordedQuestion, Recording
 
 
 def recording(num_runs: int, num_questions: int) -> Recording:

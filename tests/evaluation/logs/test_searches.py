@@ -7,8 +7,9 @@ import pytest
 
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.logs.graded import LoggedQuestion, LoggedSample, recording_of
+from scaffolding_ext.evaluation.logs.graded import recording_of
 from scaffolding_ext.evaluation.logs.read import read_recording
+from scaffolding_ext.evaluation.logs.samples import LoggedQuestion, LoggedSample
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.evaluation.run.recording_stack import NEVER, draw, recording_stack
 from scaffolding_ext.evaluation.run.runner import evaluate

@@ -15,8 +15,8 @@ from scaffolding_ext.evaluation.preflight.arms import (
     DRAFT_ALONE,
     TARGET_ALONE,
     Arm,
+    ArmChunk,
     ComparedChain,
-    DraftedChunk,
     SecondsPerToken,
     read_runs,
 )
@@ -29,7 +29,7 @@ PRICE = SecondsPerToken(draft=0.001, target=0.01, scored=0.0001, judged=0.0002)
 def chain(
     question: int, is_right: bool, score: float | None = None, num_draft: int = 100, num_target: int = 0
 ) -> ComparedChain:
-    chunks = () if score is None else (DraftedChunk(0, score, num_draft, num_target, num_target > 0),)
+    chunks = () if score is None else (ArmChunk(0, score, num_draft, num_target, num_target > 0),)
     scored = 0 if score is None else num_draft
     return ComparedChain(question, "1" if is_right else "2", is_right, num_draft, num_target, scored, chunks=chunks)
 
@@ -70,9 +70,9 @@ def test_a_score_that_knows_chains_is_told_from_one_that_knows_questions() -> No
 
 def test_coins_are_counted_by_the_questions_that_reached_a_turn_before() -> None:
     """Ten questions of two chunks: pools that grow have coins for the first 8 questions of both turns."""
-    chunks = tuple(DraftedChunk(turn, 1.0, 4, 0, False) for turn in (0, 1))
+    chunks = tuple(ArmChunk(turn, 1.0, 4, 0, False) for turn in (0, 1))
     chains = [ComparedChain(q, "1", True, 8, 0, 8, chunks=chunks) for q in range(10)]
-    longer = chains[0]._replace(chunks=(*chunks, DraftedChunk(2, 1.0, 4, 0, False)))
+    longer = chains[0]._replace(chunks=(*chunks, ArmChunk(2, 1.0, 4, 0, False)))
     assert coin_shares(chains) == {"calibrated": 0.0, "growing": 16 / 20, "first_turn": 1 / 20}
     shares = coin_shares([longer, *chains[1:]])
     assert shares["growing"] == 17 / 21

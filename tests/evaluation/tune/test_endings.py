@@ -17,7 +17,7 @@ from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
 from scaffolding_ext.controllers.chain.record_chain import RecordChainController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.read import read_recording
-from scaffolding_ext.evaluation.logs.recording import Looks, RecordedQuestion, Recording
+from scaffolding_ext.evaluation.logs.samples import Looks, RecordedQuestion, Recording
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import record_writer
 from scaffolding_ext.evaluation.run.runner import evaluate

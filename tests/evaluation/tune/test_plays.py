@@ -11,7 +11,7 @@ import pytest
 from scaffolding_ext.controllers.vote.allocation.data_set import spend
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.logs.recording import RecordedQuestion, Recording
+from scaffolding_ext.evaluation.logs.samples import RecordedQuestion, Recording
 from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate
 from scaffolding_ext.evaluation.tune.endings import Whole
 from scaffolding_ext.evaluation.tune.plays import Trial

@@ -1,10 +1,13 @@
-"""What was recorded of a model: questions, and all samples of each. Rules are played on it; see `evaluation.tune`."""
+"""One model of a sample: what a reader finds of it in a log, and the columns of a recording, on which rules are played.
+
+A reader gives `Log`s of questions with their samples; `graded.recording_of` groups equal answers and makes columns.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,14 +29,15 @@ class Looks(NamedTuple):
     """The looks at one sample's chain of thought, oldest first.
 
     Attributes:
-        probes: What each look saw; `answer_class` is a class of the question.
+        probes: What each look saw. `answer_class` is a class of the question once it is graded.
         forced: Class of the answer that the chain gives at each look when its thinking is closed, shape [num_looks].
         num_answer_tokens: Tokens decoded for the answer to each probe, shape [num_looks].
         num_forced_tokens: Tokens decoded for each forced answer, shape [num_looks].
         length: Tokens of the chain's thinking, after which it ended by itself.
-        num_prompt_tokens: Tokens of the question as the model reads it; 0 where nobody knows.
-        num_probe_suffix: Tokens that ask for the answer; 0 where nobody knows.
-        num_close_suffix: Tokens that close the thinking; 0 where nobody knows.
+        num_prompt_tokens: Tokens of the question as the model reads it; 0 if unknown.
+        num_probe_suffix: Tokens that ask for the answer; 0 if unknown.
+        num_close_suffix: Tokens that close the thinking; 0 if unknown.
+        forced_answers: The forced answers as the log has them, before they are graded.
     """
 
     probes: Sequence[Probe]
@@ -44,6 +48,79 @@ class Looks(NamedTuple):
     num_prompt_tokens: int = 0
     num_probe_suffix: int = 0
     num_close_suffix: int = 0
+    forced_answers: Sequence[str | None] = ()
+
+
+class DraftedChunk(NamedTuple):
+    """A chunk that a draft wrote, and what a target did with it.
+
+    Attributes:
+        score: Mean negative log-likelihood under the target; None if it was not scored.
+        num_draft_tokens: Tokens that the draft wrote.
+        num_target_tokens: Tokens that the target wrote in its place or behind it; 0 if the chunk stands by itself.
+    """
+
+    score: float | None
+    num_draft_tokens: int
+    num_target_tokens: int
+
+
+@dataclass
+class LoggedSample:
+    """One sample as a log has it; None stands for what the log does not say.
+
+    Attributes:
+        answer: Its answer; None if it gave none.
+        correct: The log's own verdict. Without one, an answer equal to the target is right.
+        tokens: Tokens that it decoded.
+        seconds: Wall-clock seconds that it took.
+        logprob: Mean log-probability of its tokens.
+        reward: Its reward, in [0, 1].
+        text: Its text.
+        looks: The looks at its chain, not graded.
+        chunks: Its chunks, if a draft wrote it.
+    """
+
+    answer: str | None
+    correct: bool | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+    logprob: float | None = None
+    reward: float | None = None
+    text: str | None = None
+    looks: Looks | None = None
+    chunks: Sequence[DraftedChunk] = ()
+
+
+@dataclass
+class LoggedQuestion:
+    """One question of one run, with its samples in the log's order.
+
+    Attributes:
+        rounds: As `RecordedQuestion` has them.
+    """
+
+    id: str
+    target: str | None
+    samples: list[LoggedSample] = field(default_factory=list)
+    run: str = ""
+    task: str = ""
+    greedy: LoggedSample | None = None
+    rounds: list[int] | None = None
+
+
+@dataclass
+class Log:
+    """What a reader found in one file or folder; the fields are those of `Recording`."""
+
+    source: str
+    fingerprint: str
+    questions: list[LoggedQuestion]
+    model: str | None = None
+    sampling: dict[str, Any] | None = None
+    dataset: str | None = None
+    stack: StackConfig | None = None
+    note: str | None = None
 
 
 class GreedySample(NamedTuple):
@@ -74,6 +151,7 @@ class RecordedQuestion:
         rewards: Reward of each sample, in [0, 1].
         looks: The looks at each sample's chain.
         texts: Text of each sample.
+        chunks: The chunks of each sample, if a draft wrote them.
         greedy: The greedy answer.
         rounds: Of a search, whose solutions are the samples, in the order of their ends: the number of solutions after
             each round that a stop can end, rising to `num_samples`. None: the samples are independent.
@@ -93,6 +171,7 @@ class RecordedQuestion:
     rewards: Floats | None = None
     looks: Sequence[Looks] | None = None
     texts: Sequence[str] | None = None
+    chunks: Sequence[Sequence[DraftedChunk]] | None = None
     greedy: GreedySample | None = None
     rounds: Sequence[int] | None = None
     missing: frozenset[Column] = frozenset()
@@ -110,7 +189,7 @@ class RecordedQuestion:
                 return None if column is None else column[index]
             return [column[number] for number in index.tolist()]
 
-        names = ("classes", "correct", "tokens", "seconds", "logprobs", "rewards", "looks", "texts")
+        names = ("classes", "correct", "tokens", "seconds", "logprobs", "rewards", "looks", "texts", "chunks")
         return dataclasses.replace(self, **{name: part(getattr(self, name)) for name in names})
 
 
@@ -122,12 +201,12 @@ class Recording:
         questions: The questions, at least one.
         sources: Where they were read, or the stack that drew them.
         fingerprint: SHA-256 of what was read, as `sha256:` and 64 hexadecimal digits.
-        model: Name of the model, where the log says it and there is one alone.
-        sampling: Sampling fields, where the log says them.
-        dataset: What the questions are of, as a stack file names it; where a stack drew the samples.
+        model: Name of the model, if the log says it and there is only one.
+        sampling: Sampling fields, if the log says them.
+        dataset: The dataset of the questions, as a stack file names it, if a stack drew the samples.
         left_out: What was not taken, in words, such as "300 questions with 16 samples".
-        num_joined: Questions whose several samples stood in more than one place.
-        stack: The stack that drew the samples, where the log is a folder of `eval`, and all logs name the same.
+        notes: Sentences on how the logs were read, such as how tokens were counted.
+        stack: The stack that drew the samples, if all logs are folders of `eval` that name the same one.
     """
 
     questions: Sequence[RecordedQuestion]
@@ -137,7 +216,7 @@ class Recording:
     sampling: Mapping[str, Any] | None = None
     dataset: str | None = None
     left_out: Sequence[str] = ()
-    num_joined: int = 0
+    notes: Sequence[str] = ()
     stack: StackConfig | None = None
 
     @property
@@ -151,12 +230,12 @@ class Recording:
 
     @property
     def measure(self) -> Measure:
-        """What `correct` says: `"accuracy"` where all questions have targets, else `"agreement"` with the full vote."""
+        """The meaning of `correct`: `"accuracy"` if all have targets, else `"agreement"` with the full vote."""
         return "agreement" if "targets" in self.missing else "accuracy"
 
     @property
     def is_of_searches(self) -> bool:
-        """Whether the samples of a question are solutions of one search, which stay in their order."""
+        """True if the samples of a question are solutions of one search, which stay in their order."""
         return any(question.rounds is not None for question in self.questions)
 
     @property
@@ -169,5 +248,5 @@ class Recording:
         return dataclasses.replace(self, questions=[self.questions[index] for index in questions])
 
     def first(self, num_samples: int) -> Recording:
-        """The recording with the first samples of each question alone."""
+        """The recording with only the first samples of each question."""
         return dataclasses.replace(self, questions=[each.taking(range(num_samples)) for each in self.questions])
