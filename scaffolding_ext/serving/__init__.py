@@ -1,1 +1,1 @@
-"""The OpenAI-compatible front: any stack over any worker, with limits, accounting and cancellation."""
+"""OpenAI-compatible server: any stack over any worker, with limits, accounting and cancellation."""

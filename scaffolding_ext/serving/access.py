@@ -1,4 +1,4 @@
-"""Who may send requests, how many tokens they may use, and in which order they are served: all by the key."""
+"""Access by key: who may send requests, how many tokens they may use, and in which order they are served."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Keys:
     """The keys that may send requests.
 
     Args:
-        keys: Each key by the name of its holder; only digests of the keys are kept. None lets anybody in.
-        share_prefixes: Whether requests with different keys reuse the KV of each other's prompts. Then
-            `usage.cached_tokens` shows a client that another client has sent a prompt with the same beginning.
+        keys: Keys by the name of the holder; only digests of the keys are kept. None lets anybody in.
+        share_prefixes: If True, requests with different keys reuse the KV of each other's prompts.
+            `usage.cached_tokens` then reveals to a client that another one has sent a prompt with the same beginning.
     """
 
     def __init__(self, keys: Mapping[str, str] | None, share_prefixes: bool = False) -> None:
@@ -49,7 +49,7 @@ class Keys:
             if not key or name in keys:
                 raise ConfigError(
                     f"has an entry, number {number}, without a key or with the name of an earlier entry: give each "
-                    "entry a key and a name of its own",
+                    "entry a key and a unique name",
                     where,
                 )
             keys[name] = key
@@ -70,7 +70,7 @@ class Keys:
             raise ConfigError(f"is {str(path)!r}, which cannot be read: {error}", "keys_file") from error
 
     def holder(self, authorization: str | None) -> str:
-        """Name the holder of the key in an `Authorization` header; every key is compared, each in constant time.
+        """Return the name of the key's holder from an `Authorization` header; keys are compared in constant time.
 
         Raises:
             ApiError: There is no key, or it is unknown.
@@ -83,11 +83,11 @@ class Keys:
         digest = _digest(given[len(_BEARER) :].strip())
         holders = [name for name, own in self._digests.items() if hmac.compare_digest(own, digest)]
         if not holders:
-            raise ApiError(401, "the server does not know the key: ask its operator for one", "invalid_api_key")
+            raise ApiError(401, "unknown key: ask the server's operator for one", "invalid_api_key")
         return holders[0]
 
     def cache_salt(self, holder: str) -> str | None:
-        """The salt that keeps the holder's KV apart in workers; only the key gives it. None if all holders share KV."""
+        """Salt that separates the holder's KV in workers, derived from the key; None if all holders share KV."""
         if self._digests is None or self.share_prefixes:
             return None
         return hmac.new(self._digests[holder], b"cache_salt", "sha256").hexdigest()
@@ -144,10 +144,10 @@ class TokenBudgets:
 
 
 class RoundRobin(Policy):
-    """Serves the holders of keys in turn, each in the order of its own requests.
+    """Serves the holders of keys in turn, each in the order of its requests.
 
-    A request gets the number of its round. A holder that comes anew begins at the latest round of a request that has
-    ended, so that it gains nothing for the time before.
+    A request gets the number of its round. A new holder begins at the latest round of a finished request, so it gains
+    nothing for the time before.
     """
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ class RoundRobin(Policy):
         self._next: dict[str | None, int] = {}  # the round of each holder's next request
 
     def priority(self, progress: Progress) -> float:
-        """The present round: programs of one's own get theirs by `take_in`."""
+        """Return the current round; programs get their round in `take_in`."""
         return float(self._round)
 
     def take_in(self, program: Program) -> None:

@@ -1,4 +1,4 @@
-"""The front as a Starlette application: its routes, and the way of a request from its body to its answer."""
+"""The server as a Starlette application: its routes, and the path of a request from body to answer."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Front:
     """Serves stacks under OpenAI's HTTP interface.
 
     Args:
-        stacks: Each is a model; they are shut down with the application.
+        stacks: Stacks, one per model; they are shut down with the application.
         limits: Limits of requests.
-        keys: The keys that may send requests; the holders of several keys share each stack.
-        tokens_per_minute: Token budget of each holder of a key; None sets no limit.
-        clock: Gives the time in seconds, for budgets and durations.
-        metrics: Makes the metrics; its argument counts the running choices.
+        keys: Keys that may send requests; the holders of several keys share each stack.
+        tokens_per_minute: Token budget of each key's holder; None sets no limit.
+        clock: Returns the time in seconds, for budgets and durations.
+        metrics: Creates the metrics; its argument counts the running choices.
 
     Raises:
         ConfigError: Two stacks have the same name.
@@ -52,7 +52,7 @@ class Front:
     Attributes:
         app: The ASGI application.
         metrics: The metrics for Prometheus.
-        jobs: Requests under way.
+        jobs: Running requests.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class Front:
     ) -> None:
         self.stacks = {stack.name: stack for stack in stacks}
         if len(self.stacks) < len(stacks):
-            raise ConfigError("gives two stacks the same name: give each its own by --stack NAME=FILE", "stack")
+            raise ConfigError("gives two stacks the same name: name each with --stack NAME=FILE", "stack")
         self.limits = limits or Limits()
         self.jobs: set[Job] = set()
-        self._audits: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
+        self._audits: set[asyncio.Task[None]] = set()  # the loop keeps only weak references
         self._ignored: set[tuple[str, str]] = set()
         self._keys = keys or Keys(None)
         if self._keys.num_holders > 1:
@@ -93,7 +93,7 @@ class Front:
         )
 
     def end_jobs(self) -> None:
-        """End all requests under way, because the server stops: their clients get the error `shutting_down`."""
+        """End all running requests because the server stops; their clients get the error `shutting_down`."""
         for job in self.jobs:
             job.cancel(of_failure(ShutdownError("the server stops")))
 
@@ -154,13 +154,13 @@ class Front:
             answer = self._refused(of_failure(error), model, id)
         finally:
             if job is not None and not isinstance(answer, _EventStream):
-                job.cancel()  # choices that have ended stay as they are
+                job.cancel()  # finished choices stay as they are
         if not isinstance(answer, _EventStream):
             count(answer.status_code)
         return answer
 
     async def _content(self, request: Request) -> bytes:
-        """The body of a request.
+        """Read the body of a request.
 
         Raises:
             ApiError: The body is too long or does not arrive in time, or the client disconnects.
@@ -179,18 +179,16 @@ class Front:
             raise ApiError(CLIENT_LEFT, "the client closed the connection", "cancelled") from None
 
     def _ignore(self, holder: str, field: str) -> None:
-        """Log that an unknown field of a holder's requests is left out, once."""
+        """Log once that an unknown field of a holder's requests is ignored."""
         if (holder, field) not in self._ignored and len(self._ignored) < _MOST_IGNORED:
             self._ignored.add((holder, field))
-            _log.warning("the unknown field %r in requests of %s is left out", field, holder)
+            _log.warning("the unknown field %r in requests of %s is ignored", field, holder)
 
     def _stack(self, name: str) -> ServedStack:
         stack = self.stacks.get(name)
         if stack is None:
             known = ", ".join(self.stacks)
-            raise ApiError(
-                404, f"the model {name[:80]!r} is not served; served are: {known}", "model_not_found", "model"
-            )
+            raise ApiError(404, f"unknown model {name[:80]!r}; this server has: {known}", "model_not_found", "model")
         return stack
 
     def _ended(self, job: Job, holder: str, reserved: float) -> None:
@@ -205,7 +203,7 @@ class Front:
                 codes.append(failure.code)
             if failure is not None and failure.status != CLIENT_LEFT:
                 text, error = "%s of %s: choice %d of %s failed with %s: %s", result.exception()
-                traced = error if failure.status >= 500 else None  # what a client asked wrongly is no fault of the code
+                traced = error if failure.status >= 500 else None  # a client's mistake needs no traceback
                 _log.warning(text, job.id, holder, number, model, failure.code, error, exc_info=traced)
             ended = "unfinished" if not result.finished else None if failure is None else failure.code
             self.metrics.ended(model, result.program, ended or result.exit_reason or "end", ended is None)
@@ -218,7 +216,7 @@ class Front:
             _log.info("%s asked %r, got %r", job.id, [text for text, _ in job.wanted.prompts], texts)
 
     def _wait_for_audit(self, stack: ServedStack, result: ScaffoldingResult) -> None:
-        """Count what the audit behind an answer finds, when it ends."""
+        """Count an audit's result when it ends."""
 
         async def count() -> None:
             found = await result.audited()
@@ -262,7 +260,7 @@ class Front:
         return Response(self.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _unrouted(self, request: Request, error: Exception) -> Response:
-        """Refuse a path or a method. The log does not show the path: it may hold a key, or escape sequences."""
+        """Refuse a path or method. The log omits the path, which may hold a key or escape sequences."""
         assert isinstance(error, HTTPException)
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "refused")
         path = ascii(request.url.path[:80])
@@ -282,7 +280,7 @@ class Front:
 
 
 class _EventStream(StreamingResponse):
-    """The events of a job as a response; whatever ends it, the job ends with it."""
+    """The events of a job as a response; the job ends with it."""
 
     def __init__(self, job: Job, events: Events, on_end: Callable[[], None]) -> None:
         super().__init__(events, headers={**_STREAM_HEADERS, "x-request-id": job.id}, media_type="text/event-stream")
@@ -299,7 +297,7 @@ class _EventStream(StreamingResponse):
 
 @contextlib.asynccontextmanager
 async def _cancelled_if_gone(job: Job, receive: Receive) -> AsyncIterator[None]:
-    """Cancel the job if the client disconnects inside the block; the body of the request must have been read."""
+    """Cancel the job if the client disconnects inside the block; the request's body must have been read."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -327,10 +325,10 @@ def _too_long(most: int) -> ApiError:
 
 
 async def _shut_down(stack: ServedStack) -> Exception | None:
-    """Shut a stack down. An error is only logged, so that the other stacks are shut down, too."""
+    """Shut a stack down. Errors are only logged, so the other stacks are shut down, too."""
     try:
         await asyncio.to_thread(stack.llm.shutdown)
-    except Exception as error:  # of any type: what a worker's shutdown raises
+    except Exception as error:  # a worker's shutdown may raise anything
         _log.exception("the stack %s could not be shut down", stack.name)
         return error
     return None

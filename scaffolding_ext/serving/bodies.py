@@ -1,4 +1,4 @@
-"""Bodies of requests: fields are checked. A field of OpenAI's that this server cannot honour is refused by name."""
+"""Validation of request bodies. An OpenAI field that this server cannot honour is refused by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Stop = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
 _TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 _TokenIds = Annotated[list[_TokenId], Field(min_length=1)]
 _ANYTHING = None
-# Further fields of OpenAI's interface, with values that ask for nothing. None allows any value: it changes no text.
+# Further OpenAI fields, with the values that request nothing. None allows any value: it does not affect the text.
 _FURTHER: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
     {
         "user": _ANYTHING,
@@ -63,7 +63,7 @@ class _CalledFunction(BaseModel):
 
 
 class _MadeCall(BaseModel):
-    """A tool call of an earlier answer, which the client sends back."""
+    """A tool call of an earlier answer, sent back by the client."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -91,12 +91,12 @@ class Tool(BaseModel):
     function: _Function
 
     def document(self) -> dict[str, Any]:
-        """It as chat templates take it."""
+        """The tool in the form that chat templates take."""
         return self.model_dump(exclude_none=True)
 
 
 class Message(BaseModel):
-    """One turn of a conversation, in text."""
+    """One turn of a conversation, as text."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -106,7 +106,7 @@ class Message(BaseModel):
     tool_calls: list[_MadeCall] | None = None
     tool_call_id: str | None = None
     refusal: None = None
-    reasoning_content: str | None = None  # of an earlier answer; templates leave thinking out, too
+    reasoning_content: str | None = None  # from an earlier answer; dropped, as templates do
     scaffolding: Any = None
 
     @property
@@ -116,7 +116,7 @@ class Message(BaseModel):
         return self.content or ""
 
     def turn(self) -> dict[str, Any]:
-        """It as chat templates take it: calls with their arguments as objects."""
+        """The turn in the form that chat templates take: call arguments as objects."""
         found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self.text}
         if self.tool_calls:
             found["tool_calls"] = [
@@ -136,7 +136,7 @@ def _read(call: _MadeCall) -> Any:
 
 
 class StreamOptions(BaseModel):
-    """How an answer is streamed."""
+    """Streaming options of an answer."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -145,7 +145,7 @@ class StreamOptions(BaseModel):
 
 
 class Body(BaseModel):
-    """What both endpoints take."""
+    """Fields of both endpoints."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -162,9 +162,9 @@ class Body(BaseModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     thinking_budget: _Count | None = None
-    thinking_token_budget: _Count | None = None  # as vLLM has it
+    thinking_token_budget: _Count | None = None  # vLLM's name
     scaffolding: dict[str, Any] | None = None
-    metadata: Any = None  # its `task_type` is read where the stack has types
+    metadata: Any = None  # its `task_type` is read if the stack has types
 
     @property
     def stops(self) -> list[str]:
@@ -172,27 +172,27 @@ class Body(BaseModel):
 
     @property
     def num_samples(self) -> int:
-        """Choices a prompt."""
+        """Choices per prompt."""
         return self.n or 1
 
     @property
     def token_limit(self) -> int | None:
-        """Most tokens of a text."""
+        """Maximum number of tokens of a text."""
         return self.max_tokens
 
     @property
     def num_logprobs(self) -> int | None:
-        """Number of alternatives for each token whose log-probabilities are wanted; None if none are wanted."""
+        """Alternatives per token with log-probabilities; None if none are requested."""
         return None
 
     def sampling_fields(self) -> dict[str, Any]:
-        """The sampling fields, under the names of a task's fields."""
+        """The sampling fields, by the names of a task's fields."""
         fields = {
             "max_tokens": self.token_limit,
             "temperature": self.temperature,
             "top_p": self.top_p,
             "top_k": self.top_k,
-            "frequency_penalty": self.frequency_penalty or None,  # 0 asks for nothing
+            "frequency_penalty": self.frequency_penalty or None,  # 0 requests nothing
             "presence_penalty": self.presence_penalty or None,
         }
         return {name: value for name, value in fields.items() if value is not None}
@@ -216,12 +216,12 @@ class ChatBody(Body):
 
     @property
     def token_limit(self) -> int | None:
-        """Most tokens of a text; the newer name takes precedence."""
+        """Maximum number of tokens of a text; the newer name takes precedence."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def num_logprobs(self) -> int | None:
-        """Alternatives a token, as `Body.num_logprobs` says."""
+        """Alternatives per token; see `Body.num_logprobs`."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
@@ -233,29 +233,29 @@ class CompletionBody(Body):
 
     @property
     def num_logprobs(self) -> int | None:
-        """Alternatives a token, as `Body.num_logprobs` says."""
+        """Alternatives per token; see `Body.num_logprobs`."""
         return self.logprobs
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """The prompts, as texts or as token ids; each is answered by itself."""
+        """The prompts, as texts or token ids; each is answered separately."""
         one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
         return [self.prompt] if one else list(self.prompt)  # type: ignore[list-item, arg-type]
 
 
 def read_body(kind: type[B], content: bytes, ignore: Callable[[str], None] | None = None) -> B:
-    """The body of a request.
+    """Parse and check the body of a request.
 
-    A field `extra_body` that holds an object is taken as that object's fields: some programs write the argument of
-    OpenAI's client of that name into the body.
+    A field `extra_body` that holds an object is merged into the body: some programs send the argument of that name of
+    OpenAI's client.
 
     Args:
         kind: The endpoint's body.
         content: The JSON text.
-        ignore: Called with the name of each unknown field, which is then left out; None refuses unknown fields.
+        ignore: Called with the name of each unknown field, which is then ignored; None refuses unknown fields.
 
     Raises:
-        ApiError: The body is no JSON; or a field is unknown, has a wrong type, or asks for something impossible here.
+        ApiError: The body is not JSON, or a field is unknown, invalid or unsupported.
     """
     try:
         body = kind.model_validate_json(content)
@@ -269,7 +269,7 @@ def read_body(kind: type[B], content: bytes, ignore: Callable[[str], None] | Non
         if name not in _FURTHER:
             if ignore is None:
                 raise ApiError(
-                    400, f"{name[:80]!r} is no field of this endpoint: leave it out", "unknown_parameter", name[:80]
+                    400, f"{name[:80]!r} is not a field of this endpoint: leave it out", "unknown_parameter", name[:80]
                 )
             ignore(name[:80])
             continue
@@ -280,7 +280,7 @@ def read_body(kind: type[B], content: bytes, ignore: Callable[[str], None] | Non
 
 
 def _unwrapped(content: bytes) -> bytes:
-    """A body with the fields of its `extra_body` as its own.
+    """Merge a body's `extra_body` into its fields.
 
     Raises:
         ApiError: A field is in both, with different values.

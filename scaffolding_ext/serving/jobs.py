@@ -1,4 +1,4 @@
-"""A running request: its programs, their ends, and its answer as one document or as server-sent events."""
+"""A running request: its programs, their results, and its answer as one document or as server-sent events."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _NO_SHARE = {"audio_tokens": 0, "accepted_prediction_tokens": 0, "rejected_predi
 
 
 class Job:
-    """One request's choices, from their start to their end.
+    """One request's choices, from start to end.
 
     Args:
         stack: The stack that answers.
         body: The request.
-        wanted: The request in the terms of the stack.
-        on_end: Called once with the job when all choices have ended, with or without an error.
-        id: The id of the request and of its answer.
+        wanted: The request in the stack's terms.
+        on_end: Called once with the job when all choices have ended, successfully or not.
+        id: Id of the request and of its answer.
 
     Attributes:
-        results: One result for each choice.
-        settled: A task that ends when all choices have ended.
+        results: One result per choice.
+        settled: Task that ends when all choices have ended.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Job:
         self.created = int(time.time())
         self._on_end = on_end
         self._ended_by: ApiError | None = None
-        self._parts: dict[int, tuple[Shown, list[ToolCall]]] = {}  # of choices that have ended: each is read once
+        self._parts: dict[int, tuple[Shown, list[ToolCall]]] = {}  # of finished choices: each is parsed once
         self._usage: dict[str, Any] | None = None  # set once all choices have ended
         stack.admit(wanted.num_choices, wanted.holder)
         try:
@@ -63,33 +63,33 @@ class Job:
         self.settled = asyncio.create_task(self._settle())
 
     def cancel(self, because: ApiError | None = None) -> None:
-        """Stop all running choices; engines free the memory of these choices.
+        """Stop all running choices; engines free their memory.
 
         Args:
-            because: The error that the client gets; None if the client has left.
+            because: The error for the client; None if the client has left.
         """
         self._ended_by = self._ended_by or because
         for result in self.results:
             result.cancel()
 
     def failure_of(self, index: int) -> ApiError | None:
-        """The failure of a choice that has ended; None if it ended well."""
+        """Failure of a finished choice; None if it succeeded."""
         error = self.results[index].exception()
         if self._ended_by is not None and isinstance(error, RequestCancelledError):
             return self._ended_by
         return None if error is None else of_failure(error, self.wanted.sent)
 
     def failure(self) -> ApiError | None:
-        """The failure of the first choice that failed, once all have ended; None if none did."""
+        """Failure of the first failed choice, once all have ended; None if all succeeded."""
         failures = (self.failure_of(index) for index in range(len(self.results)))
         return next((failure for failure in failures if failure is not None), None)
 
     def shown(self, index: int) -> Shown:
-        """The part of a choice that the client sees; the choice has ended without an error."""
+        """The visible part of a choice that succeeded."""
         return self._read(index)[0]
 
     def calls(self, index: int) -> list[dict[str, Any]]:
-        """The tool calls of a choice that has ended without an error; empty if it makes no valid call."""
+        """Tool calls of a choice that succeeded; empty without a valid call."""
         return [
             {
                 "id": f"call_{self.id}_{index}_{number}",
@@ -111,11 +111,11 @@ class Job:
         return int(self.usage()["total_tokens"])
 
     def head(self, kind: str) -> dict[str, Any]:
-        """The first fields of every document of the answer."""
+        """First fields of every document of the answer."""
         return {"id": self.id, "object": kind, "created": self.created, "model": self.stack.name}
 
     def document(self) -> dict[str, Any]:
-        """The whole answer.
+        """Build the complete answer.
 
         Raises:
             ApiError: A choice failed.
@@ -128,7 +128,7 @@ class Job:
         return self.head(kind) | {"choices": choices, "usage": self.usage()}
 
     def usage(self) -> dict[str, Any]:
-        """What all choices have used so far."""
+        """Tokens that all choices have used so far."""
         if self._usage is not None:
             return self._usage
         prompting, num_shown = self.stack.tokenized, None
@@ -141,7 +141,7 @@ class Job:
         return found
 
     def end_of(self, index: int) -> dict[str, Any]:
-        """The last fields of a choice, behind its text."""
+        """Last fields of a choice, after its text."""
         result = self.results[index]
         reason = "tool_calls" if self.calls(index) else _finish_reason(result, self.shown(index))
         return {
@@ -184,7 +184,7 @@ def _finish_reason(result: ScaffoldingResult, shown: Shown) -> str:
 
 
 def _extras(result: ScaffoldingResult, seed: int | None, with_trace: bool) -> dict[str, Any]:
-    """The field `scaffolding` of a choice: answer, exit reason, ledger, seed, what was forced, perhaps the trace."""
+    """The field `scaffolding` of a choice: answer, exit reason, ledger, seed, forced answers, optionally the trace."""
     program = result.program
     bounds = [event for event in program.trace if event["event"] == "thinking_budget"]
     forced = forced_answers(program.trace)
@@ -201,12 +201,12 @@ def _extras(result: ScaffoldingResult, seed: int | None, with_trace: bool) -> di
 
 
 def _usage(programs: Sequence[Program], num_prompt_tokens: int | None, num_shown_tokens: int | None) -> dict[str, Any]:
-    """The tokens that a request has used: its prompt once, and all decoded tokens, whatever their purpose.
+    """Token usage of a request: its prompt once, and all decoded tokens whatever their purpose.
 
     Args:
-        programs: The programs of its choices.
+        programs: Programs of its choices.
         num_prompt_tokens: Tokens of its prompts; None takes the tokens of the first read.
-        num_shown_tokens: Tokens of the text that the client sees; None if thinking cannot be told apart.
+        num_shown_tokens: Tokens of the visible text; None if thinking cannot be told apart.
     """
     decoded: dict[str, int] = {}
     read = []
@@ -284,12 +284,12 @@ _NOTHING = Shown("", "", False)
 
 
 class Events:
-    """The events of one job.
+    """Server-sent events of one job.
 
     Args:
-        job: Streams its choices.
+        job: The job whose choices are streamed.
         keep_alive_seconds: Silence after which a comment is sent.
-        on_first: Called when the first text comes.
+        on_first: Called at the first text.
     """
 
     def __init__(self, job: Job, keep_alive_seconds: float, on_first: Callable[[], None]) -> None:
@@ -320,13 +320,13 @@ class Events:
             raise failure
 
     def close(self) -> None:
-        """Stop all that goes on."""
+        """Stop the job and everything that serves it."""
         for pump in self._pumps:
             pump.cancel()
         self._job.cancel()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The events; a reader that stops before the end stops the job."""
+        """Yield the events; if the reader stops early, the job stops."""
         try:
             while not all(self._ended):
                 if not await self._wait():
@@ -336,15 +336,15 @@ class Events:
                 for index, result in enumerate(self._job.results):
                     if self._ended[index]:
                         continue
-                    is_last = result.finished  # read before the text, because the text may still grow
+                    is_last = result.finished  # read before the text, which may still grow
                     for event in self._news(index, is_last):
                         yield event
                     self._ended[index] = is_last
-            await asyncio.shield(self._job.settled)  # who has read the end may send the next request: there is room
+            await asyncio.shield(self._job.settled)  # frees the room before the client sees the end
             if (self._job.body.stream_options and self._job.body.stream_options.include_usage) is True:
                 yield self._event([], usage=self._job.usage())
             yield _DONE
-        except ApiError as failure:  # the status is sent already
+        except ApiError as failure:  # the status has been sent
             yield b"data: " + to_json(failure.document()) + b"\n\n"
             self.close()
             await asyncio.shield(self._job.settled)
@@ -367,7 +367,7 @@ class Events:
         self._changed.set()
 
     def _news(self, index: int, is_last: bool) -> list[bytes]:
-        """Events for what is new in a choice, and for its end.
+        """Events for the new text of a choice, and for its end.
 
         Raises:
             ApiError: The choice failed, or changes text that was already sent.
@@ -382,7 +382,7 @@ class Events:
         if not (now.reasoning.startswith(before.reasoning) and now.content.startswith(before.content)):
             raise ApiError(
                 500,
-                "the controller changed text that was sent already: send the request without stream",
+                "the controller changed text that had been sent: send the request without stream",
                 "stream_broken",
             )
         self._sent[index] = now

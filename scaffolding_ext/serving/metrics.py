@@ -1,4 +1,4 @@
-"""Figures for Prometheus. Tokens are counted from the ledgers, also for failed requests."""
+"""Metrics for Prometheus. Tokens are counted from the ledgers, including those of failed requests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
 class Metrics:
-    """The metrics of one server, in a registry of their own.
+    """The metrics of one server, in a separate registry.
 
     Args:
-        num_programs: Number of running choices by the name of their stack.
+        num_programs: Returns the number of running choices by stack.
     """
 
     def __init__(self, num_programs: Callable[[], dict[str, int]]) -> None:
@@ -43,25 +43,25 @@ class Metrics:
         self._first = Histogram(
             "first_text_seconds", "Time to a stream's first text.", ["model"], buckets=_SECONDS, **own
         )
-        self._known: dict[tuple[Any, ...], Any] = {}  # by labels: a look-up in the library costs much more
+        self._known: dict[tuple[Any, ...], Any] = {}  # by labels; the library's look-up is much slower
         self._running = Gauge("programs", "Choices that run or wait.", ["model"], **own)
 
     def answered(self, model: str, endpoint: str, status: int, seconds: float) -> None:
-        """A request has its answer, or a refusal; refusals take no time, so only answers are timed."""
+        """Count an answered or refused request; only answers are timed."""
         self._of(self._requests, model, endpoint, status).inc()
         if model and status == 200:
             self._of(self._seconds, model).observe(seconds)
 
     def refused(self, model: str, code: str) -> None:
-        """A request was refused, or failed."""
+        """Count a refused or failed request."""
         self._of(self._refusals, model, code).inc()
 
     def first_text(self, model: str, seconds: float) -> None:
-        """A stream has shown its first text."""
+        """Record the time to a stream's first text."""
         self._of(self._first, model).observe(seconds)
 
     def ended(self, model: str, program: Program, reason: str, is_answered: bool = True) -> None:
-        """A program has ended, with or without an error: its ledger is counted."""
+        """Count a finished program and its ledger, whether or not it failed."""
         self._of(self._exits, model, reason).inc()
         lifetime = program.lifetime
         if lifetime.answer_by is not None and is_answered:
@@ -77,7 +77,7 @@ class Metrics:
                     self._of(self._tokens, model, purpose, how).inc(number)
 
     def audited(self, model: str, finding: str) -> None:
-        """An audit has ended: the answer is the `same`, it has `changed`, or the audit has `failed`."""
+        """Count a finished audit: `same`, `changed` or `failed`."""
         self._of(self._audits, model, finding).inc()
 
     def _of(self, metric: Any, *labels: Any) -> Any:

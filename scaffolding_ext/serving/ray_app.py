@@ -1,6 +1,6 @@
-"""The front on Ray Serve: a replica is a process with its own stacks, behind Ray's proxy and its autoscaling.
+"""The server on Ray Serve: a replica is a process with its stacks, behind Ray's proxy and autoscaling.
 
-Ray's commands `serve run` and `serve deploy` run it from a file of Ray Serve (`deploy/ray_serve.yaml`):
+Ray's commands `serve run` and `serve deploy` start it from a Ray Serve file (`deploy/ray_serve.yaml`):
 
     applications:
       - name: stacks
@@ -8,7 +8,7 @@ Ray's commands `serve run` and `serve deploy` run it from a file of Ray Serve (`
         args: {stacks: {vote: configs:majority_vote}}
 
 Requests with the same header `x-session-id` go to the same replica, whose prefix cache knows the conversation. Each
-replica keeps its own metrics and also reports them to Ray, which exports them to Prometheus.
+replica keeps separate metrics and also reports them to Ray, which exports them to Prometheus.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Arguments(BaseModel):
     """The fields of an application's `args`.
 
     Attributes:
-        stacks: Stack files by their model names for clients; `configs:NAME` is a file of the package.
+        stacks: Stack files by model name; `configs:NAME` is a packaged file.
         overrides: Values for keys of every stack file, such as `{"max_parallel_requests": 16}`.
-        limits: Limits of requests, as `Limits` has them.
-        allow: Knobs of controllers that clients may turn, as `scaffolding-ext serve --allow` takes them.
-        keys_env: Environment variable with the keys that may send requests; every machine needs it.
-        share_prefixes: Whether requests of different keys reuse each other's KV.
-        sticky: Whether requests of one session go to one replica; a Ray release that cannot do this is refused.
+        limits: Limits of requests, with the fields of `Limits`.
+        allow: Controller knobs that clients may set, as for `scaffolding-ext serve --allow`.
+        keys_env: Environment variable with the allowed keys; every machine needs it.
+        share_prefixes: If True, requests with different keys reuse each other's KV.
+        sticky: If True, requests of one session go to one replica; refused if the Ray release cannot do this.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -65,17 +65,16 @@ class Arguments(BaseModel):
 
 
 def application(args: Mapping[str, Any]) -> serve.Application:
-    """Build the application from a file of Ray Serve. Stacks are read and checked here, before a replica starts.
+    """Build the application from a Ray Serve file. Stacks are read and checked here, before a replica starts.
 
-    The `deployments` section of the file takes precedence over the values that are set here for the deployment
-    `Stacks`. These are the most requests of a replica (as many as it runs or lets wait), the router of sessions, and
-    the seconds that running requests have to end.
+    The file's `deployments` section overrides the values set here for the deployment `Stacks`: the maximum requests of
+    a replica (running and waiting), the session router, and the seconds that running requests have to end.
 
     Args:
-        args: The fields of `Arguments`, as Ray reads them from its file.
+        args: The fields of `Arguments`, as Ray reads them from the file.
 
     Raises:
-        ConfigError: An argument, a stack or a limit is wrong, or this Ray has no router of sessions.
+        ConfigError: An argument, a stack or a limit is invalid, or this Ray has no session router.
     """
     asked = validated(Arguments, dict(args), "args")
     limits = _limits(asked.limits)
@@ -112,17 +111,17 @@ def _sticky_router() -> Any:
         __import__(_STICKY)
     except ImportError as error:
         raise ConfigError(
-            "is true, but this release of Ray has no router of sessions: set it to false", "sticky"
+            "is true, but this release of Ray has no session router: set it to false", "sticky"
         ) from error
     return RequestRouterConfig(request_router_class=f"{_STICKY}:ConsistentHashRouter")
 
 
 class Replica:
-    """One replica: stacks, and the front over them.
+    """One replica: stacks and the server over them.
 
     Args:
         configs: The stacks, by name.
-        args: The arguments of the application.
+        args: Arguments of the application.
     """
 
     current: ClassVar[Front | None] = None  # a process has only one replica
@@ -141,7 +140,7 @@ class Replica:
             raise
 
     async def check_health(self) -> None:
-        """Ray calls this. It fails if a stack has stopped, so that Ray replaces this replica.
+        """Fail if a stack has stopped; Ray then replaces this replica.
 
         Raises:
             ShutdownError: A stack has stopped.
@@ -168,7 +167,7 @@ def _app() -> Any:
 
 
 class _Both:
-    """A metric of the replica's own page, and the same one for Ray."""
+    """A metric on the replica's page, mirrored to Ray."""
 
     def __init__(self, own: Any, other: Any, add: str) -> None:
         self._own, self._other, self._add = own, other, add
@@ -188,14 +187,14 @@ class _BothOf:
 
     def inc(self, amount: float = 1) -> None:
         self._own(amount)
-        if amount > 0:  # Ray accepts only such amounts
+        if amount > 0:  # Ray refuses others
             self._other(amount, tags=self._tags)
 
     observe = inc
 
 
 class RayMetrics(Metrics):
-    """The front's metrics, also reported to Ray. Ray adds the names of the replica and of the application."""
+    """The server's metrics, also reported to Ray, which adds the names of replica and application."""
 
     def __init__(self, num_programs: Callable[[], dict[str, int]]) -> None:
         super().__init__(num_programs)

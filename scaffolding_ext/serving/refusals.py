@@ -1,4 +1,4 @@
-"""Why a request is refused or has failed, in the shape of OpenAI's errors."""
+"""Refusals and failures of requests, in the shape of OpenAI's errors."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from scaffolding_ext.errors import (
 )
 
 CLIENT_LEFT = 499  # status of requests whose client disconnected
-_NO_RETRY = {"x-should-retry": "false"}  # otherwise OpenAI's clients repeat the work
+_NO_RETRY = {"x-should-retry": "false"}  # otherwise OpenAI's clients retry
 
 
 class ApiError(Exception):
-    """An answer that is an error.
+    """An error response.
 
     Args:
         status: The HTTP status.
-        message: It says what was given, what is allowed and what to do.
-        code: A name for programs.
-        param: The wrong field.
-        headers: Headers of the answer.
+        message: The message: what was given, what is allowed and what to do.
+        code: Machine-readable name.
+        param: The offending field.
+        headers: Response headers.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ApiError(Exception):
         self.headers = headers or {}
 
     def document(self) -> dict[str, Any]:
-        """The body of the answer, and an event of a stream that fails."""
+        """Body of the response, or event of a failing stream."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         if self.status == 429:
             kind = "rate_limit_error"
@@ -59,17 +59,17 @@ class ApiError(Exception):
 
 
 def wait_and_retry(message: str, code: str, seconds: float) -> ApiError:
-    """A refusal of a request that may succeed later."""
+    """Refuse a request that may succeed later."""
     return ApiError(429, message, code, headers={"retry-after": str(max(1, math.ceil(seconds)))})
 
 
 def unsupported(param: str, message: str) -> ApiError:
-    """A refusal of a field that the stack cannot honour."""
+    """Refuse a field that the stack cannot honour."""
     return ApiError(400, f"{param} {message}", "unsupported_parameter", param)
 
 
 def of_validation(error: ValidationError) -> ApiError:
-    """Pydantic's error about a body, without the wrong value: the value may be long or private."""
+    """Convert pydantic's error about a body, without the value, which may be long or private."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     path = ".".join(str(part) for part in first["loc"])
     if first["type"] == "json_invalid":
@@ -79,10 +79,10 @@ def of_validation(error: ValidationError) -> ApiError:
 
 
 def of_failure(error: BaseException, sent: Collection[str] = ()) -> ApiError:
-    """The answer for a failed program. An engine's message may hold the prompt or addresses: only the log shows it.
+    """Convert a program's failure. Engine messages may hold the prompt or addresses, so only the log shows them.
 
     Args:
-        error: Why it failed.
+        error: The failure.
         sent: Names of the fields that the client sent. An error about a field is the client's only if the client sent
             it; any other is the server's, whatever its type.
     """

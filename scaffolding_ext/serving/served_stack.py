@@ -1,4 +1,4 @@
-"""A stack as a model of the front: turns requests into arguments of its controller, or refuses them."""
+"""A stack as a model of the server: turns requests into arguments of its controller, or refuses them."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ _FIELDS = {
     "num_logprobs": "logprobs",
     "thinking_budget": "thinking_budget",
 }
-_SEED_BITS = 53  # every JSON reader keeps so many bits exactly
+_SEED_BITS = 53  # exact in every JSON reader
 _MOST_SECONDS = 1e9
-_FIRST_TOKENS = 512  # expected of a choice, as long as none has ended
+_FIRST_TOKENS = 512  # expected of a choice until one has ended
 
 
 class StackRequest(NamedTuple):
-    """A request in the terms of a stack.
+    """A request in a stack's terms.
 
     Attributes:
-        prompts: The prompts, each with the turns before it. Each prompt gets `num_samples` choices.
-        num_samples: Choices for each prompt.
-        controller: The controller that answers the prompts.
+        prompts: Prompts, each with its earlier turns. Each prompt gets `num_samples` choices.
+        num_samples: Choices per prompt.
+        controller: Controller that answers the prompts.
         kwargs: Keyword arguments of its `generate`.
-        seed: The seed of the request; None if the stack has no seeds.
-        reading: How its texts are read.
+        seed: Seed of the request; None if the stack has no seeds.
+        reading: Splits its texts into thinking and answer.
         closing: Requests an answer if the controller gives none; None if the model does not think.
         num_prompt_tokens: Tokens of all prompts; None if they cannot be counted.
-        with_trace: Whether the answer holds the trace.
-        deadline: Seconds within which the client wants the answer, for the stack's scheduling; None if it does not say.
-        cache_salt: Keeps the request's KV apart from requests with another salt; None if all requests share KV.
+        with_trace: If True, the answer includes the trace.
+        deadline: Seconds within which the client wants the answer, for the stack's scheduling; None if unknown.
+        cache_salt: Separates the request's KV from requests with another salt; None if all requests share KV.
         trace_parent: The client's span, from its header `traceparent`, or None.
         tool_names: Names of the tools that the model may call.
-        holder: The holder of the key.
+        holder: Holder of the key.
         sent: Names of the body's fields; an error about one of them is the client's.
     """
 
@@ -89,16 +89,16 @@ class ServedStack:
 
     Args:
         name: Its `model`.
-        llm: The host of the stack. It must run nothing else, because from now on each request names its own controller.
+        llm: Host of the stack. It must run nothing else, since each request now names its controller.
         limits: Limits of its requests.
-        config: The stack file from which the host was built; without it clients can turn no knobs.
-        knobs: The knobs that clients may turn; knobs that the stack's controller does not have are left out.
-        references: The same argument as in `build_stack`.
+        config: Stack file of the host; without it clients can set no knobs.
+        knobs: Knobs that clients may set; those that the stack's controller lacks are ignored.
+        references: As in `build_stack`.
 
     Attributes:
         num_open: Choices that run or wait.
-        watch: Holds what audits find against the promised share of changed answers; None without such a promise. A
-            promise of accuracy cannot be watched here: a server does not know the right answers.
+        watch: Compares audits with the promised share of changed answers; None without such a promise. A promise of
+            accuracy cannot be watched, since a server does not know the right answers.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class ServedStack:
         is_unsaid = isinstance(own, BaseController) and own.loops is None and (config is None or config.loops is None)
         if is_unsaid and self.thinks and self._cannot_go_on is None:
             own.loops = Loops()
-        self._numbers = itertools.count()  # numbers of requests without a seed; threads may share it
+        self._numbers = itertools.count()  # numbers requests without a seed; thread-safe
         served = served_model(self.llm.workers)
         self.context_len: int | None = None if served is None else getattr(served.worker, "max_seq_len", None)
 
@@ -137,12 +137,12 @@ class ServedStack:
 
     @property
     def tokenized(self) -> Prompting | None:
-        """The same, if the tokenizer is known."""
+        """The prompting, if the tokenizer is known."""
         return self.prompting if isinstance(self.prompting, Prompting) else None
 
     @property
     def thinks(self) -> bool:
-        """Whether its model thinks before it answers, according to its prompting."""
+        """True if the prompting marks its model as a reasoning model."""
         return self.prompting is not None and self.prompting.family.thinks
 
     def document(self) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class ServedStack:
         return entry if self.context_len is None else entry | {"max_model_len": self.context_len}
 
     def read(self, body: Body) -> StackRequest:
-        """Turn a request's body into the terms of the stack.
+        """Convert a request's body to the stack's terms.
 
         Raises:
             ApiError: The stack cannot honour a field, or the request exceeds a limit.
@@ -198,22 +198,22 @@ class ServedStack:
         )
 
     def share(self) -> None:
-        """Share the stack among the holders of keys: none of them takes the whole queue, and they are served in turn.
+        """Share the stack among key holders: none can fill the whole queue, and they are served in turn.
 
-        A stack with a `scheduling` of its own keeps its order of service.
+        A stack with a `scheduling` section keeps its order of service.
         """
         self._is_shared = True
         if self.llm.scheduling is None:
             self.llm.scheduling = RoundRobin()
 
     def admit(self, num: int, holder: str) -> None:
-        """Admit this number of choices, or refuse all of them. The caller calls `leave` when choices have ended.
+        """Admit this many choices, or refuse all of them. The caller calls `leave` when choices have ended.
 
-        A holder of one of several keys may have as many choices open as there is room left, so that some room is left
-        for the others (a dynamic threshold).
+        With several keys, a holder may have as many open choices as there is room left, so some room remains for the
+        others (a dynamic threshold).
 
         Raises:
-            ApiError: The queue is full, or the holder's share of it.
+            ApiError: The queue, or the holder's share of it, is full.
 
         Reference:
             Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches"; the factor is 1.
@@ -232,23 +232,23 @@ class ServedStack:
         self.num_open += num
 
     def leave(self, num: int, holder: str) -> None:
-        """Give back the room of this number of choices."""
+        """Release the room of this many choices."""
         self._open[holder] -= num
         self.num_open -= num
 
     def expected_tokens(self, wanted: StackRequest) -> float:
-        """Tokens that a request is expected to use: its prompts, and for each choice the mean of those that ended."""
+        """Expected tokens of a request: its prompts, and for each choice the mean of the finished ones."""
         limit: int = wanted.kwargs.get("max_tokens", self._limits.max_request_tokens)
         mean = (_FIRST_TOKENS + self._num_tokens) / (1 + self._num_ended)
         return (wanted.num_prompt_tokens or 0) + wanted.num_choices * min(mean, limit)
 
     def learn(self, results: Sequence[ScaffoldingResult]) -> None:
-        """Take the decoded tokens of ended choices into that mean."""
+        """Update the mean with the decoded tokens of finished choices."""
         self._num_ended += len(results)
         self._num_tokens += sum(result.program.ledger.num_decoded for result in results)
 
     def submit(self, wanted: StackRequest) -> list[ScaffoldingResult]:
-        """Start the choices; the choices of one prompt are its epochs, as in `generate_async`."""
+        """Start the choices; choices of one prompt are its epochs, as in `generate_async`."""
         results = []
         for text, history in wanted.prompts:
             turns: dict[str, Any] = {"history": history} if history else {}
@@ -273,7 +273,7 @@ class ServedStack:
         return results
 
     def _next_seed(self) -> int | None:
-        """A new seed for a request without one. The host's own seeds would keep a counter of every prompt for ever."""
+        """Derive a seed for a request without one. The host's seeds would keep a counter for every prompt forever."""
         seed, number = self.llm.seed, next(self._numbers)
         return None if seed is None else derive_seed(seed, number) >> (63 - _SEED_BITS)
 
@@ -281,30 +281,27 @@ class ServedStack:
         assert isinstance(body, ChatBody)
         *before, last = body.messages
         if last.role not in ("user", "tool") or not last.text.strip():
-            message = "must end with a turn of the user or with a tool's result, and this turn must not be empty"
+            message = "must end with a user turn or a tool's result that is not empty"
             raise unsupported("messages", message)
         history: list[Turn] = [message.turn() for message in before]
         if (history or last.role == "tool") and self.prompting is None:
             raise unsupported(
                 "messages",
-                f"has several turns, and {self.name!r} has no chat template that renders them: send one turn of the "
-                "user",
+                f"has several turns, but {self.name!r} has no chat template to render them: send one user turn",
             )
         return last.text, history
 
     def _text(self, prompt: str | list[int]) -> str:
-        """A prompt as text; a prompt of token ids is refused if its text would give other ids."""
+        """Return a prompt as text; token ids are refused if their text would encode to other ids."""
         if isinstance(prompt, str):
             return prompt
         if self.tokenized is None:
             raise unsupported(
-                "prompt", f"holds token ids, and {self.name!r} has no tokenizer that reads them: send a text"
+                "prompt", f"holds token ids, but {self.name!r} has no tokenizer to read them: send a text"
             )
         text = self.tokenized.text_of(prompt)
         if text is None:
-            raise unsupported(
-                "prompt", f"holds {len(prompt)} token ids that no text gives when it is tokenised: send the text"
-            )
+            raise unsupported("prompt", f"holds {len(prompt)} token ids that no text encodes to: send the text")
         return text
 
     def _reading(self, body: Body, is_raw: bool) -> Reading:
@@ -322,19 +319,19 @@ class ServedStack:
 
     @property
     def _tag(self) -> WorkerTag | None:
-        """The worker whose model reads the prompts."""
+        """Tag of the worker whose model reads the prompts."""
         tags = (WorkerTag.GENERATION, WorkerTag.TARGET, WorkerTag.DRAFT)
         return next((tag for tag in tags if worker_for(self.llm.workers, tag) is not None), None)
 
     @property
     def _cannot_go_on(self) -> str | None:
-        """Why this worker cannot go on with an unfinished answer; None if it can."""
+        """Reason why the worker cannot continue an unfinished answer; None if it can."""
         worker = None if self._tag is None else worker_for(self.llm.workers, self._tag)
         refused: Mapping[str, str] = declared(worker).refused
         return refused.get(CONTINUED_TURNS)
 
     def _kwargs(self, body: Body, controller: Any, reading: Reading) -> dict[str, Any]:
-        """Keyword arguments of the controller for the fields of the body."""
+        """Keyword arguments of the controller for the body's fields."""
         honoured = honoured_by(controller)
         fields = body.sampling_fields()
         if body.num_logprobs is not None:
@@ -345,8 +342,8 @@ class ServedStack:
         if budget is not None and body.num_logprobs is not None:
             raise unsupported(
                 "logprobs",
-                "cannot be given with a thinking budget, under which the server may join several texts: leave one of "
-                "them out",
+                "cannot be given with a thinking budget, under which the server may join several texts: leave out "
+                "one of them",
             )
         if budget is not None:
             fields["thinking_budget"] = budget
@@ -356,7 +353,7 @@ class ServedStack:
             raise unsupported(_FIELDS[name], message)
         if "num_logprobs" in fields and self.tokenized is None:
             raise unsupported(
-                "logprobs", f"needs the text of each token, and {self.name!r} has no tokenizer: leave it out"
+                "logprobs", f"needs the text of each token, but {self.name!r} has no tokenizer: leave it out"
             )
         limit = self._limits.max_request_tokens
         if fields.get("max_tokens", 0) > limit:
@@ -371,8 +368,7 @@ class ServedStack:
             if not isinstance(controller, BaseController):
                 raise unsupported(
                     "messages",
-                    f"ends with a tool's result, which {type(controller).__name__} cannot read: send a turn of the "
-                    "user",
+                    f"ends with a tool's result, which {type(controller).__name__} cannot read: send a user turn",
                 )
             fields["last_turn"] = {key: value for key, value in last.turn().items() if key != "content"}
         if tools:
@@ -389,7 +385,7 @@ class ServedStack:
         """Refuse tools that the stack cannot call.
 
         Raises:
-            ApiError: The chat template does not show tools to the model, or the controller does not read calls.
+            ApiError: The chat template does not show tools to the model, or the controller does not parse calls.
         """
         if self.prompting is None or not self.prompting.takes_tools:
             raise unsupported(
@@ -402,7 +398,7 @@ class ServedStack:
             raise unsupported("tools", message)
         other = next((name for name in ("thinking_budget", "num_logprobs") if name in fields), None)
         if other is not None:
-            raise unsupported(_FIELDS[other], "cannot be given with tools: leave one of them out")
+            raise unsupported(_FIELDS[other], "cannot be given with tools: leave out one of them")
 
     def _thinking_budget(self, body: Body) -> int | None:
         effort = body.reasoning_effort if isinstance(body, ChatBody) else None
@@ -415,11 +411,11 @@ class ServedStack:
             raise unsupported("reasoning_effort", "sets thinking_budget: give one of the two")
         if effort not in self._limits.efforts:
             known = ", ".join(self._limits.efforts) or "none"
-            raise unsupported("reasoning_effort", f"is an effort that the server does not know; it knows: {known}")
+            raise unsupported("reasoning_effort", f"is an unknown effort; this server knows: {known}")
         return self._limits.efforts[effort]
 
     def _count(self, prompts: list[tuple[str, list[Turn]]], is_raw: bool, how: Mapping[str, Any]) -> int | None:
-        """Number of tokens of the prompts, after a check of each prompt; None if no tokenizer is known."""
+        """Count the tokens of the prompts after checking each prompt; None if no tokenizer is known."""
         lengths = []
         for text, history in prompts:
             if not text.strip():
@@ -442,10 +438,10 @@ class ServedStack:
 
 
 def _task_type(controller: Any, named: Any, metadata: Any) -> str | None:
-    """The type that a request names: in `scaffolding`, or in `metadata`, which a stack without types does not read.
+    """The task type of a request, from `scaffolding` or `metadata`; a stack without types ignores the latter.
 
     Raises:
-        ApiError: The stack has no plan for that type, or the request names two types.
+        ApiError: The stack has no plan for the type, or the request names two types.
     """
     has_types = bool(attributes_of(controller).task_types())
     noted = metadata.get("task_type") if isinstance(metadata, Mapping) and has_types else None
@@ -472,7 +468,7 @@ def _no_deadline() -> ApiError:
 
 
 def name_of(source: str) -> str:
-    """The model name of a stack file without a given name: the name of the file."""
+    """Default model name of a stack file: the file's name."""
     stem = source.rpartition(":")[2].replace("\\", "/").rpartition("/")[2]
     return stem.rpartition(".")[0] or stem
 

@@ -1,4 +1,4 @@
-"""Runs a front on uvicorn: in the foreground until a signal ends it, or on a thread beside its caller."""
+"""Runs a server on uvicorn: in the foreground until a signal, or on a thread beside its caller."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from scaffolding_ext.serving.app import Front
 
 _HEAD_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _WAIT_SECONDS = 60.0
-_END_SECONDS = 5.0  # for the errors of the requests that were ended
+_END_SECONDS = 5.0  # to deliver the errors of ended requests
 
 
 def _config(front: Front, host: str, port: int) -> uvicorn.Config:
@@ -43,15 +43,15 @@ def _config(front: Front, host: str, port: int) -> uvicorn.Config:
 
 
 def _protocol(head_seconds: float, max_head_bytes: int) -> type[asyncio.Protocol]:
-    """uvicorn's protocol, which also bounds the head of a request: its seconds and its bytes.
+    """uvicorn's protocol with limits on the time and size of a request's head.
 
-    uvicorn closes only connections that have received nothing since their last answer. httptools keeps a head of any
-    length; h11 has its own limit. What follows the head and is no body (the trailers of a chunked body) counts as well.
+    uvicorn closes only connections that have received nothing since their last answer. httptools keeps heads of any
+    length; h11 has its own limit. Bytes after the head that are not body (trailers of a chunked body) count as well.
     """
 
     class Protocol(_HttpProtocol):
         _timer: asyncio.TimerHandle | None = None
-        _num_bytes = 0  # of what is no body
+        _num_bytes = 0  # bytes outside bodies
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -104,20 +104,20 @@ def run_front(front: Front, host: str, port: int, listening: Callable[[int], Non
         front: The front to serve.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
-        listening: Called with the port, once clients can connect.
+        listening: Called with the port once clients can connect.
 
     Raises:
         ConfigError: The server cannot listen at this address and port.
     """
     listener = _listener(host, port)
     with listener:
-        listener.listen()  # a client that connects now waits and is not refused
+        listener.listen()  # clients that connect now wait instead of being refused
         listening(listener.getsockname()[1])
         _Server(front, host, port).run(sockets=[listener])
 
 
 class FrontThread:
-    """A front on its own thread, for tests and for programs that continue beside it.
+    """A server on a separate thread, for tests and for programs that run beside it.
 
     Args:
         front: The front to serve; it is shut down at the end of the `with` block.
@@ -142,11 +142,11 @@ class FrontThread:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of its thread, once the loop runs."""
+        """Event loop of the thread, once it runs."""
         return self._server.loop
 
     def stop(self) -> None:
-        """Begin to end, as SIGTERM does; returns at once."""
+        """Begin to shut down, as SIGTERM does; returns at once."""
         self._server.should_exit = True
 
     def __exit__(
@@ -158,7 +158,7 @@ class FrontThread:
 
 
 class _Server(uvicorn.Server):
-    """Says when it has started, and ends the requests that outlast their seconds with an error that says so."""
+    """Signals its start, and ends requests that outlast the drain time with an error."""
 
     def __init__(self, front: Front, host: str, port: int) -> None:
         super().__init__(_config(front, host, port))
@@ -180,7 +180,7 @@ class _Server(uvicorn.Server):
 
 def _listener(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # TCP is named because asyncio sends at once (TCP_NODELAY) only on sockets with the protocol TCP.
+    # Name TCP explicitly: asyncio sets TCP_NODELAY only on sockets with this protocol.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Settings of an operator: limits of requests, and the knobs of controllers that clients may turn."""
+"""Operator settings: limits of requests, and the controller knobs that clients may set."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ class Limits:
     """Limits of one request, and of all requests together.
 
     Attributes:
-        max_body_bytes: Most bytes of a body.
-        max_prompt_tokens: Most tokens of a prompt, earlier turns included; if no tokenizer is known, most bytes.
-        max_samples: Most choices of a request, all its prompts together.
-        max_request_tokens: Most decoded tokens of a choice, probes and discarded tokens included; checked after each
+        max_body_bytes: Maximum bytes of a body.
+        max_prompt_tokens: Maximum tokens of a prompt including earlier turns; bytes if no tokenizer is known.
+        max_samples: Maximum choices of a request over all its prompts.
+        max_request_tokens: Maximum decoded tokens of a choice including probes and discarded tokens; checked after each
             step.
-        answer_tokens: Most tokens of an answer that is requested from a thinking model that gave none; they are
-            additional.
-        max_seconds: Most seconds of a request, waiting included.
-        max_queue: Most waiting choices of each stack, in addition to the running ones.
-        max_head_bytes: Most bytes of a request's first line and headers; then the connection is closed.
-        head_seconds: Most seconds until a request's headers have arrived; then the connection is closed.
-        body_seconds: Most seconds until a body has arrived.
+        answer_tokens: Maximum extra tokens of an answer requested from a reasoning model that gave none.
+        max_seconds: Maximum seconds of a request including waiting.
+        max_queue: Maximum waiting choices of each stack, beyond the running ones.
+        max_head_bytes: Maximum bytes of a request's first line and headers; then the connection is closed.
+        head_seconds: Maximum seconds until a request's headers have arrived; then the connection is closed.
+        body_seconds: Maximum seconds until a body has arrived.
         keep_alive_seconds: Seconds of silence in a stream after which a comment is sent.
-        drain_seconds: Seconds that running requests have to end when the server is told to stop.
+        drain_seconds: Seconds that running requests have to end when the server stops.
         efforts: Thinking tokens for each `reasoning_effort`.
-        ignores_unknown_fields: Whether unknown fields of a body are left out and logged, and not refused.
-        shows_content: Whether the log shows prompts and answers.
+        ignores_unknown_fields: If True, unknown fields of a body are logged and ignored instead of refused.
+        shows_content: If True, the log shows prompts and answers.
 
     Raises:
         ConfigError: A limit is outside its range.
@@ -65,12 +64,12 @@ class Limits:
 
 
 class Knob(NamedTuple):
-    """An argument of a controller that clients may set.
+    """A controller argument that clients may set.
 
     Attributes:
-        path: Its name. The name for an inner controller begins with the arguments that lead to it:
+        path: Its name. For an inner controller it begins with the arguments that lead to it:
             `generation_controller.chunk_size`.
-        most: The greatest number that clients may give; None sets no limit.
+        most: The largest allowed number; None sets no limit.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Splits a model's text into thinking and answer, also while it grows, and requests an answer where there is none."""
+"""Splits a model's text into thinking and answer, also while it grows, and requests a missing answer."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import Program, current_program, record
 from scaffolding_ext.request.results import Completion
 
-_UNFINISHED = "\ufffd"  # ends decoded text whose last character is not whole
+_UNFINISHED = "\ufffd"  # ends decoded text with an incomplete last character
 
 
 class Shown(NamedTuple):
-    """The parts of a text that a client sees.
+    """The visible parts of a text.
 
     Attributes:
         reasoning: The thinking, without its marks.
         content: The answer.
-        is_stopped: Whether a stop string ended it.
+        is_stopped: True if a stop string ended it.
     """
 
     reasoning: str
@@ -38,7 +38,7 @@ class Shown(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How the texts of one request are split.
+    """Rules for splitting the texts of one request.
 
     Attributes:
         think_close: The mark that ends thinking; None if the whole text is the answer.
@@ -51,14 +51,14 @@ class Reading(NamedTuple):
     think_open: str = "<think>"
 
     def whole(self, text: str) -> Shown:
-        """The parts of a complete text; if its thinking never ended, the whole text is thinking."""
+        """Split a complete text; if its thinking never ended, the whole text is thinking."""
         if self.think_close is None:
             return self._cut("", text)
         thinking, _, said = text.partition(self.think_close)
         return self._cut(self._without_open(thinking), said.lstrip("\n"))
 
     def growing(self, text: str) -> Shown:
-        """The final part of a growing text: for each longer text, `whole` begins with this part."""
+        """Split the stable part of a growing text: `whole` of any longer text begins with it."""
         text = text.rstrip(_UNFINISHED)
         if self.think_close is None:
             said, thinking = text, ""
@@ -77,22 +77,21 @@ class Reading(NamedTuple):
         return Shown(thinking, content, len(content) < len(said))
 
     def _without_open(self, thinking: str) -> str:
-        """Thinking without its opening mark, if the model writes this mark itself."""
+        """Thinking without its opening mark, if the model writes that mark."""
         text = thinking.lstrip()
         return text.removeprefix(self.think_open).lstrip("\n") if text.startswith(self.think_open) else thinking
 
 
 class Closing(NamedTuple):
-    """How a choice gets an answer if its controller gave none.
+    """Requests an answer for a choice if its controller gave none.
 
     Attributes:
-        reading: Splits a text into thinking and the part that the client reads; for a raw prompt that part is the whole
-            text.
-        family: The family of the thinking model.
-        tag: The tag of the worker that writes the answer.
-        max_tokens: Most tokens of the requested answer.
-        budget: Tokens of thinking that the request allows; returned thinking is counted against it.
-        cannot: Why the worker cannot write the answer; None if it can.
+        reading: Splits a text into thinking and answer; the whole text of a raw prompt is the answer.
+        family: Family of the reasoning model.
+        tag: Tag of the worker that writes the answer.
+        max_tokens: Maximum tokens of the requested answer.
+        budget: Thinking tokens that the request allows; returned thinking counts against it.
+        cannot: Reason why the worker cannot write the answer; None if it can.
     """
 
     reading: Reading
@@ -103,10 +102,10 @@ class Closing(NamedTuple):
     cannot: str | None = None
 
     def close(self, work: ControllerGenerator) -> ControllerGenerator:
-        """Run a request's work; if its outcome has no answer, request one.
+        """Run a request's work; if it returns no answer, request one.
 
         Returns:
-            What the work returns, with an answer.
+            The work's completion, with an answer.
 
         Raises:
             NoAnswerError: The requested answer is empty, too, or no worker can write one.
@@ -123,9 +122,7 @@ class Closing(NamedTuple):
     def _forced(self, completion: Completion, program: Program) -> ControllerGenerator:
         text, cause = completion.text or "", self._cause(completion, program)
         if self.cannot is not None:
-            raise NoAnswerError(
-                f"the model gave no answer ({cause}), and the server cannot ask it for one: {self.cannot}"
-            )
+            raise NoAnswerError(f"the model gave no answer ({cause}), and the server cannot request one: {self.cannot}")
         prompt = GenerationTask()
         program.question.put(prompt)
         ids = completion.token_ids
@@ -147,7 +144,7 @@ class Closing(NamedTuple):
                 break
         else:
             raise NoAnswerError(
-                f"the model gave no answer ({cause}), and none when the server asked it for one: send the request "
+                f"the model gave no answer ({cause}), not even when the server requested one: send the request "
                 "again, or allow more tokens"
             )
         suffix_ids, together = encode(suffix), None
@@ -161,10 +158,10 @@ class Closing(NamedTuple):
         return Completion(whole, together, answer, *ended)
 
     def _ways(self, prompt: str, text: str) -> Iterator[tuple[str, str | None]]:
-        """The texts that ask the model for an answer, in the order in which they are tried, each with its end.
+        """Texts that request an answer, each with its end, in the order to try.
 
-        The first text closes the thinking, and the model continues freely (no end). The second one also begins the
-        answer. It is tried if the model still says nothing, and at once if the model has closed its thinking itself.
+        The first closes the thinking and lets the model continue freely (no end). The second also begins the answer. It
+        is tried if the model still says nothing, and at once if the model has closed its thinking itself.
         """
         family = self.family
         if family.think_close in text:
@@ -185,8 +182,8 @@ class Closing(NamedTuple):
         return "no_answer" if self.family.think_close in (completion.text or "") else "open_thinking"
 
     def _verify(self, text: str) -> None:
-        """Count the returned thinking, if it has a budget."""
-        if self.budget is None or self.reading.think_close is None:  # in a raw text thinking cannot be told apart
+        """Record the returned thinking if it has a budget."""
+        if self.budget is None or self.reading.think_close is None:  # a raw text does not mark thinking
             return
         thinking = encode(self.reading.whole(text).reasoning)
         if thinking is not None:
@@ -207,5 +204,5 @@ def closing_of(family: PromptFamily) -> str:
 
 
 def _rest(written: str) -> str:
-    """The first line behind an opened box that was closed at once."""
+    """The first line after an opened box that was closed at once."""
     return written.strip(" }\n").partition("\n")[0]

@@ -1,4 +1,4 @@
-"""The controllers of a served stack: its own controller, and copies in which clients have turned knobs."""
+"""Controllers of a served stack: its own controller, and copies with knobs set by clients."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _MOST_KEPT = 64
 
 
 class Switch(Controller):
-    """The host's controller, which runs the controller that each request names."""
+    """The host's controller; runs the controller that each request names."""
 
     def clone(self) -> Switch:
         """Return itself: it holds no state of a request."""
         return self
 
     def generate(self, prompt: str, **kwargs: Any) -> ControllerGenerator:
-        """Run a clone of `controller`; the other arguments are passed on to it.
+        """Run a clone of `controller` with the other arguments.
 
-        `closing` makes sure that the outcome has an answer; None leaves the outcome as it is.
+        `closing` ensures that the outcome has an answer; None leaves it as it is.
 
         Raises:
             TokenLimitError: The clone has decoded more than `most_tokens`.
@@ -48,16 +48,16 @@ class Switch(Controller):
 
 
 class Variants:
-    """Makes controllers with other values of knobs for a running host.
+    """Builds controllers with other knob values for a running host.
 
     Args:
         llm: The host, whose controller a `Switch` replaces.
-        config: The stack file from which the host was built; without it clients can turn no knobs.
-        knobs: The knobs that clients may turn.
-        references: The same argument as in `build_stack`.
+        config: Stack file of the host; without it clients can set no knobs.
+        knobs: Knobs that clients may set.
+        references: As in `build_stack`.
 
     Attributes:
-        knobs: The knobs that clients may turn and that this stack has, by path.
+        knobs: Knobs that clients may set and this stack has, by path.
         own: The stack's own controller.
     """
 
@@ -76,16 +76,16 @@ class Variants:
         self._workers = llm.workers
         self._references = references
         self._kept: OrderedDict[str, Any] = OrderedDict()
-        self._lock = threading.Lock()  # controllers are made on threads beside the event loop
+        self._lock = threading.Lock()  # controllers are built on threads beside the event loop
 
     def of(self, values: Mapping[str, Any]) -> Any:
-        """Make or return the controller with these values of its knobs.
+        """Build or return the controller with these knob values.
 
-        Making a controller may take long, because it reads the controller's files. So call it on a thread if there are
-        values. The stack's workers are not checked again: they already run.
+        Building reads the controller's files and may take long, so call it on a thread if there are values. The stack's
+        workers are already running and not checked again.
 
         Raises:
-            ApiError: A knob may not be turned, or its value is wrong.
+            ApiError: A knob may not be set, or its value is invalid.
         """
         if not values:
             return self.own
@@ -107,9 +107,9 @@ class Variants:
         knob = self.knobs.get(path)
         if knob is None:
             allowed = ", ".join(sorted(self.knobs)) or "none"
-            raise unsupported(name, f"is no argument that clients may set; they may set: {allowed}")
-        if isinstance(value, str) and ":" in value:  # it would name code to import
-            raise ApiError(400, f"{name}: must hold no colon", "invalid_value", name)
+            raise unsupported(name, f"cannot be set by clients; they may set: {allowed}")
+        if isinstance(value, str) and ":" in value:  # a colon would name code to import
+            raise ApiError(400, f"{name}: must not contain a colon", "invalid_value", name)
         if value is not None and not isinstance(value, (str, int, float)):
             raise ApiError(400, f"{name}: must be a number, a text, true, false or null", "invalid_value", name)
         if knob.most is not None and not (isinstance(value, (int, float)) and value <= knob.most):
@@ -135,7 +135,7 @@ class Variants:
 
 
 def has_knob(config: StackConfig, path: str) -> bool:
-    """Whether the signature of a stack's controller has an argument; `a.b` is argument `b` of the component in `a`."""
+    """True if a stack's controller has this argument; `a.b` is argument `b` of the component in `a`."""
     component: Any = config.controller.model_dump()
     known = registry.controllers
     *parents, name = path.split(".")
@@ -148,7 +148,7 @@ def has_knob(config: StackConfig, path: str) -> bool:
 
 
 def _place(component: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
-    """The arguments that contain a knob, and the knob's name in them."""
+    """The arguments that contain a knob, and the knob's name among them."""
     *parents, name = path.split(".")
     for part in parents:
         component = component["args"][part]
@@ -166,6 +166,6 @@ class _TokenLimit(Watch):
         program = current_program()
         if program is not None and program.ledger.num_decoded > self._most_tokens:
             raise TokenLimitError(
-                f"the request has decoded {program.ledger.num_decoded} tokens; it may decode {self._most_tokens}: ask "
+                f"the request has decoded {program.ledger.num_decoded} tokens; the limit is {self._most_tokens}: ask "
                 "for fewer tokens or samples"
             )
