@@ -1,6 +1,6 @@
-"""Files: text and JSON of other people, read so that bad input is only an error; text written completely or not at all.
+"""Files: strict readers for text and JSON from outside, and a writer that writes completely or not at all.
 
-Bad input is a `ValueError` that says where and why; callers put the file's name before its message.
+Bad input raises a `ValueError` that says where and why; callers prepend the file's name.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 
 from scaffolding_ext.errors import OutputError
 
-PACKAGED = "configs:"  # how the name of a file begins that ships with the package
-UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how a file in it begins
+PACKAGED = "configs:"  # prefix of packaged files
+UTF16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def decoded(data: bytes, first_line: int = 1) -> str:
-    """The text of UTF-8, without a byte order mark.
+    """Decode UTF-8, without a byte order mark.
 
     Raises:
-        ValueError: It is another encoding; the line is named.
+        ValueError: The encoding is another; the message names the line.
     """
     if data.startswith(UTF16):
         raise ValueError("is UTF-16; save it as UTF-8")
@@ -36,12 +36,12 @@ def decoded(data: bytes, first_line: int = 1) -> str:
     except UnicodeDecodeError as error:
         line = first_line + data.count(b"\n", 0, error.start)
         raise ValueError(
-            f"line {line}: the byte 0x{data[error.start]:02x} is no UTF-8 (Latin-1, perhaps); save it as UTF-8"
+            f"line {line}: the byte 0x{data[error.start]:02x} is not UTF-8 (perhaps Latin-1); save it as UTF-8"
         ) from error
 
 
 def located(path: str | os.PathLike[str]) -> Path:
-    """Where a file is; `configs:NAME` is one in the package's folder of configs."""
+    """Path of a file; `configs:NAME` is in the package's folder of configs."""
     name = os.fspath(path)
     if not name.startswith(PACKAGED):
         return Path(name)
@@ -54,22 +54,22 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
 
 
 def packaged_stacks() -> dict[str, Path]:
-    """The stack files that ship with the package, by the names that `configs:NAME` takes."""
+    """The packaged stack files, by the names that `configs:NAME` takes."""
     return {path.stem: path for path in sorted(located(PACKAGED).glob("*.yaml"))}
 
 
 def packaged_recipes() -> dict[str, Path]:
-    """The stack files for models that people run, by the names that `configs:models/NAME` takes."""
+    """The packaged stack files for popular models, by the names that `configs:models/NAME` takes."""
     return {f"models/{path.stem}": path for path in sorted((located(PACKAGED) / "models").glob("*.yaml"))}
 
 
 def has_surrogate(text: str) -> bool:
-    """Whether a text holds half of a surrogate pair, which no file, tokenizer or terminal takes."""
+    """True if a text holds half of a surrogate pair, which no file, tokenizer or terminal accepts."""
     return _SURROGATE.search(text) is not None
 
 
 def as_json(value: Any) -> Any:
-    """For `json.dumps(default=...)`: numpy's numbers and arrays, and sets, as what JSON has; all else as its text."""
+    """Convert for `json.dumps(default=...)`: numpy numbers and arrays, and sets, to JSON; all else to text."""
     for method in ("tolist", "item"):
         if hasattr(value, method):
             return getattr(value, method)()
@@ -77,7 +77,7 @@ def as_json(value: Any) -> Any:
 
 
 def json_text(value: Any, **options: Any) -> str:
-    """A value as JSON that every reader takes: numbers that are not finite are null; see `as_json`."""
+    """Serialize as JSON that every reader accepts: non-finite numbers become null; see `as_json`."""
     try:
         return json.dumps(value, default=as_json, allow_nan=False, **options)
     except ValueError:
@@ -85,21 +85,21 @@ def json_text(value: Any, **options: Any) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """What a JSON text says.
+    """Parse a JSON text.
 
     Raises:
-        ValueError: It is no JSON, an object has a key twice, or it is nested too deeply.
+        ValueError: It is not JSON, an object repeats a key, or it is nested too deeply.
     """
     try:
         return json.loads(text, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
-        raise ValueError(f"no valid JSON: {error}") from error
+        raise ValueError(f"invalid JSON: {error}") from error
     except RecursionError as error:
-        raise ValueError("no valid JSON: it is nested too deeply") from error
+        raise ValueError("invalid JSON: it is nested too deeply") from error
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: named tuples and dataclasses become objects, numbers that are not finite null."""
+    """Convert to JSON values: named tuples and dataclasses become objects, non-finite numbers null."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         value = value._asdict()
     elif dataclasses.is_dataclass(value):
@@ -112,13 +112,13 @@ def plain(value: Any) -> Any:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file; one of that name is replaced once the new one is whole. A link's target is written.
+    """Write a text file, replacing an old one only when complete. A link's target is written.
 
     Raises:
-        OutputError: It cannot be written; an older file is as it was.
+        OutputError: It cannot be written; an old file is unchanged.
     """
     target = os.path.realpath(path)
-    is_special = os.path.exists(target) and not os.path.isfile(target)  # a device, or a pipe
+    is_special = os.path.exists(target) and not os.path.isfile(target)  # a device or a pipe
     partial = target if is_special else os.path.join(os.path.dirname(target), f".{os.getpid()}.part")
     try:
         try:
@@ -139,5 +139,5 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {twice!r} stands twice; keep one of the two")
+        raise ValueError(f"the key {twice!r} appears twice; keep one of the two")
     return found

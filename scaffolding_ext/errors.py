@@ -1,10 +1,10 @@
-"""Every exception that the package raises on purpose, and the command that installs what is missing.
+"""Every exception that the package raises on purpose, and the install command for missing extras.
 
 ```text
 ScaffoldingExtError
 ├── ConfigError                 a stack file or an argument is wrong; names the key's path
 │   ├── UnknownNameError        a name that no registry knows; lists the known ones
-│   └── ArgumentTypeError       an argument is of the wrong type (also a TypeError)
+│   └── ArgumentTypeError       an argument has the wrong type (also a TypeError)
 ├── MissingDependencyError      an optional package is not installed; says how to install it
 ├── DatasetError                a dataset row is unusable; names file, line and field
 ├── OutputError                 a file cannot be written (also an OSError); names the file
@@ -13,21 +13,21 @@ ScaffoldingExtError
 │   ├── EngineError             the engine behind the worker failed or is gone
 │   │   └── ServerBusyError     the server had no room for the request
 │   └── WorkerShutdownError     workers failed while they were shut down; holds the error of each
-└── RequestError                one request failed; the others go on
+└── RequestError                one request failed; the others continue
     ├── TaskError               a task of the request failed; the worker's error is its `__cause__`
     ├── UnknownWorkerTagError   a task names a worker that the stack does not have
     ├── InvalidYieldError       a controller yielded something that is neither tasks nor a ParallelProcess
     ├── CloneError              the controller could not be cloned for the request
     ├── NoOutputError           a controller ended without an output, or a task without a result
-    │   └── NoAnswerError       a model thought, said nothing, and said nothing when it was asked
+    │   └── NoAnswerError       a model gave no answer, not even on request
     ├── RequestTimeoutError     the request's time-out passed (also a TimeoutError)
     ├── RequestCancelledError   the request was cancelled
-    ├── TokenLimitError         the request decoded more tokens than it may
-    ├── QueueFullError          too many requests waited already
+    ├── TokenLimitError         the request exceeded its token limit
+    ├── QueueFullError          too many requests are waiting
     └── ShutdownError           the host was shut down first
 ```
 
-All of them can be pickled, so that they cross processes.
+All of them can be pickled, so they cross processes.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-RELEASED = False  # whether a package index has it; a release changes this line, and `make pages` then every page
+RELEASED = False  # on a package index; a release changes this line, then `make pages` updates every page
 
 
 def install_command(*extras: str) -> str:
-    """The command that installs the package today, with extras of setup.py."""
+    """The current command that installs the package with extras of setup.py."""
     named = f"[{','.join(extras)}]" if extras else ""
     return f"pip install '{'scaffolding-ext' if RELEASED else '.'}{named}'"
 
 
 def how_to_install(*extras: str) -> str:
-    """What an error says to who lacks the extras."""
+    """The install hint of an error about missing extras."""
     place = "" if RELEASED else "in a clone of the repository, "
     return f"{place}install it with: {install_command(*extras)}"
 
 
 def shortened(message: str) -> str:
-    """A message with words of hundreds of characters cut: what was given is told, not repeated at any length."""
+    """Cut words of hundreds of characters in a message, so long input is not repeated in full."""
     return re.sub(r"\S{300,}", lambda word: f"{word[0][:100]}... ({len(word[0]):,} characters)", message)
 
 
@@ -65,8 +65,8 @@ class ConfigError(ScaffoldingExtError, ValueError):
     """A stack file or an argument is wrong.
 
     Attributes:
-        message: What is wrong, without the key.
-        key: Path of the key or name of the argument; empty where there is none.
+        message: The error without the key.
+        key: Path of the key or name of the argument; may be empty.
     """
 
     def __init__(self, message: str, key: str = "") -> None:
@@ -84,15 +84,15 @@ class UnknownNameError(ConfigError):
 
 
 class ArgumentTypeError(ConfigError, TypeError):
-    """An argument is of the wrong type."""
+    """An argument has the wrong type."""
 
 
 class MissingDependencyError(ScaffoldingExtError, ImportError):
     """An optional package is not installed.
 
     Attributes:
-        extra: The extra of this package that brings it; empty if none does.
-        how: How it is installed.
+        extra: The extra of this package that provides it; empty if none does.
+        how: Install hint.
     """
 
     def __init__(self, package: str, extra: str = "", how: str = "") -> None:
@@ -131,7 +131,7 @@ class ServerBusyError(EngineError):
 
 
 class WorkerShutdownError(WorkerError):
-    """Workers failed while they were shut down: `errors`, in order. The others have been shut down."""
+    """Workers failed during shutdown: `errors`, in order. The others have been shut down."""
 
     def __init__(self, message: str, errors: Sequence[Exception]) -> None:
         super().__init__(message)
@@ -149,7 +149,7 @@ class TaskError(RequestError):
     """A task of the request failed.
 
     Attributes:
-        task: The task as the worker left it; pickled, it comes without its live request handle.
+        task: The task as the worker left it; pickling drops its live request handle.
     """
 
     def __init__(self, message: str, task: Any) -> None:
@@ -158,7 +158,7 @@ class TaskError(RequestError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         task = copy.copy(self.task)
-        if hasattr(task, "request_handle"):  # a streaming task's: it belongs to the engine
+        if hasattr(task, "request_handle"):  # of a streaming task; belongs to the engine
             task.request_handle = None
         return type(self), (str(self), task)
 
@@ -180,7 +180,7 @@ class NoOutputError(RequestError):
 
 
 class NoAnswerError(NoOutputError):
-    """A model thought and said nothing, and said nothing when it was asked for its answer, or could not be asked."""
+    """A model gave no answer, and a request for one failed or was impossible."""
 
 
 class RequestTimeoutError(RequestError, TimeoutError):
@@ -192,11 +192,11 @@ class RequestCancelledError(RequestError):
 
 
 class TokenLimitError(RequestError):
-    """The request decoded more tokens than it may."""
+    """The request exceeded its token limit."""
 
 
 class QueueFullError(RequestError):
-    """Too many requests waited already."""
+    """Too many requests are waiting."""
 
 
 class ShutdownError(RequestError):

@@ -1,4 +1,4 @@
-"""YAML 1.2 of plain data, as in stack files and calibrations."""
+"""YAML 1.2 with plain data, for stack files and calibrations."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ruamel.yaml.error import YAMLError
 from scaffolding_ext.documents import decoded, has_surrogate
 from scaffolding_ext.errors import ConfigError
 
-_MAX_BYTES = 2**20  # of a file
+_MAX_BYTES = 2**20  # size limit of a file
 
 
 def read(path: str | os.PathLike[str]) -> Any:
-    """The data of a file.
+    """Read the data of a file.
 
     Raises:
         OSError: The file cannot be read.
-        ConfigError: As `parse`, or it is no UTF-8, or longer than a megabyte; it names the file.
+        ConfigError: As for `parse`, or the file is not UTF-8 or too long; names the file.
     """
     name = os.fspath(path)
     with open(path, "rb") as file:
         data = file.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
-        raise ConfigError(f"{name} is longer than {_MAX_BYTES:,} bytes, too long for a file of settings")
+        raise ConfigError(f"{name} is longer than {_MAX_BYTES:,} bytes, too long for a settings file")
     try:
         text = decoded(data)
     except ValueError as error:
@@ -36,28 +36,28 @@ def read(path: str | os.PathLike[str]) -> Any:
 
 
 def parse(text: str, what: str) -> Any:
-    """The data of one document.
+    """Parse one document.
 
     Args:
         text: The document.
-        what: What it is, for errors.
+        what: Its name in errors.
 
     Raises:
-        ConfigError: It is no YAML, a key stands twice, or a value is no plain data.
+        ConfigError: It is not YAML, a key appears twice, or a value is not plain data.
     """
     try:
         if has_surrogate(text):
-            raise ValueError("holds bytes that are no text; write it in UTF-8")
+            raise ValueError("holds bytes that are not text; write it in UTF-8")
         return _loaded(text)
     except ValueError as error:
         raise ConfigError(_joined(what, error)) from error
 
 
 def dump(data: Any, *, short_lists_inline: bool = False) -> str:
-    """A document that holds the data, its keys in their order; on request a list of plain values stands on one line."""
+    """Dump data to a document with keys in their order; optionally with lists of plain values on one line."""
     yaml = _yaml()
     yaml.default_flow_style = None if short_lists_inline else False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # its stub knows None alone
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # its stub only knows None
     text = io.StringIO()
     yaml.dump(data, text)
     return text.getvalue()
@@ -81,5 +81,5 @@ def _loaded(text: str) -> Any:
         raise ValueError(f"{line}{problem}; keep one of the two") from error
     except RecursionError as error:
         raise ValueError("is nested too deeply") from error
-    except (YAMLError, ValueError) as error:  # a ValueError: a number that Python does not read
-        raise ValueError(f"is no valid YAML: {error}") from error
+    except (YAMLError, ValueError) as error:  # ValueError: a number that Python cannot read
+        raise ValueError(f"is not valid YAML: {error}") from error

@@ -1,4 +1,4 @@
-"""Checks of what a function, a controller, a worker or the host is given: one sentence for each mistake."""
+"""Argument checks with one sentence per mistake, for functions, controllers, workers and the host."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from scaffolding_ext.errors import ArgumentTypeError, ConfigError
 
 T = TypeVar("T")
 _MOST_SHOWN, _ENDS = 200, 60  # characters
-_NO_NUMBERS = (bool, str, bytes, bytearray)  # though `float` takes them
+_NO_NUMBERS = (bool, str, bytes, bytearray)  # although `float` accepts them
 
 
 @contextmanager
 def under(path: str = "") -> Iterator[None]:
-    """Put the keys of this block's ConfigErrors under the path of what the block makes."""
+    """Prefix the keys of ConfigErrors in this block with a path."""
     try:
         yield
     except ConfigError as error:
@@ -26,10 +26,10 @@ def under(path: str = "") -> Iterator[None]:
 
 
 def whole(key: str, value: SupportsIndex, least: int | None = 1, most: int | None = None) -> int:
-    """The value, if it is a whole number within its bounds; True and False are none.
+    """Return the value if it is a whole number within its bounds; booleans are not.
 
     Raises:
-        ArgumentTypeError: It is no whole number.
+        ArgumentTypeError: It is not a whole number.
         ConfigError: It is below `least`, or above `most`.
     """
     try:
@@ -37,7 +37,7 @@ def whole(key: str, value: SupportsIndex, least: int | None = 1, most: int | Non
             raise TypeError
         checked = operator.index(value)
     except TypeError:
-        bounds = _said(least=least, most=most)  # words are made for an error alone: most values are sound
+        bounds = _said(least=least, most=most)  # worded only for an error
         raise ArgumentTypeError(f"is {shown(value)}; it must be {_kind('a whole number', bounds)}", key) from None
     if (least is not None and checked < least) or (most is not None and checked > most):
         raise ConfigError(f"is {shown(checked)}; it must be {_said(least=least, most=most)}", key)
@@ -53,10 +53,10 @@ def number(
     most: float | None = None,
     below: float | None = None,
 ) -> float:
-    """The value, if it is a finite number within its bounds; texts, True and False are none.
+    """Return the value if it is a finite number within its bounds; texts and booleans are not.
 
     Raises:
-        ArgumentTypeError: It is no number.
+        ArgumentTypeError: It is not a number.
         ConfigError: It is not finite, or outside a bound.
     """
     try:
@@ -80,12 +80,12 @@ def number(
 
 
 def share(key: str, value: float) -> float:
-    """The value, if it is a number above 0 and at most 1; it raises as `number` does."""
+    """Return the value if it is a number above 0 and at most 1; raises as `number` does."""
     return number(key, value, above=0, most=1)
 
 
 def one_of(key: str, value: T, choices: Collection[Any], instead: str = "") -> T:
-    """The value, if it is one of the choices; else ConfigError, which names what `instead` may be given."""
+    """Return the value if it is one of the choices, else raise ConfigError; `instead` names further allowed values."""
     if isinstance(value, str) and value in choices:
         return value
     names = ", ".join(map(str, choices))
@@ -93,17 +93,17 @@ def one_of(key: str, value: T, choices: Collection[Any], instead: str = "") -> T
 
 
 def alone(key: str, value: object, **others: object) -> None:
-    """Refuse, by a ConfigError, other arguments beside one that sets what they set; None is an argument not given."""
+    """Refuse other arguments beside one that sets the same, by a ConfigError; None counts as not given."""
     for name, other in others.items():
         if value is not None and other is not None:
-            raise ConfigError(f"sets what {name} sets, too; give one of the two", key)
+            raise ConfigError(f"conflicts with {name}: give one of the two", key)
 
 
 def shown(value: object) -> str:
-    """A value as a message repeats it: the middle of a long one is left out."""
+    """The value as an error shows it, shortened in the middle if long."""
     try:
         text = repr(value)
-    except ValueError:  # a whole number of more digits than Python writes out
+    except ValueError:  # an integer with more digits than Python prints
         return "a number of thousands of digits"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_ENDS]}...{text[-_ENDS:]} ({len(text):,} characters)"
 

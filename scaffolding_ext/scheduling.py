@@ -1,6 +1,6 @@
-"""Which of the waiting programs is served first: the policies that order them, and the line in which they wait.
+"""Scheduling of waiting programs: the policies that order them, and the line in which they wait.
 
-The host and `BudgetedWorker` order by a policy; engines that know priorities are told them."""
+The host and `BudgetedWorker` order by a policy; engines with priorities receive them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 
 class Policy(ABC):
-    """Gives each program a number: the lower, the sooner its requests are served; of equals, the earlier.
+    """Gives each program a number: the lower, the sooner its requests are served; ties go to the earlier.
 
-    An engine may keep the number, so it must not depend on the present time: a bonus for waiting is a price for
-    arriving late.
+    An engine may keep the number, so it must not depend on the current time: waiting is rewarded by charging later
+    arrivals.
     """
 
     @abstractmethod
     def priority(self, progress: Progress) -> float:
-        """The program's number."""
+        """Return the program's number."""
 
     def learn(self, progress: Progress) -> None:  # noqa: B027 - most policies learn nothing
-        """Take in how a program was when it ended."""
+        """Learn from a program's progress at its end."""
 
     def take_in(self, program: Program) -> None:
-        """Order a program from now on, and learn from its end; a program that another policy orders stays as it is."""
+        """Order a program from now on and learn from its end; a program ordered by another policy is left as it is."""
         place = program.place
         if place.order is None:
             place.order = self.priority
@@ -41,13 +41,13 @@ class Policy(ABC):
 
 
 class AgeingPolicy(Policy):
-    """A policy that goes by a number of tokens, and under which nobody starves.
+    """Orders by a number of tokens without starvation.
 
-    `phi` seconds in the system weigh as much as one token less. So a later program passes an earlier one only if it
-    arrives within `phi` seconds for each token that it has less.
+    `phi` seconds in the system weigh as much as one token less. A later program passes an earlier one only if it
+    arrives within `phi` seconds per token that it has less.
 
     Args:
-        phi: Seconds for a token, above 0; the smaller, the sooner a long program is served.
+        phi: Seconds per token, above 0; the smaller, the sooner a long program is served.
 
     Raises:
         ConfigError: It is not above 0.
@@ -68,9 +68,9 @@ class AgeingPolicy(Policy):
 
 
 class Fifo(Policy):
-    """Serves requests in the order in which they come, as an engine does by itself.
+    """Serves requests in order of arrival, as engines do by default.
 
-    A program that sends requests in rounds queues up for each round. Nobody starves.
+    A program that sends requests in rounds queues up for each round. No program starves.
     """
 
     def priority(self, progress: Progress) -> float:
@@ -78,9 +78,9 @@ class Fifo(Policy):
 
 
 class Gang(Policy):
-    """Serves the requests of the oldest program first, so that the requests of each program run together.
+    """Serves the oldest program's requests first, so the requests of each program run together.
 
-    A program ends with its last request: programs that are served by turns all end late. Nobody starves.
+    A program ends with its last request, so programs served in turn all end late. No program starves.
 
     Reference: Fu et al., Dynasor, on gang scheduling.
     """
@@ -90,7 +90,7 @@ class Gang(Policy):
 
 
 class LeastAttained(AgeingPolicy):
-    """Serves the program with the fewest decoded tokens first: short programs end soon, and nothing is estimated.
+    """Serves the program with the fewest decoded tokens first: short programs end soon, without estimates.
 
     Reference: Nuyens and Wierman, "The Foreground-Background Queue: a Survey"; here a running request is not preempted.
     """
@@ -100,10 +100,10 @@ class LeastAttained(AgeingPolicy):
 
 
 class ShortestRemaining(AgeingPolicy):
-    """Serves the program with the fewest expected further tokens first; nearly certain programs lead.
+    """Serves the program with the fewest expected remaining tokens first; nearly certain programs lead.
 
-    The estimate is num_left (1 - certaindex) times the mean tokens of a step. The mean of the program's own steps is
-    shrunk to that of its kind, which counts as one step more.
+    The estimate is num_left (1 - certaindex) times the mean tokens per step. The mean over the program's steps is
+    shrunk to the mean of its kind, which counts as one more step.
 
     Reference: Fu et al., Dynasor: the remaining knob times the mean tokens of the program's iterations. Deviation: the
         paper's certaindex chooses the knob, here it shrinks what is left; the first mean is the kind's.
@@ -111,7 +111,7 @@ class ShortestRemaining(AgeingPolicy):
 
     def __init__(self, phi: float = 0.05) -> None:
         super().__init__(phi)
-        self._tokens: Counter[str] = Counter()  # of programs that have ended, by kind
+        self._tokens: Counter[str] = Counter()  # of finished programs, by kind
         self._steps: Counter[str] = Counter()
 
     def num_tokens(self, progress: Progress) -> float:
@@ -130,10 +130,10 @@ class ShortestRemaining(AgeingPolicy):
 
 
 class EarliestDeadline(Policy):
-    """Serves the program with the earliest deadline first (`generate_async(deadline=...)`); nobody starves.
+    """Serves the program with the earliest deadline first (`generate_async(deadline=...)`); no program starves.
 
     Args:
-        within: Seconds after its arrival at which a program without a deadline is due.
+        within: Seconds after arrival at which a program without a deadline is due.
 
     Raises:
         ConfigError: It is not above 0.
@@ -151,12 +151,12 @@ _FIRST = float("-inf")
 
 
 class WaitingLine(Generic[T]):
-    """Orders waiting requests by priority, the lowest first, and requests of one priority by arrival.
+    """Orders waiting requests by priority, the lowest first, and by arrival within a priority.
 
-    A request that `patience` later ones have overtaken comes first, whatever its priority, so that none starves.
+    A request overtaken by `patience` later ones comes first, whatever its priority, so none starves.
 
     Args:
-        patience: Later requests that may be served before an earlier one; with 0, all are served as they come in.
+        patience: Later requests that may be served before an earlier one; 0 serves all in order of arrival.
     """
 
     def __init__(self, patience: int) -> None:
@@ -173,23 +173,23 @@ class WaitingLine(Generic[T]):
         return who in self._waiting
 
     def __iter__(self) -> Iterator[T]:
-        """All waiting ones, the earliest first."""
+        """Iterate over the waiting ones, the earliest first."""
         return iter(self._waiting)
 
     def __getitem__(self, place: int) -> T:
-        """Who has that place in the line; 0 is served next."""
+        """The one at this place in the line; 0 is served next."""
         who: T = self._order[place][2]
         return who
 
     def add(self, who: T, priority: float = 0.0) -> None:
-        """Add somebody at the priority's place."""
+        """Add one at its priority's place."""
         priority = priority if self._patience else _FIRST
         self._waiting[who] = priority, self._num_come
         self._order.add((priority, self._num_come, who))
         self._num_come += 1
 
     def remove(self, who: T) -> None:
-        """Take somebody out, served or not."""
+        """Remove one, served or not."""
         self._order.remove((*self._waiting.pop(who), who))
         self._num_left += 1
         if not self._waiting:

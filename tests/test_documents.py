@@ -17,9 +17,9 @@ from scaffolding_ext.errors import OutputError
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "no valid JSON"),
+        ("{", "invalid JSON"),
         ("[" * 100_000, "nested too deeply"),
-        ('{"a": {"b": 1, "b": 1}}', "the key 'b' stands twice"),
+        ('{"a": {"b": 1, "b": 1}}', "the key 'b' appears twice"),
     ],
 )
 def test_json_that_would_hurt_is_refused(text: str, message: str) -> None:

@@ -15,10 +15,10 @@ from scaffolding_ext.errors import ConfigError
     [
         ("[" * 100_000, "is nested too deeply"),
         ("a: 1\nb: 2\na: 3", 'line 3: found duplicate key "a"; keep one of the two'),
-        ("a: !!python/name:os.system x", "is no valid YAML: could not determine a constructor"),
-        ("a: " + "9" * 5000, "is no valid YAML: Exceeds the limit"),
-        ("a: \udcff", "holds bytes that are no text"),
-        ("a: [", "is no valid YAML"),
+        ("a: !!python/name:os.system x", "is not valid YAML: could not determine a constructor"),
+        ("a: " + "9" * 5000, "is not valid YAML: Exceeds the limit"),
+        ("a: \udcff", "holds bytes that are not text"),
+        ("a: [", "is not valid YAML"),
     ],
 )
 def test_what_is_no_yaml_of_plain_data_is_refused(text: str, message: str) -> None:
@@ -39,7 +39,7 @@ def test_yaml_files_have_a_greatest_length_and_one_encoding(tmp_path: Path) -> N
     path.write_bytes(b"\xef\xbb\xbfa: caf\xc3\xa9\n")
     assert plain_yaml.read(path) == {"a": "caf\u00e9"}
     path.write_bytes(b"a: 1\nb: caf\xe9\n")
-    with pytest.raises(ConfigError, match="line 2: the byte 0xe9 is no UTF-8"):
+    with pytest.raises(ConfigError, match="line 2: the byte 0xe9 is not UTF-8"):
         plain_yaml.read(path)
     path.write_bytes("a: 1".encode("utf-16"))
     with pytest.raises(ConfigError, match="is UTF-16; save it as UTF-8"):

@@ -68,7 +68,7 @@ def checked_prompt(prompt: Any) -> str:
         if not prompt.strip():
             raise ConfigError("is empty: give a text", "prompt")
         if has_surrogate(prompt):
-            raise ConfigError(f"is {ascii(prompt)[:80]}; it holds bytes that are no text: write it in UTF-8", "prompt")
+            raise ConfigError(f"is {ascii(prompt)[:80]}; it holds bytes that are not text: write it in UTF-8", "prompt")
         return prompt
     remedy = "decode it first: prompt.decode()" if isinstance(prompt, (bytes, bytearray)) else "pass a str"
     raise ArgumentTypeError(f"is {_described(prompt)}; {remedy}, or a list of str to generate()", "prompt")

@@ -1,1 +1,1 @@
-"""How a question becomes a prompt: whose model reads it, which sampling fields are set, where thinking opens."""
+"""From question to prompt: the model that reads it, its sampling fields, and the marks of its thinking."""

@@ -1,4 +1,4 @@
-"""What a model's files say before the model is loaded: whether they can be had, and which prompt family fits."""
+"""Facts from a model's files before it is loaded: availability and prompt family."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
-_HUB_SECONDS = 5.0  # for the one word that is asked of the hub
+_HUB_SECONDS = 5.0  # time limit of the one query to the hub
 _NEITHER = "neither a folder here nor a model of the hub"
 _REMEDY = "give a folder with config.json, weights and tokenizer.json, a hub name, or tinylm/NAME"
 
 
 def how_to_load(folder: str, model: str, trust_remote_code: bool = False) -> dict[str, Any]:
-    """Options for `from_pretrained`: it then never asks on a terminal and never retries an absent hub.
+    """Options for `from_pretrained` that never prompt on a terminal and never retry an unreachable hub.
 
     Raises:
-        ConfigError: It is a folder without a model, or a name that is neither here nor to be had.
+        ConfigError: The folder holds no model, or the name is neither local nor available.
     """
     options = {"trust_remote_code": trust_remote_code}
     if not model.strip() or "\0" in model:
         raise ConfigError(f"is {model!r}; {_REMEDY}", "model")
     if folder.lower().endswith(".gguf"):
         raise ConfigError(
-            f"is {_shown(model)}, a GGUF file. GGUF: serve it with llama-server (`pip install xllamacpp`) and take "
+            f"is {_shown(model)}, a GGUF file: serve it with llama-server (`pip install xllamacpp`) and use "
             "--base_url (docs/servers.md)",
             "model",
         )
@@ -45,13 +45,13 @@ def how_to_load(folder: str, model: str, trust_remote_code: bool = False) -> dic
 
 
 def refuse_own_tokenizer(folder: str, model: str) -> None:
-    """Refuse a folder whose tokenizer is Python code, since transformers would load another tokenizer in its place."""
+    """Refuse a folder whose tokenizer is Python code, since transformers would silently load another tokenizer."""
     import transformers
 
     try:
         with open(os.path.join(folder, "tokenizer_config.json"), encoding="utf-8") as file:
             config = json.load(file)
-    except (OSError, ValueError, RecursionError):  # transformers says what is wrong with it
+    except (OSError, ValueError, RecursionError):  # transformers reports the error
         return
     name = str(config.get("tokenizer_class")) if isinstance(config, dict) else ""
     if name and config.get("auto_map") and not hasattr(transformers, name):
@@ -63,11 +63,11 @@ def refuse_own_tokenizer(folder: str, model: str) -> None:
 
 
 def _from_the_cache_alone(name: str) -> bool:
-    """Whether a hub's model is loaded without asking the hub, since the hub cannot be reached."""
+    """True if a hub model is loaded from the cache only, because the hub cannot be reached."""
     try:
         from huggingface_hub import HfApi, try_to_load_from_cache
         from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
-    except ImportError:  # then transformers is not there either, and says so
+    except ImportError:  # transformers is missing, too, and reports it
         return False
     is_here = False
     try:
@@ -75,11 +75,11 @@ def _from_the_cache_alone(name: str) -> bool:
         HfApi().model_info(name, timeout=_HUB_SECONDS)
     except HFValidationError as error:
         raise ConfigError(f"is {_shown(name)}, {_NEITHER}: the hub has no such names; {_REMEDY}", "model") from error
-    except RepositoryNotFoundError as error:  # also of a gated model
+    except RepositoryNotFoundError as error:  # also raised for a gated model
         if not is_here:
             says = f"the hub does not give it (a gated model needs HF_TOKEN; {type(error).__name__})"
             raise ConfigError(f"is {name!r}, {_NEITHER}: {says}; {_REMEDY}", "model") from error
-    except Exception as error:  # of any type: whatever library the hub's client stands on
+    except Exception as error:  # any error of the hub client's libraries
         if not is_here:
             raise ConfigError(
                 f"is {name!r}, {_NEITHER} that was downloaded before, and the hub cannot be asked "
@@ -103,24 +103,24 @@ class FamilyChoice(NamedTuple):
         return f"{self.name} ({self.reason})"
 
 
-# What a model's config.json calls it, where its marks are of a kind of its own.
+# Model types in config.json with their own marks.
 _BY_TYPE = {"gpt_oss": "gpt_oss", "GptOssForCausalLM": "gpt_oss"}
-# What a chat template writes around thinking, the most particular mark first.
+# Thinking marks in chat templates, the most specific first.
 _BY_MARK = {
     "<|channel|>": "gpt_oss",
     "[/THINK]": "magistral",
     "</think>": "deepseek_r1",
     "<think>": "deepseek_r1",
-    "detailed thinking": "deepseek_r1",  # a template that leaves the marks to the model
+    "detailed thinking": "deepseek_r1",  # the model itself writes the marks
 }
 _THINKING = "</think>"
 
 
 def chosen_family(folder: str, tokenizer: PreTrainedTokenizerFast) -> FamilyChoice:
-    """The family by `model_type` and `architectures` of config.json, else by the chat template's marks.
+    """Choose the family by `model_type` and `architectures` of config.json, else by the chat template's marks.
 
-    A model without a chat template thinks if its vocabulary has `</think>`. A chat template without a mark is that of a
-    model which does not think, whatever its vocabulary has (Qwen3-Instruct-2507 is one).
+    Without a chat template, a model thinks if its vocabulary has `</think>`. A chat template without a mark belongs to
+    a model that does not think, whatever its vocabulary (Qwen3-Instruct-2507 is one).
     """
     config = config_of(folder)
     for key in ("model_type", "architectures"):
@@ -138,26 +138,26 @@ def chosen_family(folder: str, tokenizer: PreTrainedTokenizerFast) -> FamilyChoi
 
 
 def thinking_mark(template: str) -> str | None:
-    """What a chat template writes around thinking; None where it writes nothing of the kind."""
+    """The mark that a chat template writes around thinking; None without one."""
     return next((mark for mark in _BY_MARK if mark in template), None)
 
 
 def config_of(folder: str, name: str = "config.json") -> Mapping[str, Any]:
-    """A JSON file of a model that is on this machine; empty where there is none, or it is no JSON object."""
+    """Read a local JSON file of a model; empty if missing or not a JSON object."""
     path = Path(folder) / name
     if not Path(folder).is_dir():
         try:
             from huggingface_hub import try_to_load_from_cache
 
             found = try_to_load_from_cache(folder, name)
-        except (ImportError, ValueError):  # no client of the hub, or no name of the hub's
+        except (ImportError, ValueError):  # no hub client, or not a hub name
             return {}
         if not isinstance(found, str):
             return {}
         path = Path(found)
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):  # the loader says what is wrong with it
+    except (OSError, ValueError, RecursionError):  # the loader reports the error
         return {}
     return said if isinstance(said, dict) else {}
 

@@ -1,4 +1,4 @@
-"""How a question becomes a prompt, and how a model family's thinking opens, is probed, and is closed.
+"""Prompt rendering, and the texts that open, probe and close a model family's thinking.
 
 A `Prompting` is applied once when a request starts. It holds the tokenizer by reference: cloning a controller copies
 the reference, never the tokenizer.
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-Turn = Mapping[str, Any]  # of a conversation: its `role` and `content`, and what else the chat template reads
+Turn = Mapping[str, Any]  # `role`, `content` and whatever else the chat template reads
 
 
 class PromptFamily(NamedTuple):
-    """The texts that steer one family of reasoning models.
+    """Texts that steer one family of reasoning models.
 
     Attributes:
         think_close: Marks the end of thinking in the completion.
-        probe: Appended to an unfinished chain to ask for its current answer, up to and with the opening brace.
-        close: Appended to force the final answer while thinking is open, up to and with the opening brace.
+        probe: Appended to an unfinished chain to ask for its current answer, up to and including the opening brace.
+        close: Appended to force the final answer while thinking is open, up to and including the opening brace.
         close_closed: The same after thinking has been closed.
-        answer_end: What follows the answer in the text that `close` opens.
-        verdict: Appended to a solution to ask whether its answer is right; YES or NO follows.
+        answer_end: Text after the answer in the text opened by `close`.
+        verdict: Appended to a solution to ask if its answer is right; YES or NO follows.
         check: Likewise; a short derivation and then YES or NO follow.
-        step_verdict: Appended to a solution that ends in a step to ask whether that step is right; YES or NO follows.
-        think_open: Marks the beginning of thinking in the completion, where the prompt does not open it.
-        hidden: Special tokens in these texts: the model reads them, and they are in no text that a worker returns.
-        thinks: Whether its models think before they answer; the text of one that does not is its answer.
+        step_verdict: Appended to a solution that ends in a step to ask if that step is right; YES or NO follows.
+        think_open: Marks the beginning of thinking in the completion, if the prompt does not open it.
+        hidden: Special tokens in these texts: the model reads them, but no text from a worker shows them.
+        thinks: True if its models think before they answer; otherwise the whole text is the answer.
     """
 
     think_close: str
@@ -57,23 +57,23 @@ class PromptFamily(NamedTuple):
     thinks: bool = True
 
     def as_shown(self, text: str) -> str:
-        """A text of the family as a worker would return it: without its special tokens."""
+        """A family text as a worker would return it: without its special tokens."""
         return functools.reduce(lambda shown, token: shown.replace(token, ""), self.hidden, text)
 
 
 class TurnEnd(NamedTuple):
-    """What ends a turn of the assistant and begins the user's next.
+    """The end of the assistant's turn up to the user's next.
 
     Attributes:
-        token_id: The special token that it begins with; None where it is none.
-        shown: All of it as decoded text shows it, without special tokens.
+        token_id: The special token it begins with; None without one.
+        shown: All of it as decoded text, without special tokens.
     """
 
     token_id: int | None
     shown: str
 
 
-# A string names where a family is: models that ship with a package bring theirs, and it is imported when asked for.
+# A string is the import path of a family that ships with a package; it is imported on first use.
 FAMILIES: dict[str, PromptFamily | str] = {
     # The suffixes of the released Dynasor code, shared by the R1 distillates and QwQ.
     "deepseek_r1": PromptFamily(
@@ -83,11 +83,12 @@ FAMILIES: dict[str, PromptFamily | str] = {
         close_closed="\n\n... Oh, I have got the answer to the whole problem\n**Final Answer:**\n\\[\n \\boxed{",
         answer_end="}\n\\]",
     ),
-    # Models without a mark for the end of thinking: nothing closes, and thinking out loud is the answer's beginning.
+    # Models without a mark for the end of thinking: nothing closes, and thinking aloud is part of the answer.
     # Instruction-tuned models are asked to end with this sentence (Llama 3.1's prompt for MATH, lighteval's for AIME).
-    # The box stands in its line: a box on lines of its own is continued by LaTeX that often never closes it.
+    # The box stays on the same line: the model continues a box on a separate line with LaTeX that often never closes
+    # it.
     "instruct": PromptFamily(
-        think_close="</think>",  # which such a model never writes
+        think_close="</think>",  # never written by such a model
         probe="\n\nTherefore, the final answer is: $\\boxed{",
         close="\n\nTherefore, the final answer is: $\\boxed{",
         close_closed="\n\nTherefore, the final answer is: $\\boxed{",
@@ -95,7 +96,7 @@ FAMILIES: dict[str, PromptFamily | str] = {
         thinks=False,
     ),
     # gpt-oss: thinking is a message in the channel `analysis`, the answer one in the channel `final` (OpenAI's harmony
-    # format). The marks between them are special tokens, so that a completion reads "analysis...assistantfinal...".
+    # format). The marks between them are special tokens, so a completion reads "analysis...assistantfinal...".
     "gpt_oss": PromptFamily(
         think_open="analysis",
         think_close="assistantfinal",
@@ -105,7 +106,7 @@ FAMILIES: dict[str, PromptFamily | str] = {
         answer_end="}\n\\]",
         hidden=("<|end|>", "<|start|>", "<|channel|>", "<|message|>"),
     ),
-    # Mistral's reasoning models, of 2507 and later.
+    # Mistral's reasoning models, 2507 and later.
     "magistral": PromptFamily(
         think_open="[THINK]",
         think_close="[/THINK]",
@@ -118,20 +119,20 @@ FAMILIES: dict[str, PromptFamily | str] = {
 }
 DEFAULT_FAMILY = "deepseek_r1"
 UNTHINKING_FAMILY = "instruct"
-# What transformers gives to every chat template.
+# Variables that transformers passes to every chat template.
 _OF_TRANSFORMERS = {
     *("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"),
     *("bos_token", "eos_token", "pad_token", "unk_token", "range", "namespace", "dict", "lipsum", "cycler", "joiner"),
 }
-_ANSWER = "(the answer so far)"  # stands for it in a conversation that is rendered for what follows
-# Who finds the folder of a model `COLLECTION/NAME`. Models of a collection are of the family of that name.
+_ANSWER = "(the answer so far)"  # placeholder, to render what follows it
+# Functions that return the folder of a model `COLLECTION/NAME`. Models of a collection have the family of that name.
 COLLECTIONS = {"tinylm": "scaffolding_ext.tinylm.embedded:model_folder"}
-# Makes the tokenizer of a folder of a collection, where transformers need not.
+# Tokenizers of collections that do not need transformers.
 _TOKENIZERS = {"tinylm": "scaffolding_ext.tinylm.embedded:EmbeddedTokenizer"}
 
 
 def family_named(name: str) -> PromptFamily:
-    """The family of that name; UnknownNameError where there is none: add it to `FAMILIES`."""
+    """Return the named family; UnknownNameError if it is not in `FAMILIES`."""
     family = FAMILIES.get(name)
     if family is None:
         raise UnknownNameError(f"unknown prompt family {name!r}; known: {', '.join(FAMILIES)}", "family")
@@ -141,7 +142,7 @@ def family_named(name: str) -> PromptFamily:
 
 
 def model_folder(model: str) -> str:
-    """Resolve `tinylm/NAME` to the folder of the weights that ship with the package; other names pass through."""
+    """Resolve `tinylm/NAME` to the folder of the shipped weights; other names pass through."""
     collection = _collection_of(model)
     return model if collection is None else str(pkgutil.resolve_name(COLLECTIONS[collection])(model))
 
@@ -153,7 +154,7 @@ def _collection_of(model: str) -> str | None:
 
 @functools.lru_cache(maxsize=8)
 def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTokenizerFast:
-    """The tokenizer of a model folder, hub name or `tinylm/NAME`; one object a name and process."""
+    """Load the tokenizer of a model folder, hub name or `tinylm/NAME`; one object per name and process."""
     folder = model_folder(model)
     own = _TOKENIZERS.get(_collection_of(model) or "")
     if own is not None:
@@ -168,39 +169,39 @@ def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTok
     tokenizer = AutoTokenizer.from_pretrained(folder, **options)
     if not tokenizer.is_fast:
         raise ConfigError(
-            f"the tokenizer of {model!r} has no fast (Rust) version, and this package needs one: convert it to a "
+            f"the tokenizer of {model!r} has no fast (Rust) version, which this package needs: convert it to a "
             "tokenizer.json"
         )
     return tokenizer
 
 
 def may_have_tokenizer(model: str) -> bool:
-    """Whether a server's name for a model may name a tokenizer, too: `tinylm/NAME`, a folder, or a name of the hub."""
+    """True if a server's model name may also name a tokenizer: `tinylm/NAME`, a folder, or a hub name."""
     return os.path.isdir(model_folder(model)) or (model.count("/") == 1 and not model.lower().endswith(".gguf"))
 
 
 def has_tokenizer(model: str) -> bool:
-    """Whether the tokenizer of a name can be loaded; a name of the hub may take some seconds to find out."""
+    """True if the tokenizer of this name can be loaded; a hub name may take seconds."""
     try:
         return may_have_tokenizer(model) and load_tokenizer(model) is not None
-    except Exception as error:  # of any type: transformers has many for a model that it cannot load
+    except Exception as error:  # transformers raises many types for a model it cannot load
         _log.info("the tokenizer of %s cannot be loaded: %s", model, error)
         return False
 
 
 class TextPrompting:
-    """Prompting of a worker whose tokenizer is not known here: prompts are text, and a chat's turns are messages.
+    """Prompting of a worker with an unknown tokenizer: prompts are text, and chat turns are messages.
 
     Args:
-        chat: Whether the worker takes messages, which its server renders. Elsewhere prompts go to the model as they
-            are, and there are no turns.
+        chat: If True, the worker takes messages, which its server renders. Otherwise prompts go to the model unchanged,
+            and there are no turns.
         family: A name in `FAMILIES`.
-        system_prompt: Goes before the user's prompt, or None.
-        prompt_suffix: Goes behind every prompt of the user, such as the request to put the answer into a box.
+        system_prompt: Precedes the user's prompt, or None.
+        prompt_suffix: Follows every user prompt, such as the request to put the answer into a box.
 
     Raises:
         UnknownNameError: The family is unknown.
-        ConfigError: A system prompt is given, and the worker takes no messages.
+        ConfigError: A system prompt is given, but the worker takes no messages.
     """
 
     def __init__(
@@ -212,9 +213,9 @@ class TextPrompting:
     ) -> None:
         if system_prompt is not None and not chat:
             raise ConfigError(
-                "needs a chat template: take endpoint: chat, or name the model's tokenizer", "system_prompt"
+                "needs a chat template: use endpoint: chat, or name the model's tokenizer", "system_prompt"
             )
-        reason = "named" if family else "no tokenizer tells how the model thinks; prompt.family names another"
+        reason = "named" if family else "unknown tokenizer; prompt.family selects another"
         self.family = family_named(family or UNTHINKING_FAMILY)
         self.choice = FamilyChoice(family or UNTHINKING_FAMILY, reason, is_guess=family is None)
         self.prompt_suffix = prompt_suffix or ""
@@ -223,12 +224,12 @@ class TextPrompting:
 
     @property
     def opens_thinking(self) -> bool:
-        """Whether a prompt ends with thinking that is open, so that the completion begins inside it."""
+        """True if the prompt ends with open thinking, so the completion begins inside it."""
         return False
 
     @property
     def takes_tools(self) -> bool:
-        """Whether prompts can tell the model of tools."""
+        """True if prompts can offer tools to the model."""
         return False
 
     def apply(
@@ -240,12 +241,12 @@ class TextPrompting:
         tools: Sequence[Mapping[str, Any]] | None = None,
         last_turn: Turn | None = None,
     ) -> None:
-        """Add the suffix to the task's `input_str`, and note the turns before it; see `Prompting.apply`."""
+        """Add the suffix to the task's `input_str` and note the earlier turns; see `Prompting.apply`."""
         if tools or "role" in (last_turn or {}):
-            raise ConfigError("are given, and no tokenizer is known that shows tools: leave them out", "tools")
+            raise ConfigError("are given, but no known tokenizer shows tools: leave them out", "tools")
         if history and not self.chat:
             raise ConfigError(
-                "holds earlier turns, and no chat template is known that renders them: send one turn, or take "
+                "holds earlier turns, but no chat template is known to render them: send one turn, or use "
                 "endpoint: chat",
                 "history",
             )
@@ -262,7 +263,7 @@ class TextPrompting:
             note(task, turns=tuple(turns))
 
     def next_turn(self, task: GenerationTask, prompt: str) -> GenerationTask:
-        """A task with the next question of a conversation; see `Prompting.next_turn`."""
+        """Return a task with the conversation's next question; see `Prompting.next_turn`."""
         answer, notes, text = output_of(task), meta_of(task), task.input_str or ""
         further = prompt + self.prompt_suffix
         if not self.chat:
@@ -284,20 +285,20 @@ class Prompting(TextPrompting):
     """System prompt, chat template and prompt family of a stack.
 
     Args:
-        tokenizer: A fast tokenizer. Where it has a chat template, prompts are rendered with it, opened for the
-            assistant; elsewhere the prompt is used as it is.
+        tokenizer: A fast tokenizer. If it has a chat template, prompts are rendered with it, opened for the assistant;
+            otherwise the prompt is used unchanged.
         family: A name in `FAMILIES`.
-        system_prompt: Goes before the user's prompt, or None.
-        chat_template: False uses prompts as they are even where the tokenizer has a template.
-        prompt_suffix: Goes behind every prompt of the user, such as the request to put the answer into a box.
+        system_prompt: Precedes the user's prompt, or None.
+        chat_template: If False, prompts are used unchanged even if the tokenizer has a template.
+        prompt_suffix: Follows every user prompt, such as the request to put the answer into a box.
         chat_template_kwargs: Further variables of the chat template, such as `enable_thinking` or `reasoning_effort`.
-        assistant_prefix: Text that begins the assistant's turn, such as `"<think>\\n"`; it is left out where the
-            chat template has written it already.
+        assistant_prefix: Beginning of the assistant's turn, such as `"<think>\\n"`; left out if the chat template
+            already wrote it.
 
     Raises:
         UnknownNameError: The family is unknown.
-        ConfigError: A system prompt, template variables or an assistant's prefix are given but there is no chat
-            template to place them, or the chat template reads no variable of such a name.
+        ConfigError: A system prompt, template variables or an assistant prefix are given without a chat template, or
+            the chat template reads no such variable.
     """
 
     def __init__(
@@ -321,9 +322,7 @@ class Prompting(TextPrompting):
             ("assistant_prefix", assistant_prefix),
         ):
             if value is not None and not self._templated:
-                raise ConfigError(
-                    "needs a chat template, and there is none: the tokenizer has none, or chat_template is off", key
-                )
+                raise ConfigError("needs a chat template, but the tokenizer has none or chat_template is off", key)
         if self._variables:
             _check_variables(self._variables, tokenizer.chat_template)
         self._encode = functools.lru_cache(maxsize=256)(self._encode_uncached)
@@ -332,15 +331,15 @@ class Prompting(TextPrompting):
     def for_model(
         cls, model: str, family: str | None = None, trust_remote_code: bool = False, **options: Any
     ) -> Prompting:
-        """The prompting of a model folder, hub name or `tinylm/NAME`.
+        """Build the prompting of a model folder, hub name or `tinylm/NAME`.
 
-        Without a `family` the model's collection decides, elsewhere its config and chat template (`chosen_family`). A
-        prompt that closes thinking itself, as `enable_thinking: false` has it, makes the family `"instruct"`. `choice`
-        says why.
+        Without a `family`, the model's collection decides, else its config and chat template (`chosen_family`). If the
+        prompt itself closes thinking, as with `enable_thinking: false`, the family is `"instruct"`. `choice` has the
+        reason.
 
         Raises:
             MissingDependencyError: transformers is not installed.
-            ConfigError: The model has no tokenizer that can be loaded, or an option is wrong; `key` names the argument.
+            ConfigError: The model has no loadable tokenizer, or an option is invalid; `key` names the argument.
         """
         try:
             tokenizer = load_tokenizer(model, trust_remote_code)
@@ -349,14 +348,14 @@ class Prompting(TextPrompting):
             raise type(error)(where + error.message, "model") from error
         except ScaffoldingExtError:
             raise
-        except Exception as error:  # of any type: transformers has many for a model that it cannot load
+        except Exception as error:  # transformers raises many types for a model it cannot load
             message = f"the tokenizer of {model!r} cannot be loaded ({type(error).__name__}: {error})"
             raise ConfigError(f"{message}; name a model folder, a hub name or tinylm/NAME", "model") from error
         if family is not None:
             return cls(tokenizer, family, **options)
         collection = _collection_of(model)
         if collection is not None:
-            choice = FamilyChoice(collection, f"the models {collection}/NAME are of it", is_guess=False)
+            choice = FamilyChoice(collection, f"the family of the models {collection}/NAME", is_guess=False)
         else:
             choice = chosen_family(model_folder(model), tokenizer)
         prompting = cls(tokenizer, choice.name, **options)
@@ -372,17 +371,17 @@ class Prompting(TextPrompting):
 
     @property
     def closes_thinking(self) -> bool:
-        """Whether a prompt ends with thinking that is closed, so that the model answers at once."""
+        """True if the prompt ends with closed thinking, so the model answers at once."""
         return self._templated and self._ends_in(self.family.think_close)
 
     @property
     def opens_thinking(self) -> bool:
-        """Whether a prompt ends with thinking that is open, so that the completion begins inside it."""
+        """True if the prompt ends with open thinking, so the completion begins inside it."""
         return self._templated and self._ends_in(self.family.think_open)
 
     @property
     def forgets_thinking(self) -> bool:
-        """Whether the chat template leaves the thinking of earlier turns out."""
+        """True if the chat template drops the thinking of earlier turns."""
         answer = f"{self.family.think_open}\n{_ANSWER}\n{self.family.think_close}\n\nSo."
         try:
             return self._templated and _ANSWER not in self._rendered(*_turns("?", answer, "?"))
@@ -391,7 +390,7 @@ class Prompting(TextPrompting):
 
     @property
     def changes_unfinished_turns(self) -> bool:
-        """Whether a chat server that goes on with an unfinished answer reads something else than what was written."""
+        """True if a chat server that continues an unfinished answer would change its text."""
         if not self._templated:
             return False
         begun = self._rendered(*_turns("?"))
@@ -401,7 +400,7 @@ class Prompting(TextPrompting):
         )
 
     def _continued(self, answer: str) -> str | None:
-        """A conversation that ends with an unfinished answer, as chat servers render it; None where they refuse it."""
+        """A conversation that ends in an unfinished answer, as chat servers render it; None if the template refuses."""
         messages = [dict(turn) for turn in _turns("?", answer)]
         if self._system_prompt:
             messages.insert(0, {"role": "system", "content": self._system_prompt})
@@ -411,11 +410,11 @@ class Prompting(TextPrompting):
                     messages, tokenize=False, continue_final_message=True, **self._variables
                 )
             )
-        except Exception:  # of any type: a template is code of the model's authors
+        except Exception:  # a template may raise anything
             return None
 
     def turn_end(self) -> TurnEnd | None:
-        """What ends the assistant's turn, by the chat template; None where it has none, or takes no further turns."""
+        """End of the assistant's turn in the chat template; None without a template or further turns."""
         try:
             rest = self._rendered(*_turns("?", _ANSWER, "?")).partition(_ANSWER)[2] if self._templated else ""
         except ConfigError:
@@ -431,7 +430,7 @@ class Prompting(TextPrompting):
 
     @property
     def takes_tools(self) -> bool:
-        """Whether the chat template tells the model of tools."""
+        """True if the chat template offers tools to the model."""
         return self._templated and "tools" in str(self._tokenizer.chat_template)
 
     def apply(
@@ -443,28 +442,28 @@ class Prompting(TextPrompting):
         tools: Sequence[Mapping[str, Any]] | None = None,
         last_turn: Turn | None = None,
     ) -> None:
-        """Turn the task's `input_str` from the user's prompt into the model's, with `input_tokens` beside it.
+        """Replace the user's prompt in `input_str` by the rendered prompt, and set `input_tokens`.
 
         Args:
-            task: Its prompt is what the user says last.
-            history: The turns before that, as `{"role", "content"}`. The content of a system turn that comes first
-                follows the stack's own system prompt.
-            raw: Whether the prompt is the model's already, without template and suffix.
-            tools: Tools that the model may call, as OpenAI's interface has them.
-            last_turn: What the last turn has beside its content, where it is not the user's: of a tool's result its
-                `role` and its `tool_call_id`.
+            task: Its prompt is the user's last message.
+            history: Earlier turns, as `{"role", "content"}`. A leading system turn is appended to the stack's system
+                prompt.
+            raw: If True, the prompt is used as it is, without template and suffix.
+            tools: Tools that the model may call, in OpenAI's format.
+            last_turn: Fields of the last turn beside its content, if it is not the user's: for a tool's result, `role`
+                and `tool_call_id`.
 
         Raises:
-            ConfigError: There is history or a tool and no chat template for it, or the template refuses such turns.
+            ConfigError: There is history or a tool without a chat template for it, or the template refuses such turns.
         """
         templated = self._templated and not raw
         text = task.input_str or ""
         if history and not templated:
             raise ConfigError(
-                "holds earlier turns, and this model has no chat template that renders them: send one turn", "history"
+                "holds earlier turns, but this model has no chat template to render them: send one turn", "history"
             )
         if tools and not (templated and self.takes_tools):
-            raise ConfigError("are given, and this model's chat template does not show tools: leave them out", "tools")
+            raise ConfigError("are given, but this model's chat template does not show tools: leave them out", "tools")
         if not raw and last_turn is None:
             text += self.prompt_suffix
         if templated:
@@ -473,14 +472,14 @@ class Prompting(TextPrompting):
         task.input_tokens = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=not templated).ids
 
     def next_turn(self, task: GenerationTask, prompt: str) -> GenerationTask:
-        """A task with the next question of a conversation, made of the task that holds the answer before it.
+        """Return a task with the conversation's next question, from the task with the previous answer.
 
-        All that was written stays as it is, thinking included, so that a worker reuses it; some templates leave the
-        thinking of earlier turns out. Without a template the prompt follows as a paragraph of its own.
+        The text so far is kept, including thinking, so a worker can reuse its KV; some templates would drop the
+        thinking of earlier turns. Without a template the prompt follows as a new paragraph.
 
         Args:
-            task: Its input is the conversation so far, its output the answer to that.
-            prompt: What the user says next.
+            task: Its input is the conversation so far, its output the answer.
+            prompt: The user's next message.
         """
         answer = output_of(task)
         opening = f"\n\n{prompt}{self.prompt_suffix}\n\n"
@@ -490,13 +489,13 @@ class Prompting(TextPrompting):
         ids = None
         if task.input_tokens is not None and task.output_tokens is not None:
             written = task.output_tokens
-            if written and not self.decode(written[-1:]):  # the token that ended it: the opening begins with its own
+            if written and not self.decode(written[-1:]):  # an end token; the opening brings one
                 written = written[:-1]
             ids = task.input_tokens + written + self.encode(opening)
         return GenerationTask(worker_tag=task.worker_tag, input_str=text, input_tokens=ids)
 
     def _rendered(self, *turns: Turn, tools: Sequence[Mapping[str, Any]] | None = None) -> str:
-        """A conversation by the chat template, opened for the assistant."""
+        """Render a conversation with the chat template, opened for the assistant."""
         messages = [dict(turn) for turn in turns]
         if self._system_prompt and messages[0]["role"] == "system":
             messages[0]["content"] = f"{self._system_prompt}\n\n{messages[0]['content']}"
@@ -512,20 +511,20 @@ class Prompting(TextPrompting):
                     **self._variables,
                 )
             )
-        except Exception as error:  # of any type: a template is code of the model's authors
+        except Exception as error:  # a template may raise anything
             roles = ", ".join(message["role"] for message in messages)
-            raise ConfigError(f"the chat template takes no such turns ({roles}): {error}", "history") from error
+            raise ConfigError(f"the chat template refuses these turns ({roles}): {error}", "history") from error
         return text if text.rstrip().endswith(self._prefix.rstrip()) else text + self._prefix
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a piece of text that continues a chain (no special tokens are added)."""
+        """Token ids of text that continues a chain, without special tokens."""
         return list(self._encode(text))
 
     def decode(self, token_ids: list[int]) -> str:
         return str(self._tokenizer.backend_tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def text_of(self, token_ids: list[int]) -> str | None:
-        """The text that `apply(raw=True)` reads as these tokens; None where no text is read so."""
+        """The text that `apply(raw=True)` would encode to these tokens; None if there is none."""
         backend = self._tokenizer.backend_tokenizer
         added = backend.encode("", add_special_tokens=True).ids
         rest = token_ids[len(added) :] if token_ids[: len(added)] == added else token_ids
@@ -544,14 +543,14 @@ def _turns(*texts: str) -> list[Turn]:
 
 
 def _check_variables(variables: Mapping[str, Any], template: Any) -> None:
-    """Refuse variables that a chat template never reads: it would look over them in silence."""
+    """Refuse variables that a chat template never reads, since it would silently ignore them."""
     import jinja2
     from jinja2 import meta, nodes
 
     environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
     try:
         tree = environment.parse(str(template))
-    except jinja2.TemplateSyntaxError:  # tags of transformers' own
+    except jinja2.TemplateSyntaxError:  # it uses tags that only transformers knows
         return
     read = meta.find_undeclared_variables(tree)
     unread = sorted(variables.keys() - read)
@@ -561,6 +560,6 @@ def _check_variables(variables: Mapping[str, Any], template: Any) -> None:
         asked = {node.name for node in tests if isinstance(node, nodes.Name)}
         known = ", ".join(sorted((read - its_own | read & asked) - _OF_TRANSFORMERS)) or "none"
         raise ConfigError(
-            f"{unread[0]!r} is no variable of the chat template; beside the conversation it reads: {known}",
+            f"{unread[0]!r} is not a variable of the chat template; apart from the conversation it reads: {known}",
             f"chat_template_kwargs.{unread[0]}",
         )

@@ -1,8 +1,8 @@
-"""The sampling fields, and who sets them: a request overrules a controller, and a controller overrules a worker.
+"""Sampling fields and their precedence: a request overrides a controller, a controller overrides a worker.
 
-A field that nobody sets stays at its default, and the worker's own value holds. What a request sets is noted on its
-task, so that a value that equals the field's default (no penalty, no stop string, `temperature=None` for the worker's
-own) is a choice like any other.
+An unset field keeps its default, and the worker's value applies. Fields set by a request are noted on its task, so
+setting a field to its default (no penalty, no stop string, `temperature=None` for the worker's) also counts as a
+choice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scaffolding_ext.request.seeds import derive_seed
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-GUIDED_DECODING = "guided_decoding"  # key of custom_input_params: what holds an output to a form
+GUIDED_DECODING = "guided_decoding"  # key of custom_input_params: constraint on the output's form
 _RESULT_FIELDS = frozenset(
     (
         *("output_str", "output_tokens", "finish_reason", "context_logits", "logprobs", "customized_result_fields"),
@@ -41,18 +41,18 @@ def sampling_defaults(task_class: type[Any]) -> dict[str, Any]:
     }
 
 
-# Fields that the stand-in has, too: a newer release may add fields, and some of them may be results.
+# Only fields that the stand-in has: a newer release may add fields, and some of them may be results.
 _DEFAULTS = {
     name: default
     for name, default in sampling_defaults(GenerationTask).items()
     if name in sampling_defaults(standins.GenerationTask)
 }
 SAMPLING_FIELDS = frozenset(_DEFAULTS)
-# Values outside these bounds suit no engine. Each worker checks the limits of its own engine.
+# Values outside these bounds fit no engine. Each worker checks its engine's limits.
 _BOUNDS: dict[str, dict[str, float]] = {
     "temperature": {"least": 0},
     "top_p": {"above": 0, "most": 1},
-    "top_k": {"least": -1},  # to some engines -1 is off, to others 0
+    "top_k": {"least": -1},  # off is -1 in some engines, 0 in others
     "max_tokens": {"least": 1},
     "min_tokens": {"least": 0},
     "num_logprobs": {"least": 0},
@@ -62,20 +62,20 @@ _BOUNDS: dict[str, dict[str, float]] = {
     "presence_penalty": {},
     "seed": {"least": 0},
 }
-SAMPLE_TEMPERATURE = 0.7  # of one of several samples, where nobody says how to sample: greedy ones would all be alike
+SAMPLE_TEMPERATURE = 0.7  # used for several samples without a temperature; greedy ones would be equal
 
 
 def checked_sampling_params(
     sampling_params: Mapping[str, Any] | None, key: str = "sampling_params", reserved: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """A copy of the sampling parameters, every name and type checked.
+    """Return a copy of the sampling parameters with every name and type checked.
 
     Args:
-        reserved: Sampling fields that the controller sets itself, from arguments of its own.
+        reserved: Sampling fields that the controller sets from its own arguments.
 
     Raises:
-        ConfigError: It is no mapping, a name is no sampling field of GenerationTask or is reserved, or a value has not
-            the field's type or is one that no engine takes. Other ranges are the worker's to judge.
+        ConfigError: It is not a mapping, a name is reserved or not a sampling field of GenerationTask, or a value has
+            the wrong type or fits no engine. Other ranges are checked by the worker.
     """
     if sampling_params is None:
         return {}
@@ -88,13 +88,13 @@ def checked_sampling_params(
             raise ConfigError(f"has {name!r}, which the controller sets: use the controller's own arguments", key)
         if name not in SAMPLING_FIELDS:
             allowed = ", ".join(sorted(SAMPLING_FIELDS.difference(reserved)))
-            raise ConfigError(f"has {name!r}, which is no sampling field; allowed: {allowed}", key)
+            raise ConfigError(f"has {name!r}, which is not a sampling field; allowed: {allowed}", key)
         _check_value(name, value, f"{key}.{name}")
     return dict(sampling_params)
 
 
 def set_sampling_params(task: GenerationTask, sampling_params: Mapping[str, Any]) -> None:
-    """Set sampling fields that a request brought as keyword arguments; ConfigError for a wrong one."""
+    """Set the sampling fields of a request's keyword arguments; ConfigError for an invalid one."""
     if not sampling_params:
         return
     for name, value in checked_sampling_params(sampling_params, "request").items():
@@ -103,7 +103,7 @@ def set_sampling_params(task: GenerationTask, sampling_params: Mapping[str, Any]
 
 
 def apply_sampling_params(task: GenerationTask, sampling_params: Mapping[str, Any]) -> None:
-    """Set every sampling field that the task's creator left alone, and a seed where the program has one."""
+    """Set every sampling field that the task's creator left unset, and a seed if the program has one."""
     notes = meta_of(task)
     taken, draw = notes.sampling_fields, notes.draw
     for name, value in sampling_params.items():
@@ -118,10 +118,11 @@ def apply_sampling_params(task: GenerationTask, sampling_params: Mapping[str, An
 
 
 def inherit_sampling_params(piece: GenerationTask, task: GenerationTask, *part: int | str) -> None:
-    """Give a piece of a task's generation what the task itself asks for, but for its number of tokens.
+    """Copy a task's sampling fields, except its number of tokens, to a piece of its generation.
 
     Args:
-        part: Which piece it is: a seed used twice would draw the same numbers again. Without it, it has the task's.
+        part: Number of the piece, for a distinct seed: the same seed would repeat the same draws. Without it, the
+            task's seed is kept.
     """
     for name in SAMPLING_FIELDS:
         if name != "max_tokens" and not _is_default(task, name):
@@ -136,13 +137,13 @@ def inherit_sampling_params(piece: GenerationTask, task: GenerationTask, *part: 
 
 
 def says_how_to_sample(task: GenerationTask) -> bool:
-    """Whether somebody set how the task is drawn; else the worker's own temperature holds, which may be 0."""
+    """True if the sampling is set; otherwise the worker's temperature applies, which may be 0."""
     names = {"temperature", "top_p", "top_k"}
     return not names.isdisjoint(meta_of(task).sampling_fields) or any(getattr(task, name) is not None for name in names)
 
 
 def vary(task: GenerationTask) -> bool:
-    """Give one of several samples a temperature if nobody set one; whether it did. ConfigError for 0."""
+    """Set a temperature on one of several samples if none is set, and return True if so; ConfigError for 0."""
     if task.temperature == 0:
         refuse_greedy("temperature")
     if says_how_to_sample(task):
@@ -152,9 +153,9 @@ def vary(task: GenerationTask) -> bool:
 
 
 def refuse_greedy(key: str) -> NoReturn:
-    """Refuse a temperature of 0, given under `key`, for one of several samples."""
+    """Refuse a temperature of 0, given under `key`, for several samples."""
     raise ConfigError(
-        "is 0, with which all samples of a prompt are equal: leave it out (then 0.7 is used), set one above 0, or "
+        "is 0, so all samples of a prompt are equal: leave it out (then 0.7 is used), set one above 0, or "
         "draw one sample",
         key,
     )
@@ -185,5 +186,5 @@ def _check_value(name: str, value: Any, key: str) -> None:
 def _type_of(name: str) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
-    # Upstream's own hints cannot be resolved: they name a class that its module imports for type checkers alone.
+    # Upstream's hints cannot be resolved: they name a class imported only for type checkers.
     return TypeAdapter(typing.get_type_hints(standins.GenerationTask)[name])

@@ -1,4 +1,4 @@
-"""Whose model reads a stack's prompts, and the prompting that a controller gets from it."""
+"""The model that reads a stack's prompts, and the prompting that its controller gets from it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _log = logging.getLogger(__name__)
 
 
 class ServedModel(NamedTuple):
-    """Whose model reads the user's prompts in a stack.
+    """The model that reads the user's prompts in a stack.
 
     Attributes:
-        worker: The generation worker, or else the target, or the draft.
-        model: A name that `Prompting.for_model` takes; None where the worker has no model, or does not say.
+        worker: The generation worker, else the target, else the draft.
+        model: A name for `Prompting.for_model`; None if the worker has no model or does not declare one.
     """
 
     worker: Worker
@@ -28,26 +28,24 @@ class ServedModel(NamedTuple):
     is_known: bool
 
     def text_prompting(self, **options: Any) -> TextPrompting:
-        """The prompting of a worker that has no model whose tokenizer could be loaded.
+        """Prompting of a worker without a model whose tokenizer could be loaded.
         Raises:
             ConfigError: An option needs a tokenizer.
         """
         chat = _takes_messages(self.worker, set())
         for key in ("chat_template_kwargs", "assistant_prefix"):
             if options.pop(key, None) is not None:
-                raise ConfigError(
-                    "needs the chat template of the model's tokenizer: name the model by prompt.model", key
-                )
+                raise ConfigError("needs the chat template of the model's tokenizer: set prompt.model", key)
         chat = chat and options.pop("chat_template", True)
         options.pop("trust_remote_code", None)
         return TextPrompting(chat, **options)
 
 
 def served_model(workers: Mapping[Any, Worker]) -> ServedModel | None:
-    """The model that the user's prompts go to; None where no worker generates.
+    """The model that the user's prompts go to; None if no worker generates.
 
     Raises:
-        ConfigError: The worker holds workers of several models and does not say which of them its prompts are for.
+        ConfigError: The worker holds workers of several models and does not declare the one for its prompts.
     """
     tags = (WorkerTag.GENERATION, WorkerTag.TARGET, WorkerTag.DRAFT)
     worker = next((found for tag in tags if (found := worker_for(workers, tag)) is not None), None)
@@ -57,13 +55,13 @@ def served_model(workers: Mapping[Any, Worker]) -> ServedModel | None:
     if len(models) > 1:
         raise ConfigError(
             f"{type(worker).__name__} holds workers of several models ({', '.join(sorted(map(str, models)))}); "
-            "give it an attribute `model` with the one that its prompts are for"
+            "set its attribute `model` to the one that reads its prompts"
         )
     return ServedModel(worker, next(iter(models), None), bool(models))
 
 
 def _takes_messages(worker: Worker, seen: set[int]) -> bool:
-    """Whether the worker, or one inside it, sends prompts as messages."""
+    """True if the worker, or one inside it, sends prompts as messages."""
     seen.add(id(worker))
     inner = [value for value in vars(worker).values() if isinstance(value, Worker) and id(value) not in seen]
     return declared(worker).takes_messages or any(_takes_messages(value, seen) for value in inner)
@@ -78,29 +76,29 @@ def _models_in(worker: Worker, seen: set[int]) -> set[str | None]:
 
 
 def take_prompting(controller: Any, workers: Mapping[Any, Worker]) -> None:
-    """Give a stack's outermost controller the prompting of its model, unless somebody set `prompting` (None counts).
+    """Set the prompting of a stack's outermost controller from its model, unless `prompting` is set (even to None).
 
-    Where prompts go to a model as they are, it says so once: by a warning where that was chosen, in the log where a
-    worker does not say which model it serves.
+    If prompts go to a model unchanged, this is reported once: as a warning if it was chosen, in the log if a worker
+    does not declare its model.
 
     Raises:
-        ConfigError: The worker holds several models, or no prompting can be had for the one that it names.
+        ConfigError: The worker holds several models, or the declared one has no usable prompting.
     """
     if not hasattr(controller, "prompting") or controller.prompting is not None:
-        return  # a foreign controller writes its prompts itself
+        return  # a foreign controller renders its prompts itself
     served = served_model(workers)
     if served is None or (served.is_known and served.model is None):
         return
     name = type(served.worker).__name__
     if served.model is None:
         _log.warning(
-            "%s does not say which model it serves, so prompts go to it as they are, without a chat template: give it "
-            "an attribute `model` (None if it has none), or set controller.prompting = Prompting.for_model(NAME)",
+            "%s does not declare its model, so prompts reach it unchanged, without a chat template: set its attribute "
+            "`model` (None if it has none), or controller.prompting = Prompting.for_model(NAME)",
             name,
         )
     elif "prompting" in vars(controller):
         warnings.warn(
-            f"controller.prompting is None, so prompts go to {served.model!r} as they are, without its chat template",
+            f"controller.prompting is None, so prompts reach {served.model!r} unchanged, without its chat template",
             stacklevel=3,
         )
     else:
@@ -110,6 +108,6 @@ def take_prompting(controller: Any, workers: Mapping[Any, Worker]) -> None:
         except ConfigError as error:
             raise ConfigError(
                 f"{name} serves {served.model!r}, but {error.message}; or set controller.prompting (in a stack file "
-                "`prompt`) by yourself, to None to send prompts as they are",
+                "`prompt`), to None to send prompts unchanged",
                 "prompt",
             ) from error

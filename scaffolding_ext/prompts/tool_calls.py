@@ -1,7 +1,7 @@
-"""Calls of tools in a model's text, and the one form in which equal calls are equal.
+"""Tool calls in a model's text, and a canonical form for comparing them.
 
 Models of the Hermes and Qwen families write a call as JSON between `<tool_call>` and `</tool_call>`; their chat
-templates show it to them, and vLLM's parser `hermes` reads it so.
+templates show them this format, and vLLM's parser `hermes` reads it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class ToolCall(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What a model said behind its thinking.
+    """A model's text after its thinking.
 
     Attributes:
-        text: What stands before the first call; all of it, where there is none.
-        calls: The calls in order. None where one cannot be read, or names no tool that was offered.
+        text: Text before the first call, or all of it without calls.
+        calls: The calls in order. None if one is unreadable or names a tool that was not offered.
     """
 
     text: str
@@ -31,16 +31,16 @@ class Said(NamedTuple):
 
 
 def said(text: str, names: Collection[str]) -> Said:
-    """Read the calls in a text without thinking; `names` are those of the tools that were offered."""
+    """Parse the calls in a text without thinking; `names` are the offered tools."""
     calls: list[ToolCall | None] = []
     begin = text.find(OPEN)
     if begin < 0:
         return Said(text, [])
     before = text[:begin]
-    while begin >= 0:  # by positions: a pattern, or a copy of the rest, would take time with the square of the length
+    while begin >= 0:  # by positions: a pattern or copies would take quadratic time
         begin += len(OPEN)
         closed = text.find(CLOSE, begin)
-        end = len(text) if closed < 0 else closed  # a text may end inside its last call
+        end = len(text) if closed < 0 else closed  # the last call may be unclosed
         calls.append(_call_of(text[begin:end].strip()))
         begin = text.find(OPEN, end)
     sound = [call for call in calls if call is not None and call.name in names]
@@ -52,13 +52,13 @@ def names_of(tools: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def canonical(calls: Sequence[ToolCall]) -> str:
-    """Calls as one text: equal for equal calls, whatever the order of keys, the spaces, or 1 and 1.0."""
+    """Serialize calls so that equal calls give equal texts, whatever the key order, spacing, or 1 versus 1.0."""
     document = [{"name": call.name, "arguments": _plain(call.arguments)} for call in calls]
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def classes_of(answers: Sequence[str | None]) -> list[int]:
-    """The class of each answer by its very text, in order of first appearance; -1 for None."""
+    """Class numbers of answers by exact text, in order of first appearance; -1 for None."""
     numbers: dict[str, int] = {}
     return [-1 if answer is None else numbers.setdefault(answer, len(numbers)) for answer in answers]
 
@@ -71,7 +71,7 @@ def _call_of(text: str) -> ToolCall | None:
     if not isinstance(document, dict) or not isinstance(document.get("name"), str):
         return None
     arguments = document.get("arguments", document.get("parameters", {}))
-    if isinstance(arguments, str):  # some models write the arguments as a text of JSON
+    if isinstance(arguments, str):  # some models write the arguments as a JSON string
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
@@ -80,7 +80,7 @@ def _call_of(text: str) -> ToolCall | None:
 
 
 def _plain(value: Any) -> Any:
-    """A value whose numbers have one form each."""
+    """The value with each number in one form."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, dict):

@@ -122,7 +122,7 @@ def test_budgets_that_do_not_fit(types: Path, budgets: str, says: str) -> None:
     [
         ("[]", "is no task types file of version 1"),
         ('{"tasks": []}', "tasks: List should have at least 1 item"),
-        ("{", "no valid YAML"),
+        ("{", "not valid YAML"),
         (json.dumps({"tasks": [{"name": "a"}]}), "tasks.0.probability: Field required"),
         (json.dumps({"tasks": [TASKS[0] | {"b": 0}]}), "b: is 0"),
         (json.dumps({"tasks": [TASKS[0] | {"b": "x"}]}), "tasks.0.b: Input should be a valid number"),

@@ -135,7 +135,7 @@ def test_a_gguf_file_is_told_how_it_is_served(tmp_path: Path) -> None:
     path.write_bytes(b"GGUF")
     result = CliRunner().invoke(main, ["run", "2+2?", "--config", "configs:native", "--model", str(path)])
     assert result.exit_code == 2
-    assert "serve it with llama-server (`pip install xllamacpp`) and take --base_url" in result.output
+    assert "serve it with llama-server (`pip install xllamacpp`) and use --base_url" in result.output
 
 
 def test_the_model_answers_under_check_too(server: OpenAIServer) -> None:

@@ -129,8 +129,8 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "two seeds": ([*EVAL, "--seed", "1", "--seed", "2"], "--seed is given 2 times"),
     "an empty prompt": (["run", "", "--config", "stack.yaml"], "prompt: is empty"),
     "a prompt of blanks": (["run", " \n", "--config", "stack.yaml"], "prompt: is empty"),
-    "a prompt of other bytes": (["run", "\udcff", "--config", "stack.yaml"], "holds bytes that are no text"),
-    "an override of other bytes": ([*EVAL, "--set", "seed=\udcff"], "the value of seed holds bytes that are no text"),
+    "a prompt of other bytes": (["run", "\udcff", "--config", "stack.yaml"], "holds bytes that are not text"),
+    "an override of other bytes": ([*EVAL, "--set", "seed=\udcff"], "the value of seed holds bytes that are not text"),
     "a deep override": ([*EVAL, "--set", "seed=" + "[" * 5000], "the value of seed is nested too deeply"),
     "a stack without end": (["run", "x", "--config", "/dev/zero"], "is longer than 1,048,576 bytes"),
     "a stack of 300 characters": (["run", "x", "--config", NAME], "cannot read the stack file"),
@@ -147,7 +147,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     ),
     "deep samples": (
         ["tune", "deep.jsonl", "--output_path", "a.yaml"],
-        "deep.jsonl, line 1: no valid JSON: it is nested too deeply",
+        "deep.jsonl, line 1: invalid JSON: it is nested too deeply",
     ),
 }
 
@@ -224,10 +224,10 @@ def test_the_last_line_of_a_failed_run_says_why(folder: Path) -> None:
 def test_bad_rows_are_left_out_on_request_with_a_warning(folder: Path) -> None:
     with (folder / "data.jsonl").open("a") as file:
         file.write("\n{\n")
-    assert "data.jsonl, line 3: no valid JSON" in call(*EVAL).stderr
+    assert "data.jsonl, line 3: invalid JSON" in call(*EVAL).stderr
     result = call(*EVAL, "--skip_bad_rows", "--json")
     assert json.loads(result.stdout)["summary"]["num_samples"] == 2
-    assert result.stderr.startswith("Warning: data.jsonl: 1 of 3 rows are left out: line 3: no valid JSON")
+    assert result.stderr.startswith("Warning: data.jsonl: 1 of 3 rows are left out: line 3: invalid JSON")
 
 
 def test_columns_are_set_like_any_key(folder: Path) -> None:

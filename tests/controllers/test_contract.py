@@ -202,5 +202,5 @@ def test_a_controller_that_asks_again_keeps_the_contract_with_the_prompting_that
 
 
 def test_without_a_prompting_the_error_of_a_further_turn_says_the_line():
-    with pytest.raises(ConfigError, match=r"set controller.prompting = Prompting.for_model.*contract.*tinylm/target"):
+    with pytest.raises(ConfigError, match=r"controller.prompting = Prompting.for_model.*contract.*tinylm/target"):
         CONTROLLER_CHECKS[0](AskingAgain)

@@ -65,7 +65,7 @@ def test_the_number_of_parallel_requests_is_checked(number, error, message):
     [
         ("", {}, "prompt: is empty: give a text"),
         (" \n", {}, "prompt: is empty"),
-        ("half of \ud83d", {}, "prompt: is 'half of \\ud83d'; it holds bytes that are no text"),
+        ("half of \ud83d", {}, "prompt: is 'half of \\ud83d'; it holds bytes that are not text"),
         ("x", {"seed": "x"}, "seed: is 'x'; it must be a whole number"),
         ("x", {"seed": 1.5}, "seed: is 1.5; it must be a whole number"),
         ("x", {"epoch": -1}, "epoch: is -1; it must be at least 0"),

@@ -171,7 +171,7 @@ def test_a_config_that_cannot_be_read_says_nothing(text: str | None, tmp_path: P
 def test_a_variable_that_the_template_never_reads_is_refused(saved_model: Callable[..., str]) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"chat_template_kwargs\.enable_thinkin: 'enable_thinkin' is no variable of the .*: enable_thinking$",
+        match=r"chat_template_kwargs\.enable_thinkin: 'enable_thinkin' is not a variable of the .*: enable_thinking$",
     ):
         Prompting.for_model(saved_model("qwen3"), chat_template_kwargs={"enable_thinkin": False})
     with pytest.raises(ConfigError, match=r"it reads: none$"):

@@ -441,7 +441,7 @@ def test_a_worker_without_a_model_gets_prompts_as_they_are() -> None:
 
 
 def test_an_explicit_null_means_no_prompting_and_warns(helpers: Any) -> None:
-    with pytest.warns(UserWarning, match=r"prompts go to 'tinylm/target' as they are"):
+    with pytest.warns(UserWarning, match=r"prompts reach 'tinylm/target' unchanged"):
         assert prompting_of(stack(workers=modelled(generation=TARGET), prompt=None)) is None
 
 

@@ -48,7 +48,7 @@ def test_an_unknown_packaged_stack_lists_the_known() -> None:
         load_config("configs:nativ")
 
 
-@pytest.mark.parametrize(("text", "message"), [("a: [", "no valid YAML"), ("- a", "no mapping"), ("", "no mapping")])
+@pytest.mark.parametrize(("text", "message"), [("a: [", "not valid YAML"), ("- a", "no mapping"), ("", "no mapping")])
 def test_a_file_that_is_no_stack_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "stack.yaml"
     path.write_text(text)
@@ -165,7 +165,7 @@ def test_overrides_reach_into_lists_and_shorthands() -> None:
         ("seed", "not of the form"),
         ("=3", "not of the form"),
         ("controller..args=3", "not of the form"),
-        ("seed=[", "no valid YAML"),
+        ("seed=[", "not valid YAML"),
         ("controller.type.name=3", "cannot be set inside"),
         ("sed=3", "did you mean 'seed'"),
     ],

@@ -78,7 +78,7 @@ def test_none_by_choice_warns_once_a_host_and_sends_prompts_as_they_are() -> Non
     controller, worker = NativeGenerationController(), Serving()
     controller.prompting = None
     with pytest.warns(
-        UserWarning, match=r"controller.prompting is None, so prompts go to 'tinylm/target' as they are"
+        UserWarning, match=r"controller.prompting is None, so prompts reach 'tinylm/target' unchanged"
     ) as told:
         assert asked(worker, worker, controller) == "Hi"
     assert len(told) == 1
@@ -90,7 +90,7 @@ def test_a_worker_that_does_not_say_is_told_of_in_the_log(caplog: pytest.LogCapt
         ScaffoldingLlm(NativeGenerationController(), {"generation": Around()}) as llm,
     ):
         assert llm.prototype_controller.prompting is None  # type: ignore[attr-defined]
-    assert "Around does not say which model it serves" in caplog.text
+    assert "Around does not declare its model" in caplog.text
 
 
 def test_workers_of_several_models_in_one_are_refused() -> None:

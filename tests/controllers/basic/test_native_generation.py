@@ -74,7 +74,7 @@ def test_a_tasks_own_value_wins(name):
 @pytest.mark.parametrize("name", ["temprature", "input_str", "output_str", "worker_tag", "logprobs"])
 def test_other_names_are_refused(name):
     with pytest.raises(
-        ConfigError, match=f"has '{name}', which is no sampling field; allowed: .*temperature"
+        ConfigError, match=f"has '{name}', which is not a sampling field; allowed: .*temperature"
     ) as caught:
         NativeGenerationController({name: 1})
     assert caught.value.key == "sampling_params"

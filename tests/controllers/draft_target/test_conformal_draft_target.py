@@ -486,7 +486,7 @@ def test_the_target_serves_few_calls_at_once_and_the_strangest_chains_first(even
 @pytest.mark.parametrize("flat", [{"alpha": 0.4}, {"coverage": "conditional"}, {"calibration": "file.json"}])
 @pytest.mark.parametrize("rule", ["coin", Coin()])
 def test_what_a_rule_owns_is_refused_beside_it(rule, flat) -> None:
-    with pytest.raises(ConfigError, match=f"sets what {next(iter(flat))} sets, too") as caught:
+    with pytest.raises(ConfigError, match=f"conflicts with {next(iter(flat))}") as caught:
         ConformalDraftTargetController(rule=rule, **flat)
     assert caught.value.key == "rule"
 

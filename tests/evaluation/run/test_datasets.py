@@ -47,7 +47,7 @@ def test_ids_and_kinds_are_optional(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("{", "line 2: no valid JSON"),
+        ("{", "line 2: invalid JSON"),
         ([1], "line 2: a list"),
         ({"answer": 1}, "line 2: none of the fields 'problem', 'question', 'prompt'; it has: answer"),
         ({"question": "a"}, "line 2: none of the fields 'answer', 'target'"),
@@ -92,10 +92,10 @@ GOOD = {"question": "a", "answer": 1}
     [
         ([{"question": "a", "prompt": "b", "answer": 1}], "has both 'question' and 'prompt'; say by dataset.columns"),
         ([{"question": "a", "answer": 1, "target": 2}], "has both 'answer' and 'target'"),
-        (['{"question": "a", "answer": 1, "answer": 2}'], "the key 'answer' stands twice; keep one of the two"),
+        (['{"question": "a", "answer": 1, "answer": 2}'], "the key 'answer' appears twice; keep one of the two"),
         ([r'{"question": "half \ud83d of it", "answer": 1}'], "half of a surrogate pair is no text"),
         ([r'{"question": "a", "answer": "\udc00"}'], "field 'answer': '\\udc00'; half of a surrogate pair"),
-        (["[" * 100_000], "no valid JSON: it is nested too deeply"),
+        (["[" * 100_000], "invalid JSON: it is nested too deeply"),
         (['{"question": "a", "answer": ' + "9" * 5000 + "}"], "Exceeds the limit"),
         ([[GOOD, GOOD]], "a list; the file must be JSONL"),
         (["question,answer", "a,1"], "a row of JSONL is one JSON object"),
@@ -123,7 +123,7 @@ def test_the_same_question_under_two_names_means_one_thing(tmp_path: Path) -> No
     [
         (
             b'{"question": "a", "answer": 1}\n{"question": "caf\xe9", "answer": 1}\n',
-            ", line 2: the byte 0xe9 is no UTF-8",
+            ", line 2: the byte 0xe9 is not UTF-8",
         ),
         ('{"question": "a", "answer": 1}\n'.encode("utf-16"), "it is UTF-16; save it as UTF-8"),
     ],
@@ -153,13 +153,13 @@ def test_all_bad_rows_are_told_at_once_twenty_at_most(tmp_path: Path) -> None:
         " 4",
     ]
     many = problem_of(write(tmp_path / "b.jsonl", *["{"] * 50))
-    assert many.count("no valid JSON") == 20
+    assert many.count("invalid JSON") == 20
     assert many.endswith("; no more were looked for")
 
 
 def test_bad_rows_can_be_left_out_with_a_warning(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", "{", GOOD, {"id": "2", **GOOD}, {"question": "b", "answer": 2})
-    with pytest.warns(UserWarning, match=r"2 of 4 rows are left out: line 1: no valid JSON.*; line 3, field 'id'"):
+    with pytest.warns(UserWarning, match=r"2 of 4 rows are left out: line 1: invalid JSON.*; line 3, field 'id'"):
         samples = load_dataset(path, skip_bad_rows=True)
     assert samples == [Example("2", "a", "1"), Example("4", "b", "2")]
     with pytest.raises(DatasetError, match="no rows that can be used: line 1"):

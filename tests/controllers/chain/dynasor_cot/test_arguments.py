@@ -126,5 +126,5 @@ def test_a_request_brings_sampling_fields_and_nothing_unknown():
     with ScaffoldingLlm(DynasorCoTController(), {"generation": worker}) as llm:
         llm.generate("q", temperature=0.2, max_tokens=5)
         assert (worker.tasks[0].temperature, worker.tasks[0].max_tokens) == (0.2, 5)
-        with pytest.raises(ConfigError, match="'temprature', which is no sampling field"):
+        with pytest.raises(ConfigError, match="'temprature', which is not a sampling field"):
             llm.generate("q", temprature=0.2)
