@@ -1,4 +1,4 @@
-"""The samples of a recording under one way to end their chains: answers, weights, and what each sample costs."""
+"""The samples of a recording under one way to end their chains: answers, weights, and the cost of each sample."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ COSTS: dict[Cost, str] = {
     "seconds": "seconds",
 }
 PATHS: tuple[Cost, ...] = ("critical", "seconds")  # the samples of a round run side by side: the longest one counts
-WEIGHTS = ("mean_logprob", "reward", "answer_probability", "shortness")
 
 
 class Price(NamedTuple):
@@ -36,20 +35,46 @@ class Price(NamedTuple):
     decoded: float
 
 
-@dataclass(frozen=True, eq=False)
-class EndedSamples:
-    """Every sample of every question; columns of shape [num_questions, num_samples].
+class Asked(NamedTuple):
+    """Tokens of the requests on prefixes of each chain, shape [num_questions, num_samples].
 
     Attributes:
-        classes: Class of the answer; -1 where there is none.
+        suffixes: Tokens of what was asked.
+        prefixes: Tokens of the chain before it, the question included.
+        in_blocks: Of these, those behind the last whole block.
+    """
+
+    suffixes: Floats
+    prefixes: Floats
+    in_blocks: Floats
+
+
+class Costs(NamedTuple):
+    """Costs by name.
+
+    Attributes:
+        each: Of each sample by itself; of `PATHS`, how long it takes. Shape [num_questions, num_samples].
+        once: Of a question beside that, whatever its number of samples, shape [num_questions].
+    """
+
+    each: Mapping[Cost, Floats]
+    once: Mapping[Cost, Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class EndedSamples:
+    """Every sample of every question under one way to end its chain; columns of shape [num_questions, num_samples].
+
+    Attributes:
+        classes: Class of the answer; -1 without one.
         correct: Whether it is right.
         tokens: Tokens that the sample decodes.
-        costs: What the sample costs by itself; of `PATHS`, how long it takes.
-        once: What a question costs beside that, however many samples it has, shape [num_questions].
-        weights: What its vote weighs, by the name of the weight; a weight that was not recorded is not there.
-        rewards: Reward in [0, 1]; None where there is none.
-        probabilities: Probability of the asked answer; None where the chain was not asked.
-        round_ends: Number of samples after the round of each sample; None where samples are independent.
+        costs: As `Costs.each`.
+        once: As `Costs.once`.
+        weights: The weight of its vote, by name; a weight that was not recorded is not there.
+        rewards: Reward in [0, 1], if recorded.
+        probabilities: Probability of the asked answer, if the chain was asked.
+        round_ends: Number of samples after the round of each sample; None for independent samples.
     """
 
     classes: Ints
@@ -63,64 +88,71 @@ class EndedSamples:
     round_ends: Ints | None = None
 
 
+def costs_of(recording: Recording, decoded: Floats, asked: Asked | None = None, price: Price | None = None) -> Costs:
+    """The costs of all samples.
+
+    Args:
+        recording: The samples.
+        decoded: Tokens that each decodes, shape [num_questions, num_samples].
+        asked: Its requests beside the chain; None for whole chains.
+        price: The price of tokens; without one there is no cost in dollars.
+    """
+    prompts = np.array([each.looks[0].num_prompt_tokens if each.looks else 0 for each in recording.questions], float)
+    suffixes, prefixes, in_blocks = asked or Asked(*np.zeros((3, *decoded.shape)))
+    each: dict[Cost, Floats] = {
+        "decoded": decoded,
+        "kept": decoded + suffixes,
+        "blocks": decoded + suffixes + in_blocks,
+        "nothing": decoded + suffixes + prefixes + prompts[:, None],
+    }
+    once: dict[Cost, Floats] = {"kept": prompts, "blocks": prompts}
+    if not recording.is_of_searches:  # a solution of a search has a share of its round's tokens, and no length
+        each["critical"] = decoded
+    if price is not None:
+        cached = prompts[:, None] + prefixes
+        each["dollars"] = (decoded * price.decoded + cached * price.cached + suffixes * price.read) / 1e6
+        once["dollars"] = prompts * (price.read - price.cached) / 1e6
+    seconds = _seconds(recording)
+    if seconds is not None:
+        each["seconds"] = seconds * np.maximum(1, decoded) / np.maximum(1, _column(recording, "tokens"))
+    return Costs(each, once)
+
+
 def whole_samples(recording: Recording, price: Price | None = None) -> EndedSamples:
     """The samples as they were recorded: every chain ends by itself."""
     questions = recording.questions
     tokens = _column(recording, "tokens").astype(np.int64)
-    prompts = np.array([each.looks[0].num_prompt_tokens if each.looks else 0 for each in questions], dtype=float)
-    decoded = tokens.astype(float)
-    costs: dict[Cost, Floats] = {
-        "decoded": decoded,
-        "kept": decoded,
-        "blocks": decoded,
-        "nothing": decoded + prompts[:, None],
-    }
-    if not recording.is_of_searches:  # a solution of a search has a share of its round's tokens, and no length
-        costs["critical"] = decoded
-    once: dict[Cost, Floats] = {"kept": prompts, "blocks": prompts}
-    if price is not None:
-        costs["dollars"] = (decoded * price.decoded + prompts[:, None] * price.cached) / 1e6
-        once["dollars"] = prompts * (price.read - price.cached) / 1e6
-    seconds = seconds_of(recording)
-    if seconds is not None:
-        costs["seconds"] = seconds
     rewards = None if "rewards" in recording.missing else _column(recording, "rewards")
-    return EndedSamples(
-        np.stack([each.classes for each in questions]),
-        np.stack([each.correct for each in questions]),
-        tokens,
-        costs,
-        once,
-        weights_of(recording, tokens, rewards),
-        rewards,
-        probabilities_of(recording),
-        _round_ends(recording) if recording.is_of_searches else None,
-    )
-
-
-def _round_ends(recording: Recording) -> Ints:
-    index = np.arange(recording.num_samples)
-    rounds = [np.array(each.rounds or [recording.num_samples]) for each in recording.questions]
-    return np.stack([sizes[np.searchsorted(sizes, index, side="right")] for sizes in rounds])
-
-
-def weights_of(recording: Recording, tokens: Ints, rewards: Floats | None) -> dict[str, Floats]:
-    """The weights that the recording allows, each at most 1."""
+    probabilities = probabilities_of(recording)
     weights: dict[str, Floats] = {}
     if "logprobs" not in recording.missing:
         weights["mean_logprob"] = np.exp(np.minimum(0.0, _column(recording, "logprobs")))
     if rewards is not None:
         weights["reward"] = np.clip(rewards, 0.0, 1.0)
-    probabilities = probabilities_of(recording)
     if probabilities is not None:
         weights["answer_probability"] = probabilities
     if "tokens" not in recording.missing and not recording.is_of_searches:
-        weights["shortness"] = tokens.min(axis=1, keepdims=True) / np.maximum(1, tokens)
+        weights["shortness"] = shortness(tokens)
+    return EndedSamples(
+        np.stack([each.classes for each in questions]),
+        np.stack([each.correct for each in questions]),
+        tokens,
+        *costs_of(recording, tokens.astype(float), price=price),
+        weights,
+        rewards,
+        probabilities,
+        _round_ends(recording) if recording.is_of_searches else None,
+    )
+
+
+def shortness(tokens: Ints) -> Floats:
+    """The weight of a short chain: the tokens of the question's shortest over its own."""
+    weights: Floats = tokens.min(axis=1, keepdims=True) / np.maximum(1, tokens)
     return weights
 
 
 def probabilities_of(recording: Recording) -> Floats | None:
-    """Probability of the asked answer at the last look at each sample; None where a chain was not asked."""
+    """Probability of the asked answer at the last look at each sample; None if some chain was not asked."""
     if "looks" in recording.missing:
         return None
     found = [
@@ -132,10 +164,16 @@ def probabilities_of(recording: Recording) -> Floats | None:
     return np.array(found, dtype=float)
 
 
-def seconds_of(recording: Recording) -> Floats | None:
-    """Seconds of each sample: as recorded, and fitted from the tokens (a + b tokens) where only some samples have them.
+def _round_ends(recording: Recording) -> Ints:
+    index = np.arange(recording.num_samples)
+    rounds = [np.array(each.rounds or [recording.num_samples]) for each in recording.questions]
+    return np.stack([sizes[np.searchsorted(sizes, index, side="right")] for sizes in rounds])
 
-    None where fewer than two samples have seconds.
+
+def _seconds(recording: Recording) -> Floats | None:
+    """Recorded seconds of each sample; fitted from the tokens (a + b tokens) for questions without them.
+
+    None if fewer than two samples have seconds.
     """
     tokens = _column(recording, "tokens")
     seconds = np.stack(

@@ -15,15 +15,7 @@ from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.samples import Looks, Recording
-from scaffolding_ext.evaluation.tune.costs import (
-    Cost,
-    EndedSamples,
-    Floats,
-    Ints,
-    Price,
-    seconds_of,
-    whole_samples,
-)
+from scaffolding_ext.evaluation.tune.costs import Asked, EndedSamples, Ints, Price, costs_of, shortness, whole_samples
 from scaffolding_ext.registry import probe_schedules, stopping_rules
 
 TOKENS_PER_BLOCK = 32  # as in TensorRT-LLM, and in our engine
@@ -260,51 +252,30 @@ class RecordedChains:
             raise ConfigError(f"is {ending}, which needs {lacking}; the recorded looks have none", "ending")
         shape = len(recording.questions), recording.num_samples
         classes, tokens = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
-        read, reread, in_blocks, probabilities = (np.zeros(shape) for _ in range(4))
-        prompts = np.zeros(shape[0])
+        asked, probabilities = Asked(*np.zeros((3, *shape))), np.zeros(shape)
         for number, question in enumerate(recording.questions):
             assert question.looks is not None
-            prompts[number] = question.looks[0].num_prompt_tokens
             for index, (looks, chain) in enumerate(zip(question.looks, self._chains[number], strict=True)):
-                end = ending.end(chain)
+                at, end = (number, index), ending.end(chain)
                 probe = looks.probes[-1 if end.look is None else end.look] if looks.probes else None
                 written = int(question.tokens[index]) if end.look is None or probe is None else probe.prefix.num_tokens
-                classes[number, index] = end.answer_class
-                tokens[number, index] = written + sum(ask.num_decoded for ask in end.asks)
-                read[number, index] = sum(ask.num_suffix for ask in end.asks)
-                reread[number, index] = sum(ask.num_before for ask in end.asks)
-                in_blocks[number, index] = sum(ask.num_before % TOKENS_PER_BLOCK for ask in end.asks)
-                probabilities[number, index] = (probe.confidence or 0.0) if probe is not None else 0.0
+                classes[at] = end.answer_class
+                tokens[at] = written + sum(ask.num_decoded for ask in end.asks)
+                asked.suffixes[at] = sum(ask.num_suffix for ask in end.asks)
+                asked.prefixes[at] = sum(ask.num_before for ask in end.asks)
+                asked.in_blocks[at] = sum(ask.num_before % TOKENS_PER_BLOCK for ask in end.asks)
+                probabilities[at] = (probe.confidence or 0.0) if probe is not None else 0.0
         targets = np.array([each.target for each in recording.questions])
-        decoded = tokens.astype(float)
-        costs: dict[Cost, Floats] = {
-            "decoded": decoded,
-            "kept": decoded + read,
-            "blocks": decoded + read + in_blocks,
-            "nothing": decoded + read + reread + prompts[:, None],
-            "critical": decoded,
-        }
-        once: dict[Cost, Floats] = {"kept": prompts, "blocks": prompts}
-        if price is not None:
-            cached = prompts[:, None] + reread
-            costs["dollars"] = (decoded * price.decoded + cached * price.cached + read * price.read) / 1e6
-            once["dollars"] = prompts * (price.read - price.cached) / 1e6
-        seconds = seconds_of(recording)
-        if seconds is not None:
-            recorded = np.stack([each.tokens for each in recording.questions])
-            costs["seconds"] = seconds * decoded / np.maximum(1, recorded)
-        weights = {"shortness": tokens.min(axis=1, keepdims=True) / np.maximum(1, tokens)}
+        weights = {"shortness": shortness(tokens)}
         if self._has_probabilities:
             weights["answer_probability"] = probabilities
         return EndedSamples(
             classes,
             (classes == targets[:, None]) & (classes >= 0),
             tokens,
-            costs,
-            once,
+            *costs_of(recording, tokens.astype(float), asked, price),
             weights,
-            None,
-            probabilities if self._has_probabilities else None,
+            probabilities=probabilities if self._has_probabilities else None,
         )
 
 

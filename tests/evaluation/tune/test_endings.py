@@ -173,6 +173,20 @@ def test_costs_in_three_regimes_by_hand() -> None:
     assert ended.costs["dollars"].tolist() == [[pytest.approx(dollars)]]
 
 
+def test_costs_of_whole_chains_read_the_question_by_hand() -> None:
+    ended = RecordedChains(recorded(looked_at(["1", "7"]))).ended(Whole(), Price(1.0, 0.1, 2.0))
+    assert {name: cost.tolist() for name, cost in ended.costs.items()} == {
+        "decoded": [[204]],
+        "kept": [[204]],
+        "blocks": [[204]],
+        "nothing": [[204 + 50]],
+        "critical": [[204]],
+        "dollars": [[pytest.approx((204 * 2 + 50 * 0.1) / 1e6)]],
+    }
+    once = {name: cost.tolist() for name, cost in ended.once.items()}
+    assert once == {"kept": [50], "blocks": [50], "dollars": [pytest.approx(50 * 0.9 / 1e6)]}
+
+
 def test_the_answer_at_the_stop_weighs_as_much_as_it_is_probable() -> None:
     ended = RecordedChains(recorded(looked_at(["1", "7"], confidences=[0.3, 0.8]))).ended(
         Stopped(rule("confidence", threshold=0.7), schedule(chunk_size=40)),
