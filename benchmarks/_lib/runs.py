@@ -13,12 +13,17 @@ from rich.progress import Progress
 
 from benchmarks._lib.report import Report
 from scaffolding_ext import load_stack
+from scaffolding_ext.evaluation.logs.read import read_recording
+from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.run.datasets import Example
+from scaffolding_ext.evaluation.run.recording_stack import recording_stack
 from scaffolding_ext.evaluation.run.records import Record, record_writer
-from scaffolding_ext.evaluation.run.run_folder import SAMPLES
+from scaffolding_ext.evaluation.run.run_folder import SAMPLES, claimed
 from scaffolding_ext.evaluation.run.runner import evaluate
+from scaffolding_ext.evaluation.run.session import Session
 from scaffolding_ext.evaluation.run.summary import Summary, summarize
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.stack.config import StackConfig
 
 PLAIN, CUT, DYNASOR = "plain CoT", "fixed cut", "DynasorCoT"
 GREEDY = ", greedy"
@@ -70,6 +75,30 @@ def run_stack(
     bar = bars.add_task(name, total=len(samples))
     with load_stack(stack, overrides=overrides) as llm:
         return timed_run(llm, samples, lambda record: bars.advance(bar))
+
+
+def run_in_folder(config: StackConfig, folder: Path) -> None:
+    """Run a stack on its dataset; requests that the folder has are not run again.
+
+    Raises:
+        click.ClickException: A request failed, or the run was interrupted.
+    """
+    with claimed(folder, resume=True) as goes_on:
+        run = Session.of(config.for_run(), folder)
+        if goes_on:
+            run.take_up(is_mended=True)
+        stopped_by = run.go(lambda words: click.echo(words, err=True))
+    if stopped_by is not None or run.tally.first_error is not None:
+        raise click.ClickException(f"{folder}: {run.tally.first_error or 'interrupted: give the same command again'}")
+
+
+def recorded_samples(
+    config: StackConfig, folder: Path, *, num_samples: int = 1, look_every: int = 0, **given: Any
+) -> Recording:
+    """Samples of a stack, as `eval --epochs --looks` records them; `given` goes to `recording_stack`."""
+    settings = config.evaluation.model_copy(update={"epochs": num_samples})
+    run_in_folder(recording_stack(config, look_every, **given).model_copy(update={"evaluation": settings}), folder)
+    return read_recording([folder], num_samples=num_samples)
 
 
 def timed_run(

@@ -28,14 +28,13 @@ import numpy.typing as npt
 
 from benchmarks._lib.command import benchmark, progress, size, stored
 from benchmarks._lib.report import Report
+from benchmarks._lib.runs import recorded_samples
 from benchmarks._lib.served_queue import Served, hosted, poisson, serve
 from benchmarks._lib.store import kept
 from scaffolding_ext import HuggingFaceWorker, Prompting
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.run.datasets import load_dataset
-from scaffolding_ext.evaluation.run.recording_stack import draw, recording_stack
 from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.evaluation.tune.plays import Trial
 from scaffolding_ext.evaluation.tune.queue import (
@@ -68,9 +67,8 @@ def recorded(store: Path, model: str, num_questions: int, num_samples: int, seed
         "seed": 0,
         "dataset": {"source": "tinylm:held_out", "num_samples": num_questions, "seed": seed},
     }
-    config = StackConfig.model_validate(stack).for_run()
-    draw(recording_stack(config, num_samples, LOOK_EVERY, 1), store, lambda message: click.echo(message, err=True))
-    trial = Trial(read_recording([store]), seed=seed)
+    shape = {"num_samples": num_samples, "look_every": LOOK_EVERY, "num_logprobs": 1}
+    trial = Trial(recorded_samples(StackConfig.model_validate(stack), store, **shape), seed=seed)
     trial.try_all()
     return trial
 

@@ -10,29 +10,19 @@ chains.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from benchmarks._lib.command import benchmark, size, stored
 from benchmarks._lib.report import Report
+from benchmarks._lib.runs import recorded_samples
 from benchmarks._lib.stops import ANY_RULE, add_stops, cut_of_as_many, fixed_cuts, judge, rules_of
-from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import Recording
-from scaffolding_ext.evaluation.run.recording_stack import draw, recording_stack
 from scaffolding_ext.stack.load import load_config
 
 DRAWN, GREEDY = "drawn", "greedy"
-
-
-def recorded(folder: Path, overrides: Sequence[str]) -> Recording:
-    """Chains with looks; what the folder has of them is not drawn again."""
-    config = load_config("configs:dynasor_cot", list(overrides)).for_run()
-    drawn = draw(recording_stack(config), folder, lambda words: click.echo(words, err=True))
-    if drawn.first_error is not None:
-        raise click.ClickException(f"a chain failed: {drawn.first_error}")
-    return read_recording([folder], num_samples=1)
+LOOK_EVERY = 16  # tokens, half of those between the probes of the stack
 
 
 def add_greedy(report: Report, drawn: Recording, greedy: Recording) -> None:
@@ -64,7 +54,10 @@ def main(report: Report, model: str, num_problems: int, max_tokens: int, store: 
     ]
     ways = {DRAWN: shared, GREEDY: [*shared, "controller.args.sampling_params.temperature=0"]}
     with tempfile.TemporaryDirectory() as folder:
-        found = {way: recorded((store or Path(folder)) / way, overrides) for way, overrides in ways.items()}
+        found = {}
+        for way, overrides in ways.items():
+            config = load_config("configs:dynasor_cot", overrides)
+            found[way] = recorded_samples(config, (store or Path(folder)) / way, look_every=LOOK_EVERY)
     for way, recording in found.items():
         add_stops(report, way, recording)
     add_greedy(report, found[DRAWN], found[GREEDY])

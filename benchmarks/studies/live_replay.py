@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks._lib.command import benchmark, size, stored
 from benchmarks._lib.report import Report
+from benchmarks._lib.runs import run_in_folder
 from scaffolding_ext.evaluation.logs.read import read_recording
-from scaffolding_ext.evaluation.run.recording_stack import draw
 from scaffolding_ext.evaluation.run.records import Record, each_record
 from scaffolding_ext.evaluation.run.run_folder import SAMPLES
 from scaffolding_ext.evaluation.tune.plays import TableRow, Trial
@@ -35,9 +35,7 @@ LEAST_SHARE, MOST_SHARE = 0.15, 0.9  # of the tokens, between which points are t
 
 def ran(config: StackConfig, folder: Path) -> list[Record]:
     """The records of a stack, in the order of their problems; what the folder has of them is not run again."""
-    drawn = draw(config.for_run(), folder, lambda words: click.echo(words, err=True))
-    if drawn.first_error is not None:
-        raise click.ClickException(f"a request failed: {drawn.first_error}")
+    run_in_folder(config, folder)
     return sorted(each_record(folder / SAMPLES), key=lambda record: record.id)
 
 

@@ -26,11 +26,10 @@ from benchmarks._lib import its_hub_votes
 from benchmarks._lib.command import benchmark, plotted, size, stored
 from benchmarks._lib.drawing import Figures, below, coloured, drawing, of, point
 from benchmarks._lib.report import Report
+from benchmarks._lib.runs import recorded_samples
 from benchmarks._lib.store import kept
 from scaffolding_ext import HuggingFaceWorker, MajorityVoteController, NativeGenerationController, ScaffoldingLlm
-from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
-from scaffolding_ext.evaluation.run.recording_stack import draw, recording_stack
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.evaluation.tune.choose import Cheapest
 from scaffolding_ext.evaluation.tune.plays import Trial
@@ -150,9 +149,8 @@ def tuned_rule(
         f"dataset.seed={seed + 1}",
         f"controller.args.generation_controller.args.sampling_params.max_tokens={max_tokens}",
     ]
-    config = load_config("configs:majority_vote", overrides).for_run()
-    draw(recording_stack(config, num_samples), folder, lambda words: click.echo(words, err=True))
-    trial = Trial(read_recording([folder], num_samples=num_samples))
+    config = load_config("configs:majority_vote", overrides)
+    trial = Trial(recorded_samples(config, folder, num_samples=num_samples))
     trial.try_all()
     setting = trial.chosen(Cheapest(MOST_LOST)) or trial.all_samples
     return str(setting), setting.rule_config()

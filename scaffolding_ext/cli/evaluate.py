@@ -50,6 +50,20 @@ def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dic
 @skip_option
 @click.option("--epochs", type=click.IntRange(min=1), help="How often each sample is run.  [default: 1]")
 @click.option(
+    "--looks",
+    type=click.IntRange(min=0),
+    metavar="TOKENS",
+    help="Record for `tune`: whole chains (the samples of a vote) that are asked for their answer every so many "
+    "tokens; 0 asks none. A search runs to its end.",
+)
+@click.option(
+    "--num_logprobs",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="With --looks: log-probabilities of a token; 0 if the worker reports none.",
+)
+@click.option(
     "--total_tokens",
     type=click.IntRange(min=1),
     help="Decoded tokens for all questions together; the controller is a vote; --spending says who gets more samples.",
@@ -130,6 +144,8 @@ def evaluate(
     dry_run: bool,
     verbose: bool,
     as_json: bool,
+    looks: int | None,
+    num_logprobs: int,
     **settings: Any,
 ) -> None:
     """Run a dataset through a stack and report accuracy, tokens and time.
@@ -142,8 +158,10 @@ def evaluate(
       scaffolding-ext eval --config configs:dynasor_cot --limit 20 --epochs 4 --output_path runs/dynasor --resume
       scaffolding-ext eval --config configs:majority_vote --total_tokens 100000 --output_path runs/budget
       scaffolding-ext eval --config stack.yaml --arrival_rate 2 --slo 5 --output_path runs/load
+      scaffolding-ext eval --config configs:dynasor_cot --epochs 8 --looks 64 --output_path runs/samples
     """
     from scaffolding_ext.evaluation.report.terminal import eval_lines, summary_text
+    from scaffolding_ext.evaluation.run.recording_stack import recording_stack
     from scaffolding_ext.evaluation.run.records import decoded_of
     from scaffolding_ext.evaluation.run.run_folder import answers_of, claimed
     from scaffolding_ext.evaluation.run.session import Session
@@ -152,6 +170,8 @@ def evaluate(
     settings["output_path"] = None if output_path is None else str(output_path)
     options = given(seed=seed, max_parallel_requests=max_parallel_requests) + given("evaluation.", **settings)
     config, _ = config_with_dataset(source, dataset, [*overrides, *options], skip_bad_rows, own_model)
+    if looks is not None:
+        config = recording_stack(config, looks, num_logprobs)
     kept_in = config.evaluation.output_path
     folder = None if kept_in is None else Path(kept_in)
     if resume and folder is None:

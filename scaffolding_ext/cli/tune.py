@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from click.core import ParameterSource
 
 from scaffolding_ext.cli.options import (
-    SIGNAL_EXIT,
     Command,
     Finite,
     OutputPath,
@@ -67,8 +65,8 @@ class Logs(NamedTuple):
     price: Price | None
     seed: int
 
-    def trial(self, paths: Sequence[Path] = ()) -> Trial:
-        """The samples, ready to be played on; `paths` stand in for the command's.
+    def trial(self) -> Trial:
+        """The samples, ready to be played on.
 
         Raises:
             DatasetError: Each question has one sample, which nobody looked at.
@@ -76,7 +74,7 @@ class Logs(NamedTuple):
         from scaffolding_ext.evaluation.logs.read import read_recording
         from scaffolding_ext.evaluation.tune.plays import Trial
 
-        recording = read_recording(paths or self.paths, task=self.task, num_samples=self.num_samples)
+        recording = read_recording(self.paths, task=self.task, num_samples=self.num_samples)
         if all(each.num_samples == 1 and each.looks is None and each.rounds is None for each in recording.questions):
             raise DatasetError(
                 f"{', '.join(recording.sources)}: each question has one sample, and rules choose among several: sample "
@@ -190,36 +188,11 @@ def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> flo
     "--config",
     "source",
     metavar="FILE",
-    help="Stack whose workers and prompt the written stack keeps; without a LOG it draws the samples.  [default: the "
-    "stack of a LOG that is a folder of `eval`]",
+    help="Stack whose workers and prompt the written stack keeps.  [default: that of a LOG that is a folder of `eval`]",
 )
 @model_options
 @dataset_option
 @limit_option
-@click.option(
-    "--samples",
-    type=click.IntRange(min=2),
-    default=16,
-    show_default=True,
-    help="Without a LOG: how many samples of each question are drawn.",
-)
-@click.option(
-    "--look_every",
-    type=click.IntRange(min=1),
-    help="Without a LOG: tokens between two looks at a chain.  [default: half of the controller's]",
-)
-@click.option(
-    "--num_logprobs",
-    type=click.IntRange(min=0),
-    default=20,
-    show_default=True,
-    help="Without a LOG: log-probabilities of a token; 0 if the worker reports none.",
-)
-@click.option(
-    "--store",
-    type=OutputPath(is_folder=True),
-    help="Without a LOG: folder of the samples; those that it has are not drawn again.",
-)
 @for_queue_options
 @click.option(
     "--preflight",
@@ -250,10 +223,6 @@ def tune(
     own_model: OwnModel,
     dataset: str | None,
     limit: str | None,
-    samples: int,
-    look_every: int | None,
-    num_logprobs: int,
-    store: Path | None,
     for_queue: ForQueue,
     preflight: bool,
     rates: tuple[float, ...],
@@ -265,14 +234,14 @@ def tune(
     """Play every rule on recorded samples, and choose the setting that saves the most and loses the least.
 
     A LOG is a log of inspect_ai, the samples of lm-evaluation-harness, details of lighteval, a folder of `eval`, or a
-    JSONL file with a question and its samples a line. Nothing runs a model. Without a LOG the samples are drawn from
-    the stack of --config, with looks at their chains, into --store.
+    JSONL file with a question and its samples a line. Nothing runs a model. `eval --epochs 8 --looks 64`
+    records a stack.
 
     \b
     Example:
       scaffolding-ext tune logs/gpqa.eval --output_path stack.yaml --report_path tuned.html
       scaffolding-ext replay logs/other.eval --config stack.yaml
-      scaffolding-ext tune --config my.yaml --dataset problems.jsonl --samples 16 --look_every 64 --store runs/samples
+      scaffolding-ext tune runs/samples --max_loss 1
       scaffolding-ext tune --preflight --config configs:conformal_draft_target
     """
     from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate
@@ -285,10 +254,7 @@ def tune(
     if confidence is not None and (budget is not None or not 0 < max_loss < 100):
         raise click.UsageError("--confidence needs a --max_loss above 0, and no --budget", ctx)
     if preflight:
-        is_given = ctx.get_parameter_source("samples") is not ParameterSource.DEFAULT
-        _preflight(
-            ctx, logs, source, own_model, dataset, limit, samples if is_given else _PREFLIGHT_CHAINS, rates, as_json
-        )
+        _preflight(ctx, logs, source, own_model, dataset, limit, _PREFLIGHT_CHAINS, rates, as_json)
         return
     if any(own_model) and source is None:
         raise click.UsageError("--model and --base_url need --config: the stack whose model they replace", ctx)
@@ -303,12 +269,11 @@ def tune(
         tune_types(logs.paths[0], for_queue, output_path, as_json)
         return
     base = None if source is None else own_model.load(source, dataset_given(dataset))
-    drawn: tuple[Path, ...] = ()
     if not logs.paths:
-        if source is None or store is None:
-            raise click.UsageError("give a LOG, or --config and --store to draw the samples from a stack", ctx)
-        drawn = (_drawn(ctx, source, own_model, dataset, limit, samples, look_every, num_logprobs, store),)
-    trial = logs.trial(drawn)
+        raise click.UsageError(
+            "give a LOG; to record one: scaffolding-ext eval --config STACK --epochs 8 --output_path LOG", ctx
+        )
+    trial = logs.trial()
     base = base or trial.recording.stack
     trial.try_all()
     if is_for_queue:
@@ -396,33 +361,6 @@ def _preflight(
         raise click.UsageError("give --config, or a LOG of draft and target with --preflight", ctx)
     found = find(arms, price, rates)
     click.echo(json.dumps(document_of(found)) if as_json else text_of(found))
-
-
-def _drawn(
-    ctx: click.Context,
-    source: str,
-    own_model: OwnModel,
-    dataset: str | None,
-    limit: str | None,
-    samples: int,
-    look_every: int | None,
-    num_logprobs: int,
-    store: Path,
-) -> Path:
-    """The folder with the samples of a stack; what it lacks is drawn."""
-    from scaffolding_ext.evaluation.run.recording_stack import draw, recording_stack
-
-    config, _ = config_with_dataset(source, dataset, given("evaluation.", limit=limit), own_model=own_model)
-    drawn = draw(
-        recording_stack(config.for_run(), samples, look_every, num_logprobs),
-        store,
-        lambda message: click.echo(message, err=True),
-    )
-    if drawn.stopped_by is not None:
-        ctx.exit(SIGNAL_EXIT + drawn.stopped_by)
-    if drawn.first_error is not None:
-        click.echo(f"Warning: some samples failed and are left out; the first failure: {drawn.first_error}", err=True)
-    return store
 
 
 def _wrapped(text: str) -> str:

@@ -309,25 +309,31 @@ def test_the_page_and_the_picture(log: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_samples_are_drawn_from_a_stack_with_looks_and_not_drawn_again(tmp_path: Path) -> None:
+def test_eval_records_a_stack_with_looks_for_tune_and_records_nothing_again(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    store, stack = tmp_path / "drawn", tmp_path / "stack.yaml"
-    options = ["--config", "configs:dynasor_cot", "--limit", 3, "--samples", 2, "--look_every", 64, "--store", store]
-    first = run("tune", *options, "--output_path", stack, "--budget", "60%", "--json")
-    assert first.exit_code == 0, first.output
-    told = json.loads(first.stdout)
-    assert (told["num_questions"], "looks" in told["missing"]) == (3, False)
+    store, stack = tmp_path / "recorded", tmp_path / "stack.yaml"
+    options = ["--config", "configs:dynasor_cot", "--limit", 3, "--epochs", 2, "--looks", 64, "--output_path", store]
+    recorded = run("eval", *options)
+    assert recorded.exit_code == 0, recorded.output
     written = (store / "samples.jsonl").read_bytes()
-    again = run("tune", *options, "--json", "--budget", "60%")
-    assert again.stdout == first.stdout
+    again = run("eval", *options, "--resume")
+    assert again.exit_code == 0, again.output
     assert (store / "samples.jsonl").read_bytes() == written
-    assert load_config(stack).workers["generation"].args["model"] == "tinylm/target"
+    found = run("tune", store, "--output_path", stack, "--budget", "60%", "--json")
+    assert found.exit_code == 0, found.output
+    told = json.loads(found.stdout)
+    assert (told["num_questions"], "looks" in told["missing"]) == (3, False)
+    own = load_config(stack)
+    assert own.workers["generation"].args["model"] == "tinylm/target"
+    assert "RecordChainController" not in stack.read_text(), "the stack runs, it records nothing"
 
 
-def test_without_a_log_and_a_stack_there_is_nothing_to_read() -> None:
+def test_without_a_log_there_is_nothing_to_read() -> None:
     result = run("tune")
     assert result.exit_code == 2
-    assert "give a LOG, or --config and --store" in " ".join(result.output.split())
+    assert "give a LOG; to record one: scaffolding-ext eval --config STACK --epochs 8" in " ".join(
+        result.output.split()
+    )
 
 
 def test_a_preflight_reads_recorded_runs_of_draft_and_target(tmp_path: Path) -> None:

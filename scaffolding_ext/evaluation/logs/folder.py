@@ -154,7 +154,7 @@ def _looks(record: Record, path: Path) -> Looks | None:
     if start["version"] != VERSION:
         raise DatasetError(
             f"{path}: the chain of {record.id!r} was recorded by version {start['version']}, and this is version "
-            f"{VERSION}; record it anew: scaffolding-ext eval --epochs N --look_every TOKENS"
+            f"{VERSION}; record it anew: scaffolding-ext eval --looks TOKENS"
         )
     rows = [event for event in record.trace if event["event"] == "look"]
     asked, closed = (

@@ -20,7 +20,7 @@ from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteControlle
 from scaffolding_ext.controllers.vote.weights import UniformWeight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.samples import Recording
-from scaffolding_ext.evaluation.run.recording_stack import NEVER
+from scaffolding_ext.evaluation.run.recording_stack import NEVER, sample_of, whole_chain
 from scaffolding_ext.evaluation.tune.endings import Cut, Ending, Stopped, Whole
 from scaffolding_ext.evaluation.tune.plays import TableRow, Trial
 from scaffolding_ext.evaluation.tune.promise import Promise
@@ -151,7 +151,7 @@ def setting_of(config: StackConfig, recording: Recording) -> Setting:
         raise ConfigError(
             f"is a {type(controller).__name__}, and the recorded samples are "
             + ("independent chains" if is_search else "solutions of searches")
-            + ": record its own with scaffolding-ext tune --config STACK --store DIR",
+            + ": record its own with scaffolding-ext eval --config STACK --looks 0 --output_path DIR",
             "controller.type",
         )
     if is_search:
@@ -201,7 +201,8 @@ def controller_of(setting: Setting, base: ComponentConfig | None) -> dict[str, A
     """The controller that runs a setting, as a stack file has it; its samples are those of the base."""
     if base is not None and controllers.resolve(base.type) is SearchController:
         return _search(setting, base)
-    sample = _ended(_sample(base), setting.ending)
+    plain = {"type": controllers.name_of(NativeGenerationController)}
+    sample = _ended(plain if base is None else sample_of(base), setting.ending)
     if setting.num_samples == 1:
         return sample
     args: dict[str, Any] = {"default_sample_num": setting.num_samples, "allocation": setting.rule_config()}
@@ -245,16 +246,6 @@ def _setting_of_search(search: SearchController) -> Setting:
     return Setting(Whole(), search.strategy.most_leaves or MOST_SOLUTIONS, rule, weight)
 
 
-def _sample(base: ComponentConfig | None) -> dict[str, Any]:
-    """The controller of one sample: the innermost one of the base."""
-    if base is None:
-        return {"type": controllers.name_of(NativeGenerationController)}
-    own: Mapping[str, Any] = base.model_dump(exclude_unset=True)
-    while "generation_controller" in own.get("args", {}):
-        own = own["args"]["generation_controller"]
-    return dict(own)
-
-
 def _ended(sample: dict[str, Any], ending: Ending) -> dict[str, Any]:
     """The controller of one sample, whose chain ends in this way."""
     sampling = (
@@ -266,20 +257,7 @@ def _ended(sample: dict[str, Any], ending: Ending) -> dict[str, Any]:
     if isinstance(ending, Stopped):
         args = {"rule": dict(ending.rule), "schedule": dict(ending.schedule), **_without_length(sampling)}
         return {"type": controllers.name_of(DynasorCoTController), "args": args}
-    return _whole(sample)
-
-
-def _whole(sample: dict[str, Any]) -> dict[str, Any]:
-    """The controller of one whole chain: a controller that ends chains gives its sampling, and its length."""
-    given = sample.get("args", {})
-    if controllers.resolve(sample["type"]) not in (DynasorCoTController, BudgetForcingController):
-        return sample
-    length = {"max_tokens": given["max_tokens"]} if "max_tokens" in given else {}
-    sampling = {**(given.get("sampling_params") or {}), **length}
-    return {
-        "type": controllers.name_of(NativeGenerationController),
-        "args": {"sampling_params": sampling} if sampling else {},
-    }
+    return whole_chain(sample)
 
 
 def _without_length(sampling: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from scaffolding_ext.evaluation.logs.graded import recording_of
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import LoggedQuestion, LoggedSample
 from scaffolding_ext.evaluation.run.datasets import load_dataset
-from scaffolding_ext.evaluation.run.recording_stack import NEVER, draw, recording_stack
+from scaffolding_ext.evaluation.run.recording_stack import NEVER, recording_stack
+from scaffolding_ext.evaluation.run.run_folder import claimed
 from scaffolding_ext.evaluation.run.runner import evaluate
+from scaffolding_ext.evaluation.run.session import Session
 from scaffolding_ext.evaluation.tune.endings import Whole
 from scaffolding_ext.evaluation.tune.plays import Trial
 from scaffolding_ext.evaluation.tune.space import Setting
@@ -62,7 +64,8 @@ def problems(num):
 def test_a_search_does_what_the_trial_says(tmp_path, strategy, setting):
     """Solutions of at most 40 tokens: some end with an answer, the others are asked for one."""
     config = stack(tmp_path, problems(4), strategy=strategy, steps=16, sampling_params={"temperature": 1.0})
-    draw(recording_stack(config), tmp_path / "run", lambda message: None)
+    with claimed(tmp_path / "run"):
+        Session.of(recording_stack(config, 0), tmp_path / "run").go(lambda message: None)
     trial = Trial(read_recording([tmp_path / "run"]))
     assert trial.recording.is_of_searches
     assert {tuple(each.rounds) for each in trial.recording.questions} == {(2, 3, 4)}
@@ -81,9 +84,9 @@ def test_a_search_does_what_the_trial_says(tmp_path, strategy, setting):
 
 
 def test_a_recorded_search_runs_through_all_its_widths_and_one_without_widths_to_its_end(tmp_path):
-    grows = recording_stack(stack(tmp_path, problems(1)), num_samples=8, look_every=16)
-    assert (grows.controller.args["stop"], grows.evaluation.epochs) == (NEVER, 1)
-    fixed = recording_stack(stack(tmp_path, problems(1), widths=None, strategy="Rebase"))
+    grows = recording_stack(stack(tmp_path, problems(1)), look_every=16)
+    assert grows.controller.args["stop"] == NEVER
+    fixed = recording_stack(stack(tmp_path, problems(1), widths=None, strategy="Rebase"), 0)
     assert fixed.controller.args["stop"] is None
 
 

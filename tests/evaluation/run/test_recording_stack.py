@@ -9,23 +9,35 @@ import pytest
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.read import read_recording
-from scaffolding_ext.evaluation.run.recording_stack import draw, recording_stack
+from scaffolding_ext.evaluation.run.recording_stack import recording_stack
 from scaffolding_ext.evaluation.run.records import read_records
+from scaffolding_ext.evaluation.run.run_folder import claimed
+from scaffolding_ext.evaluation.run.session import Session
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stack.load import load_config
 
 CHAIN = {"max_tokens": 160, "temperature": 0.7}
 
 
-def stack(controller: dict[str, Any], num_questions: int = 2) -> StackConfig:
+def stack(controller: dict[str, Any], num_questions: int = 2, epochs: int = 1) -> StackConfig:
     return StackConfig.model_validate(
         {
             "controller": controller,
             "workers": {"generation": {"type": "HuggingFaceWorker", "args": {"model": "tinylm/target"}}},
             "dataset": {"source": "tinylm:held_out", "num_samples": num_questions},
+            "evaluation": {"epochs": epochs},
             "seed": 3,
         }
     ).for_run()
+
+
+def recorded_in(config: StackConfig, folder: Path) -> None:
+    with claimed(folder, resume=True) as goes_on:
+        session = Session.of(config, folder)
+        if goes_on:
+            session.take_up(is_mended=True)
+        assert session.go(lambda text: None) is None
+    assert session.tally.first_error is None
 
 
 def native(**sampling: Any) -> dict[str, Any]:
@@ -37,9 +49,7 @@ def test_chains_of_a_vote_are_recorded_with_their_looks(tmp_path: Path) -> None:
         "type": "MajorityVoteController",
         "args": {"default_sample_num": 8, "generation_controller": native(**CHAIN)},
     }
-    config = recording_stack(stack(vote), num_samples=2, look_every=40)
-    drawn = draw(config, tmp_path / "store", lambda text: None)
-    assert drawn == (None, None)
+    recorded_in(recording_stack(stack(vote, epochs=2), look_every=40), tmp_path / "store")
     recording = read_recording([tmp_path / "store"])
     assert (len(recording.questions), recording.num_samples) == (2, 2)
     assert recording.model == "tinylm/target"
@@ -59,26 +69,30 @@ def test_chains_of_a_vote_are_recorded_with_their_looks(tmp_path: Path) -> None:
 def test_a_recording_goes_on_where_it_was_left(tmp_path: Path) -> None:
     store = tmp_path / "store"
     controller = native(**CHAIN)
-    draw(recording_stack(stack(controller), num_samples=1), store, lambda text: None)
+    recorded_in(recording_stack(stack(controller), look_every=0), store)
     (store / "samples.jsonl").write_text((store / "samples.jsonl").read_text().splitlines()[0] + "\n")
     first = (store / "samples.jsonl").read_text()
-    draw(recording_stack(stack(controller), num_samples=1), store, lambda text: None)
+    recorded_in(recording_stack(stack(controller), look_every=0), store)
     assert (store / "samples.jsonl").read_text().startswith(first)
     recording = read_recording([store])
     assert (len(recording.questions), recording.num_samples) == (2, 1)
     assert "looks" in recording.missing
 
 
-def test_a_chain_is_looked_at_twice_as_often_as_its_own_rule_looks() -> None:
-    found = recording_stack(load_config("configs:dynasor_cot").for_run(), num_samples=4)
-    assert found.controller.type == "RecordChainController"
-    assert found.controller.args["spacing"] == load_config("configs:dynasor_cot").controller.args["chunk_size"] // 2
-    assert "rule" not in found.controller.args["generation_controller"]["args"]
-    assert found.evaluation.epochs == 4
+def test_a_chain_that_stops_is_recorded_whole_without_its_rule() -> None:
+    config = load_config("configs:dynasor_cot").for_run()
+    looked_at = recording_stack(config, 16)
+    assert looked_at.controller.type == "RecordChainController"
+    assert looked_at.controller.args["spacing"] == 16
+    assert "rule" not in looked_at.controller.args["generation_controller"]["args"]
+    args = config.controller.args
+    whole = recording_stack(config, 0).controller
+    sampling = {**args["sampling_params"], "max_tokens": args["max_tokens"]}
+    assert whole.model_dump() == {"type": "NativeGenerationController", "args": {"sampling_params": sampling}}
 
 
 def test_branches_are_no_samples_to_record() -> None:
     with pytest.raises(
         ConfigError, match=r"controller\.type: is a KVShareBranchingController; samples are recorded of"
     ):
-        recording_stack(load_config("configs:kv_share_branching").for_run())
+        recording_stack(load_config("configs:kv_share_branching").for_run(), 0)
