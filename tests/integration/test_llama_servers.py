@@ -340,7 +340,7 @@ def test_a_prompt_of_token_ids_goes_as_text(python_worker: Any, reference: Worke
     there, here = both(python_worker, reference, input_str=None, input_tokens=encode(PROMPT, True))
     assert there.output_str == here.output_str
     letters = encode("t", True) + encode("h", True)  # as a text, both are one token
-    with pytest.raises(InvalidTaskError, match="no text gives the 2 ids"):
+    with pytest.raises(InvalidTaskError, match="no text encodes to the 2 ids"):
         run(python_worker, generation(input_str=None, input_tokens=letters))
 
 

@@ -1,7 +1,7 @@
-"""A connection to one server: the openai client on an event loop of its own thread.
+"""Connection to one server: the openai client on an event loop in a separate thread.
 
-The client has its own loop, because a client belongs to one loop. A worker may be called from several loops, one after
-the other, and it is shut down outside of any loop.
+The client belongs to one loop, but a worker may be called from several loops in turn and is shut down outside of any
+loop.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from scaffolding_ext.workers.shared.own_loop import OwnLoop, T
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-_REFUSALS = range(400, 500)  # the request or the key is wrong; only 408, 409 and 429 are tried again
+_REFUSALS = range(400, 500)  # the request or the key is wrong; only 408, 409 and 429 are retried
 
 
 class Failures(NamedTuple):
-    """Names what goes wrong with one server: no message may hold the key.
+    """Turns one server's failures into worker errors; no message may contain the key.
 
     Attributes:
-        base_url: The server.
+        base_url: Address of the server.
         key: The key.
-        key_name: The environment variable that the key came from.
-        num_attempts: Most attempts for one request.
+        key_name: Environment variable of the key.
+        num_attempts: Maximum attempts per request.
         timeout_seconds: Seconds of silence after which an attempt fails.
-        deadline_seconds: Most seconds that a request may take.
-        max_concurrency: Requests at once.
+        deadline_seconds: Maximum seconds per request.
+        max_concurrency: Concurrent requests.
     """
 
     base_url: str
@@ -56,7 +56,7 @@ class Failures(NamedTuple):
     max_concurrency: int
 
     def told(self, error: Exception) -> WorkerError:
-        """What to raise for an error of the library."""
+        """Return the error to raise for an error of the library."""
         import openai
 
         attempts = f"{self.num_attempts} attempts" if self.num_attempts > 1 else "1 attempt"
@@ -81,7 +81,7 @@ class Failures(NamedTuple):
         if isinstance(error, openai.APITimeoutError):
             return EngineError(
                 f"{self.base_url} sent nothing for {self.timeout_seconds:g} s in each of {attempts}: raise "
-                "timeout_seconds, or see whether the server is busy"
+                "timeout_seconds, or check if the server is busy"
             )
         if isinstance(error, openai.APIConnectionError):
             return EngineError(f"cannot reach {self.base_url} in {attempts}: is the server running? ({text})")
@@ -91,13 +91,13 @@ class Failures(NamedTuple):
                 "lower max_tokens"
             )
         if isinstance(error, json.JSONDecodeError | openai.APIResponseValidationError):
-            return EngineError(f"{self.base_url} sent an answer that is no JSON: {text}")
+            return EngineError(f"{self.base_url} sent an answer that is not JSON: {text}")
         return EngineError(
             f"{self.base_url} sent an answer that the worker cannot read: {type(error).__name__}: {text}"
         )
 
     def broken_off(self, error: Exception) -> EngineError:
-        """The error to raise when a request fails in any way after its answer has begun."""
+        """Return the error to raise when a request fails after its answer has begun."""
         text = self._without_key(f"{type(error).__name__}: {error}")
         return EngineError(f"{self.base_url} ended its answer too early: {text}")
 
@@ -106,9 +106,9 @@ class Failures(NamedTuple):
 
 
 class Circuit:
-    """Opens after `threshold` failures in a row, and after a pause lets one request through.
+    """Circuit breaker: opens after `threshold` consecutive failures and lets one request through after a pause.
 
-    If that request succeeds, the circuit closes. If it fails, the next pause begins. `clock` gives monotonic seconds.
+    If that request succeeds, the circuit closes; if not, the next pause begins. `clock` returns monotonic seconds.
     """
 
     def __init__(self, threshold: int, pause_seconds: float, clock: Callable[[], float]) -> None:
@@ -135,12 +135,12 @@ class Circuit:
         if now < self._next_try:
             raise EngineError(
                 f"the server has failed {self._num_failures} times in a row, so the worker sends it nothing for "
-                f"{self._next_try - now:.0f} s more: see why it fails. Its last failure: {self._reason}"
+                f"{self._next_try - now:.0f} s more: check the server. Its last failure: {self._reason}"
             )
-        self._next_try = now + self._pause  # this request tries the server; the others wait for its result
+        self._next_try = now + self._pause  # this request probes the server; the others wait for its result
 
     def succeeded(self) -> None:
-        """A request was answered, perhaps by a refusal: the server works."""
+        """Record an answered request, possibly a refusal: the server works."""
         self._num_failures = 0
 
     def failed(self, reason: str) -> None:
@@ -151,8 +151,8 @@ class Circuit:
 
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
-_SILENT_SECONDS = 2.0  # of a server at the start, before the user is told that it is asked
-# Headers in which the library describes itself to OpenAI. Together they have as many bytes as a short prompt.
+_SILENT_SECONDS = 2.0  # silence at the start before the user is told
+# Headers with which the library describes itself to OpenAI; together they are as long as a short prompt.
 _UNSENT = (
     *("X-Stainless-Lang", "X-Stainless-Package-Version", "X-Stainless-OS", "X-Stainless-Arch", "X-Stainless-Runtime"),
     *("X-Stainless-Runtime-Version", "X-Stainless-Async", "X-Stainless-Retry-Count", "X-Stainless-Read-Timeout"),
@@ -161,31 +161,31 @@ _UNSENT = (
 
 @dataclass(slots=True)  # Python 3.10 has no generic NamedTuple
 class Reply(Generic[R]):
-    """A server's answer, or a piece of it. `num_retries`: how often the request was repeated before."""
+    """A server's answer, or a piece of it. `num_retries` counts earlier attempts."""
 
     value: R
     num_retries: int
 
 
 class Connection(OwnLoop):
-    """Sends requests to a server: a limited number at once, each within a deadline and through a circuit.
+    """Sends requests to a server: a limited number concurrently, each within a deadline and through a circuit breaker.
 
-    The openai library repeats a request that fails before its answer begins (429, 5xx, resets, time-outs). It waits
-    with exponential back-off and jitter, or as long as the server's `Retry-After` says.
+    The openai library retries a request that fails before its answer begins (429, 5xx, resets, time-outs), with
+    exponential back-off and jitter, or as the server's `Retry-After` says.
 
     Args:
-        base_url: The address under which `/completions` and the other paths are.
-        api_key: Sent with each request; no error holds it.
-        key_name: The environment variable that it came from, for the errors.
-        max_retries: Most further attempts for one request.
+        base_url: Address that contains `/completions` and the other paths.
+        api_key: Sent with each request; no error contains it.
+        key_name: Environment variable of the key, for errors.
+        max_retries: Maximum retries per request.
         timeout_seconds: Seconds of silence after which an attempt fails.
-        deadline_seconds: Most seconds that a request may take, all attempts together.
-        max_concurrency: Requests at once; more wait here.
-        circuit: It is told how requests end, and refuses requests while it is open.
-        headers: Returns further headers of a request; it is called in the context of that request.
+        deadline_seconds: Maximum seconds per request over all attempts.
+        max_concurrency: Concurrent requests; more wait here.
+        circuit: Records outcomes of requests, and refuses requests while open.
+        headers: Returns further headers of a request; called in the request's context.
 
     Attributes:
-        num_decoded: Tokens of its answers, those of open streams included.
+        num_decoded: Tokens of its answers, including open streams.
     """
 
     def __init__(
@@ -223,12 +223,12 @@ class Connection(OwnLoop):
 
     @property
     def num_free_slots(self) -> int:
-        """Requests that could be sent at once now."""
+        """Requests that could be sent without waiting."""
         return self._slots._value
 
     @contextlib.contextmanager
     def starting(self, seconds: float) -> Iterator[None]:
-        """Bound what `run_blocking` asks the server in the block, and say if it is slow; an error closes the loop."""
+        """Bound the time of `run_blocking` calls in the block and report a slow server; an error closes the loop."""
         self._start_by, self._start_seconds = time.monotonic() + seconds, seconds
         told = threading.Timer(_SILENT_SECONDS, _log.warning, ("asking %s ...", self.base_url))
         told.daemon = True
@@ -251,21 +251,21 @@ class Connection(OwnLoop):
             return await asyncio.wait_for(asyncio.ensure_future(work(*args)), left)
         except asyncio.TimeoutError:
             raise EngineError(
-                f"{self.base_url} did not answer within start_seconds ({self._start_seconds:g} s): see whether the "
+                f"{self.base_url} did not answer within start_seconds ({self._start_seconds:g} s): check if the "
                 "server is busy or stopped, or raise start_seconds"
             ) from None
 
     async def complete(self, path: str, body: Mapping[str, Any], read: Callable[[Any], R]) -> Reply[R]:
-        """Send a request and return what is read from its whole answer.
+        """Send a request and return the parsed answer.
 
         Args:
             path: `"completions"` or `"chat"`.
-            body: Its fields.
-            read: Reads the answer as the openai library parses it (with the fields that the library does not know). An
-                error that it raises counts as the server's failure.
+            body: Fields of the request.
+            read: Parses the openai library's answer object (which keeps fields unknown to the library). Its errors
+                count as the server's failure.
 
         Raises:
-            EngineError: The server failed, or cannot be reached.
+            EngineError: The server failed or cannot be reached.
             InvalidTaskError: The server refuses the request.
         """
         async with self._request():
@@ -280,10 +280,10 @@ class Connection(OwnLoop):
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Reply[Any]]]:
-        """Send a request and give the pieces of its answer. Leaving the context closes the connection.
+        """Send a request and yield the pieces of its answer. Leaving the context closes the connection.
 
         Raises:
-            EngineError: The server failed, or cannot be reached.
+            EngineError: The server failed or cannot be reached.
             InvalidTaskError: The server refuses the request.
         """
         async with self._request(), _deadline(self._deadline):
@@ -298,23 +298,23 @@ class Connection(OwnLoop):
         try:
             async for chunk in stream:
                 yield Reply(chunk, num_retries)
-        except Exception as error:  # of any type, as in `_request`; here it says that an answer had begun
+        except Exception as error:  # as in `_request`, but after an answer had begun
             raise self._failures.broken_off(error) from None
 
     async def models(self) -> list[Any]:
-        """The entries of `/models`."""
+        """Entries of `/models`."""
         async with self._request():
             page = await asyncio.wait_for(self._client.models.list(), self._deadline)
             return list(page.data or ())
 
     async def post(self, path: str, body: Mapping[str, Any]) -> None:
-        """Send a body once to a path under the server's root; only its success is read, not its answer."""
+        """Post a body once to a path under the server's root, ignoring the answer's content."""
         async with self._request():
             work = self._client.post(self._at_root(path), cast_to=str, body=body, options={"max_retries": 0})
             await asyncio.wait_for(work, self._deadline)
 
     async def status_of(self, path: str) -> int:
-        """The status of the server's answer to a GET of a path of its root."""
+        """Status of a GET of a path under the server's root."""
         from openai import APIStatusError
 
         try:
@@ -322,7 +322,7 @@ class Connection(OwnLoop):
             await asyncio.wait_for(work, self._deadline)
         except APIStatusError as error:
             return int(error.status_code)
-        except Exception as error:  # of any type, as in `_request`
+        except Exception as error:  # as in `_request`
             raise self._failures.told(error) from None
         return 200
 
@@ -330,7 +330,7 @@ class Connection(OwnLoop):
         return self.base_url.rstrip("/").removesuffix("/v1") + path
 
     async def _create(self, path: str, body: Mapping[str, Any], stream: bool) -> Any:
-        # The body is sent as it is: the library would look at every token id of a prompt that is an argument.
+        # The body goes through `extra_body`: the library would inspect every token id of a prompt argument.
         own = self._headers() if self._headers is not None else {}
         fields = {"model": body["model"], "extra_body": body, "extra_headers": {**self._unsent, **own}}
         if stream:
@@ -341,7 +341,7 @@ class Connection(OwnLoop):
 
     @contextlib.asynccontextmanager
     async def _request(self) -> AsyncIterator[None]:
-        """Hold a slot, and tell the circuit how the request ends."""
+        """Hold a slot and report the request's outcome to the circuit."""
         async with self._slots:
             self._circuit.check()
             try:
@@ -351,13 +351,13 @@ class Connection(OwnLoop):
             except (UnreadableAnswerError, NoOutputError):  # the server has answered
                 self._circuit.succeeded()
                 raise
-            except Exception as error:  # of any type: from the library, its transport, or a body that is no JSON
+            except Exception as error:  # from the library, its transport, or a body that is not JSON
                 told = self._failures.told(error)
                 if isinstance(told, EngineError) and not isinstance(told, ServerBusyError):  # a busy server works
                     self._circuit.failed(str(told))
                 else:
                     self._circuit.succeeded()
-                raise told from None  # its cause would hold the request, and with it the key
+                raise told from None  # the cause would contain the request and its key
             self._circuit.succeeded()
 
     async def finish(self) -> None:
@@ -369,7 +369,7 @@ _SHUT_DOWN = "the OpenAIWorker has been shut down and takes no tasks: make a new
 
 @contextlib.asynccontextmanager
 async def _deadline(seconds: float) -> AsyncIterator[None]:
-    """`asyncio.timeout`, which Python 3.10 does not have yet."""
+    """Backport of `asyncio.timeout` for Python 3.10."""
     task = asyncio.current_task()
     passed = False
 

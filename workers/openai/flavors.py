@@ -1,6 +1,6 @@
-"""What each kind of OpenAI-compatible server takes and gives on `/v1/completions` and `/v1/chat/completions`.
+"""Differences between OpenAI-compatible servers on `/v1/completions` and `/v1/chat/completions`.
 
-One table holds all differences between servers: a request holds only fields that its server's row names.
+One table holds them all: a request contains only fields named in its server's row.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from scaffolding_ext.errors import ConfigError, UnknownNameError
 from scaffolding_ext.protocol.meta import ThinkingBudget
 
-# Task fields that every server takes under the same name.
+# Task fields that every server accepts under the same name.
 COMMON_FIELDS = (
     "max_tokens",
     "temperature",
@@ -27,20 +27,20 @@ COMMON_FIELDS = (
 
 
 Budget = Callable[[ThinkingBudget], Mapping[str, Any]]
-"""Request fields for a budget of thinking."""
+"""Request fields for a thinking budget."""
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class TokenIds(NamedTuple):
-    """How prompts and answers are token ids.
+    """Support for token ids in prompts and answers.
 
     Attributes:
-        ask: Request fields that make the server give token ids; None where it gives none.
-        with_text: Whether the server gives text beside token ids; if not, the ids are decoded here.
-        on_chat: Whether chat answers have token ids, too, both whole and streamed.
-        loses: Whether it leaves out the ids of tokens that end inside a character.
-        in_prompts: Whether a prompt may be token ids; if not, the text that gives these ids is sent.
-        plain_text: Request fields that make it tokenise a text without adding special tokens; None where it cannot.
+        ask: Request fields that make the server return token ids; None if it cannot.
+        with_text: True if the server returns text beside token ids; otherwise the ids are decoded here.
+        on_chat: True if chat answers have token ids, too, both whole and streamed.
+        loses: True if the server omits the ids of tokens that end inside a character.
+        in_prompts: True if prompts may be token ids; otherwise a text that encodes to them is sent.
+        plain_text: Request fields to tokenize a text without special tokens; None if unsupported.
     """
 
     ask: Mapping[str, Any] | None = None
@@ -52,14 +52,14 @@ class TokenIds(NamedTuple):
 
 
 class Logprobs(NamedTuple):
-    """How the log-probabilities of new tokens are asked for.
+    """Request fields for log-probabilities of new tokens.
 
     Attributes:
-        field: Request field for their number on completions.
-        by_ids: Request fields that name alternatives by their ids.
-        most: Most alternatives a token that the server reports with their ids.
-        given_field: Request field that lists tokens; the server reports their log-probabilities, however unlikely they
-            are. Releases without this field ignore it and report the likeliest tokens.
+        field: Field for their number on completions.
+        by_ids: Fields that make alternatives be named by id.
+        most: Maximum alternatives per token that the server reports with ids.
+        given_field: Field with a list of tokens whose log-probabilities the server reports, however unlikely. Releases
+            without it ignore it and report the likeliest tokens.
     """
 
     field: str = "logprobs"
@@ -69,12 +69,12 @@ class Logprobs(NamedTuple):
 
 
 class PromptScores(NamedTuple):
-    """What the server tells of a prompt.
+    """Information about a prompt that the server can return.
 
     Attributes:
-        are_echoed: Whether it gives the log-probabilities of a prompt (`echo`).
-        num_drawn: Tokens that the server must draw beside the echo: some servers refuse 0, or read it as no limit.
-        logits_field: Request field for the logits of a prompt, which are a reward model's scores.
+        are_echoed: True if it returns the log-probabilities of a prompt (`echo`).
+        num_drawn: Tokens to draw beside the echo: some servers refuse 0, or read it as unlimited.
+        logits_field: Field for the logits of a prompt, a reward model's scores.
     """
 
     are_echoed: bool = False
@@ -83,14 +83,14 @@ class PromptScores(NamedTuple):
 
 
 class Chat(NamedTuple):
-    """What chat requests take in addition to the fields of completions.
+    """Chat fields in addition to those of completions.
 
     Attributes:
         fields: Task fields.
-        neutral: Sent with every chat request, so that its answer is the model's whole text.
-        continue_turn: Fields that let the model go on with an unfinished assistant turn; None where there are none.
-        thinking: Fields for a budget of thinking; None where chats have none.
-        takes_salt: Whether chats take `cache_salt`.
+        neutral: Sent with every chat request, so the answer is the model's whole text.
+        continue_turn: Fields to continue an unfinished assistant turn; None if unsupported.
+        thinking: Fields for a thinking budget; None if unsupported.
+        takes_salt: True if chats accept `cache_salt`.
     """
 
     fields: tuple[str, ...] = ()
@@ -104,23 +104,23 @@ class Flavor(NamedTuple):
     """One kind of server.
 
     Attributes:
-        name: As `OpenAIWorker(flavor=...)` has it.
-        owned_by: What its `/v1/models` says in `owned_by`, where that tells it.
-        fields: Task fields that it takes beside the common ones, under the same name.
-        neutral: Fields that are sent with each request that has a temperature. They switch off the server's defaults,
-            so that fields that the task does not set leave the model's plain distribution.
-        seed_bits: Bits of a seed that the server takes; higher bits are cut off.
-        streamed_for: Request fields that the server answers right in streams alone; its whole answers are wrong.
-        priority: Turns a place in the queue into the server's `priority`. Place -1 is served first, then 0, 1, and so
-            on. None where the server takes no priority.
-        takes_agent_hints: Whether it reads `nvext.agent_hints`, with the priority among them, and a session's header.
-        has_kv_control: Whether some releases can be told to drop KV; the worker asks each server.
-        thinking: Request fields for a budget of thinking on completions; None where they have none.
-        takes_salt: Whether completions take `cache_salt`.
-        ids: How prompts and answers are token ids.
-        logprobs: How log-probabilities are asked for.
-        scores: What it tells of a prompt.
-        chat: What its chats take.
+        name: Name in `OpenAIWorker(flavor=...)`.
+        owned_by: `owned_by` in its `/v1/models`, if that identifies it.
+        fields: Further task fields that it accepts under the same name.
+        neutral: Fields sent with each request that has a temperature. They disable the server's defaults, so unset
+            fields leave the model's plain distribution.
+        seed_bits: Bits of a seed that the server accepts; higher bits are cut off.
+        streamed_for: Request fields for which only streamed answers are correct.
+        priority: Converts a place in the queue to the server's `priority`. Place -1 is served first, then 0, 1, and so
+            on. None if unsupported.
+        takes_agent_hints: True if it reads `nvext.agent_hints`, including the priority, and a session header.
+        has_kv_control: True if some releases can drop KV on request; the worker asks each server.
+        thinking: Completions fields for a thinking budget; None if unsupported.
+        takes_salt: True if completions accept `cache_salt`.
+        ids: Support for token ids.
+        logprobs: Fields for log-probabilities.
+        scores: Information about prompts.
+        chat: Fields of chats.
     """
 
     name: str
@@ -141,22 +141,22 @@ class Flavor(NamedTuple):
 
 
 def _as_it_is(place: int) -> float:
-    """The lowest number is served first; a request without a number has 0."""
+    """Lowest first; a request without a number counts as 0."""
     return place
 
 
 def _two_levels(place: int) -> float | None:
-    """The highest number is served first. SGLang preempts running requests for far higher ones: use two levels."""
+    """Highest first. SGLang preempts running requests for much higher ones, so only two levels are used."""
     return 1 if place < 0 else None
 
 
 def _up_to_one(place: int) -> float:
-    """The highest number is served first; a request without a number has 0.5."""
+    """Highest first; a request without a number counts as 0.5."""
     return 1.0 if place < 0 else 0.5 / (1 + place / 1024)
 
 
 def _of_31_bits(place: int) -> float:
-    """The highest number is served first. It is a whole number of 32 bits; a request without one has 0."""
+    """Highest first, as a 32-bit integer; a request without a number counts as 0."""
     return -min(place, 2**31 - 1)
 
 
@@ -165,16 +165,16 @@ def _top_level(budget: ThinkingBudget) -> Mapping[str, Any]:
 
 
 def _custom_params(budget: ThinkingBudget) -> Mapping[str, Any]:
-    """Two parts of SGLang read it: strict thinking, and the logit processor that a request may name."""
+    """Read by two parts of SGLang: strict thinking, and the logit processor that a request may name."""
     return {"custom_params": {"thinking_budget": budget.max_tokens}}
 
 
 def _sampler(budget: ThinkingBudget) -> Mapping[str, Any]:
-    """llama-server's sampler counts only if it knows both marks, knows that thinking is open, and has a message."""
+    """llama-server's sampler needs both marks, the state of thinking and a message in order to count."""
     return {
         "reasoning_budget_tokens": budget.max_tokens,
         "reasoning_budget_start_tag": budget.open,
-        "reasoning_budget_end_tag": budget.close,  # for releases that take only one end mark
+        "reasoning_budget_end_tag": budget.close,  # for releases that accept only one end mark
         "reasoning_budget_end_tags": [budget.close],
         "reasoning_budget_message": "",
         **({"generation_prompt": budget.open} if budget.is_open else {}),
@@ -186,7 +186,7 @@ def _of_template(budget: ThinkingBudget) -> Mapping[str, Any]:
 
 
 _CONTINUE: Mapping[str, Any] = MappingProxyType({"add_generation_prompt": False, "continue_final_message": True})
-# By default llama.cpp truncates the distribution before it applies the temperature. The other servers do it after.
+# By default llama.cpp truncates the distribution before it applies the temperature; the other servers do so after.
 _SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
 
 _OPEN: Mapping[str, Any] = MappingProxyType({"top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1})
@@ -243,7 +243,7 @@ _KNOWN = (
         ("top_k", "ignore_eos"),
         {**_LLAMA, "samplers": _SAMPLERS},
         seed_bits=31,
-        # A whole answer lacks ids if it ends at a stop string, and it repeats the turn that it continues.
+        # A whole answer lacks ids if it ends at a stop string, and repeats the turn that it continues.
         streamed_for=("stop", "continue_final_message"),
         thinking=_sampler,
         ids=TokenIds({"n_probs": 1}, loses=True),
@@ -259,7 +259,7 @@ _KNOWN = (
         ids=TokenIds(in_prompts=False),
         scores=PromptScores(are_echoed=True, num_drawn=1),
     ),
-    Flavor(  # this package's own `serve`
+    Flavor(  # this package's `serve`
         "scaffolding_ext",
         "scaffolding_ext",
         ("top_k",),
@@ -267,7 +267,7 @@ _KNOWN = (
         ids=TokenIds(in_prompts=False),
         chat=Chat(("reasoning_effort",), thinking=_top_level),
     ),
-    # NVIDIA Dynamo's frontend, with any engine behind it. Its answers have no token ids.
+    # NVIDIA Dynamo's frontend with any engine. Its answers have no token ids.
     Flavor(
         "dynamo",
         None,
@@ -283,7 +283,7 @@ FLAVORS: Mapping[str, Flavor] = MappingProxyType({flavor.name: flavor for flavor
 
 
 def flavor_named(name: str) -> Flavor:
-    """The flavour of that name.
+    """Return the flavor with this name.
 
     Raises:
         UnknownNameError: There is none.
@@ -294,11 +294,11 @@ def flavor_named(name: str) -> Flavor:
 
 
 class ModelEntry(NamedTuple):
-    """What `/v1/models` says of a model.
+    """A model's entry in `/v1/models`.
 
     Attributes:
-        flavor: The server's kind; plain `openai` where its answer does not tell.
-        max_seq_len: Prompt and generated tokens at most; None where the server does not say.
+        flavor: The server's kind; plain `openai` if its answer does not tell.
+        max_seq_len: Maximum prompt and generated tokens; None if the server does not say.
     """
 
     flavor: Flavor
@@ -306,7 +306,7 @@ class ModelEntry(NamedTuple):
 
 
 def described(models: list[Any], model: str, url: str) -> ModelEntry:
-    """Read `/v1/models`: what it says of one model.
+    """Read a model's entry in `/v1/models`.
 
     Raises:
         ConfigError: The server does not list the model.
@@ -318,6 +318,6 @@ def described(models: list[Any], model: str, url: str) -> ModelEntry:
     owner = getattr(known[model], "owned_by", None)
     flavor = next((flavor for flavor in FLAVORS.values() if flavor.owned_by == owner), FLAVORS["openai"])
     length = getattr(known[model], "max_model_len", None)
-    if length is None:  # llama-server reports the length of one slot
+    if length is None:  # llama-server: context length of one slot
         length = (getattr(known[model], "meta", None) or {}).get("n_ctx")
     return ModelEntry(flavor, length if isinstance(length, int) and length > 0 else None)

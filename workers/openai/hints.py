@@ -1,4 +1,4 @@
-"""What a server is told beside the request: order, which requests share KV, and which KV nobody will read again."""
+"""Hints beside the request: order of service, requests that share KV, and KV that is no longer needed."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from scaffolding_ext.request.program import cache_salt_of, current_program, reco
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
 
-_PROCESS = uuid.uuid4().hex  # the numbers of requests begin anew in each process
-_PER_UNIT = 1000  # a policy's 1.0 is so much for a server, which takes whole numbers
+_PROCESS = uuid.uuid4().hex  # request numbers restart in each process
+_PER_UNIT = 1000  # a policy's 1.0 in the server's integers
 
 
 def hints(task: Task, flavor: Flavor, chat: bool, prioritize: bool, max_tokens: int | None = None) -> dict[str, Any]:
-    """Request fields that help the server to order requests, and to keep apart what shares no KV.
+    """Request fields that help the server order requests and separate KV that must not be shared.
 
-    Tasks that others wait for go first. The other tasks follow in the order of their programs: the order of the host's
-    policy, or the oldest program first. So the requests of one program stay together.
+    Tasks that others wait for go first. The rest follow the order of their programs: the host policy's, or the oldest
+    program first, so one program's requests stay together.
 
     Args:
         task: The task; it may share KV with requests of the same cache salt (see `cache_salt_of`).
-        flavor: What the server takes.
-        chat: Whether the request goes to `/chat/completions`.
-        prioritize: Whether the server is told the order of tasks.
-        max_tokens: Most tokens that are generated; None where there are none.
+        flavor: Kind of the server.
+        chat: True if the request goes to `/chat/completions`.
+        prioritize: If True, send the order of tasks.
+        max_tokens: Maximum generated tokens; None if unlimited.
     """
     fields: dict[str, Any] = {}
     salt = cache_salt_of(task)
@@ -56,8 +56,8 @@ def hints(task: Task, flavor: Flavor, chat: bool, prioritize: bool, max_tokens: 
 def _agent_hints(task: Task, priority: float | None, max_tokens: int | None) -> dict[str, Any]:
     """Dynamo's `AgentHints`.
 
-    They are a soft priority (a higher one is served sooner), a strict tier of the router's queue, the most tokens of
-    the answer, and whether a later request will continue this text.
+    They are a soft priority (higher is served sooner), a strict tier of the router's queue, the maximum length of the
+    answer, and if a later request will continue this text.
 
     Reference: ai-dynamo/dynamo, `lib/llm/src/protocols/openai/nvext.rs` (i32, u32, u32, bool), and its page on hints.
     """
@@ -74,13 +74,13 @@ def _agent_hints(task: Task, priority: float | None, max_tokens: int | None) -> 
 
 
 def session_headers() -> dict[str, str]:
-    """Headers that tell Dynamo which requests serve one request of this package."""
+    """Headers that group the requests of one program for Dynamo."""
     session = _session()
     return {} if session is None else {"X-Dynamo-Session-ID": session}
 
 
 def _agent_context() -> dict[str, Any]:
-    """Dynamo's `AgentContext`: its scheduler of programs keeps the requests of one trajectory together.
+    """Dynamo's `AgentContext`: its program scheduler keeps the requests of one trajectory together.
 
     Reference: ai-dynamo/dynamo #9448 and #12196.
     """
@@ -97,26 +97,26 @@ def _session() -> str | None:
 
 
 def unordered(flavor: Flavor, prioritize: bool) -> str | None:
-    """Why the server does not order requests as the host's policy does; None where it does."""
+    """Reason why the server does not follow the host policy's order; None if it does."""
     if flavor.priority is None:
         return f"servers of flavor {flavor.name!r} take no priority"
     if flavor.priority(1) is None:
-        return f"servers of flavor {flavor.name!r} are only told which tasks others wait for, not the whole order"
+        return f"servers of flavor {flavor.name!r} only take urgency of single tasks, not the whole order"
     if prioritize:
         return None
-    return "the server is not told the order: set prioritize, and start the server so that it orders by priority"
+    return "the order is not sent: set prioritize, and start the server with priority scheduling"
 
 
 _log = logging.getLogger(__name__)
 OF_TOKENS = "/_control/kv_cache/truncate_tokens"
 OF_MESSAGES = "/_control/kv_cache/truncate"
 OLDER = "/v1/kv_cache_hints"
-_IS_THERE = 405  # the answer to a GET on a path that exists for POST; the GET changes nothing
-_MOST_SEQUENCES = 256  # kept for a request; the server evicts the KV of older ones itself
+_IS_THERE = 405  # answer to a GET on a POST path; changes nothing
+_MOST_SEQUENCES = 256  # kept per request; the server evicts the KV of older ones
 
 
 class KVControl:
-    """Tells one server which KV is of no more use. `paths`: those that the server has."""
+    """Tells a server which KV is no longer needed, through the `paths` that it has."""
 
     def __init__(self, connection: Connection, model: str) -> None:
         self.paths: frozenset[str] = frozenset()
@@ -124,12 +124,12 @@ class KVControl:
         self._model = model
 
     async def find(self) -> None:
-        """Find out what the server has, without changing anything."""
+        """Find the server's paths without changing anything."""
         found = [path for path in (OF_TOKENS, OF_MESSAGES, OLDER) if await self._status(path) == _IS_THERE]
         self.paths = frozenset(found)
 
     async def drop(self, task: DropKVCacheTask) -> None:
-        """Have the server drop the KV of a chat, except that of the messages to retain."""
+        """Drop the KV of a chat, except that of the messages to retain."""
         body = {
             "model": self._model,
             "messages": list(task.chat_task.messages_to_dict_content()),
@@ -145,7 +145,7 @@ class KVControl:
         return bool(self.paths & {OF_MESSAGES, OLDER})
 
     async def truncate(self, sequences: Sequence[Sequence[int]], num_kept: int) -> None:
-        """Have the server drop the KV of token sequences after their first tokens; a failure is only logged."""
+        """Drop the KV of token sequences after their first tokens; a failure is only logged."""
         body = {
             "model": self._model,
             "prefixes": [list(sequence) for sequence in sequences],
@@ -161,20 +161,20 @@ class KVControl:
 
 
 class _EndedSequence(NamedTuple):
-    """A generation that has ended: what it read, and what it wrote."""
+    """A finished generation: its prompt and its output."""
 
     read: Sequence[int]
     written: Sequence[int]
 
 
 class Chains:
-    """The token sequences of each request that runs, so that the server can free their KV when it has ended."""
+    """Token sequences of each running request, whose KV the server can free afterwards."""
 
     def __init__(self) -> None:
         self._of_request: dict[str, list[_EndedSequence]] = {}
 
     def add(self, task: GenerationTask) -> None:
-        """Keep the tokens that a generation has read and written; without a scope or ids there is nothing to keep."""
+        """Keep the tokens of a generation, if it has a scope and ids."""
         scope = current_scope.get()
         if scope is None or task.input_tokens is None or not task.output_tokens:
             return
@@ -183,9 +183,9 @@ class Chains:
         del ended[:-_MOST_SEQUENCES]
 
     def ended(self, scope_id: str) -> tuple[list[list[int]], int] | None:
-        """The longest sequences of a request that has ended, and the length of its prompt, which others may share.
+        """The longest sequences of a finished request, and the length of its prompt, which others may share.
 
-        None if the scope is a branch: later parts of the request may read the KV of the branch.
+        None if the scope is a branch: later parts of the request may read its KV.
         """
         found = self._of_request.pop(scope_id, None)
         if not found:

@@ -1,4 +1,4 @@
-"""Tasks as request bodies: each field is sent under the flavour's name for it, or refused by name."""
+"""Tasks as request bodies: each field is sent under the flavor's name for it, or refused by name."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
 from scaffolding_ext.workers.shared.task_reading import NEUTRAL, TaskReader, integer, is_set, number, refuse
 
 WORKER = "OpenAIWorker"
-_MAX_VOCAB = 1 << 31  # the server itself refuses ids beyond its vocabulary
+_MAX_VOCAB = 1 << 31  # the server refuses ids beyond its vocabulary
 
 
 class _Tokenizer:
-    """The Rust backend of a tokenizer, loaded when it is first needed: prompts of token ids need none."""
+    """Rust backend of a tokenizer, loaded on first use: prompts of token ids do not need it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -34,17 +34,18 @@ class _Tokenizer:
 
 
 class RequestBodies:
-    """Makes request bodies from tasks, or says what is wrong with them.
+    """Builds request bodies from tasks, or reports their errors.
 
     Args:
-        flavor: What the server takes.
+        flavor: Kind of the server.
         model: The server's name for the model.
-        tokenizer: Name of its tokenizer, loaded when it is first needed.
-        max_seq_len: Prompt and generated tokens at most; None where this is unknown.
-        chat: Whether requests go to `/chat/completions`.
-        compact: Whether a prompt of token ids is sent as text if the text is shorter and certainly gives the same ids.
-        prioritize: Whether the server is told the order of tasks.
-        thinking_fields: Further request fields beside a budget of thinking.
+        tokenizer: Name of its tokenizer, loaded on first use.
+        max_seq_len: Maximum prompt and generated tokens; None if unknown.
+        chat: True if requests go to `/chat/completions`.
+        compact: If True, a prompt of token ids is sent as text if that is shorter and certain to encode to the same
+            ids.
+        prioritize: If True, send the order of tasks.
+        thinking_fields: Further request fields with a thinking budget.
 
     Raises:
         ConfigError: The server has no priorities.
@@ -84,9 +85,9 @@ class RequestBodies:
 
     @property
     def max_num_logprobs(self) -> int:
-        """Most alternatives a token that a task may ask for.
+        """Maximum alternatives per token that a task may request.
 
-        A chat's list begins with the token that was drawn and counts it, so the request asks for one alternative more.
+        A chat's list begins with the drawn token and counts it, so the request asks for one more.
         """
         return max(0, self.flavor.logprobs.most - self._chat) if self.gives_ids else 0
 
@@ -100,17 +101,17 @@ class RequestBodies:
         return list(self.reader.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, token_ids: list[int]) -> str:
-        """The text of token ids, special tokens left out."""
+        """Decode token ids, skipping special tokens."""
         return str(self.reader.tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def generation(self, task: GenerationTask, stream: bool) -> dict[str, Any]:
-        """The body of a generation task.
+        """Build the body of a generation task.
 
         Raises:
-            InvalidTaskError: A field is unusable, or asks for what the server cannot do.
+            InvalidTaskError: A field is unusable or not supported by the server.
         """
         refuse(task, self._refused, WORKER)
-        says_all = task.temperature is not None  # then unset fields are off; otherwise the server's defaults hold
+        says_all = task.temperature is not None  # then unset fields are off; otherwise the server's defaults apply
         body: dict[str, Any] = {"model": self._model, **(self.flavor.neutral if says_all else {}), **self._prompt(task)}
         if self._chat:
             body.update(self.flavor.chat.neutral)
@@ -142,59 +143,59 @@ class RequestBodies:
             told["osl"] = max_tokens
 
     def lost_ids(self, task: GenerationTask) -> LostIds | None:
-        """What restores lost token ids, if the server loses some. Chats need none: they continue as text."""
+        """Restorer of token ids if the server loses some. Chats continue as text and need none."""
         if self._chat or not self.flavor.ids.loses:
             return None
         encode = functools.partial(self.encode, add_special_tokens=False)
         return LostIds(encode, self.decode, needs_logprobs=bool(task.num_logprobs))
 
     def stops(self, task: GenerationTask) -> IdStops | None:
-        """A task's stop strings, where its server sends only ids and so cannot match them."""
+        """A task's stop strings if the server sends only ids and cannot match them."""
         if not self.gives_ids or self.flavor.ids.with_text or not is_set(task, "stop"):
             return None
         strings = stop_strings(task.stop)
         return IdStops(StopStrings(strings), self.decode) if strings else None
 
     def is_streamed(self, task: GenerationTask, body: Mapping[str, Any]) -> bool:
-        """Whether an answer must be streamed, because a whole one would be wrong or because it is ended here."""
+        """True if an answer must be streamed, because a whole one would be wrong or because it is cut here."""
         return bool(body.keys() & {*self.flavor.streamed_for}) or self.stops(task) is not None
 
     def verdict(self, piece: GenerationTask, task: VerifyTask) -> dict[str, Any]:
-        """The body of a piece of a lowered task, with the log-probabilities of both words, likely or not."""
+        """Body of a piece of a lowered task, with the log-probabilities of both words, likely or not."""
         return {
             **self.generation(piece, stream=False),
             str(self.flavor.logprobs.given_field): [task.yes_token, task.no_token],
         }
 
     def logits(self, task: RewardTask) -> dict[str, Any]:
-        """The body of a request for a reward model's scores of each token."""
+        """Body of a request for a reward model's scores of each token."""
         prompt = task.input_str if task.input_tokens is None else self.reader.checked(task.input_tokens, "input_tokens")
         if not prompt:
             raise InvalidTaskError(
-                "input_tokens is None, and input_str is None or empty: set one of them to the text to be scored"
+                "input_tokens is None, and input_str is None or empty: set one of them to the text to score"
             )
         fixed = {"model": self._model, "max_tokens": 1, str(self.flavor.scores.logits_field): True}
         return {**fixed, "prompt": prompt, **self._hints(task)}
 
     def echo(self, prompt: list[int], task: Task | None = None) -> dict[str, Any]:
-        """The body of a request for the log-probabilities of a prompt's own tokens; `task` adds its hints.
+        """Body of a request for the log-probabilities of a prompt's tokens; `task` adds its hints.
 
         Raises:
-            InvalidTaskError: The server takes only text, and no text gives these ids.
+            InvalidTaskError: The server only takes text, and no text encodes to these ids.
         """
         fixed = {"echo": True, "max_tokens": self.flavor.scores.num_drawn, "logprobs": 1, "temperature": 0.0}
         hints = {} if task is None else self._hints(task)
         return {"model": self._model, "prompt": self._sent(prompt, None), **fixed, **hints}
 
     def num_hidden(self, prompt: list[int]) -> int:
-        """Tokens that the server itself adds at a prompt's beginning and does not report."""
+        """Tokens that the server adds at a prompt's beginning without reporting them."""
         if self.flavor.ids.in_prompts:
             return 0
         added = self.encode("", True)
         return len(added) if prompt[: len(added)] == added else 0
 
     def _sent(self, ids: list[int], text: str | None) -> list[int] | str:
-        """A prompt of token ids in the form that the server takes; `text` is the text that the task gives for it."""
+        """A prompt of token ids in the form that the server takes; `text` is the task's text for it."""
         if self.flavor.ids.in_prompts:
             return ids
         rest = ids[self.num_hidden(ids) :]
@@ -202,8 +203,8 @@ class RequestBodies:
             if candidate and self.encode(candidate, True) == ids:
                 return str(candidate)
         raise InvalidTaskError(
-            f"the server (flavor {self.flavor.name!r}) takes prompts as text, and no text gives the {len(ids)} token "
-            "ids of this prompt: send input_str without input_tokens, or take a server that takes token ids"
+            f"the server (flavor {self.flavor.name!r}) takes text prompts, but no text encodes to the {len(ids)} token "
+            "ids of this prompt: send input_str without input_tokens, or use a server that takes token ids"
         )
 
     def _hints(self, task: Task, max_tokens: int | None = None) -> dict[str, Any]:
@@ -211,12 +212,12 @@ class RequestBodies:
 
     @property
     def unordered(self) -> str | None:
-        """Why the server does not order requests as the host's policy does; None where it does."""
+        """Reason why the server does not follow the host policy's order; None if it does."""
         return unordered(self.flavor, self._prioritize)
 
     @property
     def no_thinking_budget(self) -> str | None:
-        """Why no budget of thinking can be asked for; None where it can."""
+        """Reason why no thinking budget can be requested; None if it can."""
         fields = self.flavor.chat.thinking if self._chat else self.flavor.thinking
         if fields is not None:
             return None
@@ -249,7 +250,7 @@ class RequestBodies:
             return list(task.messages_to_dict_content())
         if task.input_str is None:
             raise InvalidTaskError(
-                "input_str is None, and a chat server takes only text: set controller.prompting to None"
+                "input_str is None, but a chat server only takes text: set controller.prompting to None"
             )
         start = meta_of(task).turn_start
         messages = [*map(dict, meta_of(task).turns), {"role": "user", "content": task.input_str[:start]}]
@@ -262,7 +263,7 @@ class RequestBodies:
             return {}
         if self.flavor.chat.continue_turn is None:
             raise InvalidTaskError(
-                f"the task continues an unfinished answer, and chat servers of flavor {self.flavor.name!r} cannot "
+                f"the task continues an unfinished answer, but chat servers of flavor {self.flavor.name!r} cannot "
                 "continue one: set endpoint='completions'"
             )
         return self.flavor.chat.continue_turn
@@ -271,9 +272,9 @@ class RequestBodies:
         has_ids = task.input_tokens is not None
         if "prompt" in body and (has_ids or task.max_tokens is None):
             return self.reader.max_tokens(task, len(self.reader.prompt(task)))
-        if task.max_tokens is None:  # a chat, whose template only the server knows
+        if task.max_tokens is None:  # a chat: only the server knows the template
             raise InvalidTaskError(
-                "max_tokens is None, and only the server knows how long the prompt of a chat is: set max_tokens"
+                "max_tokens is None, but only the server knows the length of a chat's prompt: set max_tokens"
             )
         return integer("max_tokens", task.max_tokens, 1, 1)
 
@@ -283,7 +284,7 @@ class RequestBodies:
             return {}
         if wanted > self.max_num_logprobs:
             raise InvalidTaskError(
-                f"num_logprobs is {wanted}; servers of flavor {self.flavor.name!r} give at most "
+                f"num_logprobs is {wanted}; servers of flavor {self.flavor.name!r} return at most "
                 f"{self.max_num_logprobs} on this endpoint: lower it, or leave it out"
             )
         if self._chat:
@@ -292,5 +293,5 @@ class RequestBodies:
 
 
 def _num_bytes(fields: Mapping[str, Any]) -> int:
-    """The length of request fields in bytes of JSON."""
+    """Length of request fields in bytes of JSON."""
     return len(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode())

@@ -1,4 +1,4 @@
-"""What a server answers, in one shape: text, token ids, log-probabilities, the reason of the end, and token counts."""
+"""Server answers in one shape: text, token ids, log-probabilities, finish reason and token counts."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.workers.openai.flavors import Flavor
 
-_ID = "token_id:"  # prefix of a token that is written as its id
+_ID = "token_id:"  # prefix of a token written as its id
 _THINK_CLOSE = "</think>"  # a reasoning parser removes this mark
-_THINKING = ("reasoning", "reasoning_content")  # vLLM renamed it; SGLang and trtllm-serve have the older name
+_THINKING = ("reasoning", "reasoning_content")  # vLLM renamed it; SGLang and trtllm-serve use the older name
 _FAILED = ("abort", "error")
 _FILTERED = "content_filter"
 Steps = list[dict[int, TokenLogprob]]
 
 
 class UnreadableAnswerError(EngineError):
-    """One answer cannot be read or was filtered because of what the model wrote; the server itself works."""
+    """An answer that cannot be read, or was filtered for its content; the server itself works."""
 
 
 class Piece(NamedTuple):
@@ -29,10 +29,10 @@ class Piece(NamedTuple):
 
     Attributes:
         text: Its text; if a reasoning parser has split a chat's answer, only the text after the thinking.
-        token_ids: Its token ids, or None where the server gives none.
-        logprobs: The reported log-probabilities for each token id; empty where none were asked for.
+        token_ids: Its token ids, or None if the server returns none.
+        logprobs: Reported log-probabilities per token id; empty if not requested.
         finish_reason: `"stop"` or `"length"` in the last piece with text.
-        token_texts: The text of each token, as its log-probability's entry has it; empty where there are none.
+        token_texts: Text of each token, as in its log-probability entry; empty without entries.
         thinking: The thinking that the server's reasoning parser has split off, without its marks.
     """
 
@@ -45,13 +45,13 @@ class Piece(NamedTuple):
 
 
 class WholeText:
-    """Joins the parts of a text that a server's reasoning parser has split: the thinking, its end, and the rest."""
+    """Joins a text that a server's reasoning parser has split: the thinking, its end mark and the rest."""
 
     def __init__(self) -> None:
         self._in_thinking = False
 
     def add(self, piece: Piece) -> str:
-        """The text of a piece as the model wrote it."""
+        """Return the text of a piece as the model wrote it."""
         self._in_thinking = self._in_thinking or bool(piece.thinking)
         if not piece.text:
             return piece.thinking
@@ -61,11 +61,11 @@ class WholeText:
 
 
 def read_piece(choice: Any, flavor: Flavor) -> Piece:
-    """Read a choice of a completion or of a chat completion, whole or of a stream.
+    """Read a choice of a completion or chat completion, whole or streamed.
 
     Raises:
-        UnreadableAnswerError: The server's filter kept the answer back.
-        EngineError: The server gave up, or left out what it was asked for.
+        UnreadableAnswerError: The server's filter withheld the answer.
+        EngineError: The server gave up, or omitted requested data.
     """
     message = getattr(choice, "message", None) or getattr(choice, "delta", None)
     thinking = next((found for name in _THINKING if (found := getattr(message, name, None))), "")
@@ -77,7 +77,7 @@ def read_piece(choice: Any, flavor: Flavor) -> Piece:
     ids = None if ids is None else [int(token) for token in ids]
     reason = getattr(choice, "finish_reason", None)
     if reason == _FILTERED:
-        raise UnreadableAnswerError(f"the server's content filter held the answer back (finish_reason {reason!r})")
+        raise UnreadableAnswerError(f"the server's content filter withheld the answer (finish_reason {reason!r})")
     if reason in _FAILED:
         raise EngineError(f"the server ended the request with finish_reason {reason!r}: see its log")
     steps = [] if ids is None or reported is None else _steps(reported, ids)
@@ -97,13 +97,13 @@ def token_counts(usage: Any, num_output_tokens: int) -> TokenCounts:
 
 
 def prompt_scores(reply: Any, num_tokens: int, num_hidden: int = 0, from_text: bool = False) -> list[float | None]:
-    """Log-probability of each prompt token in an echo; None for the first, which nothing precedes.
+    """Log-probability of each prompt token in an echo; None for the first, which has no predecessor.
 
     Args:
-        reply: A completion that was asked to echo its prompt.
+        reply: A completion that echoes its prompt.
         num_tokens: Tokens of the prompt.
-        num_hidden: Tokens at its beginning that the server added and does not report; then the next has no score.
-        from_text: Whether the prompt was sent as text; the server must then have read exactly `num_tokens` tokens.
+        num_hidden: Tokens that the server added at the beginning without reporting them; the next one has no score.
+        from_text: True if the prompt was sent as text; the server must then have read exactly `num_tokens` tokens.
 
     Raises:
         EngineError: The server did not report a log-probability for each token.
@@ -114,19 +114,19 @@ def prompt_scores(reply: Any, num_tokens: int, num_hidden: int = 0, from_text: b
     num_read, num_drawn = (int(getattr(usage, f"{part}_tokens", 0) or 0) for part in ("prompt", "completion"))
     if from_text and num_tokens not in (num_read, len(values) - num_drawn):
         raise EngineError(
-            f"the server read a prompt as {num_read} tokens, and the tokenizer of this worker gives {num_tokens}: set "
+            f"the server read a prompt as {num_read} tokens, but this worker's tokenizer gives {num_tokens}: set "
             "tokenizer to that of the server's model file"
         )
     if len(values) < num_tokens or None in values[1 + num_hidden : num_tokens]:
         raise EngineError(
-            f"the worker asked the server for the log-probabilities of {num_tokens} prompt tokens, and the server "
-            f"gave {sum(value is not None for value in values)}: set flavor='auto', which tests this"
+            f"the worker requested the log-probabilities of {num_tokens} prompt tokens, but the server "
+            f"returned {sum(value is not None for value in values)}: set flavor='auto', which tests this"
         )
     return [None if value is None else _finite(value) for value in values[:num_tokens]]
 
 
 def _content(reported: Any) -> Sequence[Any] | None:
-    """Entries in the shape of chat completions; llama-server uses this shape on completions, too."""
+    """Entries in the shape of chat completions; llama-server uses it on completions, too."""
     content = getattr(reported, "content", None)
     return content if isinstance(content, list) else None
 
@@ -136,7 +136,7 @@ def _of(entry: Any, name: str) -> Any:
 
 
 def _reported_ids(reported: Any) -> list[int] | None:
-    """The token ids that the entries of the log-probabilities name; None where an entry names none."""
+    """Token ids named in the log-probability entries; None if an entry lacks one."""
     content = _content(reported)
     if content is not None:
         ids = [_id_of(entry) for entry in content]
@@ -147,7 +147,7 @@ def _reported_ids(reported: Any) -> list[int] | None:
 
 
 def _id_of(entry: Any) -> int | None:
-    """The id of an entry as chats have it: llama-server gives it beside the token's text, vLLM instead of the text."""
+    """Id of a chat entry: llama-server puts it beside the token's text, vLLM in its place."""
     number = _of(entry, "id")
     return _named_id(str(_of(entry, "token"))) if number is None else int(number)
 
@@ -158,7 +158,7 @@ def _named_id(token: str) -> int | None:
 
 
 def _steps(reported: Any, ids: list[int]) -> Steps:
-    """The log-probabilities reported with each token: of the token itself and of alternatives that have ids."""
+    """Log-probabilities reported per token: of the token itself and of alternatives with ids."""
     content = _content(reported)
     if content is not None:
         return [
@@ -182,7 +182,7 @@ def _step(tops: list[tuple[int | None, Any]], token: int, entry: Any) -> dict[in
 
 
 def _finite(value: Any) -> float:
-    """A log-probability.
+    """Check a log-probability.
 
     Raises:
         NoOutputError: It is NaN or infinite.
@@ -190,26 +190,26 @@ def _finite(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
         raise NoOutputError(
-            f"the server gave the log-probability {number}, which no token can have: see its log; the model's weights "
+            f"the server returned the impossible log-probability {number}: see its log; the model's weights "
             "or its dtype may overflow"
         )
     return number
 
 
-_MAX_TAIL = 3  # most bytes of an unfinished character, and so most tokens
-_UNREADABLE = "\ufffd"  # stands in decoded text for bytes that are no character
+_MAX_TAIL = 3  # maximum bytes, and so tokens, of an unfinished character
+_UNREADABLE = "\ufffd"  # replaces bytes that are not a character in decoded text
 
 
 class LostIds:
     """Restores the token ids of one answer.
 
-    If a token ends inside a character, the server holds it back. Later the server gives the whole character, with the
-    id of only the token that completes it. The text shows which tokens came before.
+    A server holds back a token that ends inside a character. It later sends the whole character with the id of only the
+    token that completes it; the text shows which tokens came before.
 
     Args:
         encode: Token ids of a text, without special tokens.
         decode: Text of token ids.
-        needs_logprobs: Whether each token's log-probability is asked for, too: they cannot be restored.
+        needs_logprobs: True if log-probabilities are requested, too: these cannot be restored.
     """
 
     def __init__(
@@ -218,17 +218,17 @@ class LostIds:
         self._encode = encode
         self._decode = decode
         self._needs_logprobs = needs_logprobs
-        self._textless: list[int] = []  # ids that came without text; the text may be the beginning of a stop string
+        self._textless: list[int] = []  # ids without text; their text may begin a stop string
         self._num_tokens = 0
         self._has_dropped = False
 
     def restored(self, piece: Piece) -> Piece:
-        """A piece with all of its ids. Bytes that form no character are removed, because their ids are unknown.
+        """Return a piece with all of its ids. Bytes that form no character are removed, because their ids are unknown.
 
         Raises:
-            UnreadableAnswerError: The text does not determine the ids, or needed log-probabilities are lost.
+            UnreadableAnswerError: The text does not determine the ids, or requested log-probabilities are lost.
         """
-        if piece.token_ids is None:  # all are lost where the text is not one whole character
+        if piece.token_ids is None:  # all are lost if the text is not one whole character
             return piece if piece.text.strip(_UNREADABLE) else piece._replace(token_ids=[])
         ids, texts = [], []
         for token, told in zip(piece.token_ids, piece.token_texts, strict=True):
@@ -237,7 +237,7 @@ class LostIds:
             texts.append(text)
         if len(ids) > len(piece.token_ids) and self._needs_logprobs:
             raise UnreadableAnswerError(
-                f"the server left out {len(ids) - len(piece.token_ids)} log-probabilities, of tokens that end inside "
+                f"the server omitted {len(ids) - len(piece.token_ids)} log-probabilities, of tokens that end inside "
                 f"a character of {piece.text!r}: set num_logprobs to None"
             )
         self._num_tokens += len(ids)
@@ -247,7 +247,7 @@ class LostIds:
         return piece._replace(token_ids=ids)
 
     def _read(self, token: int, told: str) -> tuple[list[int], str]:
-        """The ids that were left out before a token, and the text of these ids and of the token."""
+        """Ids omitted before a token, and the text of these ids and the token."""
         if not told:
             self._textless.append(token)
             return [], ""
@@ -263,45 +263,44 @@ class LostIds:
         whole = self._encode(text)
         if whole[: len(textless)] != textless or whole[-1] != token:
             raise UnreadableAnswerError(
-                f"the server left out the ids of tokens that end inside a character, and the text {told!r} with the "
-                f"last token {token} does not show which: ask for the text alone, without token ids"
+                f"the server omitted the ids of tokens that end inside a character, and the text {told!r} with the "
+                f"last token {token} does not determine them: request only the text, without token ids"
             )
         return whole[len(textless) : -1], text
 
     def ended(self, piece: Piece, num_decoded: int) -> Piece:
-        """The last piece. If ids at its end were lost inside a character, their text is removed.
+        """Return the last piece. If ids at its end were lost inside a character, their text is removed.
 
         Raises:
-            UnreadableAnswerError: There are more or fewer ids than `num_decoded`, the server's own count.
+            UnreadableAnswerError: The number of ids differs from `num_decoded`, the server's count.
         """
         num_lost = num_decoded - self._num_tokens
         if num_lost < 0 or (num_lost > _MAX_TAIL and not self._has_dropped):
             raise UnreadableAnswerError(
-                f"the server decoded {num_decoded} tokens, and its answer gives the ids of {self._num_tokens}: some "
-                "that end inside a character were left out"
+                f"the server decoded {num_decoded} tokens, but its answer has the ids of {self._num_tokens}: some "
+                "that end inside a character were omitted"
             )
         return piece._replace(text=piece.text.rstrip(_UNREADABLE)) if num_lost else piece
 
 
-_UNFINISHED = "\ufffd"  # ends decoded text whose last character is not whole
-_MOST_WAITING = 8  # tokens that wait for the rest of a character; a character has at most four bytes
+_UNFINISHED = "\ufffd"  # ends decoded text with an incomplete last character
+_MOST_WAITING = 8  # tokens that wait for the rest of a character, of at most four bytes
 
 
 class IdStops:
-    """Finds the token that completes a stop string in one growing list of token ids.
+    """Finds the token that completes a stop string in a growing list of token ids.
 
-    Each token is decoded together with the few tokens before it that its text may depend on. So the cost is linear in
-    the number of tokens.
+    Each token is decoded with the few tokens before it that its text may depend on, so the cost is linear.
     """
 
     def __init__(self, strings: StopStrings, decode: Callable[[list[int]], str]) -> None:
         self.strings = strings
         self._decode = decode
         self._matcher = strings.matcher()
-        self._context = self._read = 0  # ids before `_read` were matched; those from `_context` on decode the next ones
+        self._context = self._read = 0  # `_read` ids are matched; decoding the next starts at `_context`
 
     def feed(self, ids: list[int], num_new: int) -> int | None:
-        """The number of ids up to the end of the first whole stop string, or None; the last `num_new` ids are new."""
+        """Number of ids up to the end of the first whole stop string, or None; the last `num_new` ids are new."""
         for end in range(len(ids) - num_new + 1, len(ids) + 1):
             known, text = self._decode(ids[self._context : self._read]), self._decode(ids[self._context : end])
             is_whole = len(text) > len(known) and not text.endswith(_UNFINISHED)

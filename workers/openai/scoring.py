@@ -1,4 +1,4 @@
-"""Verdicts and rewards: P(yes) by the log-probabilities of two words, a reward model's scores by its logits."""
+"""Verdicts and rewards: P(yes) from the log-probabilities of two words, a reward model's scores from its logits."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from scaffolding_ext.workers.openai.stream import read_answer
 
 
 class Scores(NamedTuple):
-    """What a server says of a prompt: log-probabilities in nats, and the cost.
+    """A server's scores of a prompt: log-probabilities in nats, and the cost.
 
-    No decoded token is counted: the token that the server draws in addition takes no pass of the model.
+    No decoded token is counted: the token that the server additionally draws needs no forward pass.
     """
 
     values: list[float]
@@ -29,16 +29,16 @@ class Scores(NamedTuple):
 async def scores_of(
     connection: Connection, bodies: RequestBodies, prompt: list[int], start: int, task: ScoreTask | None = None
 ) -> Reply[Scores]:
-    """Score the tokens of a prompt from index `start` on; `task` adds its hints.
+    """Score the tokens of a prompt from index `start`; `task` adds its hints.
 
     Raises:
-        EngineError: The server failed, or told too little.
-        InvalidTaskError: It takes no such prompt, or has no score for the token at `start`.
+        EngineError: The server failed or returned too little.
+        InvalidTaskError: It refuses the prompt, or has no score for the token at `start`.
     """
     num_hidden = bodies.num_hidden(prompt)
     if num_hidden > 0 and start <= num_hidden:
         raise InvalidTaskError(
-            f"the task asks for the score of token {start}, and servers of flavor {bodies.flavor.name!r} give no "
+            f"the task requests the score of token {start}, but servers of flavor {bodies.flavor.name!r} return no "
             f"score before token {num_hidden + 1}, since they add the first tokens themselves: begin the continuation "
             "later"
         )
@@ -52,7 +52,7 @@ async def scores_of(
 
 
 async def verify(connection: Connection, bodies: RequestBodies, task: VerifyTask) -> None:
-    """Ask for P(yes) of each branch; it is exact where the release reports the log-probabilities of given tokens."""
+    """Request P(yes) of each branch; exact if the release reports the log-probabilities of given tokens."""
     if task.layer_exit is not None:
         raise InvalidTaskError(f"layer_exit is {task.layer_exit}; a server reads only its last layer: leave it None")
     bodies.reader.verified(task)
@@ -69,10 +69,10 @@ async def verify(connection: Connection, bodies: RequestBodies, task: VerifyTask
 
 
 async def reward(connection: Connection, bodies: RequestBodies, task: RewardTask) -> None:
-    """Write a reward model's score of a text into the task's outputs; of two classes, the second's probability.
+    """Write a reward model's score of a text to the task's outputs; with two classes, the second's probability.
 
     Raises:
-        EngineError: The server failed, or its model does not score.
+        EngineError: The server failed, or its model is not a reward model.
         InvalidTaskError: There is no text.
     """
 
@@ -83,7 +83,7 @@ async def reward(connection: Connection, bodies: RequestBodies, task: RewardTask
     logits, usage = reply.value
     if len(logits) > 2:
         raise EngineError(
-            f"the server gives {len(logits)} logits a token, so its model generates text and gives no rewards: serve "
+            f"the server returns {len(logits)} logits per token, so its model generates text instead of rewards: serve "
             "a reward model"
         )
     score = logits[0] if len(logits) == 1 else probability_of_first(logits[1], logits[0])
@@ -92,10 +92,10 @@ async def reward(connection: Connection, bodies: RequestBodies, task: RewardTask
 
 
 def last_logits(reply: Any) -> list[float]:
-    """The logits of a prompt's last token, or those of the whole prompt if the model gives only these."""
+    """Logits of a prompt's last token, or of the whole prompt if the model returns only those."""
     logits = getattr(reply.choices[0], "context_logits", None)
     if not logits:
         raise EngineError(
-            "the worker asked the server for the logits of a prompt, and the server gave none: serve a reward model"
+            "the worker requested the logits of a prompt, but the server returned none: serve a reward model"
         )
     return [float(value) for value in (logits[-1] if isinstance(logits[-1], list) else logits)]

@@ -1,4 +1,4 @@
-"""Finds out what a server does right: ids and log-probabilities, scores of a prompt, unfinished turns, rewards."""
+"""Tests of a server's abilities: ids and log-probabilities, scores of a prompt, unfinished turns, rewards."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _WORDS = " one two three four five six seven eight nine ten"
 _NUM_TOKENS = 8
 _NUM_TRIALS = 3
 _INSTEAD = (
-    "take endpoint: completions with the model's tokenizer, a server that goes on with an assistant's message (vLLM, "
-    "SGLang, llama-server), or a controller that asks for whole answers, such as a vote"
+    "use endpoint: completions with the model's tokenizer, a server that continues an assistant message (vLLM, "
+    "SGLang, llama-server), or a controller that requests whole answers, such as a vote"
 )
-_UNTESTED = "the worker tests whether a server's model gives rewards only with flavor='auto'; set it"
+_UNTESTED = "rewards are tested only with flavor='auto'; set it"
 _TOLERANCE = 0.1  # nats: half-precision decoding and prefilling differ by less, neighbouring tokens by more
 
 
 class Proven(NamedTuple):
-    """What a release gives: its kind's flavour without what this release `refused`, and why."""
+    """A release's abilities: its kind's flavor without those that it `refused`, with reasons."""
 
     flavor: Flavor
     refused: Mapping[str, str]
 
 
 async def proven(connection: Connection, flavor: Flavor, model: str) -> Proven:
-    """Ask for one token with its id and its log-probability, which not all releases give."""
-    if flavor.ids.ask is None or flavor.ids.loses:  # the first token may be one whose id is lost
+    """Request one token with its id and log-probability, which not all releases return."""
+    if flavor.ids.ask is None or flavor.ids.loses:  # the first token's id may be lost
         return Proven(flavor, {})
     refused = {}
     plain = {"model": model, "prompt": _PROMPT, "max_tokens": 1, "temperature": 0.0, **flavor.ids.ask}
@@ -44,20 +44,20 @@ async def proven(connection: Connection, flavor: Flavor, model: str) -> Proven:
     piece = await _piece(connection, flavor, asked)
     if not isinstance(piece, Piece) or not piece.logprobs:
         refused["num_logprobs"] = (
-            piece if isinstance(piece, str) else "the server gives no log-probabilities beside token ids"
+            piece if isinstance(piece, str) else "the server returns no log-probabilities beside token ids"
         )
         flavor = flavor._replace(logprobs=flavor.logprobs._replace(most=0))
         piece = await _piece(connection, flavor, plain)
     if not isinstance(piece, Piece) or not piece.token_ids:
         flavor = flavor._replace(ids=flavor.ids._replace(ask=None))
         refused["StreamGenerationTask"] = (
-            piece if isinstance(piece, str) else "this release of the server gives no token ids"
+            piece if isinstance(piece, str) else "this release of the server returns no token ids"
         )
     return Proven(flavor, refused)
 
 
 async def _piece(connection: Connection, flavor: Flavor, body: Mapping[str, Any]) -> Piece | str:
-    """The server's answer, or the reason why there is none."""
+    """The server's answer, or the reason for its absence."""
     try:
         reply = await connection.complete("completions", body, lambda reply: read_piece(_choice(reply), flavor))
     except WorkerError as error:
@@ -66,17 +66,17 @@ async def _piece(connection: Connection, flavor: Flavor, body: Mapping[str, Any]
 
 
 def refusals(connection: Connection, bodies: RequestBodies, chat: bool, tested: bool) -> dict[str, str]:
-    """What a stack may need and this server cannot do, and why.
+    """Abilities that a stack may need and this server lacks, with reasons.
 
-    Where the server is not `tested`, the table of its flavour is believed.
+    If the server is not `tested`, its flavor's table is trusted.
     """
     flavor = bodies.flavor
     refused = {
-        LAYER_EXIT: "a server gives only the logits of its last layer; leave layer_exit out",
-        SIMILARITY_GATE: "a server gives no hidden states; leave least_similarity out",
+        LAYER_EXIT: "a server returns only the logits of its last layer; leave out layer_exit",
+        SIMILARITY_GATE: "a server returns no hidden states; leave out least_similarity",
     }
     if not bodies.gives_ids:  # positions in a stream are counted in token ids
-        refused["StreamGenerationTask"] = f"servers of flavor {flavor.name!r} give no token ids"
+        refused["StreamGenerationTask"] = f"servers of flavor {flavor.name!r} return no token ids"
     if chat:
         refused["ScoreTask"] = "a chat server scores no prompts; set endpoint='completions'"
     name, test, claimed = (
@@ -92,21 +92,21 @@ def refusals(connection: Connection, bodies: RequestBodies, chat: bool, tested: 
 
 
 async def refused_scores(connection: Connection, bodies: RequestBodies) -> str | None:
-    """Why the server's scores cannot be trusted, or None where they can.
+    """Reason why the server's scores cannot be trusted, or None if they can.
 
-    The server draws some tokens and says how likely each was; then it scores the same tokens as a prompt. Both must
-    agree for each token. They would not agree if one of them were shifted by one token.
+    The server draws some tokens and reports their log-probabilities; then it scores the same tokens as a prompt. Both
+    must agree for each token, which they would not if one were shifted by a token.
     """
     if not bodies.flavor.scores.are_echoed:
-        return f"servers of flavor {bodies.flavor.name!r} give no log-probabilities of a prompt"
+        return f"servers of flavor {bodies.flavor.name!r} return no log-probabilities of a prompt"
     try:
         bodies.encode(_PROMPT, True)
-    except (ConfigError, MissingDependencyError) as error:  # a server's own name for its model names no tokenizer
+    except (ConfigError, MissingDependencyError) as error:  # the server's name for its model is not a tokenizer's
         return f"scores need the model's tokenizer, which cannot be loaded; set `tokenizer`: it {error}"
     try:
         found = await _found_wrong(connection, bodies)
-    except WorkerError as error:  # some servers give scores only if started with an option
-        return f"the server failed when the worker asked for the scores of a prompt: {error}"
+    except WorkerError as error:  # some servers return scores only if started with an option
+        return f"the server failed when the worker requested the scores of a prompt: {error}"
     return None if found is None else f"the server's scores of a prompt are wrong: {found}"
 
 
@@ -120,17 +120,17 @@ async def _found_wrong(connection: Connection, bodies: RequestBodies) -> str | N
         drawn = [float(value) for value in choice.logprobs.token_logprobs]
         ids = getattr(choice, "token_ids", None) or bodies.encode(choice.text, False)
         if not drawn or len(ids) != len(drawn):
-            continue  # the text does not say which tokens were drawn
+            continue  # the text does not determine the drawn tokens
         try:
             scores = (await scores_of(connection, bodies, [*prompt, *ids], len(prompt))).value.values
         except InvalidTaskError:
-            continue  # and the server takes no ids
+            continue  # the server takes no ids
         in_place = _distance(drawn, scores)
         early, late = _distance(drawn[1:], scores[:-1]), _distance(drawn[:-1], scores[1:])
         if in_place <= _TOLERANCE < min(early, late):
             return None
         found = (
-            f"they differ by {in_place:.2f} nats from the log-probabilities that it gave when it drew the same tokens"
+            f"they differ by {in_place:.2f} nats from the log-probabilities reported when the same tokens were drawn"
         )
         if min(early, late) <= _TOLERANCE < in_place:  # equally likely tokens cannot show a shift
             shifted = f"they come one token too {'early' if early <= late else 'late'}"
@@ -138,25 +138,25 @@ async def _found_wrong(connection: Connection, bodies: RequestBodies) -> str | N
 
 
 async def refused_rewards(connection: Connection, bodies: RequestBodies) -> str | None:
-    """Why the server gives no rewards, or None where its model scores what it reads.
+    """Reason why the server returns no rewards, or None if its model scores its input.
 
-    The server is asked for the logits of a text of one token. A reward model gives one or two; any other model gives
-    one for each token of its vocabulary.
+    Requests the logits of a one-token text. A reward model returns one or two; any other model one per token of its
+    vocabulary.
     """
     try:
         logits = (await connection.complete("completions", bodies.logits(RewardTask(input_str="1")), last_logits)).value
     except WorkerError as error:
-        return f"the server failed when the worker asked for the logits of a prompt: {error}"
+        return f"the server failed when the worker requested the logits of a prompt: {error}"
     if len(logits) <= 2:
         return None
-    return f"the server's model generates text ({len(logits)} logits a token) and gives no rewards"
+    return f"the server's model generates text ({len(logits)} logits per token) instead of rewards"
 
 
 async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | None:
-    """Why the server cannot go on with an unfinished assistant turn, or None where it can.
+    """Reason why the server cannot continue an unfinished assistant turn, or None if it can.
 
     The same words are sent in the user's turn and in an unfinished assistant turn. A server that closes the assistant
-    turn and opens another one reads more prompt tokens for them.
+    turn and opens another one reads more prompt tokens.
     """
     if bodies.flavor.chat.continue_turn is None:
         return f"chat servers of flavor {bodies.flavor.name!r} cannot continue an unfinished answer: {_INSTEAD}"
@@ -169,10 +169,10 @@ async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | 
         lengths.append(int(reply.value.usage.prompt_tokens))
     asked, opened, plain = lengths
     extra = (opened - asked) - (plain - asked)
-    if abs(extra) <= 1:  # one token may hold the first word and text before it
+    if abs(extra) <= 1:  # one token may span the first word and the text before it
         return None
     return (
-        f"the chat server does not continue an unfinished answer (it read {extra} tokens more than the worker sent): "
+        f"the chat server does not continue an unfinished answer (it read {extra} more tokens than the worker sent): "
         f"{_INSTEAD}"
     )
 

@@ -1,4 +1,4 @@
-"""A server's answers: read whole, or as a stream in the background, so that its connection never waits for a reader."""
+"""Server answers, read whole or streamed in the background, so a connection never waits for its reader."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from scaffolding_ext.workers.shared.streaming import NEVER
 
 
 class Answer(NamedTuple):
-    """What a server has answered so far, or in the end.
+    """A server's answer so far, or its final answer.
 
     Attributes:
-        logprobs: What is reported with each token.
-        finish_reason: `"stop"`, `"length"`, `"cancelled"` or `PAUSED`; None while it goes on.
+        logprobs: Log-probabilities reported per token.
+        finish_reason: `"stop"`, `"length"`, `"cancelled"` or `PAUSED`; None while it runs.
         counts: Its cost; the prompt's part is missing until the server reports it.
     """
 
@@ -36,7 +36,7 @@ class Answer(NamedTuple):
 
 
 def read_answer(reply: Any, flavor: Flavor, expects_ids: bool, lost_ids: LostIds | None = None) -> Answer:
-    """A whole answer at once."""
+    """Read a whole answer."""
     piece = read_piece(reply.choices[0], flavor)
     piece = piece if lost_ids is None else lost_ids.restored(piece)
     _check_ids(piece, expects_ids)
@@ -49,21 +49,19 @@ class StreamReader:
     """One streamed answer. Only its constructor may run outside the connection's loop.
 
     Args:
-        connection: To the server.
+        connection: Connection to the server.
         path: `"completions"` or `"chat"`.
         body: The request.
-        flavor: How to read the answer.
-        expects_ids: Whether token ids must come.
-        lost_ids: Restores token ids that the server leaves out.
-        stops: Strings that end the answer, where the server matches none. Tokens after such a string are counted, not
-            kept.
-        is_piece: Whether its budget is only a part of its task's budget, so that the stream's end is a pause.
-        holds_back: Whether an answer ends with the piece that has the last token asked for, even if more has come. This
-            serves a reader that has no tokenizer and so cannot cut the answer there itself.
+        flavor: Kind of the server.
+        expects_ids: If True, missing token ids are an error.
+        lost_ids: Restores token ids that the server omits.
+        stops: Strings that end the answer if the server does not match them. Later tokens are counted but not kept.
+        is_piece: True if its budget is only part of the task's, so the stream's end is a pause.
+        holds_back: If True, an answer ends with the piece that has the last requested token, even if more has arrived.
+            This serves a reader without a tokenizer, which cannot cut the answer.
 
     Attributes:
-        may_run_to: Number of tokens at which the stream is closed, with `PAUSED` as its reason: a server cannot pause
-            it.
+        may_run_to: Number of tokens at which the stream is closed with reason `PAUSED`, since a server cannot pause it.
     """
 
     def __init__(
@@ -108,7 +106,7 @@ class StreamReader:
         return self._ended or self._task is None
 
     async def wait(self, num_tokens: int) -> Answer:
-        """Wait until there are that many tokens (pieces, where the server gives no ids) or the end."""
+        """Wait for that many tokens (pieces, if the server returns no ids) or the end."""
         if self._task is None:
             self._grown = asyncio.Event()
             self._task = asyncio.ensure_future(self._read(self._grown))
@@ -118,7 +116,7 @@ class StreamReader:
         return self._answer(num_tokens if self._holds_back else NEVER)
 
     async def cancel(self) -> Answer:
-        """Close the connection, so that the server stops, and return what has come."""
+        """Close the connection, which stops the server, and return the answer so far."""
         if self._task is not None and not self._ended:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -144,7 +142,7 @@ class StreamReader:
         except (WorkerError, NoOutputError) as error:
             self.error = error
             self._finish_reason = "error"
-        except asyncio.CancelledError:  # this task has nothing more to do; whoever waits sees how it ended
+        except asyncio.CancelledError:  # nothing is left to do; the waiting caller sees the reason
             self._finish_reason = "cancelled"
         finally:
             self._ended = True
@@ -170,7 +168,7 @@ class StreamReader:
             self._cut(len(piece.token_ids or ()))
 
     def _cut(self, num_new: int) -> None:
-        """End the answer with the token that completes a stop string."""
+        """End the answer at the token that completes a stop string."""
         end = None if self._stops is None or not self._ids else self._stops.feed(self._ids, num_new)
         if end is not None and self._ids is not None:
             del self._ids[end:], self._logprobs[end:]
@@ -191,7 +189,7 @@ class StreamReader:
 
 
 class _Mark(NamedTuple):
-    """How much of the answer there is once a piece has come."""
+    """Size of the answer after a piece."""
 
     num_received: int
     num_ids: int
@@ -201,16 +199,16 @@ class _Mark(NamedTuple):
 def _check_ids(piece: Piece, expects_ids: bool) -> None:
     if expects_ids and (piece.text or piece.thinking) and piece.token_ids is None:
         raise EngineError(
-            "the server gives no token ids, though servers of its flavor do. It may be an older release: set "
-            "flavor='auto', which tests this, or name another flavor, such as 'openai'"
+            "the server returns no token ids, though servers of its flavor do. It may be an older release: set "
+            "flavor='auto', which tests this, or another flavor, such as 'openai'"
         )
 
 
 def fill(task: GenerationTask, answer: Answer, bodies: RequestBodies, seconds: float) -> None:
-    """Write an answer into its task, `seconds` after the request was sent.
+    """Write an answer to its task, `seconds` after the request was sent.
 
     Raises:
-        EngineError: Log-probabilities were asked for, and some tokens have none.
+        EngineError: Log-probabilities were requested, but some tokens have none.
     """
     ids = answer.token_ids
     shown = ids is not None and not bodies.flavor.ids.with_text
@@ -220,7 +218,7 @@ def fill(task: GenerationTask, answer: Answer, bodies: RequestBodies, seconds: f
     task.output_tokens = ids
     task.finish_reason = answer.finish_reason
     note(task, counts=answer.counts)
-    if hasattr(task, "ttft_s"):  # upstream's 1.2 does not have it yet
+    if hasattr(task, "ttft_s"):  # missing in upstream's 1.2
         task.latency_s = seconds
         task.usage_prompt_tokens = answer.counts.prefilled + answer.counts.reused
         task.usage_completion_tokens = answer.counts.decoded
@@ -228,15 +226,15 @@ def fill(task: GenerationTask, answer: Answer, bodies: RequestBodies, seconds: f
         task.logprobs = answer.logprobs
         if len(answer.logprobs) != len(ids or ()):
             raise EngineError(
-                f"the server gave log-probabilities of {len(answer.logprobs)} of {len(ids or ())} tokens, though "
+                f"the server returned log-probabilities of {len(answer.logprobs)} of {len(ids or ())} tokens, though "
                 f"num_logprobs is {task.num_logprobs}. It may be an older release: set flavor='auto', which tests this"
             )
 
 
 class TaskStream:
-    """One task's stream. The task holds the stream, so the stream does not hold the task: methods get the task.
+    """One task's stream. The task holds the stream, so methods get the task instead of the stream holding it.
 
-    `end_at` is the number of tokens at which the stream always ends, with `PAUSED` as its reason.
+    `end_at` is a fixed number of tokens at which the stream ends with reason `PAUSED`.
     """
 
     def __init__(
@@ -261,16 +259,16 @@ class TaskStream:
         task.output_tokens = None
 
     def may_run_to(self, num_tokens: int) -> None:
-        """Set the number of tokens at which the stream is closed, unless it has a fixed end."""
+        """Set the number of tokens at which the stream is closed, unless its end is fixed."""
         if not self._is_piece:
             self._reader.may_run_to = num_tokens
 
     async def advance(self, task: GenerationTask, num_tokens: int) -> bool:
-        """Wait until the task has that many tokens, or the end; returns whether it has ended.
+        """Wait until the task has that many tokens or ends; return True if it has ended.
 
         Raises:
             WorkerError: The stream broke off.
-            NoOutputError: It gave a log-probability that is no number.
+            NoOutputError: It returned a log-probability that is not a number.
         """
         reader = self._reader
         first = task.output_str is None or task.output_tokens is None
@@ -285,18 +283,18 @@ class TaskStream:
         return answer.finish_reason is not None
 
     async def cancel(self, task: GenerationTask) -> bool:
-        """End it; the task gets what has come. Returns whether it has ended, as a stream that had not begun has not."""
+        """Cancel the stream and keep its text so far. Return True if it has ended; an unstarted one has not."""
         answer = await self._connection.run(self._reader.cancel)
         fill(task, answer, self._bodies, time.monotonic() - self._started_at)
         return answer.finish_reason is not None
 
     async def close(self) -> None:
-        """End the stream if it still runs; its task is not changed."""
+        """End the stream if it still runs, without changing its task."""
         if not self._reader.ended:
             await self._connection.run(self._reader.cancel)
 
 
 def record_retries(num_retries: int) -> None:
-    """Note in the trace how often a request was repeated, if it was."""
+    """Record in the trace how often a request was retried, if it was."""
     if num_retries:
         record("retried", worker="OpenAIWorker", num_retries=num_retries)

@@ -1,4 +1,4 @@
-"""A worker over an OpenAI-compatible server: trtllm-serve, vLLM, SGLang, llama.cpp, or a hosted one."""
+"""Worker over an OpenAI-compatible server: trtllm-serve, vLLM, SGLang, llama.cpp, or a hosted one."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ if TYPE_CHECKING:
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 ENDPOINTS = ("completions", "chat", "auto")
-_CHAT_FLAVORS = ("openai", "scaffolding_ext")  # servers that may have no completions, or render prompts themselves
+_CHAT_FLAVORS = ("openai", "scaffolding_ext")  # may lack completions, or render prompts themselves
 
 
 def api_key(variable: str) -> str:
-    """The key that an environment variable holds; a placeholder if the usual variable is not set.
+    """Read the key from an environment variable; a placeholder if the default variable is not set.
 
     Raises:
-        ConfigError: The user named another variable, and it is not set.
+        ConfigError: Another variable is named but not set.
     """
-    key = (os.environ.get(variable) or "").strip()  # a file that it was read from may end in a line break
+    key = (os.environ.get(variable) or "").strip()  # a key read from a file may end in a line break
     if not key and variable != DEFAULT_KEY:
         raise ConfigError(
             f"names the environment variable {variable}, which is not set: run `export {variable}=...`", "api_key_env"
         )
-    return key or "none"  # the client needs a key; servers without keys ignore it
+    return key or "none"  # the client requires a key; servers without keys ignore it
 
 
 def check_arguments(
@@ -89,7 +89,7 @@ def check_arguments(
         secret, is_address = "", False
     if secret:
         raise ConfigError(
-            f"holds {secret}, and errors show the address: leave it out, and name the key's variable by api_key_env",
+            f"contains {secret}, but errors show the address: remove it, and name the key's variable with api_key_env",
             "base_url",
         )
     if not is_address:
@@ -109,48 +109,47 @@ _log = logging.getLogger(__name__)
 class OpenAIWorker(ChatWorker):
     """Serves generation, streaming and scoring from a server with OpenAI's HTTP interface.
 
-    With `flavor="auto"` the worker asks the server what it is, and tests what this kind of server is known to get
-    wrong. A stack that needs a missing ability is refused when it is built; `refused` says why. A named flavour is
-    believed. Only scores are tested then, before the first `ScoreTask`.
+    With `flavor="auto"` the worker asks the server for its kind and tests the known weaknesses of that kind. A stack
+    that needs a missing ability is refused when it is built; `refused` has the reason. A named flavor is trusted; only
+    scores are tested then, before the first `ScoreTask`.
 
-    Where a task gives no temperature, none is sent: the server's own defaults hold, which it may take from the model's
-    `generation_config.json`. Where a task gives one, what a server would add by its defaults (top-p, top-k, penalties)
-    is switched off. `input_tokens` take precedence over `input_str`. The key is read from the environment; no log,
-    record or error holds it.
+    If a task has no temperature, none is sent and the server's defaults apply, which it may take from the model's
+    `generation_config.json`. If a task has one, the server's defaults for top-p, top-k and penalties are switched off.
+    `input_tokens` take precedence over `input_str`. The key is read from the environment; no log, record or error
+    contains it.
 
-    A request that fails before its answer begins (429, 5xx, resets, time-outs) is repeated with exponential back-off
-    and jitter; the trace shows the repeats. A stream that breaks off after its first token fails.
+    A request that fails before its answer begins (429, 5xx, resets, time-outs) is retried with exponential back-off and
+    jitter; the trace shows retries. A stream that breaks off after its first token fails.
 
     Args:
-        base_url: The address of the interface, such as `http://host:8000/v1`.
+        base_url: Address of the interface, such as `http://host:8000/v1`.
         model: The server's name for the model.
-        api_key_env: Environment variable with the key; a server that asks for none needs none.
+        api_key_env: Environment variable with the key; not needed if the server requires no key.
         flavor: `"auto"`, or the kind of server: `"vllm"`, `"sglang"`, `"trtllm"`, `"llama_cpp"`, `"llama_cpp_python"`,
-            `"scaffolding_ext"` (this package's own), `"dynamo"` (which `"auto"` does not find), `"openai"` for any
-            other.
+            `"scaffolding_ext"` (this package's), `"dynamo"` (not found by `"auto"`), `"openai"` for any other.
         endpoint: `"completions"` takes prompts as the stack renders them, `"chat"` as texts that the server renders;
-            `"auto"` takes `"chat"` if the kind of server is unknown, or the tokenizer cannot be loaded.
-        tokenizer: Folder, hub name or `tinylm/NAME` of the model's tokenizer; needed if `model` is not such a name.
-        compact_prompts: Whether token ids are sent as text where the text is shorter and gives the same ids (`"vllm"`,
-            `"trtllm"`).
-        text_prompts: Whether prompts are sent as text, for a server that takes no token ids. A prompt of ids that no
-            text gives is refused.
-        max_seq_len: Prompt and generated tokens of one request; None takes the server's own limit.
-        max_concurrency: Requests at once, open streams included; further requests wait.
-        max_retries: Most further attempts for one request.
+            `"auto"` takes `"chat"` if the kind of server is unknown or the tokenizer cannot be loaded.
+        tokenizer: Folder, hub name or `tinylm/NAME` of the model's tokenizer; required if `model` is not such a name.
+        compact_prompts: If True, token ids are sent as text if the text is shorter and encodes to the same ids
+            (`"vllm"`, `"trtllm"`).
+        text_prompts: If True, prompts are sent as text, for a server that takes no token ids. A prompt of ids that no
+            text encodes to is refused.
+        max_seq_len: Maximum prompt and generated tokens of one request; None takes the server's limit.
+        max_concurrency: Concurrent requests, including open streams; further requests wait.
+        max_retries: Maximum retries per request.
         timeout_seconds: Seconds of silence after which an attempt fails.
-        start_seconds: Most seconds that the server may take for all that the constructor asks it.
-        deadline_seconds: Most seconds that a request may take, all its attempts together.
-        failure_threshold: After so many failed requests in a row, no more requests are sent.
+        start_seconds: Maximum seconds for all of the constructor's requests.
+        deadline_seconds: Maximum seconds per request over all attempts.
+        failure_threshold: Consecutive failures after which no more requests are sent.
         failure_pause_seconds: Seconds of that pause; then one request is tried.
-        prioritize: Whether the server is told which tasks others wait for. A vLLM or SGLang server must schedule by
+        prioritize: If True, the server is told which tasks others wait for. A vLLM or SGLang server must schedule by
             priority, see `docs/servers.md`.
-        thinking_fields: Further request fields beside a budget of thinking, such as SGLang's `custom_logit_processor`.
-        drop_kv: Whether trtllm-serve drops the KV of a request's chains, except its prompt, when the request has ended:
-            for batches. A server that cannot is refused.
-        seams: Where a stream ends whose reader wants no more: `"fixed"` places, so that a seeded server repeats its
-            texts at any load; `"late"`, if it is too far ahead; `"none"`. None is `"fixed"` for sampled tasks with a
-            seed, else `"late"`.
+        thinking_fields: Further request fields with a thinking budget, such as SGLang's `custom_logit_processor`.
+        drop_kv: If True, trtllm-serve drops the KV of a finished request's chains, except its prompt: for batches.
+            Other servers are refused.
+        seams: End of a stream whose reader wants no more: `"fixed"` places, so a seeded server repeats its texts at
+            any load; `"late"`, if it runs too far ahead; `"none"`. None is `"fixed"` for sampled tasks with a seed,
+            else `"late"`.
 
     Raises:
         MissingDependencyError: openai is not installed.
@@ -158,13 +157,14 @@ class OpenAIWorker(ChatWorker):
         EngineError: With `flavor="auto"`, the server cannot be reached.
 
     Attributes:
-        model: The name of the tokenizer that prompts are rendered for; None on the chat endpoint, whose server renders
-            messages, and with `text_prompts` if the model's name can be no tokenizer's.
-        max_seq_len: Prompt and generated tokens of one request at most, or None.
-        max_num_logprobs: Most alternatives a token that `num_logprobs` may ask for.
-        flavor: The server's kind.
-        server_budget: Whether the worker relies on the server for budgets of thinking.
-        refused: What this server cannot do that its kind could, and why: `"ScoreTask"`, `"continued turns"`.
+        model: Name of the tokenizer that prompts are rendered for; None on the chat endpoint, whose server renders
+            messages, and with `text_prompts` if the model's name cannot name a tokenizer.
+        max_seq_len: Maximum prompt and generated tokens of one request, or None.
+        max_num_logprobs: Maximum alternatives per token for `num_logprobs`.
+        flavor: Kind of the server.
+        server_budget: State of the server's own thinking budgets.
+        refused: Abilities that this server lacks although its kind could have them, with reasons: `"ScoreTask"`,
+            `"continued turns"`.
     """
 
     def __init__(
@@ -269,13 +269,13 @@ class OpenAIWorker(ChatWorker):
             self._refuse_what_fails(lacking, tested=served is not None)
 
     @functools.cached_property
-    def tokenizer_fingerprint(self) -> str:  # type: ignore[override]  # hashed when it is asked for
-        """Equal for workers whose token ids mean the same, so that controllers may pass them on."""
+    def tokenizer_fingerprint(self) -> str:  # type: ignore[override]  # hashed on first use
+        """Equal for workers whose token ids mean the same, so controllers may pass them on."""
         return self._bodies.reader.tokenizer_fingerprint
 
     @property
     def num_requests(self) -> int:
-        """Requests in flight or waiting, and streams being read."""
+        """Requests in flight or waiting, and open streams."""
         return self._connection.num_tasks
 
     def shutdown(self) -> None:
@@ -283,20 +283,20 @@ class OpenAIWorker(ChatWorker):
         self._connection.close()
 
     async def on_scope_end(self, scope_id: str) -> None:
-        """Cancel the open streams of a request or branch, and give back the KV of an ended request."""
+        """Cancel the open streams of a request or branch, and free the KV of a finished request."""
         await self._streams.end(scope_id)
         ended = None if self._chains is None else self._chains.ended(scope_id)
         if ended is not None:
             self._connection.start(self._kv_control.truncate, *ended)
 
     def _refuse_what_fails(self, lacking: Mapping[str, str], tested: bool) -> None:
-        """Find out what the server cannot do, and take the task types that need it out of `task_handlers`."""
+        """Test the server's abilities, and remove unserved task types from `task_handlers`."""
         self.refused = {**refusals(self._connection, self._bodies, self._path == "chat", tested), **lacking}
         self._scores_tested = tested
         served = type(self).task_handlers
         unserved = self.refused.keys() | self._bodies.unserved
         handlers = {kind: served[kind] for kind in served if kind.__name__ not in unserved}
-        self.task_handlers = handlers  # type: ignore[misc]  # read from the instance, see `BaseWorker`
+        self.task_handlers = handlers  # type: ignore[misc]  # looked up on the instance, see `BaseWorker`
         for name, reason in self.refused.items():
             _log.info("%s is not served by %s: %s", name, self._connection.base_url, reason)
 
@@ -314,7 +314,7 @@ class OpenAIWorker(ChatWorker):
             if notes.thinking is None:
                 raise
             note(task, thinking=None)
-            status = await self._generate_once(task)  # it fails again if the budget was not the reason
+            status = await self._generate_once(task)  # fails again if the budget was not the reason
             assert self.server_budget is not None
             self.server_budget.reason = f"the server refused the thinking budget: {error}"
             return status
@@ -337,7 +337,7 @@ class OpenAIWorker(ChatWorker):
         return TaskStatus.SUCCESS
 
     async def _generate_in_pieces(self, task: GenerationTask) -> TaskStatus:
-        """Generation whose text is read while it runs, or whose answers are right in streams alone."""
+        """Generate through a stream: to show text while it runs, or because only streamed answers are correct."""
         stream = self._open_stream(task)
         ended, num_pieces = False, 0
         try:

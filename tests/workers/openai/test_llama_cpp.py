@@ -166,7 +166,7 @@ def test_log_probs_that_are_lost_are_not_made_up(kind: Callable[..., Any]) -> No
         OpenAIWorker(server.url, MODEL, failure_threshold=1) as worker,
     ):
         for _ in range(2):  # the circuit stays closed: it is no fault of the server's state
-            with pytest.raises(EngineError, match=r"left out \d log-probabilities.*set num_logprobs to None"):
+            with pytest.raises(EngineError, match=r"omitted \d log-probabilities.*set num_logprobs to None"):
                 run(worker, kind(num_logprobs=1))
 
 
@@ -191,9 +191,9 @@ def test_bytes_that_make_no_character_go() -> None:
 
 def test_ids_that_no_text_tells_are_an_error() -> None:
     _, second = BODIES.encode("é", False)
-    with pytest.raises(UnreadableAnswerError, match="does not show which"):
+    with pytest.raises(UnreadableAnswerError, match="does not determine them"):
         lost_ids().restored(Piece("学", [second], [], None, ["学"]))
-    with pytest.raises(UnreadableAnswerError, match="decoded 9 tokens, and its answer gives the ids of 0"):
+    with pytest.raises(UnreadableAnswerError, match="decoded 9 tokens, but its answer has the ids of 0"):
         lost_ids().ended(Piece("x", [], [], "stop"), 9)
 
 
@@ -220,7 +220,7 @@ def test_it_is_found_out_and_takes_ids_as_text(model: Worker) -> None:
         assert there.output_str == run(model, generation()).output_str
         num_requests = len(server.requests)
         letters = [*BODIES.encode("i", False), *BODIES.encode("t", False)]  # as a text, both are one token
-        with pytest.raises(InvalidTaskError, match="no text gives the 2 token ids"):
+        with pytest.raises(InvalidTaskError, match="no text encodes to the 2 token ids"):
             run(worker, generation(input_str=None, input_tokens=letters))
         assert len(server.requests) == num_requests
 
@@ -237,7 +237,7 @@ def test_its_scores_behind_the_token_that_it_adds(model: Worker, tokenizer: str)
         assert there.logprobs == pytest.approx(here.logprobs, abs=1e-4)
         assert token_counts_of(there) == token_counts_of(here)
         assert server.requests[-1].body["max_tokens"] == 1  # 0 would be no limit
-        with pytest.raises(InvalidTaskError, match="give no score before token 2"):
+        with pytest.raises(InvalidTaskError, match="return no score before token 2"):
             run(worker, ScoreTask(input_tokens=[0], continuation_str=PROMPT))
 
 
@@ -264,6 +264,6 @@ def test_scores_that_it_fails_at_are_refused_when_it_is_found(model: Worker, fau
         OpenAIWorker(server.url, MODEL, max_retries=0) as worker,
     ):
         assert ScoreTask not in worker.task_handlers
-        told = "failed when the worker asked for the scores" if fault == "500" else "one token too late"
+        told = "failed when the worker requested the scores" if fault == "500" else "one token too late"
         assert told in worker.refused["ScoreTask"]
         assert run(worker, generation()).output_str

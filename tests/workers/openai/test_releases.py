@@ -93,7 +93,7 @@ def test_sglang_serves_streams_where_its_release_gives_token_ids(model: Any, is_
         assert there.output_str == here.output_str
         if is_older:
             assert there.output_tokens is None
-            assert "gives no token ids" in worker.refused["StreamGenerationTask"]
+            assert "returns no token ids" in worker.refused["StreamGenerationTask"]
             return
         task = StreamGenerationTask(input_tokens=[5, 6, 7, 8], max_tokens=12, streaming_step=5, temperature=0.0)
         run(worker, task)
@@ -158,7 +158,7 @@ def test_deepconf_reads_one_confidence_from_a_chat_and_from_the_model(model: Any
 def test_more_alternatives_than_a_chat_tells_are_refused_by_name(model: Any) -> None:
     with serving(model, "vllm", endpoint="chat") as (_, worker):
         assert worker.max_num_logprobs == 19
-        with pytest.raises(InvalidTaskError, match=r"num_logprobs is 20; .*give at most 19"):
+        with pytest.raises(InvalidTaskError, match=r"num_logprobs is 20; .*return at most 19"):
             run(worker, GenerationTask(input_str="Start with 5.", max_tokens=2, num_logprobs=20, temperature=0.0))
 
 
@@ -197,7 +197,7 @@ def test_a_similarity_gate_is_refused_where_a_server_gives_no_hidden_states(mode
     )
     with serving(model, "sglang") as (_, worker):
         plain.bind({"generation": worker})
-        with pytest.raises(ConfigError, match=r"OpenAIWorker cannot compare hidden states.*a server gives no hidden"):
+        with pytest.raises(ConfigError, match=r"OpenAIWorker cannot compare hidden states.*a server returns no hidden"):
             gated.bind({"generation": worker})
 
 
@@ -253,7 +253,7 @@ def test_a_reward_model_behind_trtllm_serve_scores(row: Any, score: float) -> No
 
 
 @pytest.mark.parametrize(
-    ("named", "reason"), [(False, "generates text .512 logits a token"), (True, "only with flavor='auto'")]
+    ("named", "reason"), [(False, "generates text .512 logits per token"), (True, "only with flavor='auto'")]
 )
 def test_a_server_whose_model_generates_gives_no_rewards(model: Any, named: bool, reason: str) -> None:
     with (

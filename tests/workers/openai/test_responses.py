@@ -83,10 +83,10 @@ def test_a_prompt_whose_first_token_the_server_added_itself():
 
 
 def test_a_text_that_the_server_reads_otherwise_is_no_prompt_of_these_tokens():
-    with pytest.raises(EngineError, match=r"read a prompt as 4 tokens, and the tokenizer of this worker gives 3"):
+    with pytest.raises(EngineError, match=r"read a prompt as 4 tokens, but this worker's tokenizer gives 3"):
         prompt_scores(echoed([None, -1.0, -2.0, -3.0, -4.0], 1), 3, from_text=True)
 
 
 def test_a_prompt_score_that_is_no_number_is_no_output():
-    with pytest.raises(NoOutputError, match="the log-probability nan"):
+    with pytest.raises(NoOutputError, match="impossible log-probability nan"):
         prompt_scores(echoed([None, -1.0, math.nan]), 3)

@@ -94,7 +94,7 @@ def test_what_fails_before_an_answer_is_tried_again_and_said(fault):
         ("429", r"too busy in 2 attempts \(429\): lower max_concurrency", 2),
         ("500", "failed in 2 attempts.*told to fail", 2),
         ("reset", "cannot reach .* in 2 attempts", 2),
-        ("garbage", "sent an answer that is no JSON", 1),
+        ("garbage", "sent an answer that is not JSON", 1),
         ("401", r"refused the API key \(401\).*OPENAI_API_KEY", 1),
     ],
 )
@@ -295,11 +295,11 @@ def test_a_key_reaches_no_log_no_record_and_no_error(monkeypatch, caplog):
     ("options", "message"),
     [
         ({"base_url": "localhost:8000"}, "base_url: is 'localhost:8000'"),
-        ({"base_url": "http://me:secret@host/v1"}, "base_url: holds a user name"),
-        ({"base_url": "htp://me:secret@host/v1"}, "base_url: holds a user name"),
+        ({"base_url": "http://me:secret@host/v1"}, "base_url: contains a user name"),
+        ({"base_url": "htp://me:secret@host/v1"}, "base_url: contains a user name"),
         (
             {"base_url": "http://host/v1?api_key=secret"},
-            "base_url: holds a query, and errors show the address: leave it out",
+            "base_url: contains a query, but errors show the address: remove it",
         ),
         ({"base_url": "http://host:port/v1"}, "base_url: is 'http://host:port/v1'"),
         (
@@ -472,7 +472,7 @@ def test_an_older_server_without_the_ids_of_its_kind_is_named(model):
         OpenAIServer(model, "m", flavor="llama_cpp_python") as server,
         OpenAIWorker(server.url, "m", flavor="vllm") as worker,
     ):
-        assert "gives no token ids" in fails(
+        assert "returns no token ids" in fails(
             worker, GenerationTask(input_str="Start with 5.", max_tokens=5, temperature=0.0)
         )
 
@@ -595,6 +595,6 @@ def test_a_log_probability_that_is_no_number_is_no_output(kind, value):
     broken = ScriptedWorker(TEXT, logprobs=lambda task, index: {ord(TEXT[index]): value})
     with OpenAIServer(broken, "m") as server, OpenAIWorker(server.url, "m", flavor="vllm") as worker:
         message = fails(worker, kind(num_logprobs=1), NoOutputError)
-        assert f"gave the log-probability {value}" in message
+        assert f"returned the impossible log-probability {value}" in message
         assert len(server.requests) == 1
         assert run(worker, generation()) == [TaskStatus.SUCCESS]  # the server itself works
