@@ -70,7 +70,7 @@ def test_errors_say_what_is_wrong(files: dict[str, str]) -> None:
     result = check(files["engine"], "--config", files["plain"], "--worker", "draught")
     assert (result.exit_code, "did you mean 'draft'" in result.output) == (2, True)
     result = check("nowhere", "--config", files["plain"], "--worker", "draft")
-    assert (result.exit_code, "is no TensorRT engine" in result.output) == (2, True)
+    assert (result.exit_code, "is not a TensorRT engine" in result.output) == (2, True)
 
 
 def test_the_stack_files_of_the_documentation_are_fine(tmp_path: Path) -> None:

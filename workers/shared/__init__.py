@@ -1,1 +1,1 @@
-"""What the workers of several engines share: tasks read and checked, streams, sampling defaults, lowered requests."""
+"""Shared by workers of several engines: task reading, streams, sampling defaults, lowered requests."""

@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for a client or an engine that may be used from one loop alone."""
+"""Event loop on a separate thread, for a client or engine that is bound to one loop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from scaffolding_ext.errors import EngineError
 
 T = TypeVar("T")
 R = TypeVar("R")
-_CLOSE_SECONDS = 10.0  # that a caller waits for the thread
+_CLOSE_SECONDS = 10.0  # a caller's wait for the thread
 
 
 @dataclass(slots=True)  # Python 3.10 has no generic NamedTuple
 class _Outcome(Generic[R]):
-    """A value or an error. An error that nobody waits for is not logged."""
+    """A value or an error. An error that is never fetched is not logged."""
 
     value: R | None
     error: Exception | None
@@ -33,8 +33,8 @@ class OwnLoop:
     """Runs coroutines for callers on any loop or on none.
 
     Args:
-        name: The name of its thread.
-        closed: The message of the EngineError for work that comes after `close`, or that `close` ends.
+        name: Name of the thread.
+        closed: Message of the EngineError for work after `close` or ended by it.
 
     Attributes:
         loop: The event loop.
@@ -50,11 +50,11 @@ class OwnLoop:
 
     @property
     def num_tasks(self) -> int:
-        """Coroutines that run or wait there."""
+        """Coroutines that run or wait on the loop."""
         return 0 if self.loop.is_closed() else len(asyncio.all_tasks(self.loop))
 
     async def run(self, work: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Await `work(*args)` on this loop, in the caller's context; a cancelled wait cancels the work there.
+        """Await `work(*args)` on this loop, in the caller's context; cancelling the wait cancels the work.
 
         Raises:
             EngineError: The loop is closed.
@@ -72,12 +72,12 @@ class OwnLoop:
         return outcome.get()
 
     def start(self, work: Callable[..., Awaitable[object]], *args: Any) -> None:
-        """Run `work(*args)` there though nobody waits for it; after `close` nothing happens."""
+        """Run `work(*args)` on the loop without waiting for it; does nothing after `close`."""
         with contextlib.suppress(EngineError):
             self._submit(work, *args)
 
     def close(self) -> None:
-        """End all work with an EngineError, then end the thread; it may be called again."""
+        """End all work with an EngineError, then end the thread; may be called again."""
         with self._lock:
             if self._closed:
                 return
@@ -87,7 +87,7 @@ class OwnLoop:
             self._thread.join(_CLOSE_SECONDS)
 
     def _submit(self, work: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        with self._lock:  # between this look and the submission nobody may close the loop
+        with self._lock:  # the loop must not close between check and submission
             if self._closed:
                 raise EngineError(self._message)
             return asyncio.run_coroutine_threadsafe(self._outcome(work, *args), self.loop)
@@ -99,7 +99,7 @@ class OwnLoop:
             if self._closed:
                 return _Outcome(None, EngineError(self._message))
             raise
-        except Exception as error:  # of any type: `get` raises it again
+        except Exception as error:  # `get` re-raises it
             return _Outcome(None, error)
 
     def _run(self) -> None:
@@ -108,7 +108,7 @@ class OwnLoop:
         self.loop.close()
 
     async def finish(self) -> None:
-        """For subclasses: closes what belongs to the loop, after all work has ended."""
+        """Hook for subclasses: close resources of the loop after all work has ended."""
 
     async def _end(self) -> None:
         running = asyncio.all_tasks() - {asyncio.current_task()}

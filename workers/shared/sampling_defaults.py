@@ -1,4 +1,4 @@
-"""How a model is sampled where nobody sets a temperature: as its `generation_config.json` says."""
+"""Sampling of a model without a set temperature: from its `generation_config.json`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _PACKAGE = Path(scaffolding_ext.__file__).parent
 
 
 class GreedyThinkingWarning(UserWarning):
-    """A reasoning model decodes its chains greedily. Such models then repeat themselves."""
+    """A reasoning model decodes chains greedily, which makes such models repeat themselves."""
 
 
 class Selection(NamedTuple):
-    """How the next token is chosen: temperature 0 is greedy, top-p 1 and top-k 0 are off."""
+    """Sampling parameters of the next token: temperature 0 is greedy, top-p 1 and top-k 0 are off."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -32,9 +32,9 @@ class Selection(NamedTuple):
 
 
 class SamplingDefaults(NamedTuple):
-    """What a model's authors say of its sampling; None where they say nothing, or where it is greedy.
+    """Sampling recommended by a model's authors; None if not given or greedy.
 
-    Fields that the file leaves out are off. (transformers itself takes its own `top_k` of 50 there.)
+    Missing fields are off. (transformers itself would use its default `top_k` of 50.)
     """
 
     temperature: float | None = None
@@ -43,17 +43,17 @@ class SamplingDefaults(NamedTuple):
 
     @classmethod
     def of_model(cls, folder: str) -> SamplingDefaults:
-        """Read them from a model's folder, or from the local cache of the hub.
+        """Read them from a model's folder or the hub's local cache.
 
         Raises:
-            ConfigError: The file is no JSON, or a number in it is none.
+            ConfigError: The file is not JSON, or a value in it is not a number.
         """
         path = _local(folder, "generation_config.json")
         if path is None:
             return cls()
         try:
             said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            if not said.get("do_sample"):  # greedy, as transformers has it
+            if not said.get("do_sample"):  # greedy, as in transformers
                 return cls()
             temperature = require.number("temperature", said.get("temperature") or 1.0, least=0)
             top_p, top_k = said.get("top_p"), said.get("top_k")
@@ -68,10 +68,10 @@ class SamplingDefaults(NamedTuple):
             ) from error
 
     def selection(self, task: GenerationTask) -> Selection:
-        """How a task's tokens are chosen.
+        """Sampling parameters of a task.
 
-        A task with a temperature says all. In a task without one, its own top-p and top-k hold, and the model's values
-        fill the rest. Where nobody says anything, decoding is greedy.
+        A task with a temperature decides everything. Otherwise its top-p and top-k apply, and the model's values fill
+        the rest. If nothing is set, decoding is greedy.
         """
         given = Selection(
             number("temperature", task.temperature, 0.0, least=0),
@@ -90,9 +90,9 @@ class SamplingDefaults(NamedTuple):
 
 
 class GreedyWatch:
-    """Warns once where a reasoning model decodes a chain greedily.
+    """Warns once if a reasoning model decodes a chain greedily.
 
-    The embedded models are left out: their greedy chains end, and are right as often as sampled ones.
+    The embedded models are exempt: their greedy chains end, and are right as often as sampled ones.
     """
 
     def __init__(self, model: str | None) -> None:
@@ -112,7 +112,7 @@ class GreedyWatch:
 
 
 def _thinks(folder: str) -> bool:
-    """Whether a chat template, or a vocabulary without one, marks thinking; the embedded models do not count."""
+    """True if the chat template, or without one the vocabulary, marks thinking; embedded models do not count."""
     if _PACKAGE in Path(folder).parents:
         return False
     own = _local(folder, "chat_template.jinja")
@@ -128,7 +128,7 @@ def _thinks(folder: str) -> bool:
 
 
 def _local(folder: str, name: str) -> Path | None:
-    """A file of a model, where it is on this machine: in its folder, or in the cache of the hub."""
+    """A model's file if it is local, in its folder or in the hub's cache."""
     if Path(folder).is_dir():
         path = Path(folder) / name
         return path if path.is_file() else None
@@ -139,6 +139,6 @@ def _local(folder: str, name: str) -> Path | None:
         return None
     try:
         found = try_to_load_from_cache(folder, name)
-    except HFValidationError:  # no name of the hub's
+    except HFValidationError:  # not a hub name
         return None
     return Path(found) if isinstance(found, str) else None

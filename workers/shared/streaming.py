@@ -1,4 +1,4 @@
-"""Streams of any worker: which are open, how far each may run, and what the caller sees."""
+"""Streams of any worker: open streams, their limits, and text shown to the caller."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.request.program import current_program
 
 T = TypeVar("T")
-NEVER = 1 << 60  # more tokens than any request has: waits for its end
+NEVER = 1 << 60  # exceeds any request's tokens: waits for the end
 Seams = Literal["fixed", "late", "none"]
-"""Where a worker that cannot pause a stream ends one that nobody has asked more of; its chain goes on in another.
+"""Ends of a stream that no reader wants more of, for a worker that cannot pause; the chain continues in another stream.
 
-- `"fixed"`: at the limit that its first step has, whatever the time: a seeded engine gives the same texts at any load.
-- `"late"`: only where it gets so far ahead: the fewest requests, at places that depend on time.
-- `"none"`: nowhere: the texts are those of one stream, and what it decodes in vain has no limit.
+- `"fixed"`: at the limit of its first step, regardless of time: a seeded engine repeats its texts at any load.
+- `"late"`: only if it runs that far ahead: the fewest requests, at places that depend on time.
+- `"none"`: never: the texts are those of one stream, and wasted tokens are unlimited.
 """
 
 
 class OpenStreams(dict[str, set[T]]):
-    """The streams that a worker holds open, by the scope of the task that opened them.
+    """Open streams of a worker, by the scope of the task that opened them.
 
     Args:
-        close: The worker's method that ends one of them in the engine. It is held weakly: otherwise worker
-            and streams would hold each other, and only the cycle collector would free them.
+        close: The worker's method that ends a stream in the engine. It is held weakly; otherwise worker and streams
+            would form a cycle that only the garbage collector frees.
     """
 
     def __init__(self, close: Callable[[T], Awaitable[object]]) -> None:
@@ -35,7 +35,7 @@ class OpenStreams(dict[str, set[T]]):
         self._close = weakref.WeakMethod(close)
 
     def add(self, stream: T) -> None:
-        """Note a stream of the task being served. Under a host without scopes it is kept until its program ends."""
+        """Add a stream of the current task. Under a host without scopes it is kept until its program ends."""
         scope, program = current_scope.get(), current_program()
         key = scope.scope_id if scope is not None else "" if program is None else program.identity.id
         if scope is None and program is not None and key not in self:
@@ -43,9 +43,9 @@ class OpenStreams(dict[str, set[T]]):
         self.setdefault(key, set()).add(stream)
 
     async def end(self, key: str) -> None:
-        """Close what a scope or program has left open."""
+        """Close the open streams of a scope or program."""
         close = self._close()
-        if close is None:  # the worker is gone, and its engine with it
+        if close is None:  # the worker and its engine are gone
             return
         for stream in self.pop(key, ()):
             await close(stream)
@@ -58,27 +58,27 @@ class OpenStreams(dict[str, set[T]]):
 
 
 def is_over(task: StreamGenerationTask) -> bool:
-    """Whether a stream has ended. A stream that is cancelled before it began ends here."""
+    """True if a stream has ended; one cancelled before it began ends here."""
     if task.cancel_flag and task.request_handle is None:
         task.end_flag = True
     return bool(task.end_flag)
 
 
 def next_len(task: StreamGenerationTask) -> int:
-    """How many tokens a stream shall have after its next step, where it does not end before."""
+    """Number of tokens of a stream after its next step, if it does not end before."""
     return len(task.output_tokens or ()) + max(1, task.streaming_step or 1)
 
 
 def furthest(task: StreamGenerationTask) -> int:
-    """How many tokens a stream may have until its controller asks for more: by its note and by the present step."""
+    """Number of tokens a stream may have until its controller asks for more, by its note and the current step."""
     limit = meta_of(task).may_run_to
     return NEVER if limit is None else max(limit, next_len(task))
 
 
 def fixed_end(task: StreamGenerationTask, seams: Seams | None) -> int | None:
-    """The number of tokens at which a stream ends at any load; None where time decides, or nothing ends it.
+    """Number of tokens at which a stream always ends; None if time decides, or nothing ends it.
 
-    `seams` None takes `"fixed"` for a sampled stream with a seed, which is to repeat.
+    `seams=None` means `"fixed"` for a sampled stream with a seed, which must be repeatable.
     """
     repeats = task.seed is not None and task.temperature != 0
     if task.streaming_output_flag or seams in ("late", "none") or not (seams or repeats):
@@ -88,5 +88,5 @@ def fixed_end(task: StreamGenerationTask, seams: Seams | None) -> int | None:
 
 
 def show(task: GenerationTask) -> None:
-    """Let the caller see what the task has so far."""
+    """Show the caller the task's text so far."""
     task.streaming_output_list.append(ScaffoldingOutput(task.output_str, list(task.output_tokens or ())))

@@ -1,4 +1,4 @@
-"""Reads tasks for workers, and checks them: prompts as token ids, the parts of a score, and plain fields."""
+"""Reads and checks tasks for workers: prompts as token ids, the parts of a score, and plain fields."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _UNLIMITED = 1 << 60
 
 
 class Scored(NamedTuple):
-    """The token ids of a score task (prompt and continuation), and the index of the first token that is scored."""
+    """Token ids of a score task (prompt and continuation), and the index of the first scored token."""
 
     token_ids: list[int]
     start: int
 
 
 class TaskReader:
-    """Reads prompts as token ids that a model can take; `limited_by` says in messages what sets `max_seq_len`."""
+    """Reads prompts as token ids of a model; `limited_by` names in errors what sets `max_seq_len`."""
 
     def __init__(self, tokenizer: Any, vocab_size: int, max_seq_len: int | None, limited_by: str = "") -> None:
         self.tokenizer = tokenizer
@@ -44,10 +44,10 @@ class TaskReader:
         return self.ids(task.input_tokens, task.input_str, "input")
 
     def ids(self, token_ids: list[int] | None, text: str | None, name: str) -> list[int]:
-        """Token ids, given as such or as text.
+        """Token ids, given directly or as text.
 
         Raises:
-            InvalidTaskError: There are none, or they are not the model's.
+            InvalidTaskError: There are none, or they do not fit the model.
         """
         if token_ids is None:
             if text is None:
@@ -58,10 +58,10 @@ class TaskReader:
         return self.checked(token_ids, f"{name}_tokens")
 
     def checked(self, token_ids: list[int], name: str) -> list[int]:
-        """The token ids as plain integers.
+        """Return the token ids as plain integers.
 
         Raises:
-            InvalidTaskError: One is no integer, or outside the vocabulary.
+            InvalidTaskError: One is not an integer, or outside the vocabulary.
         """
         try:
             ids = list(map(operator.index, token_ids))
@@ -76,7 +76,7 @@ class TaskReader:
         return ids
 
     def scored(self, task: ScoreTask) -> Scored:
-        """Prompt and continuation of a score task. Where both are text, a token across their border is scored, too.
+        """Prompt and continuation of a score task. If both are text, a token across their border is scored, too.
 
         Raises:
             InvalidTaskError: A part is missing, or both together are too long.
@@ -98,10 +98,10 @@ class TaskReader:
         return Scored(prompt, len(given))
 
     def verified(self, task: VerifyTask) -> list[list[int]]:
-        """The branches of a verify task.
+        """Branches of a verify task.
 
         Raises:
-            InvalidTaskError: There are none, one is empty or too long, or yes and no are one token.
+            InvalidTaskError: There are none, one is empty or too long, or yes and no are the same token.
         """
         choices = self.checked([task.yes_token, task.no_token], "yes_token and no_token")
         if choices[0] == choices[1]:
@@ -118,15 +118,15 @@ class TaskReader:
         return branches
 
     def check_len(self, num_tokens: int, what: str) -> None:
-        """Refuse what is longer than a request may be."""
+        """Refuse more tokens than a request may have."""
         if num_tokens > self._max_seq_len:
             raise InvalidTaskError(f"{what} {num_tokens} tokens, but a request may have {self._in_all}: shorten it")
 
     def max_tokens(self, task: GenerationTask, prompt_len: int) -> int:
-        """Tokens that may be generated: as the task says, else as many as fit.
+        """Maximum tokens to generate: the task's, else as many as fit.
 
         Raises:
-            InvalidTaskError: They do not fit behind the prompt, or nothing limits them.
+            InvalidTaskError: They do not fit after the prompt, or are unlimited.
         """
         room = self._max_seq_len - prompt_len
         if task.max_tokens is None and room < 1:
@@ -135,7 +135,7 @@ class TaskReader:
                 "must be generated: shorten the prompt"
             )
         if task.max_tokens is None and self._max_seq_len == _UNLIMITED:
-            raise InvalidTaskError("max_tokens is None, and the worker does not know its max_seq_len: set one of them")
+            raise InvalidTaskError("max_tokens is None, but the worker's max_seq_len is unknown: set one of them")
         max_tokens = integer("max_tokens", task.max_tokens, 1, room)
         if max_tokens > room:
             raise InvalidTaskError(
@@ -146,10 +146,10 @@ class TaskReader:
 
 
 def integer(name: str, value: Any, low: int | None, default: int) -> int:
-    """An integer field of at least `low`, or its default where it is None.
+    """Return an integer field of at least `low`, or its default if it is None.
 
     Raises:
-        InvalidTaskError: It is no such integer.
+        InvalidTaskError: It is not such an integer.
     """
     if value is None:
         return default
@@ -160,10 +160,10 @@ def integer(name: str, value: Any, low: int | None, default: int) -> int:
 
 
 def number(name: str, value: Any, default: float, **bounds: float) -> float:
-    """A finite number within bounds (of `require.number`), or its default where it is None.
+    """Return a finite number within bounds (of `require.number`), or its default if it is None.
 
     Raises:
-        InvalidTaskError: It is no such number.
+        InvalidTaskError: It is not such a number.
     """
     if value is None:
         return default
@@ -173,7 +173,7 @@ def number(name: str, value: Any, default: float, **bounds: float) -> float:
         raise InvalidTaskError(f"{error.key} {error.message}") from None
 
 
-# Values beside None and the default that ask for nothing.
+# Values beside None and the default that request nothing.
 _OFF: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "logit_bias": ({},),
@@ -184,28 +184,28 @@ _OFF: dict[str, tuple[Any, ...]] = {
     "top_k": (0,),
     "user": ("",),
 }
-# Sampling fields with the values that ask for nothing: those of the stand-in, since a release may lack some.
+# Sampling fields with the values that request nothing; taken from the stand-in, since a release may lack some.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {name: (None, default, *_OFF.get(name, ())) for name, default in sampling_defaults(standins.GenerationTask).items()}
 )
 
 
-# What a task's `custom_input_params` ask of an engine beyond its fields.
+# Engine settings in a task's `custom_input_params` beyond its fields.
 ENGINE_FIELDS = (GUIDED_DECODING, "stop_token_ids")
 
 
 def is_set(task: GenerationTask, name: str) -> bool:
-    """Whether a field asks for something; a release of TensorRT-LLM may lack it."""
+    """True if a field requests something; a release of TensorRT-LLM may lack it."""
     neutral = NEUTRAL[name]
     return getattr(task, name, neutral[0]) not in neutral
 
 
 def refuse(task: GenerationTask, names: Collection[str], worker: str) -> None:
-    """Refuse fields (also those of `ENGINE_FIELDS`) that ask for something that the worker cannot do."""
+    """Refuse fields (including `ENGINE_FIELDS`) that request something the worker cannot do."""
     for name in ENGINE_FIELDS:
         if (task.custom_input_params or {}).get(name):
             raise InvalidTaskError(
-                f"custom_input_params has {name}, which {worker} cannot honour: leave it out, or take TRTLLMWorker"
+                f"custom_input_params has {name}, which {worker} cannot honour: leave it out, or use TRTLLMWorker"
             )
     for name in names:
         if is_set(task, name):
@@ -215,11 +215,11 @@ def refuse(task: GenerationTask, names: Collection[str], worker: str) -> None:
 
 
 def block_scores(task: BranchTask) -> list[float]:
-    """The priority of each branch's blocks, by its score and its depth.
+    """Priority of each branch's blocks, by its score and depth.
 
     Raises:
-        InvalidTaskError: There is no branch, scores or seeds are not one a branch, a score is outside [0, 1], or the
-            depth is below 1.
+        InvalidTaskError: There is no branch, scores or seeds do not match the branches, a score is outside [0, 1], or
+            the depth is below 1.
     """
     if not task.suffixes:
         raise InvalidTaskError(
@@ -227,7 +227,7 @@ def block_scores(task: BranchTask) -> list[float]:
         )
     if task.seeds and len(task.seeds) != len(task.suffixes):
         raise InvalidTaskError(
-            f"seeds has {len(task.seeds)} numbers, and there are {len(task.suffixes)} branches: give a seed for each "
+            f"seeds has {len(task.seeds)} numbers, but there are {len(task.suffixes)} branches: give one seed per "
             "branch, or none"
         )
     scores = [1.0] * len(task.suffixes) if task.branch_scores is None else task.branch_scores

@@ -1,1 +1,1 @@
-"""TensorRT-LLM through its LLM API: what an engine was built for, what a release takes, and how a request runs."""
+"""TensorRT-LLM through its LLM API: engine configurations, release features and the life of a request."""

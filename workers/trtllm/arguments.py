@@ -1,4 +1,4 @@
-"""A task as arguments of `LLM.generate_async`: its `SamplingParams`, who may share the KV, and who goes first.
+"""Converts a task to arguments of `LLM.generate_async`: `SamplingParams`, KV sharing and priority.
 
 A field that the installed release cannot honour is refused by name.
 """
@@ -27,7 +27,7 @@ from scaffolding_ext.workers.trtllm.release import Release
 NO_ORDER = (
     "the engine does not order requests by priority: load the LLM with scheduler_config.waiting_queue_policy=priority"
 )
-ENGINE_PRIORITY = "engine_priority"  # of the waiting queue: 0 to 1, higher is sooner, 0.5 by default
+ENGINE_PRIORITY = "engine_priority"  # for the waiting queue: 0 to 1, higher is sooner, default 0.5
 KV_HINTS = "kv_hints"
 _ENVELOPE = ("protocol_version", "message_id", "actions")
 _ACTION = ("action_id", "action_type", "action_version", "payload")
@@ -35,12 +35,12 @@ _LOWEST, _HIGHEST = 1, 100  # TensorRT-LLM's priorities of KV blocks
 
 
 def request_keywords(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
-    """The keywords that any task has: its priority, its `cache_salt`, its `kv_hints`, and its place in the request.
+    """Keywords of any task: priority, `cache_salt`, `kv_hints` and place in the request's hierarchy.
 
-    Without an `engine_priority`, it is computed from the package's priority (there lower is sooner, and 0 becomes 0.5).
+    Without an `engine_priority`, it is computed from the package's priority, where lower is sooner and 0 maps to 0.5.
 
     Raises:
-        InvalidTaskError: The priority is outside its range, or the hints have another shape.
+        InvalidTaskError: The priority is outside its range, or the hints are malformed.
     """
     params = task.custom_input_params or {}
     salt = cache_salt_of(task)
@@ -61,9 +61,9 @@ def request_keywords(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
 
 
 def conversation(loaded: LoadedLlm) -> dict[str, Any]:
-    """The keyword for an LLM that keeps KV by conversation: each branch of a request is one, and its chain grows there.
+    """Keyword for an LLM that keeps KV per conversation: each branch of a request is one, and its chain grows there.
 
-    Such an LLM was loaded with `block_reuse_config: {policy: per_conversation}` in its `kv_cache_config`.
+    Such an LLM is loaded with `block_reuse_config: {policy: per_conversation}` in its `kv_cache_config`.
     """
     program, scope = current_program(), current_scope.get()
     policy = _field(_field(loaded.argument("kv_cache_config"), "block_reuse_config"), "policy")
@@ -75,22 +75,22 @@ def conversation(loaded: LoadedLlm) -> dict[str, Any]:
 
 
 def retention_priority(score: float) -> int:
-    """Turns a score of blocks, in [0, 1], into TensorRT-LLM's priority from 1 to 100."""
+    """Map a block score in [0, 1] to TensorRT-LLM's priority from 1 to 100."""
     return _LOWEST + round((_HIGHEST - _LOWEST) * score)
 
 
 def lowest_retention(config_class: Any) -> Any:
-    """The `KvCacheRetentionConfig` of KV that nobody can reuse."""
+    """`KvCacheRetentionConfig` of KV that cannot be reused."""
     ranges = [config_class.TokenRangeRetentionConfig(0, None, _LOWEST)]
     return config_class(token_range_retention_configs=ranges, decode_retention_priority=_LOWEST)
 
 
 def branch_retention(config_class: Any, prefix_len: int, score: float) -> Any:
-    """The `KvCacheRetentionConfig` of one branch.
+    """`KvCacheRetentionConfig` of one branch.
 
     Args:
-        prefix_len: Tokens that all branches share.
-        score: The score of the branch's own blocks, in [0, 1].
+        prefix_len: Tokens shared by all branches.
+        score: Score of the branch's blocks, in [0, 1].
     """
     token_range = config_class.TokenRangeRetentionConfig
     own = retention_priority(score)
@@ -101,7 +101,7 @@ def branch_retention(config_class: Any, prefix_len: int, score: float) -> Any:
 
 
 def _check_hints(hints: Any) -> None:
-    """Check the envelope for hints about KV that engines share (vLLM #53421, SGLang #36224, TensorRT-LLM #18153)."""
+    """Check the envelope of KV hints that engines share (vLLM #53421, SGLang #36224, TensorRT-LLM #18153)."""
     actions = hints.get("actions") if isinstance(hints, Mapping) and set(hints) == set(_ENVELOPE) else None
     shapes = [set(action) if isinstance(action, Mapping) else set() for action in actions or ()]
     if not isinstance(actions, list) or any(shape != set(_ACTION) for shape in shapes):
@@ -112,10 +112,10 @@ def _check_hints(hints: Any) -> None:
 
 
 def _hierarchy(loaded: LoadedLlm) -> dict[str, Any]:
-    """The request and the branches above the task, if the LLM was loaded with a policy that reads them.
+    """The request and the branches above the task, if the LLM's policy reads them.
 
-    Such a policy (`reorder_policy_config`) orders requests of the agent types that it names. Our requests have the
-    first of these types.
+    Such a policy (`reorder_policy_config`) orders requests of the agent types it names; ours have the first of these
+    types.
     """
     program, scope = current_program(), current_scope.get()
     policy = _field(_field(loaded.argument("reorder_policy_config"), "policy_args"), "agent_types")
@@ -130,7 +130,7 @@ def _hierarchy(loaded: LoadedLlm) -> dict[str, Any]:
 
 
 def _scheduling_params() -> Any:
-    """TensorRT-LLM's `SchedulingParams`, which has moved between releases; None if a release has none."""
+    """TensorRT-LLM's `SchedulingParams`, whose module differs between releases; None if missing."""
     with contextlib.suppress(ImportError, AttributeError):
         return importlib.import_module("tensorrt_llm.executor.params.scheduling").SchedulingParams
     with contextlib.suppress(ImportError, AttributeError):
@@ -139,19 +139,19 @@ def _scheduling_params() -> Any:
 
 
 def _field(config: Any, name: str) -> Any:
-    """A field of a configuration, which may be a mapping or a pydantic model; None if the field is missing."""
+    """A field of a configuration, either a mapping or a pydantic model; None if missing."""
     return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
 
 
-# Fields that no release can honour for a task, and why.
+# Fields that no release can honour for a task, with reasons.
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "best_of": "the tokens of the other samples would not be counted: send a task for each sample",
-        "echo": "the output of a task is only the generated text: put the input before it yourself",
-        "n": "a task has one output: send a task for each",
-        "reasoning_effort": "the chat template reads it, not the engine: put it into the prompt",
+        "echo": "the output is only the generated text: prepend the input yourself",
+        "n": "a task has one output: send one task for each",
+        "reasoning_effort": "it is read by the chat template, not the engine: put it into the prompt",
         "suffix": "the LLM API cannot fill in text before a suffix: leave it out",
-        "skip_tokenizer": "the prompt must be tokens: give input_tokens, and leave it out",
+        "skip_tokenizer": "the prompt must be tokens: set input_tokens, and leave it out",
         "skip_detokenizer": "controllers need the text: leave it out; the token ids are in output_tokens",
     }
 )
@@ -160,7 +160,7 @@ _OFF: Mapping[str, float] = MappingProxyType(
     {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
 )
 
-# Fields that are passed on unchanged if they ask for something.
+# Fields passed on unchanged if set.
 _SAME = ("frequency_penalty", "presence_penalty", "min_tokens", "ignore_eos", "return_context_logits", "seed")
 
 
@@ -172,19 +172,19 @@ def sampling_arguments(
     version: str,
     vocab_size: int,
 ) -> dict[str, Any]:
-    """The keyword arguments of a task's `SamplingParams`.
+    """Keyword arguments of a task's `SamplingParams`.
 
     Greedy decoding sets `top_k=1`. Sampling sets a temperature and a top-p that are never None, because releases treat
     None differently.
 
     Args:
-        max_tokens: Tokens to generate at most; the default of `SamplingParams` is 32.
-        defaults: How the model is sampled if the task sets no temperature.
-        known: The fields that the installed release's `SamplingParams` takes.
+        max_tokens: Maximum tokens to generate; the default of `SamplingParams` is 32.
+        defaults: Sampling of the model if the task sets no temperature.
+        known: Fields of the installed release's `SamplingParams`.
         version: The installed release, for errors.
 
     Raises:
-        InvalidTaskError: A field is unusable, or asks for something that is impossible.
+        InvalidTaskError: A field is unusable or impossible to honour.
     """
     for name, reason in _REFUSED.items():
         if is_set(task, name):
@@ -209,7 +209,7 @@ def sampling_arguments(
 
 
 def hinted_arguments(task: GenerationTask, loaded: LoadedLlm) -> dict[str, Any]:
-    """Fields of `SamplingParams` that no task has a field for: `stop_token_ids`, `guided_decoding`, a thinking budget.
+    """`SamplingParams` fields without a task field: `stop_token_ids`, `guided_decoding`, a thinking budget.
 
     Raises:
         InvalidTaskError: A field is unusable, or the LLM would ignore it.
@@ -222,7 +222,7 @@ def hinted_arguments(task: GenerationTask, loaded: LoadedLlm) -> dict[str, Any]:
             raise InvalidTaskError(
                 f"stop_token_ids is {ids!r}; it must be a list of ids from 0 to {loaded.vocab_size - 1}"
             )
-        fields["stop_token_ids"] = list(ids)  # a copy, because TensorRT-LLM adds to it
+        fields["stop_token_ids"] = list(ids)  # a copy: TensorRT-LLM appends to it
     if params.get(GUIDED_DECODING):
         guide = params[GUIDED_DECODING]
         if loaded.argument("guided_decoding_backend") is None:
@@ -243,7 +243,7 @@ def hinted_arguments(task: GenerationTask, loaded: LoadedLlm) -> dict[str, Any]:
 
 
 def off_in(release: Release) -> dict[str, float]:
-    """Values that switch off what an LLM with `generation_config: auto` would take from the model's own file."""
+    """Values that disable the settings that an LLM with `generation_config: auto` takes from the model's file."""
     return {name: _OFF[name] for name in _OFF.keys() & release.sampling_fields}
 
 
@@ -262,7 +262,7 @@ def _bias(logit_bias: Mapping[Any, Any], vocab_size: int) -> Any:
 
 
 def _selection(task: GenerationTask, defaults: SamplingDefaults) -> dict[str, Any]:
-    """How the next token is chosen."""
+    """Arguments that choose the next token."""
     temperature, top_p, top_k = defaults.selection(task)
     if temperature == 0:
         return {"top_k": 1}

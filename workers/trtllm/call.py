@@ -1,7 +1,7 @@
-"""One request to TensorRT-LLM's LLM API, from its submission to its end, and the one event loop of its LLM.
+"""One request to TensorRT-LLM's LLM API, from submission to end, and the event loop of its LLM.
 
-TensorRT-LLM wakes all readers of a batch on the event loop of the batch's first request. If the requests of one LLM
-come from two loops, the readers on the other loop sleep on.
+TensorRT-LLM wakes all readers of a batch on the event loop of the batch's first request. If requests of one LLM come
+from two loops, readers on the other loop never wake.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _adopting = threading.Lock()
 
 
 class LlmLoop(OwnLoop):
-    """The one event loop of an LLM. While workers use the LLM, it stands in the place of `llm.generate_async`."""
+    """The event loop of an LLM; replaces `llm.generate_async` while workers use the LLM."""
 
     def __init__(self, llm: Any) -> None:
         super().__init__("tensorrt-llm", SHUT_DOWN)
@@ -36,7 +36,7 @@ class LlmLoop(OwnLoop):
 
     @classmethod
     def enter(cls, llm: Any) -> LlmLoop:
-        """The loop of an LLM; workers on one LLM share it. Each calls `leave` when it ends."""
+        """Return the loop of an LLM, shared by its workers. Each calls `leave` when it ends."""
         with _adopting:
             current = vars(llm).get("generate_async")
             if not isinstance(current, cls):
@@ -45,7 +45,7 @@ class LlmLoop(OwnLoop):
             return current
 
     def leave(self, llm: Any) -> None:
-        """Give the LLM back. After the last worker has left, anybody may use it from any loop."""
+        """Release the LLM. After the last worker has left, it may be used from any loop."""
         with _adopting:
             self._num_users -= 1
             if self._num_users:
@@ -65,7 +65,7 @@ class LlmLoop(OwnLoop):
             running = self.loop
         if running is not self.loop:
             raise EngineError(
-                "a TRTLLMWorker uses this LLM, and TensorRT-LLM serves the requests of one event loop only: send the "
+                "a TRTLLMWorker uses this LLM, and TensorRT-LLM serves requests from only one event loop: send the "
                 "request to the worker (run_task), call generate_async in a thread without an event loop, or load "
                 "another LLM"
             )
@@ -73,14 +73,14 @@ class LlmLoop(OwnLoop):
 
 
 class RequestProgress(NamedTuple):
-    """What has come of a request so far.
+    """Progress of a request.
 
     Attributes:
-        logprobs: For each generated token, the reported tokens and their `Logprob`; None where none were asked for.
-        context_logits: A tensor of shape [tokens, vocabulary]; None where it was not asked for.
-        finish_reason: Why the request has ended; None while it runs.
-        ttft_s: Seconds from the submission to the first token; None before the first token.
-        latency_s: Seconds from the submission to now.
+        logprobs: Per generated token, the reported tokens and their `Logprob`; None if not requested.
+        context_logits: Tensor of shape [tokens, vocabulary]; None if not requested.
+        finish_reason: Reason for the end; None while it runs.
+        ttft_s: Seconds from submission to the first token; None before it.
+        latency_s: Seconds from submission to now.
     """
 
     text: str
@@ -108,14 +108,14 @@ class RequestProgress(NamedTuple):
                 task.customized_result_fields["cumulative_logprob"] = total
         if task.return_context_logits:
             task.context_logits = self.context_logits
-        if hasattr(task, "ttft_s"):  # upstream's 1.2 does not have it yet
+        if hasattr(task, "ttft_s"):  # missing in upstream's 1.2
             task.ttft_s, task.latency_s = self.ttft_s, self.latency_s
             task.usage_prompt_tokens, task.usage_completion_tokens = self.prompt_len, len(self.token_ids)
             task.request_id = self.request_id
         note(task, counts=self.counts)
 
     def _total(self) -> float | None:
-        """The log-probability of the whole output; None where the release reports only the likeliest tokens."""
+        """Log-probability of the whole output; None if the release reports only the likeliest tokens."""
         if self.cumulative_logprob is not None:
             return float(self.cumulative_logprob)
         steps = list(zip(self.token_ids, self.logprobs or (), strict=False))
@@ -125,21 +125,20 @@ class RequestProgress(NamedTuple):
 
 
 class Call:
-    """Reads each report of the engine as soon as it comes, so that no reports pile up.
+    """Reads each report of the engine as soon as it arrives, so reports do not pile up.
 
-    It may be made anywhere. Its methods run on the loop of its LLM; its attributes may be read from any thread.
+    It may be created anywhere. Its methods run on the loop of its LLM; its attributes may be read from any thread.
 
     Args:
-        submit: Sends the request and returns TensorRT-LLM's result object. The first wait calls it.
-        timeout: Seconds from the submission within which the request must end; None waits for ever. `wait_for`
-            is not used: before Python 3.12 it loses a cancellation that comes together with a token.
-        is_piece: Whether its budget is only a part of its task's budget, so that the request's end is a pause.
+        submit: Sends the request and returns TensorRT-LLM's result object; called by the first wait.
+        timeout: Seconds from submission within which the request must end; None waits forever. `wait_for` is not used,
+            since before Python 3.12 it loses a cancellation that coincides with a token.
+        is_piece: True if its budget is only part of the task's, so the request's end is a pause.
 
     Attributes:
-        ended: Whether the request has ended, for any reason.
-        may_run_to: Number of tokens at which the request is ended, with `PAUSED` as its reason: the engine cannot pause
-            it.
-        queue_seconds: Time that it waited in the engine before it was scheduled.
+        ended: True if the request has ended, for any reason.
+        may_run_to: Number of tokens at which the request ends with reason `PAUSED`, since the engine cannot pause it.
+        queue_seconds: Time in the engine's queue before it was scheduled.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class Call:
 
     @property
     def counts(self) -> TokenCounts:
-        """The cost of the request; a request that the engine never ran has cost nothing."""
+        """Cost of the request; 0 if the engine never ran it."""
         if self._result is None or (not self._num_tokens and not self._result.finished):
             return TokenCounts()
         num_reused = min(getattr(self._result, "cached_tokens", 0) or 0, self._prompt_len)
@@ -200,10 +199,10 @@ class Call:
         return self._progress()
 
     async def abort(self, error: EngineError | None = None) -> RequestProgress | None:
-        """Stop the engine's work on the request. What has come so far stays; None if nothing was submitted.
+        """Stop the engine's work on the request and return its progress; None if nothing was submitted.
 
         Args:
-            error: What those who wait for it get; None ends the request without an error.
+            error: Error for those who wait for it; None ends the request without an error.
         """
         self._give_up(error)
         return None if self._result is None else self._progress()
@@ -221,7 +220,7 @@ class Call:
         self._started = loop.time()
         try:
             self._result = self._submit()
-        except Exception as error:  # of any type: the engine refused it at once
+        except Exception as error:  # the engine refused it at once
             self._end(EngineError(f"TensorRT-LLM refused a request: {type(error).__name__}: {error}"), error)
             return
         self._pump = loop.create_task(self._take_in())
@@ -238,7 +237,7 @@ class Call:
     def _stop_engine(self) -> None:
         try:
             self._result.abort()
-        except Exception:  # an LLM that somebody has shut down: its results refer to an executor that is gone
+        except Exception:  # the LLM was shut down and its executor is gone
             _log.debug("a request cannot be aborted any more", exc_info=True)
 
     def _expire(self, timeout: float) -> None:
@@ -259,7 +258,7 @@ class Call:
         return RequestProgress(
             text=output.text,
             token_ids=token_ids,
-            # The ids of a stop string are cut off, its entries are not.
+            # The ids of a stop string are cut off, but not its entries.
             logprobs=list(output.logprobs)[: len(token_ids)] if output.logprobs else None,
             cumulative_logprob=output.cumulative_logprob,
             prompt_logprobs=output.prompt_logprobs,
@@ -287,8 +286,8 @@ class Call:
                     break
                 self._moved.set()
             if isinstance(self._output.stop_reason, str) and not self._result.aborted():
-                self._stop_engine()  # the text ended at a stop string; not every release tells the engine
-        except Exception as error:  # of any type: the engine's own, of one request
+                self._stop_engine()  # ended at a stop string; not every release tells the engine
+        except Exception as error:  # an engine error of one request
             self._end(EngineError(f"TensorRT-LLM failed a request: {type(error).__name__}: {error}"), error)
         else:
             metrics: Mapping[Any, float] = getattr(self._result, "metrics_dict", None) or {}

@@ -1,4 +1,4 @@
-"""Sends requests to an `LLM`. A field that the installed release does not take is refused or noted, never dropped."""
+"""Client of an `LLM`. A field that the installed release lacks is refused or recorded, never dropped."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from scaffolding_ext.workers.trtllm.loading import LoadedLlm
 from scaffolding_ext.workers.trtllm.release import PENALTIES, SamplerWarning, honours_penalties, keeps_seeds_apart
 from scaffolding_ext.workers.trtllm.scores import from_context_logits, from_prompt_logprobs
 
-_LIKELIEST = 20  # log-probabilities to ask for at each prompt position, if a release reports only the likeliest
-_num_salts = itertools.count()  # one counter for the process: two workers may share an LLM
+_LIKELIEST = 20  # log-probabilities to request per prompt position if a release only reports the likeliest
+_num_salts = itertools.count()  # one counter per process: two workers may share an LLM
 
 
 class LlmClient:
-    """One worker's way to its LLM.
+    """One worker's client of its LLM.
 
     Args:
-        request_timeout: Seconds that one request may take; None is no limit.
-        seed: Seeds sampled tasks that have no seed; None draws fresh entropy.
+        request_timeout: Seconds that one request may take; None is unlimited.
+        seed: Seeds sampled tasks without a seed; None draws fresh entropy.
 
     Attributes:
-        why_no_scores: Why the LLM cannot score given tokens; empty if it can.
+        why_no_scores: Reason why the LLM cannot score given tokens; empty if it can.
     """
 
     def __init__(self, loaded: LoadedLlm, reader: TaskReader, request_timeout: float | None, seed: int | None) -> None:
@@ -51,7 +51,7 @@ class LlmClient:
         self._request_timeout = request_timeout
         self._rng = np.random.default_rng(seed)
         self._watch = GreedyWatch(loaded.model)
-        self._honours_penalties: bool | None = None  # None until it is tried out
+        self._honours_penalties: bool | None = None  # None until tested
         self.num_decoded = 0
         self._calls: set[Call] = set()
         self._is_shut_down = False
@@ -59,15 +59,15 @@ class LlmClient:
         self.why_no_scores = _why_no_scores(loaded)
 
     def open(self, task: GenerationTask, *, streaming: bool, end_at: int | None = None, **late: Any) -> Call:
-        """A request for a generation task; the first `advance` submits it.
+        """Create a request for a generation task; the first `advance` submits it.
 
         Args:
-            streaming: Whether its tokens are wanted as they come.
-            end_at: Tokens at which it ends, with `PAUSED` as its reason; None is the task's budget.
+            streaming: True if tokens are wanted as they arrive.
+            end_at: Tokens at which it ends with reason `PAUSED`; None is the task's budget.
             late: Keywords of `generate_async` that only some releases have.
 
         Raises:
-            InvalidTaskError: A field is unusable, or cannot be honoured.
+            InvalidTaskError: A field is unusable or cannot be honoured.
             EngineError: The worker has been shut down.
         """
         token_ids = self._reader.prompt(task)
@@ -83,7 +83,7 @@ class LlmClient:
             self._loaded.vocab_size,
         )
         arguments |= hinted_arguments(task, self._loaded)
-        if arguments.get("top_k") != 1 and "seed" not in arguments:  # without one the engine takes a fixed seed
+        if arguments.get("top_k") != 1 and "seed" not in arguments:  # without one the engine uses a fixed seed
             seed = next_seed()
             arguments["seed"] = int(self._rng.integers(1 << 63)) if seed is None else seed
         self._watch.see(task, arguments.get("temperature", 0.0))
@@ -107,11 +107,11 @@ class LlmClient:
         return await self._loop.run(call.wait, num_tokens)
 
     async def abort(self, call: Call) -> RequestProgress | None:
-        """Stop the engine's work on a request; None if nothing has come of it, or after a shutdown."""
+        """Stop the engine's work on a request; returns None without progress or after shutdown."""
         return None if self._is_shut_down else await self._loop.run(call.abort)
 
     async def scores(self, task: Task, token_ids: list[int], start: int) -> list[float]:
-        """Natural-log probabilities of the tokens from `start` on; reading them counts as a cost of the task.
+        """Natural-log probabilities of the tokens from `start`; prefilling them is charged to the task.
 
         Raises:
             EngineError: The engine failed, or did not report some tokens.
@@ -127,7 +127,7 @@ class LlmClient:
         return from_context_logits(read.context_logits, token_ids, start)
 
     async def check_sampler(self, task: GenerationTask) -> None:
-        """Refuse penalties if the engine ignores them. This is tried out when a task first asks for a penalty.
+        """Refuse penalties if the engine ignores them; tested when a task first sets one.
 
         Raises:
             InvalidTaskError: The engine ignores them.
@@ -140,23 +140,23 @@ class LlmClient:
         if not self._honours_penalties:
             raise InvalidTaskError(
                 f"{asked[0]} is {getattr(task, asked[0])!r}, but TensorRT-LLM {self._loaded.release.version} ignores "
-                "it, as a test request showed (its PyTorch backend takes penalties since #16485 of July 2026): leave "
+                "it, as a test request showed (its PyTorch backend honours them since #16485 of July 2026): leave "
                 "it out, or install a newer release"
             )
 
     def test_seeds(self) -> None:
-        """Warn if the requests of one batch do not each use their own seed; two test requests show it."""
+        """Warn if the requests of a batch do not use their own seeds, as shown by two test requests."""
         if not self._loop.run_blocking(keeps_seeds_apart, self._decode):
             warnings.warn(
                 f"TensorRT-LLM {self._loaded.release.version} draws all requests of a batch with the seed of the "
-                "first one (#17172): samples differ, but a run with seeds gives other texts when it is repeated. "
-                "Install a newer release if runs must repeat",
+                "first one (#17172): samples differ, but repeating a seeded run gives other texts. "
+                "Install a newer release if runs must be repeatable",
                 SamplerWarning,
                 stacklevel=4,
             )
 
     async def _decode(self, fields: Mapping[str, Any]) -> list[int]:
-        """The token ids of a short request that the client itself makes; runs on the loop of the LLM."""
+        """Token ids of a short test request; runs on the loop of the LLM."""
         call = self._call(self._reader.ids(None, "1 2", "input"), fields, {}, streaming=False)
         try:
             return (await call.wait()).token_ids
@@ -164,10 +164,10 @@ class LlmClient:
             self._calls.discard(call)
 
     def close(self, task: Task, call: Call, *, decodes: bool = True) -> None:
-        """Forget a request, however it ended, and note its cost.
+        """Forget a request, however it ended, and record its cost.
 
         Args:
-            decodes: False if its only token is not wanted: that token comes with the prompt, without a step of its own.
+            decodes: False if its only token is not wanted: that token comes with the prompt, without a decoding step.
         """
         self.forget(call)
         note(task, counts=call.counts if decodes else call.counts._replace(decoded=0))
@@ -176,13 +176,13 @@ class LlmClient:
             program.ledger.queue_seconds += call.queue_seconds
 
     def forget(self, call: Call) -> None:
-        """Forget a request; the engine stops working on one that has not ended."""
+        """Forget a request; the engine stops working on an unfinished one."""
         self._calls.discard(call)
         if not call.ended:
             self._loop.start(call.abort)
 
     def shutdown(self) -> None:
-        """End the requests in flight with an EngineError, and shut the LLM down if this package has loaded it."""
+        """End the requests in flight with an EngineError, and shut down an LLM loaded by this package."""
         if self._is_shut_down:
             return
         self._is_shut_down = True
@@ -193,13 +193,13 @@ class LlmClient:
             self._loaded.llm.shutdown()
 
     def _wanted_of_prompts(self) -> dict[str, Any]:
-        """How the log-probabilities of a prompt's own tokens are asked for."""
+        """Request fields for the log-probabilities of a prompt's tokens."""
         if "prompt_logprobs_simple_format" in self._loaded.release.sampling_fields:
             return {"prompt_logprobs": 0, "prompt_logprobs_simple_format": True}
         return {"prompt_logprobs": min(_LIKELIEST, self._loaded.vocab_size)}
 
     async def _score(self, task: Task, token_ids: list[int], wanted: Mapping[str, Any]) -> RequestProgress:
-        spent = meta_of(task).counts or TokenCounts()  # spent by an attempt that reported too little
+        spent = meta_of(task).counts or TokenCounts()  # spent on an attempt that reported too little
         keywords = request_keywords(task, self._loaded) | self._unshared()
         call = self._call(token_ids, {"max_tokens": 1, "top_k": 1, **wanted}, keywords, streaming=False)
         try:
@@ -237,7 +237,7 @@ class LlmClient:
         self.num_decoded += num_tokens
 
     def _unshared(self) -> dict[str, Any]:
-        """Keywords that keep a request from reusing KV: the engine reports nothing of it. Its own KV goes first."""
+        """Keywords that prevent reuse of KV, for which the engine reports nothing; its own KV is evicted first."""
         if not self._loaded.reuses_blocks:
             return {}
         retention = lowest_retention(self._loaded.release.setting("KvCacheRetentionConfig"))
@@ -247,10 +247,10 @@ class LlmClient:
 def _why_no_scores(loaded: LoadedLlm) -> str:
     if loaded.engine is not None and not loaded.engine.gather_context_logits:
         flags = " ".join(loaded.engine.build_flags(EngineNeeds(scores=True)))
-        return f"its engine was built without gather_context_logits; build it anew with trtllm-build {flags}"
+        return f"its engine was built without gather_context_logits; rebuild it with trtllm-build {flags}"
     if loaded.reuses_blocks and "cache_salt" not in loaded.release.request_keywords:
         return (
-            f"TensorRT-LLM {loaded.release.version} reports no log-probabilities of tokens whose KV it reuses, and it "
-            "has no cache_salt that would prevent reuse; add a worker with enable_block_reuse: false for scores"
+            f"TensorRT-LLM {loaded.release.version} reports no log-probabilities of tokens whose KV it reuses, and has "
+            "no cache_salt to prevent reuse; add a worker with enable_block_reuse: false for scores"
         )
     return ""

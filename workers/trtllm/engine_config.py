@@ -1,6 +1,6 @@
-"""Compares what a `trtllm-build` engine was built for, by its `config.json`, with what a stack needs.
+"""Compares a `trtllm-build` engine's `config.json` with the needs of a stack.
 
-No TensorRT-LLM and no GPU are needed to read it.
+Reading it needs neither TensorRT-LLM nor a GPU.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
 
 
 class EngineNeeds(NamedTuple):
-    """What a stack needs of an engine.
+    """Requirements of a stack on an engine.
 
     Attributes:
         scores: Log-probabilities of given tokens (`ScoreTask`).
-        prefix_sharing: Requests that begin alike share the KV of their common beginning.
+        prefix_sharing: Requests share the KV of a common beginning.
         max_seq_len: Prompt and generated tokens of one request; None sets no requirement.
-        max_num_tokens: Tokens of one step, over all requests of the batch.
-        chunked_prefill: Whether a prompt may be read over several steps, so that it may exceed `max_num_tokens`.
+        max_num_tokens: Tokens of one step over the whole batch.
+        chunked_prefill: True if a prompt may be read over several steps and so exceed `max_num_tokens`.
     """
 
     scores: bool = False
@@ -35,7 +35,7 @@ class EngineNeeds(NamedTuple):
 
     @classmethod
     def of_arguments(cls, args: Mapping[str, Any]) -> EngineNeeds:
-        """What a `TRTLLMWorker` with these arguments needs; missing arguments have the worker's defaults."""
+        """Needs of a `TRTLLMWorker` with these arguments; missing ones have the worker's defaults."""
         return cls(
             scores=args.get("serve_scores") is True,
             prefix_sharing=args.get("enable_block_reuse", True),
@@ -47,12 +47,12 @@ class EngineNeeds(NamedTuple):
 
 
 class EngineConfig(NamedTuple):
-    """What an engine was built for, in the names of `trtllm-build`; lengths are tokens.
+    """Build configuration of an engine, in the names of `trtllm-build`; lengths are tokens.
 
     Attributes:
-        paged_context_fmha: Whether a prompt may begin on KV blocks that already exist.
-        vocab_size: Token ids are below it; None where the file does not say.
-        context_len: The model's own context; None where the file does not say.
+        paged_context_fmha: True if a prompt may begin on existing KV blocks.
+        vocab_size: Exclusive upper bound of token ids; None if unknown.
+        context_len: Context length of the model; None if unknown.
     """
 
     folder: Path
@@ -72,23 +72,23 @@ class EngineConfig(NamedTuple):
         """Read an engine folder's `config.json`.
 
         Raises:
-            ConfigError: The folder holds no engine, or its file describes no engine.
+            ConfigError: The folder holds no engine, or its file does not describe one.
         """
         path = Path(folder) / "config.json"
         try:
             document = parse_json(decoded(path.read_bytes()))
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{folder} is no TensorRT engine: {path} cannot be read ({error})") from error
+            raise ConfigError(f"{folder} is not a TensorRT engine: {path} cannot be read ({error})") from error
         if not isinstance(document, Mapping) or not isinstance(document.get("build_config"), Mapping):
             raise ConfigError(
-                f"{folder} is no TensorRT engine: its config.json has no build_config. A model folder is a checkpoint: "
-                "give it to TRTLLMWorker.from_checkpoint, or build an engine from it with trtllm-build"
+                f"{folder} is not a TensorRT engine: its config.json has no build_config. A model folder is a "
+                "checkpoint: give it to TRTLLMWorker.from_checkpoint, or build an engine from it with trtllm-build"
             )
         build, model = document["build_config"], document.get("pretrained_config") or {}
         plugins = build.get("plugin_config") or {}
         missing = [name for name in (*_LIMITS, "max_input_len") if not isinstance(build.get(name), int)]
         if missing:
-            raise ConfigError(f"{path}: build_config has no number under {', '.join(missing)}; build the engine anew")
+            raise ConfigError(f"{path}: build_config has no number under {', '.join(missing)}; rebuild the engine")
         kv_cache_type = str(build.get("kv_cache_type") or "").rpartition(".")[2].lower()
         return cls(
             Path(folder),
@@ -102,7 +102,7 @@ class EngineConfig(NamedTuple):
         )
 
     def shortfalls(self, needs: EngineNeeds) -> list[str]:
-        """What the engine lacks, a sentence each."""
+        """Sentences about missing features."""
         lacking = []
         if needs.scores and not self.gather_context_logits:
             lacking.append("scores need the logits of the prompt, but gather_context_logits is off")
@@ -124,7 +124,7 @@ class EngineConfig(NamedTuple):
         return lacking
 
     def build_flags(self, needs: EngineNeeds) -> list[str]:
-        """The `trtllm-build` flags of an engine with everything that this engine has and that the stack needs."""
+        """`trtllm-build` flags of an engine with everything that this engine has and the stack needs."""
         limits = {name: max(getattr(self, name), getattr(needs, name) or 0) for name in _LIMITS}
         longest = self._longest_prompt(needs)
         if needs.scores and not needs.chunked_prefill:
@@ -142,25 +142,25 @@ class EngineConfig(NamedTuple):
         return flags
 
     def check(self, needs: EngineNeeds) -> None:
-        """Raise a ConfigError if the engine lacks something; the message has the flags to build it with."""
+        """Raise a ConfigError if the engine lacks something; the message has the flags to build it."""
         lacking = self.shortfalls(needs)
         if not lacking:
             return
         message = f"the engine {self.folder} cannot serve this stack: {'; '.join(lacking)}."
         if self.context_len is not None and (needs.max_seq_len or 0) > self.context_len:
-            message += f" The model's own context is {self.context_len} tokens: no flag makes it longer."
+            message += f" The model's context is {self.context_len} tokens: no flag makes it longer."
         raise ConfigError(
-            f"{message} Build it anew: trtllm-build --checkpoint_dir CHECKPOINT --output_dir {self.folder} "
+            f"{message} Rebuild it: trtllm-build --checkpoint_dir CHECKPOINT --output_dir {self.folder} "
             f"{' '.join(self.build_flags(needs))}"
         )
 
     def _longest_prompt(self, needs: EngineNeeds) -> int:
-        """Tokens of the longest prompt: nearly the whole sequence, because probes and scores send a chain again."""
+        """Tokens of the longest prompt: nearly the whole sequence, because probes and scores resend a chain."""
         return max(1, (needs.max_seq_len or self.max_seq_len) - 1)
 
 
 def is_engine(folder: str | Path) -> bool:
-    """Whether a folder holds an engine rather than a checkpoint."""
+    """True if a folder holds an engine instead of a checkpoint."""
     path = Path(folder) / "config.json"
     try:
         return "build_config" in parse_json(decoded(path.read_bytes()))

@@ -1,4 +1,4 @@
-"""Loads an `LLM` from an engine or a checkpoint with its share of the GPUs, or takes one that is loaded."""
+"""Loads an `LLM` from an engine or checkpoint with its share of the GPUs, or adopts a loaded one."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 from scaffolding_ext.workers.trtllm.engine_config import EngineConfig, EngineNeeds, is_engine
 from scaffolding_ext.workers.trtllm.release import Release, llm_class
 
-_DEFAULT_FRACTION = 0.9  # TensorRT-LLM's own share of the free memory
-_MAX_NUM_TOKENS = 8192  # of one step; the default of every release
+_DEFAULT_FRACTION = 0.9  # TensorRT-LLM's default share of the free memory
+_MAX_NUM_TOKENS = 8192  # per step; the default of every release
 _environment = threading.Lock()  # held while the environment is changed for one LLM
 
 
 class Share(NamedTuple):
-    """What a worker takes of the GPUs.
+    """A worker's share of the GPUs.
 
     Attributes:
-        kv_cache_fraction: Share of the memory for KV, of the memory that is free once the model is loaded; None is the
-            release's default.
-        devices: Numbers of the GPUs that the worker sees; None: it sees the GPUs of the process.
-        enable_block_reuse: Whether requests that begin alike share KV.
+        kv_cache_fraction: Share for KV of the memory that is free after loading the model; None is the release's
+            default.
+        devices: GPU numbers visible to the worker; None for those of the process.
+        enable_block_reuse: If True, requests with a common beginning share KV.
     """
 
     kv_cache_fraction: float | None = None
@@ -39,9 +39,9 @@ class Share(NamedTuple):
 
     @staticmethod
     def by_device(args: Mapping[str, Any]) -> dict[int | None, float]:
-        """The share of each GPU's free memory that a `TRTLLMWorker` with these arguments takes.
+        """Share of each GPU's free memory that a `TRTLLMWorker` with these arguments takes.
 
-        The key None stands for the GPUs of a worker that names no GPUs. A loaded `LLM` already has its memory.
+        The key None stands for the GPUs of a worker that names none. A loaded `LLM` already has its memory.
         """
         if not isinstance(args.get("model", ""), str | os.PathLike):
             return {}
@@ -50,16 +50,16 @@ class Share(NamedTuple):
 
 
 class LoadedLlm(NamedTuple):
-    """An `LLM` and what is known about it.
+    """An `LLM` and its known properties.
 
     Attributes:
         tokenizer: The model's fast tokenizer, from transformers.
-        model: The name of that tokenizer; None where it is unknown.
-        engine: What the engine was built for; None for a checkpoint.
-        max_seq_len: Prompt and generated tokens of one request; None where it is unknown.
-        vocab_size: Token ids are below it.
-        is_own: Whether this package loaded it.
-        defaults: How the model is sampled if a task sets no temperature.
+        model: Name of that tokenizer; None if unknown.
+        engine: Build configuration of the engine; None for a checkpoint.
+        max_seq_len: Prompt and generated tokens of one request; None if unknown.
+        vocab_size: Exclusive upper bound of token ids.
+        is_own: True if this package loaded it.
+        defaults: Sampling of the model if a task sets no temperature.
     """
 
     llm: Any
@@ -75,26 +75,26 @@ class LoadedLlm(NamedTuple):
     defaults: SamplingDefaults
 
     def argument(self, name: str) -> Any:
-        """An argument that the LLM was loaded with; None if this release has no argument of that name."""
+        """An argument that the LLM was loaded with; None if this release lacks it."""
         return getattr(getattr(self.llm, "args", None), name, None)
 
     @property
     def keeps_thinking_budgets(self) -> bool:
-        """Whether the engine closes thinking at a budget of tokens."""
+        """True if the engine closes thinking at a token budget."""
         return "thinking_token_budget" in self.release.sampling_fields and bool(self.argument("reasoning_parser"))
 
     def check_streamed_logprobs(self) -> None:
-        """Refuse streams with log-probabilities where a cancel of one crashes the engine (#10810)."""
+        """Refuse streams with log-probabilities if cancelling one crashes the engine (#10810)."""
         if self.engine is not None and self.argument("gather_generation_logits") and self.release.crashes_on_abort:
             raise InvalidTaskError(
                 f"num_logprobs is set, but TensorRT-LLM {self.release.version} crashes when a stream with "
-                "log-probabilities is aborted on an engine with gather_generation_logits (#10810): leave num_logprobs "
-                "out, send a GenerationTask that is not streamed, load the checkpoint, or install 1.2.0 or newer"
+                "log-probabilities is aborted on an engine with gather_generation_logits (#10810): leave out "
+                "num_logprobs, send a GenerationTask without streaming, load the checkpoint, or install 1.2.0 or newer"
             )
 
     @property
     def tokens_per_block(self) -> int | None:
-        """Of the KV that requests share; None where they share none, or an engine was built."""
+        """Tokens per block of shared KV; None without sharing or for an engine."""
         config = self.argument("kv_cache_config")
         get = config.get if isinstance(config, Mapping) else functools.partial(getattr, config)
         return get("tokens_per_block", None) if self.reuses_blocks and self.engine is None else None
@@ -104,7 +104,7 @@ def load(model: str, tokenizer: str | None, needs: EngineNeeds, share: Share, ll
     """Load a checkpoint, or an engine that meets the needs.
 
     Raises:
-        ConfigError: The engine lacks something, the release takes no engines, or an argument is wrong.
+        ConfigError: The engine lacks something, the release runs no engines, or an argument is invalid.
         MissingDependencyError: TensorRT-LLM is not installed.
     """
     folder = model_folder(model)
@@ -113,7 +113,7 @@ def load(model: str, tokenizer: str | None, needs: EngineNeeds, share: Share, ll
         engine.check(needs)
         if tokenizer is None:
             raise ConfigError(
-                "is missing, and the folder of an engine holds no tokenizer: name the folder of the checkpoint",
+                "is missing, but an engine folder holds no tokenizer: give the checkpoint's folder",
                 "tokenizer",
             )
     make = llm_class(None if engine is None else folder)
@@ -144,7 +144,7 @@ def load(model: str, tokenizer: str | None, needs: EngineNeeds, share: Share, ll
 
 
 def why_no_model(name: str) -> str | None:
-    """Why a model of this name cannot be loaded here, as far as this is known without loading it."""
+    """Reason why a model of this name cannot be loaded here, as far as known without loading it."""
     try:
         how_to_load(model_folder(name), name)
     except ConfigError as error:
@@ -153,7 +153,7 @@ def why_no_model(name: str) -> str | None:
 
 
 def adopt(llm: Any, tokenizer: str | None, max_seq_len: int | None) -> LoadedLlm:
-    """Take an `LLM` that the caller has loaded; the caller also shuts it down.
+    """Adopt an `LLM` that the caller has loaded and will shut down.
 
     Raises:
         ConfigError: Its tokenizer is not a fast one.
@@ -163,7 +163,7 @@ def adopt(llm: Any, tokenizer: str | None, max_seq_len: int | None) -> LoadedLlm
     found = getattr(llm.tokenizer, "tokenizer", llm.tokenizer) if tokenizer is None else load_tokenizer(tokenizer)
     if not getattr(found, "is_fast", False):
         raise ConfigError(
-            "is not set, and the tokenizer of the LLM is not a fast (Rust) one: name a tokenizer that is", "tokenizer"
+            "is not set, and the tokenizer of the LLM is not a fast (Rust) one: give a fast one", "tokenizer"
         )
     folder = None if model is None else str(model)
     engine = EngineConfig.read(folder) if folder is not None and is_engine(folder) else None
@@ -193,14 +193,14 @@ def _orders_by_priority(llm: Any) -> bool:
 
 
 def _max_seq_len(llm: Any, wanted: int | None, engine: EngineConfig | None, folder: str | None) -> int | None:
-    """The length that the caller gave, else the LLM's limit, else the model's own context."""
+    """The caller's length, else the LLM's limit, else the model's context."""
     own = getattr(getattr(llm, "args", None), "max_seq_len", None)
     built = _model_config(folder).get("max_position_embeddings") if engine is None else engine.max_seq_len
     return wanted or own or built
 
 
 def _model_config(folder: str | None) -> dict[str, Any]:
-    """A checkpoint's own configuration; empty if the model is not a folder on this machine."""
+    """A checkpoint's configuration; empty if the model is not a local folder."""
     path = None if folder is None else Path(folder) / "config.json"
     if path is None or not path.is_file():
         return {}
@@ -217,7 +217,7 @@ def _llm_arguments(
         if getattr(needs, name) is not None:
             arguments.setdefault(name, getattr(needs, name))
     if engine is not None:
-        arguments.setdefault("gather_generation_logits", True)  # without this, log-probabilities are refused
+        arguments.setdefault("gather_generation_logits", True)  # otherwise log-probabilities are refused
     arguments["kv_cache_config"] = _kv_cache_config(share, arguments.get("kv_cache_config") or {})
     if share.devices is not None:
         arguments["env_overrides"] = {**arguments.get("env_overrides", {}), **_visible(share.devices, engine)}
@@ -225,13 +225,13 @@ def _llm_arguments(
 
 
 def _visible(devices: tuple[int, ...], engine: EngineConfig | None) -> dict[str, str]:
-    """The environment that shows these GPUs to the engine's processes, if the release takes an environment."""
+    """Environment that makes these GPUs visible to the engine's processes, if the release supports it."""
     from tensorrt_llm.llmapi import llm_args as arguments
 
     kind = getattr(arguments, "TorchLlmArgs" if engine is None else "TrtLlmArgs", None)
     if "env_overrides" not in getattr(kind, "model_fields", ()):
         raise ConfigError(
-            f"is {list(devices)}, but this release of TensorRT-LLM takes no env_overrides, by which the worker "
+            f"is {list(devices)}, but this release of TensorRT-LLM takes no env_overrides, with which the worker "
             "chooses GPUs: leave it out, and start this process with "
             f"CUDA_VISIBLE_DEVICES={','.join(map(str, devices))}",
             "devices",
@@ -248,7 +248,7 @@ def _kv_cache_config(share: Share, given: Any) -> Any:
         raise ConfigError(f"is {given!r}; it must be a mapping of fields, such as {{'dtype': 'fp8'}}", key)
     for name, own in (("enable_block_reuse",) * 2, ("free_gpu_memory_fraction", "kv_cache_fraction")):
         if name in given:
-            raise ConfigError(f"has {name}, which the worker sets by its argument {own}: set {own} instead", key)
+            raise ConfigError(f"has {name}, which the worker sets from its argument {own}: set {own} instead", key)
     ours: dict[str, Any] = {"enable_block_reuse": share.enable_block_reuse}
     if share.kv_cache_fraction is not None:
         ours["free_gpu_memory_fraction"] = share.kv_cache_fraction
@@ -256,12 +256,12 @@ def _kv_cache_config(share: Share, given: Any) -> Any:
         return KvCacheConfig(**given, **ours)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"is {dict(given)!r}, and the KvCacheConfig of this release refuses it: {error}", key
+            f"is {dict(given)!r}, but the KvCacheConfig of this release refuses it: {error}", key
         ) from error
 
 
 def _read_in_steps(arguments: dict[str, Any], longest: int | None) -> None:
-    """Switch chunked prefill on where a request of `longest` tokens exceeds one step: a chain goes on growing."""
+    """Enable chunked prefill if a request of `longest` tokens exceeds one step, since chains keep growing."""
     step_len = arguments.get("max_num_tokens") or _MAX_NUM_TOKENS
     if longest is None or longest <= step_len:
         return
@@ -274,7 +274,7 @@ def _read_in_steps(arguments: dict[str, Any], longest: int | None) -> None:
 
 
 def _readable(args: Any, engine: EngineConfig | None, wanted: int | None, longest: int | None) -> int | None:
-    """Tokens that a request may have in a loaded LLM. Without chunked prefill one step must read the whole prompt."""
+    """Tokens per request of a loaded LLM. Without chunked prefill one step must read the whole prompt."""
     step_len: int | None = getattr(args, "max_num_tokens", None)
     if engine is not None or step_len is None or getattr(args, "enable_chunked_prefill", False):
         return longest
@@ -289,7 +289,7 @@ def _readable(args: Any, engine: EngineConfig | None, wanted: int | None, longes
 
 @contextlib.contextmanager
 def _environment_kept(overrides: Mapping[str, str]) -> Iterator[None]:
-    """Undo changes of an LLM to this process's environment: its own processes need them, later LLMs must not."""
+    """Undo an LLM's changes to this process's environment, which must not affect later LLMs."""
     if not overrides:
         yield
         return

@@ -1,4 +1,4 @@
-"""The installed TensorRT-LLM: what it takes, by its signatures, and what its sampler honours, by test requests."""
+"""The installed TensorRT-LLM: supported fields from its signatures, sampler behavior from test requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INSTALL = "see https://nvidia.github.io/TensorRT-LLM/installation: pip cannot c
 
 
 def tensorrt_llm() -> ModuleType:
-    """The package itself.
+    """Import the package.
 
     Raises:
         MissingDependencyError: It is not installed, or cannot run on this machine.
@@ -35,13 +35,13 @@ def tensorrt_llm() -> ModuleType:
 
 
 def why_not_installed() -> list[str]:
-    """Why this machine cannot import TensorRT-LLM, as far as is known without importing it; empty if it can."""
+    """Reason why this machine cannot import TensorRT-LLM, as far as known without importing it; empty if it can."""
     found = importlib.util.find_spec("tensorrt_llm") is not None
     return [] if found else [f"tensorrt_llm is not installed ({_INSTALL})"]
 
 
 def llm_class(engine_folder: str | None) -> Any:
-    """The class that loads an engine of `trtllm-build`, or a checkpoint where there is no `engine_folder`.
+    """Class that loads an engine of `trtllm-build`, or a checkpoint if `engine_folder` is None.
 
     Raises:
         ConfigError: This release no longer has engines.
@@ -62,11 +62,11 @@ def llm_class(engine_folder: str | None) -> Any:
 
 
 class Release:
-    """What the installed release takes.
+    """Features of the installed release.
 
     Attributes:
-        sampling_fields: The fields that its `SamplingParams` takes.
-        request_keywords: The keywords that its `LLM.generate_async` takes.
+        sampling_fields: Fields of its `SamplingParams`.
+        request_keywords: Keywords of its `LLM.generate_async`.
     """
 
     def __init__(self, llm: Any) -> None:
@@ -81,23 +81,23 @@ class Release:
 
     @property
     def crashes_on_abort(self) -> bool:
-        """Whether an engine that gathers the logits of generated tokens crashes when a stream of them is aborted.
+        """True if aborting a stream crashes an engine that gathers the logits of generated tokens.
 
-        It was reported for 1.1.0 and 1.2.0rc7 (#10810); no fix is named.
+        Reported for 1.1.0 and 1.2.0rc7 (#10810); no fix is named.
         """
         return re.match(r"1\.1\b|1\.2\.0rc", self.version) is not None
 
     def sampling_params(self, **fields: Any) -> Any:
-        """A `SamplingParams` of it."""
+        """Construct its `SamplingParams`."""
         return self._package.SamplingParams(**fields)
 
     def setting(self, name: str) -> Any:
-        """A class of the release's LLM API by name, such as KvCacheConfig or KvCacheRetentionConfig."""
+        """Return a class of its LLM API by name, such as KvCacheConfig or KvCacheRetentionConfig."""
         return getattr(importlib.import_module("tensorrt_llm.llmapi"), name)
 
 
 Decode = Callable[[Mapping[str, Any]], Awaitable[list[int]]]
-"""Decodes a short prompt with these fields of `SamplingParams`, and gives the token ids."""
+"""Decodes a short prompt with these fields of `SamplingParams` and returns the token ids."""
 
 PENALTIES = ("frequency_penalty", "presence_penalty")
 _NUM_TOKENS = 6
@@ -105,11 +105,11 @@ _STRONG = 100.0  # larger than any difference of two logits
 
 
 class SamplerWarning(UserWarning):
-    """The installed release does not sample as it is told."""
+    """The installed release does not honour sampling parameters."""
 
 
 async def honours_penalties(decode: Decode) -> bool:
-    """Whether a high frequency penalty forbids written tokens, and a negative one makes the model repeat them."""
+    """True if a high frequency penalty prevents repeats and a negative one forces them."""
     greedy = {"max_tokens": _NUM_TOKENS, "top_k": 1, "ignore_eos": True}
     none_twice, all_alike = await asyncio.gather(
         decode({**greedy, "frequency_penalty": _STRONG}), decode({**greedy, "frequency_penalty": -_STRONG})
@@ -118,7 +118,7 @@ async def honours_penalties(decode: Decode) -> bool:
 
 
 async def keeps_seeds_apart(decode: Decode) -> bool:
-    """Whether a request draws the same tokens alone and beside a request with another seed."""
+    """True if a request draws the same tokens by itself and beside a request with another seed."""
     drawn = {"max_tokens": _NUM_TOKENS, "temperature": 5.0, "top_p": 1.0, "ignore_eos": True}
     alone = await decode({**drawn, "seed": 2})
     _, beside = await asyncio.gather(decode({**drawn, "seed": 1}), decode({**drawn, "seed": 2}))

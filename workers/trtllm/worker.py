@@ -1,4 +1,4 @@
-"""A worker over TensorRT-LLM's LLM API: it serves checkpoints, `trtllm-build` engines, and a loaded `LLM`."""
+"""Worker over TensorRT-LLM's LLM API; serves checkpoints, `trtllm-build` engines and a loaded `LLM`."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 _REFUSED = MappingProxyType(
     {
-        "RewardTask": "its model gives no rewards; take RewardController, which asks for a verdict (VerifyTask)",
-        LAYER_EXIT: "an engine gives only the logits of its last layer; leave layer_exit out",
-        SIMILARITY_GATE: "an engine gives no hidden states; leave least_similarity out",
+        "RewardTask": "its model gives no rewards; use RewardController, which requests a verdict (VerifyTask)",
+        LAYER_EXIT: "an engine returns only the logits of its last layer; leave out layer_exit",
+        SIMILARITY_GATE: "an engine returns no hidden states; leave out least_similarity",
     }
 )
 
@@ -53,40 +53,39 @@ _REFUSED = MappingProxyType(
 class TRTLLMWorker(ChatWorker):
     """Serves generation, streaming, scoring, branches and verification from a TensorRT-LLM `LLM`.
 
-    If a task gives no temperature, the model's `generation_config.json` decides. If that file is missing or names no
-    temperature, the task is decoded greedily. `input_tokens` take precedence over `input_str`. A field that a release
-    cannot honour is refused by name, never dropped. A task's `custom_input_params` may hold `engine_priority` (0 to 1,
-    higher is sooner), `cache_salt`, `stop_token_ids` and `guided_decoding` (a mapping).
+    If a task has no temperature, the model's `generation_config.json` decides; without a temperature there, decoding is
+    greedy. `input_tokens` take precedence over `input_str`. A field that a release cannot honour is refused by name,
+    never dropped. A task's `custom_input_params` may contain `engine_priority` (0 to 1, higher is sooner),
+    `cache_salt`, `stop_token_ids` and `guided_decoding` (a mapping).
 
     Args:
-        model: A checkpoint (a folder, a hub name, `tinylm/NAME`), the folder of an engine, or a loaded `LLM`. The
-            caller shuts down an `LLM` that it has loaded.
-        tokenizer: Folder or name of the tokenizer. An engine needs this argument; a checkpoint has its own tokenizer.
-        max_seq_len: Prompt and generated tokens of one request; None takes the limit of the engine or of the model.
-        max_num_tokens: Tokens of one step; None takes the default of the release or the limit of the engine.
-        max_batch_size: Requests that run at once; None takes the default of the release or the limit of the engine.
-        kv_cache_fraction: Share of the memory that is free beside the model. Shares on one GPU above 1 are refused.
-            None is the release's default (0.9).
-        devices: Numbers of the GPUs that the worker sees; None: it sees the GPUs of the process.
-        enable_block_reuse: Whether requests that begin alike share KV.
-        seed: Seeds sampled tasks that have no seed, in a request that has none. None draws fresh entropy.
-        serve_scores: Whether `ScoreTask` is served. None serves it if the LLM can; True refuses an LLM that cannot.
-        request_timeout: Seconds that one task may take; None is no limit.
-        self_test: Whether the worker tests that an LLM loaded here keeps the seeds of a batch apart. If it does not,
-            the worker logs a warning.
+        model: A checkpoint (a folder, a hub name, `tinylm/NAME`), an engine folder, or a loaded `LLM`, which the caller
+            shuts down.
+        tokenizer: Folder or name of the tokenizer. Required for an engine; a checkpoint has its own.
+        max_seq_len: Prompt and generated tokens of one request; None takes the limit of the engine or model.
+        max_num_tokens: Tokens per step; None takes the release's default or the engine's limit.
+        max_batch_size: Concurrent requests; None takes the release's default or the engine's limit.
+        kv_cache_fraction: Share of the memory that is free beside the model. Shares above 1 in total on one GPU are
+            refused. None is the release's default (0.9).
+        devices: GPU numbers visible to the worker; None for those of the process.
+        enable_block_reuse: If True, requests with a common beginning share KV.
+        seed: Seeds sampled tasks without a seed, in a request without one. None draws fresh entropy.
+        serve_scores: Serves `ScoreTask` if True, refusing an LLM that cannot. None serves it if the LLM can.
+        request_timeout: Seconds that one task may take; None is unlimited.
+        self_test: If True, the worker tests if an LLM loaded here keeps the seeds of a batch apart, and warns if not.
         llm_args: Further arguments of `LLM`. `kv_cache_config` is a mapping of the fields that no argument here sets.
 
     Raises:
         MissingDependencyError: TensorRT-LLM is not installed.
-        ConfigError: An argument is wrong, or the engine lacks something that is needed; the message has the flags to
-            build it with.
+        ConfigError: An argument is invalid, or the engine lacks a required feature; the message has the flags to build
+            it.
 
     Attributes:
-        model: The name of its tokenizer.
-        max_seq_len: Prompt and generated tokens of one request at most; None where it is unknown.
-        tokens_per_block: Of the KV that requests share; None where they share none, or it is unknown.
-        server_budget: What is known of the engine's own budgets of thinking; None where the LLM keeps none.
-        refused: Names of task types that the worker does not serve, and the reason for each.
+        model: Name of its tokenizer.
+        max_seq_len: Maximum prompt and generated tokens of one request; None if unknown.
+        tokens_per_block: Tokens per block of shared KV; None without sharing or if unknown.
+        server_budget: State of the engine's thinking budgets; None if the LLM has none.
+        refused: Task types that the worker does not serve, with reasons.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class TRTLLMWorker(ChatWorker):
             for key, value in (("kv_cache_fraction", kv_cache_fraction), ("devices", devices), ("llm_args", llm_args)):
                 if value is not None:
                     raise ConfigError(
-                        f"is {value!r}, but the LLM is loaded already: give it to the LLM when you make it", key
+                        f"is {value!r}, but the LLM is already loaded: pass it when you create the LLM", key
                     )
             self._loaded = adopt(model, tokenizer, max_seq_len)
         self.model = self._loaded.model
@@ -152,22 +151,22 @@ class TRTLLMWorker(ChatWorker):
             self._client.test_seeds()
         served = type(self).task_handlers.items()
         handlers = {kind: handler for kind, handler in served if kind.__name__ not in self.refused}
-        self.task_handlers = handlers  # type: ignore[misc]  # upstream's belongs to the class, ours to the LLM
+        self.task_handlers = handlers  # type: ignore[misc]  # per class upstream, here per LLM
 
     @classmethod
     def from_engine(cls, engine_dir: str, tokenizer_dir: str, **arguments: Any) -> TRTLLMWorker:
-        """Serve an engine of `trtllm-build`; TensorRT-LLM below 1.3 only.
+        """Serve an engine of `trtllm-build`; only with TensorRT-LLM below 1.3.
 
         Args:
             engine_dir: The engine's folder.
-            tokenizer_dir: The checkpoint that the engine was built from, or another folder with its tokenizer.
-            arguments: Of the constructor.
+            tokenizer_dir: The engine's checkpoint, or another folder with its tokenizer.
+            arguments: Arguments of the constructor.
         """
         return cls(engine_dir, tokenizer=tokenizer_dir, **arguments)
 
     @classmethod
     def from_checkpoint(cls, model_dir: str, **llm_args: Any) -> TRTLLMWorker:
-        """Serve a checkpoint of transformers' shape; any release.
+        """Serve a checkpoint in transformers' format; any release.
 
         Args:
             model_dir: A folder, a hub name, or `tinylm/NAME`.
@@ -178,19 +177,19 @@ class TRTLLMWorker(ChatWorker):
         return cls(model_dir, **own, llm_args={**nested, **llm_args})
 
     @functools.cached_property
-    def tokenizer_fingerprint(self) -> str:  # type: ignore[override]  # hashed when it is asked for
-        """Equal for workers whose token ids mean the same, so that controllers may pass them on."""
+    def tokenizer_fingerprint(self) -> str:  # type: ignore[override]  # hashed on first use
+        """Equal for workers whose token ids mean the same, so controllers may pass them on."""
         return self._reader.tokenizer_fingerprint
 
     def decoded_so_far(self) -> int:
         return self._client.num_decoded
 
     def shutdown(self) -> None:
-        """End the tasks in flight with an EngineError, and shut down an LLM that was loaded here."""
+        """End the tasks in flight with an EngineError, and shut down an LLM loaded here."""
         self._client.shutdown()
 
     async def on_scope_end(self, scope_id: str) -> None:
-        """Abort the open streams of a request or branch, so that the engine frees their KV."""
+        """Abort the open streams of a request or branch, which frees their KV."""
         await self._streams.end(scope_id)
 
     async def _abort(self, call: Call) -> None:
@@ -198,7 +197,7 @@ class TRTLLMWorker(ChatWorker):
         self._client.forget(call)
 
     def chat_tokenizer(self) -> Any:
-        """The model's own."""
+        """The model's tokenizer."""
         return self._loaded.tokenizer
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
@@ -238,7 +237,7 @@ class TRTLLMWorker(ChatWorker):
         except BaseException:
             self._forget(task, call)
             raise
-        task.end_flag = progress is None or progress.ended  # not call.ended: that may have changed since
+        task.end_flag = progress is None or progress.ended  # not call.ended, which may have changed since
         if progress is not None:
             progress.fill(task)
         if task.end_flag:
@@ -249,9 +248,7 @@ class TRTLLMWorker(ChatWorker):
 
     async def _score(self, task: ScoreTask) -> TaskStatus:
         token_ids, start = self._reader.scored(task)
-        self._reader.check_len(
-            len(token_ids) + 1, "prompt, continuation and the token behind them that must follow are"
-        )
+        self._reader.check_len(len(token_ids) + 1, "prompt, continuation and the token that must follow have")
         task.logprobs = await self._client.scores(task, token_ids, start)
         return TaskStatus.SUCCESS
 
@@ -287,7 +284,7 @@ class TRTLLMWorker(ChatWorker):
 
     @staticmethod
     def missing_here(args: Mapping[str, Any]) -> list[str]:
-        """What this machine lacks for a worker with these arguments, one sentence for each thing; nothing is loaded."""
+        """Sentences about requirements that this machine lacks for a worker with these arguments; nothing is loaded."""
         folders = [name for name in (args.get("model"), args.get("tokenizer")) if isinstance(name, str)]
         return [*why_not_installed(), *(reason for name in folders if (reason := why_no_model(name)))]
 

@@ -267,7 +267,7 @@ def test_sixty_four_branches_on_a_long_prefix_hold_little_more_than_their_tokens
     ("fields", "message"),
     [
         ({"suffixes": [], "seeds": None}, "suffixes is empty"),
-        ({"seeds": [1, 2]}, "seeds has 2 numbers, and there are 4 branches"),
+        ({"seeds": [1, 2]}, "seeds has 2 numbers, but there are 4 branches"),
         ({"branch_scores": [0.5]}, r"branch_scores is \[0.5\]; give a score in \[0, 1\] for each of the 4 branches"),
         ({"depth": 0}, "depth is 0"),
         ({"prefix_tokens": [], "suffixes": [[], [5]], "seeds": None}, "give a prompt of at least one token"),

@@ -83,7 +83,7 @@ def test_a_text_that_is_scored_must_fit_into_a_step_unless_it_may_be_read_in_sev
 
 
 def test_no_flag_makes_a_context_longer_than_the_model_has(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="own context is 2048 tokens: no flag makes it longer"):
+    with pytest.raises(ConfigError, match="model's context is 2048 tokens: no flag makes it longer"):
         engine(tmp_path).check(EngineNeeds(max_seq_len=4096))
 
 

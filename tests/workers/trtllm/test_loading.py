@@ -92,7 +92,7 @@ def test_a_release_without_engines_says_what_to_do(engine_dir: str) -> None:
 
 
 def test_an_engine_has_no_tokenizer_of_its_own(engine_dir: str) -> None:
-    with pytest.raises(ConfigError, match="tokenizer: is missing, and the folder of an engine holds no tokenizer"):
+    with pytest.raises(ConfigError, match="tokenizer: is missing, but an engine folder holds no tokenizer"):
         TRTLLMWorker(engine_dir)
 
 

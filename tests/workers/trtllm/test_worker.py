@@ -146,7 +146,7 @@ def test_an_llm_that_is_there_is_taken_as_it_is_and_left_running(tensorrt_llm: A
         assert not llm.executor.is_shutdown
         with pytest.raises(EngineError, match="has been shut down"):
             run(worker, GenerationTask(input_str=PROMPT, max_tokens=1, temperature=0.0))
-        with pytest.raises(ConfigError, match=r"devices: is \[0\], but the LLM is loaded already"):
+        with pytest.raises(ConfigError, match=r"devices: is \[0\], but the LLM is already loaded"):
             TRTLLMWorker(llm, devices=[0])
     finally:
         llm.shutdown()
@@ -444,7 +444,9 @@ def test_branches_with_phrasings_of_their_own_are_requests_on_these_and_a_gate_i
         2, expander=WorkerExpander(["A", "B"], phrasings=["So {question}"], least_similarity=0.9)
     )
     with TRTLLMWorker(MODEL, self_test=False) as worker:
-        with pytest.raises(ConfigError, match=r"TRTLLMWorker cannot compare hidden states.*an engine gives no hidden"):
+        with pytest.raises(
+            ConfigError, match=r"TRTLLMWorker cannot compare hidden states.*an engine returns no hidden"
+        ):
             gated.bind({"generation": worker})
         run(worker, task)
         ranges = [each["retention"].token_range_retention_configs[0] for each in llm_of(worker).requests]
