@@ -64,7 +64,7 @@ class CallLog:
     """Records the generation tasks that workers serve, in the order first sent.
 
     Args:
-        workers: Workers by tag. Those of this package are watched; their behavior does not change.
+        workers: Workers by tag. Those of this package are watched; their behaviour does not change.
     """
 
     def __init__(self, workers: Mapping[Any, Worker]) -> None:

@@ -1,4 +1,4 @@
-"""The installed TensorRT-LLM: supported fields from its signatures, sampler behavior from test requests."""
+"""The installed TensorRT-LLM: supported fields from its signatures, sampler behaviour from test requests."""
 
 from __future__ import annotations
 

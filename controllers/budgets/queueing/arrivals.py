@@ -1,4 +1,4 @@
-"""Whether questions still arrive as they did when budgets were planned: how many in a second, and of which types."""
+"""Drift of arrivals, in rate or mix of types, from those that budgets were planned for."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from scaffolding_ext.stats.intervals import Estimate
 
 @dataclass(frozen=True)
 class DriftBounds:
-    """What counts as a drift: more than a bound, and more than chance.
+    """Definition of drift: a deviation above a bound and above chance.
 
     Attributes:
-        rate: Largest difference from the planned rate, as a share of it.
-        mix: Largest total variation between the shares of the types and the planned ones, in (0, 1].
-        in_a_row: Windows that must drift one after the other before a new plan is made.
-        most: The rate of a new plan is at most so many times that of the first plan, and at least its inverse.
+        rate: Largest allowed deviation from the planned rate, as a share of it.
+        mix: Largest allowed total variation between the observed and planned shares of the types, in (0, 1].
+        in_a_row: Consecutive windows that must drift before a new plan is made.
+        most: Largest factor between the rate of a new plan and that of the first plan, in either direction.
     """
 
     rate: float = 0.25
@@ -42,10 +42,10 @@ class DriftBounds:
 
 
 class Arrivals(NamedTuple):
-    """How questions arrived in a window, beside the plan.
+    """Arrivals in a window, compared with the plan.
 
     Attributes:
-        shares: Of the planned types, by name; smoothed towards the plan by one arrival a type, so that none is 0.
+        shares: Shares of the planned types, by name; smoothed towards the plan by one arrival per type, so none is 0.
     """
 
     rate: Estimate
@@ -55,7 +55,7 @@ class Arrivals(NamedTuple):
 
     @property
     def drifted(self) -> bool:
-        """Whether the rate or the mix drifted."""
+        """True if the rate or the mix drifted."""
         return self.rate_drifted or self.mix_drifted
 
 
@@ -67,16 +67,16 @@ def compare_arrivals(
     shares: Mapping[str, float],
     bounds: DriftBounds,
 ) -> Arrivals:
-    """Hold arrivals against a plan.
+    """Compare arrivals with a plan.
 
-    The time of n arrivals of a Poisson process of rate r, times 2 r, is chi-square with 2 n degrees of freedom; the
-    counts of types are held against the plan's shares by Pearson's chi-square.
+    The time of n arrivals of a Poisson process of rate r, times 2 r, is chi-square with 2 n degrees of freedom. The
+    counts of types are compared with the plan's shares by Pearson's chi-square test.
 
     Args:
-        seconds: From the arrival before the first of them to the last, above 0.
-        counts: Arrivals of each planned type; those that are not named are none.
-        num_unknown: Arrivals of no planned type, which count for the rate alone.
-        shares: Of the plan, above 0, with the sum 1.
+        seconds: Time from the arrival before the first one to the last, above 0.
+        counts: Arrivals of each planned type; missing types count as 0.
+        num_unknown: Arrivals of unplanned types, which count only for the rate.
+        shares: Shares of the plan, above 0, summing to 1.
     """
     require.number("seconds", seconds, above=0)
     seen = np.array([counts.get(name, 0) for name in shares], dtype=np.float64)
@@ -98,7 +98,7 @@ def compare_arrivals(
 
 
 class ArrivalWindow:
-    """Gathers arrivals, and holds each window of so many against a plan."""
+    """Collects arrivals and compares each full window with a plan."""
 
     def __init__(self, bounds: DriftBounds) -> None:
         self.bounds = bounds
@@ -112,10 +112,10 @@ class ArrivalWindow:
         """Add an arrival.
 
         Args:
-            seconds: When it came, on any clock; an earlier one than the last is taken as of the same moment.
-            name: Its type; one that is not among the shares is unknown.
+            seconds: Arrival time, on any clock; a time before the last arrival counts as equal to it.
+            name: Type of the question; one without a share is unknown.
         """
-        if self._since is None:  # nothing says how long it was waited for
+        if self._since is None:  # the first arrival has no gap before it
             self._since = seconds
             return None
         if name is not None and name in shares:

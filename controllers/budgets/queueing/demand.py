@@ -1,4 +1,4 @@
-"""The load of a server, by fitted or measured types of questions, and the best budgets for it."""
+"""Load of a server from fitted or measured types of questions, and the best budgets for it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from scaffolding_ext.controllers.budgets.queueing.solvers import maximised
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, TaskType, check_served, shares_of
 from scaffolding_ext.errors import ConfigError
 
-_FLAT = 8.0  # times 1 / b: beyond, a curve has nothing left to give
+_FLAT = 8.0  # times 1 / b: accuracy is flat beyond
 
 
 class Forecast(NamedTuple):
-    """The results of budgets, by formula.
+    """Results of budgets, by formula.
 
     Attributes:
-        system_time: Mean seconds of waiting and service; infinite where the load cannot be served.
+        system_time: Mean seconds of waiting and service; infinite if the load cannot be served.
         load: Share of the queue's capacity that is used.
     """
 
@@ -38,7 +38,7 @@ class Forecast(NamedTuple):
 
 @dataclass(frozen=True)
 class Demand:
-    """Types of questions that arrive together, the worth of a right answer, and the queue that serves them."""
+    """Types of questions that arrive together, the value of a right answer, and the queue that serves them."""
 
     types: tuple[TaskType | MeasuredType, ...]
     arrival_rate: float
@@ -54,7 +54,7 @@ class Demand:
         scaled = tuple(replace(each, probability=float(share)) for each, share in zip(self.types, shares, strict=True))
         object.__setattr__(self, "types", scaled)
         if len({type(each) for each in self.types}) > 1:
-            raise ConfigError("mix fitted and measured types: give one kind", "types")
+            raise ConfigError("mix fitted and measured types: give only one kind", "types")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class Demand:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Shares of the arrivals, by name of the type."""
+        """Shares of the arrivals, by type name."""
         return {each.name: each.probability for each in self.types}
 
     @property
@@ -74,10 +74,10 @@ class Demand:
         return [each for each in self.types if isinstance(each, MeasuredType)]
 
     def changed(self, arrival_rate: float, shares: Mapping[str, float]) -> Demand:
-        """The same types at another rate and in another mix.
+        """The same types at another rate and mix.
 
         Args:
-            shares: Of the types by name; above 0, with the sum 1.
+            shares: Shares of the types by name; above 0, summing to 1.
         """
         types = [replace(each, probability=shares[each.name]) for each in self.types]
         return replace(self, types=tuple(types), arrival_rate=arrival_rate)
@@ -91,9 +91,10 @@ class Demand:
         return Forecast(accuracy, times, load, self.alpha * accuracy - times)
 
     def best(self) -> tuple[int, ...]:
-        """The budgets of the largest objective: the optimum of fitted curves, or of all measured combinations.
+        """Budgets with the largest objective: the optimum of fitted curves, or of all measured combinations.
 
-        Fitted curves before a queue of several places are climbed from the best single budget, and rounded.
+        For fitted curves and a queue of several places, an optimizer starts from the best single budget; the result is
+        rounded.
         """
         if self.measured:
             return solve_on_grid(self.measured, self.arrival_rate, self.alpha, self.queue).budgets
@@ -110,13 +111,13 @@ class Demand:
         return self.forecast(budgets).objective
 
     def best_uniform(self) -> int:
-        """The one budget for all types of the largest objective, of whole numbers or of those that were measured."""
+        """Single budget for all types with the largest objective, among whole numbers or measured budgets."""
         budgets = self._uniform_budgets()
         uniform = np.repeat(budgets[:, None], len(self.types), axis=1)
         return int(budgets[int(np.argmax(self.forecast(uniform).objective))])
 
     def quickest(self) -> tuple[tuple[int, ...], int]:
-        """The budget of each type with the least work, and the one budget for all types with the least work."""
+        """Budgets with the least work: one per type, and a single one for all types."""
         measured = {each.name: each.budgets[int(np.argmin(each.seconds))] for each in self.measured}
         tried = self._uniform_budgets()
         load = self.forecast(np.repeat(tried[:, None], len(self.types), axis=1)).load

@@ -1,7 +1,7 @@
-"""Curves from measurement: accuracy against budget, and seconds against budget.
+"""Curves from measurements: accuracy against budget, and seconds against budget.
 
-Accuracy is fitted twice: by the paper's saturating curve, for `solve`, and by a curve that only rises, for
-`solve_on_grid`. The fit of the first says where the curve must not be trusted.
+Accuracy is fitted twice: by the paper's saturating curve, for `solve`, and by a monotone curve, for `solve_on_grid`.
+The first fit warns when its curve must not be trusted.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.stats.intervals import Estimate
 
-_MISS = 0.05  # points that a curve may be off before it is said, where chance does not explain them
+_MISS = 0.05  # deviation beyond chance that triggers a warning
 _SIGNIFICANCE = 0.01
-_UNSURE = 4.0  # a rate whose interval spans this factor is not known
+_UNSURE = 4.0  # a rate with an interval this wide is unknown
 _NUM_RATES = 240
 _LEAST_ANSWERS = 30
 
@@ -30,9 +30,9 @@ class AccuracyFit:
     """A (1 - exp(-b l)) + D, with 95 % intervals from resampled answers.
 
     Attributes:
-        b: Rate at which thinking adds it, a token.
-        p_value: Chance of misses as large as these; None with three budgets, which every curve fits.
-        warnings: Why the curve, or a number of it, is not to be trusted.
+        b: Rate at which thinking adds accuracy, per token.
+        p_value: Chance of misses this large; None with three budgets, which every curve fits.
+        warnings: Reasons not to trust the curve or one of its numbers.
     """
 
     A: Estimate
@@ -51,7 +51,7 @@ class ServiceFit:
     """t0 + c l, with 95 % intervals.
 
     Attributes:
-        spread: Standard deviation of the seconds around the line.
+        spread: Standard deviation of the residuals, in seconds.
     """
 
     t0: Estimate
@@ -61,7 +61,7 @@ class ServiceFit:
 
 
 class _Best(NamedTuple):
-    """Parameters, each with an entry a row of accuracies."""
+    """Parameters with one entry per row of accuracies."""
 
     A: Floats
     b: Floats
@@ -75,21 +75,19 @@ def fit_accuracy(
     rng: np.random.Generator,
     num_resamples: int = 400,
 ) -> AccuracyFit:
-    """Fit eq. 2 by least squares, weighted by how many answers each budget has; A, D and A + D stay in [0, 1].
+    """Fit eq. 2 by least squares, weighted by the answers of each budget; A, D and A + D stay in [0, 1].
 
-    For each b of a fine grid the best A and D have a closed form, so that no local optimum is mistaken for the best.
+    For each b of a fine grid the best A and D have a closed form, so no local optimum is mistaken for the best.
 
     Args:
-        budgets: Tokens, at least three different ones, shape [num_budgets].
-        num_answers: Answers at each, at least 1.
+        budgets: Tokens, at least three different values, shape [num_budgets].
+        num_answers: Answers per budget, at least 1.
     """
     tokens, right, total = (np.asarray(values, dtype=np.float64) for values in (budgets, num_correct, num_answers))
     if tokens.ndim != 1 or tokens.shape != right.shape or tokens.shape != total.shape:
         raise ConfigError(f"has shape {right.shape}; give one count for each budget", "num_correct")
     if len(np.unique(tokens)) < 3:
-        raise ConfigError(
-            f"are {np.unique(tokens).tolist()}; three numbers are fitted, so measure at least three budgets", "budgets"
-        )
+        raise ConfigError(f"are {np.unique(tokens).tolist()}; three parameters need at least three budgets", "budgets")
     if (tokens < 0).any() or (total < 1).any() or (right < 0).any() or (right > total).any():
         raise ConfigError("must be between 0 and num_answers, with at least one answer each", "num_correct")
     smoothed = (right + 0.5) / (total + 1)
@@ -106,23 +104,23 @@ def fit_accuracy(
 
 
 def fit_monotone(budgets: npt.ArrayLike, num_correct: npt.ArrayLike, num_answers: npt.ArrayLike) -> Floats:
-    """Accuracies at growing budgets that never fall, nearest to the measured ones, weighted by answers; any shape."""
+    """Non-decreasing accuracies at growing budgets, nearest to the measured ones, weighted by answers; any shape."""
     tokens, right, total = (np.asarray(values, dtype=np.float64) for values in (budgets, num_correct, num_answers))
     if (np.diff(tokens) <= 0).any():
-        raise ConfigError(f"are {tokens.tolist()}; each must be more than the one before", "budgets")
+        raise ConfigError(f"are {tokens.tolist()}; they must increase", "budgets")
     return np.asarray(isotonic_regression(right / total, weights=total).x, dtype=np.float64)
 
 
 def fit_service(budgets: npt.ArrayLike, seconds: npt.ArrayLike) -> ServiceFit:
-    """Fit eq. 1 by least squares; neither number is below 0.
+    """Fit eq. 1 by least squares; neither parameter is below 0.
 
     Args:
-        budgets: Tokens of each answer, or the budget that it had, shape [num_answers].
+        budgets: Tokens of each answer, or its budget, shape [num_answers].
     """
     tokens, times = np.asarray(budgets, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
     if tokens.ndim != 1 or tokens.shape != times.shape or len(tokens) < 3 or np.ptp(tokens) == 0:
         raise ConfigError(
-            f"are {len(tokens)} with {len(np.unique(tokens))} values; give three answers, two budgets at least",
+            f"are {len(tokens)} with {len(np.unique(tokens))} values; give at least three answers and two budgets",
             "budgets",
         )
     middle = tokens.mean()
@@ -138,9 +136,7 @@ def fit_service(budgets: npt.ArrayLike, seconds: npt.ArrayLike) -> ServiceFit:
     if c - of_c <= 0:
         warnings.append("seconds do not clearly grow with the budget: c's interval reaches 0; measure larger budgets")
     if start < 0:
-        warnings.append(
-            f"the line starts at {start:.3g} s, so t0 was set to 0: seconds are no straight line in the budget"
-        )
+        warnings.append(f"the line starts at {start:.3g} s, so t0 was set to 0: seconds are not linear in the budget")
     return ServiceFit(
         Estimate(t0, max(t0 - of_t0, 0), t0 + of_t0), Estimate(c, c - of_c, c + of_c), spread, tuple(warnings)
     )
@@ -151,7 +147,7 @@ def _curve(tokens: Floats, A: float, b: float, D: float) -> Floats:
 
 
 def _fitted(tokens: Floats, rows: Floats, weights: Floats) -> _Best:
-    """The best parameters of each row of accuracies, shape [num_rows, num_budgets]."""
+    """Best parameters of each row of accuracies, shape [num_rows, num_budgets]."""
     smallest = np.min(tokens[tokens > 0])
     rates = np.geomspace(1e-3 / tokens.max(), 10 / smallest, _NUM_RATES)
     share = weights / weights.sum()
@@ -192,13 +188,13 @@ def _warnings(
     if total.min() < _LEAST_ANSWERS:
         found.append(f"a budget has {total.min():.0f} answers; below {_LEAST_ANSWERS} accuracies are mostly chance")
     if p_value is None:
-        found.append("three budgets fit any such curve; measure a fourth to see whether this one holds")
+        found.append("three budgets fit any such curve; measure a fourth to test this one")
     elif p_value < _SIGNIFICANCE and misses.max() > _MISS:
         found.append(
             f"the curve misses by up to {100 * misses.max():.0f} points, more than chance (p = {p_value:.2g}): accuracy"
-            " is no saturating curve here, perhaps S-shaped; take the monotone fit and the solver on the grid"
+            " does not saturate here and may be S-shaped; use the monotone fit and the solver on the grid"
         )
-    span = f"budgets from {tokens.min():g} to {tokens.max():g} do not tell"
+    span = f"budgets from {tokens.min():g} to {tokens.max():g} do not determine"
     if A.low < 0.01:
         found.append(f"{span} A and b: accuracy does not clearly grow between them; measure smaller and larger ones")
     elif b.high > _UNSURE * b.low:

@@ -1,7 +1,7 @@
-"""Budgets out of measured ones, for any shape of accuracy: nothing is assumed to be concave.
+"""Budgets chosen among measured ones, for accuracy of any shape: concavity is not assumed.
 
-Accuracy against budget is often S-shaped. Then eq. 2 of the paper misses, and `solve` optimises the wrong curve. Here
-each type brings the budgets that were tried, with their accuracies and seconds; the best combination is looked for.
+Accuracy against budget is often S-shaped. Then eq. 2 of the paper misfits, and `solve` optimizes the wrong curve. Here
+each type comes with its measured budgets, accuracies and seconds, and the best combination is searched.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Given, check_served
 from scaffolding_ext.errors import ConfigError
 
-MAX_COMBINATIONS = 250_000  # about a tenth of a second: plans are also made while a server serves
+MAX_COMBINATIONS = 250_000  # about a tenth of a second: plans are also made while serving
 _NUM_STARTS = 12
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
 class MeasuredType:
-    """A type of question by what was measured, an entry a budget.
+    """A type of question by its measurements, one entry per budget.
 
     Attributes:
         probability: Share of the arrivals, above 0.
-        budgets: Tokens, or numbers of settings; each more than the one before.
-        seconds: Mean seconds of work of a question: those of all its requests, each alone on the server.
-        spread: Standard deviation of the work within the type, in seconds; 0 where left out.
-        path: Mean seconds that a question takes alone, its requests side by side; the work where left out.
+        budgets: Increasing tokens, or numbers of settings.
+        seconds: Mean seconds of work per question: the sum over its requests, each alone on the server.
+        spread: Standard deviation of the work within the type, in seconds; 0 if omitted.
+        path: Mean seconds of a question alone on the server, its requests in parallel; equals the work if omitted.
     """
 
     name: str
@@ -51,7 +51,7 @@ class MeasuredType:
         lengths = {len(self.budgets), *map(len, columns)}
         if len(lengths) > 1 or not self.budgets or list(self.budgets) != sorted(set(self.budgets)):
             raise ConfigError(
-                f"are {self.budgets}; give growing budgets, and an accuracy and seconds for each", "budgets"
+                f"are {self.budgets}; give increasing budgets, and an accuracy and seconds for each", "budgets"
             )
 
     @property
@@ -60,7 +60,7 @@ class MeasuredType:
         return np.square(self.seconds) + np.square(self.spread or (0.0,) * len(self.seconds))
 
     def given(self, budgets: npt.ArrayLike) -> Given:
-        """What budgets give: as measured, on straight lines between, and beyond the ends as there."""
+        """Results of budgets: linear interpolation of the measurements, constant beyond the ends."""
         columns = (self.accuracies, self.seconds, self.second_moments, self.path or self.seconds)
         tokens = np.asarray(budgets, dtype=np.float64)
         return Given(*(np.asarray(np.interp(tokens, self.budgets, column)) for column in columns))
@@ -68,10 +68,10 @@ class MeasuredType:
 
 @dataclass(frozen=True)
 class GridPlan:
-    """The best budgets that were found among the measured ones.
+    """The best budgets found among the measured ones.
 
     Attributes:
-        is_global: Whether every combination was compared; else no single change of a budget gains.
+        is_global: True if every combination was compared; otherwise no single change of a budget improves the plan.
     """
 
     budgets: tuple[int, ...]
@@ -82,10 +82,10 @@ class GridPlan:
 def solve_on_grid(
     types: Sequence[MeasuredType], arrival_rate: float, alpha: float, queue: Queue | None = None
 ) -> GridPlan:
-    """The best combination of measured budgets in an M/G/1 queue, or in another of which there is a formula.
+    """Best combination of measured budgets in an M/G/1 queue, or another queue with a formula.
 
-    A budget that another one of its type beats is left out. Up to 250,000 combinations of the others are all
-    compared; beyond, the best of coordinate searches from many starts is taken.
+    Dominated budgets of a type are dropped. Up to 250,000 combinations of the others are compared exhaustively; beyond
+    that, the best of coordinate searches from many starts is taken.
     """
     require.number("arrival_rate", arrival_rate, above=0)
     require.number("alpha", alpha, least=0)
@@ -111,7 +111,7 @@ def solve_on_grid(
 
 
 def undominated(term: Floats) -> npt.NDArray[np.int64]:
-    """The options of a type that no other one beats in accuracy and in all costs; the first of those alike.
+    """Options of a type that no other dominates in accuracy and all costs; the first of equal ones.
 
     Args:
         term: Accuracy and costs, shape [num_columns, num_options].
@@ -124,14 +124,14 @@ def undominated(term: Floats) -> npt.NDArray[np.int64]:
 
 
 def best_of_sums(terms: Sequence[Floats], worth: Callable[[Floats], Floats]) -> tuple[list[int], bool]:
-    """The option of each type whose sums over the types are worth most.
+    """Option of each type such that the sums over types have the largest worth.
 
-    Up to 250,000 combinations are all compared. Beyond, one type at a time changes to its best option until no
-    change gains; the best end of several starts is taken.
+    Up to 250,000 combinations are compared exhaustively. Beyond that, one type at a time changes to its best option
+    until no change improves; the best result of several starts is taken.
 
     Args:
-        terms: Of each type, shape [num_columns, num_options].
-        worth: Takes sums of shape [num_columns, ...].
+        terms: Term of each type, shape [num_columns, num_options].
+        worth: Worth of sums of shape [num_columns, ...].
     """
     sizes = [term.shape[1] for term in terms]
     if math.prod(sizes) <= MAX_COMBINATIONS:
@@ -147,7 +147,7 @@ def best_of_sums(terms: Sequence[Floats], worth: Callable[[Floats], Floats]) -> 
 def _climbed(
     terms: Sequence[Floats], worth: Callable[[Floats], Floats], start: Sequence[int]
 ) -> tuple[list[int], float]:
-    """Where a search ends that changes one type's option at a time, and what that is worth."""
+    """Result of a coordinate search that changes one type's option at a time, and its worth."""
     here = list(start)
     total = sum((term[:, at] for term, at in zip(terms, here, strict=True)), np.zeros(len(terms[0])))
     value, gains = -math.inf, True
@@ -166,7 +166,7 @@ def _climbed(
 def best_by_coordinates(
     worth: Callable[[Sequence[int]], float], sizes: Sequence[int], starts: Sequence[Sequence[int]]
 ) -> list[int]:
-    """Change one place at a time to its best value, until no change gains; the best end of several starts."""
+    """Change one coordinate at a time to its best value until no change improves; return the best of several starts."""
     known: dict[tuple[int, ...], float] = {}
 
     def looked_up(place: Sequence[int]) -> float:

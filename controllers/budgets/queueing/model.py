@@ -1,4 +1,4 @@
-"""What budgets give: accuracy, the mean time in an M/G/1 queue, their balance, and its derivatives.
+"""Model of budgets: accuracy, mean time in an M/G/1 queue, their balance, and its derivatives.
 
 Arrivals are Poisson, one server serves first come first served, and a question takes t0 + c l seconds of it. With
 rho = lambda E[S], a question is in the system for E[S] + lambda E[S²] / (2 (1 - rho)) seconds on average
@@ -6,7 +6,7 @@ rho = lambda E[S], a question is in the system for E[S] + lambda E[S²] / (2 (1 
 
     J(l) = alpha sum_k pi_k p_k(l_k) - E[T](l).
 
-J is strictly concave where rho < 1, if every A is above 0.
+J is strictly concave for rho < 1, if every A is above 0.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix
 
 
 class Moments(NamedTuple):
-    """Moments of the service time of budgets; the last axis of the budgets is summed over.
+    """Moments of the service time of budgets; the last axis of the budgets is summed.
 
     Attributes:
         first: E[S], in seconds.
         second: E[S²], in seconds squared.
-        path: Mean seconds that a question takes alone, its requests side by side; None where it is one request.
+        path: Mean seconds of a question alone on the server, its requests in parallel; None for single requests.
     """
 
     first: Floats
@@ -34,14 +34,14 @@ class Moments(NamedTuple):
 
 
 class Curvature(NamedTuple):
-    """The negative Hessian of J, diag(diagonal) + U inner U^T. To solve with it takes time linear in the types."""
+    """Negative Hessian of J, diag(diagonal) + U inner U^T. Solving with it takes time linear in the types."""
 
     diagonal: Floats
     U: Floats
     inner: Floats
 
     def solve(self, vector: Floats, free: npt.NDArray[np.bool_]) -> Floats:
-        """x with (-H) x = vector among the free types, and 0 elsewhere."""
+        """Solve (-H) x = vector among the free types; x is 0 elsewhere."""
         inverse = free / self.diagonal
         plain = inverse * vector
         scaled = inverse[:, None] * self.U
@@ -50,12 +50,12 @@ class Curvature(NamedTuple):
 
 
 def accuracies(mix: Mix, budgets: Floats) -> Floats:
-    """Chance of a right answer of each type; shape of the budgets. Reference: eq. 2."""
+    """Probability of a right answer per type; same shape as the budgets. Reference: eq. 2."""
     return np.asarray(mix.D - mix.A * np.expm1(-mix.b * budgets))
 
 
 def service_times(mix: Mix, budgets: Floats) -> Floats:
-    """Seconds of service of each type; shape of the budgets. Reference: eq. 1."""
+    """Seconds of service per type; same shape as the budgets. Reference: eq. 1."""
     return np.asarray(mix.t0 + mix.c * budgets)
 
 
@@ -66,7 +66,7 @@ def moments(mix: Mix, budgets: Floats) -> Moments:
 
 
 def pollaczek_khinchine(arrival_rate: float, of: Moments) -> Floats:
-    """Mean seconds in the system, waiting and service; infinite where the load is 1 or more."""
+    """Mean seconds in the system, waiting and service; infinite for a load of 1 or more."""
     slack = 1 - arrival_rate * of.first
     with np.errstate(divide="ignore"):
         waiting = arrival_rate * of.second / (2 * np.maximum(slack, 0))
@@ -74,15 +74,15 @@ def pollaczek_khinchine(arrival_rate: float, of: Moments) -> Floats:
 
 
 def objective(mix: Mix, budgets: Floats) -> Floats:
-    """J of budgets, shape [..., num_types]; minus infinity where they cannot be served."""
+    """J of budgets, shape [..., num_types]; minus infinity if they cannot be served."""
     gain = mix.alpha * (accuracies(mix, budgets) @ mix.pi)
     return np.asarray(gain - pollaczek_khinchine(mix.arrival_rate, moments(mix, budgets)))
 
 
 def objective_of_steps(mix: Mix, budgets: Floats, step: float) -> Floats:
-    """J where one budget alone has so many tokens more, for each type in turn; shape [num_types].
+    """J after adding `step` tokens to one budget, for each type in turn; shape [num_types].
 
-    J depends on three sums over the types, and a step changes one term of each: all steps cost as much as J does.
+    J depends on three sums over the types, and a step changes one term of each, so all steps cost as much as one J.
     """
     of, seconds, later = moments(mix, budgets), service_times(mix, budgets), service_times(mix, budgets + step)
     gained = mix.pi * (accuracies(mix, budgets + step) - accuracies(mix, budgets))
@@ -92,12 +92,12 @@ def objective_of_steps(mix: Mix, budgets: Floats, step: float) -> Floats:
 
 
 def marginal_gain(mix: Mix, budgets: Floats) -> Floats:
-    """The gain of alpha times accuracy by one more token of each type, divided by the type's probability."""
+    """Gain of alpha times accuracy per additional token of each type, divided by the type's probability."""
     return mix.alpha * mix.A * mix.b * np.exp(-mix.b * budgets)
 
 
 def prices(mix: Mix, budgets: Floats) -> tuple[float, float]:
-    """The price of a second of service, in seconds of mean system time: `base + slope * t` for a service time t."""
+    """Price of a second of service, in seconds of mean system time: `base + slope * t` for a service time t."""
     of = moments(mix, budgets)
     slope = mix.arrival_rate / (1 - mix.arrival_rate * float(of.first))
     return 1 + slope**2 * float(of.second) / 2, slope
@@ -110,7 +110,7 @@ def gradient(mix: Mix, budgets: Floats) -> Floats:
 
 
 def curvature(mix: Mix, budgets: Floats) -> Curvature:
-    """Minus the second derivatives of J inside the stable region."""
+    """Negative second derivatives of J inside the stable region."""
     _, slope = prices(mix, budgets)
     weighted = mix.pi * mix.c
     cross, square = slope**2, slope**3 * float(moments(mix, budgets).second)
@@ -120,10 +120,10 @@ def curvature(mix: Mix, budgets: Floats) -> Curvature:
 
 
 def kkt_residual(mix: Mix, budgets: Floats) -> float:
-    """How far budgets are from the optimum: 0 at the optimum, and only there.
+    """Distance of budgets from the optimum; 0 only at the optimum.
 
-    For each type the difference of marginal gain and marginal cost, in parts of their sum, is a step of its budget in
-    units of 1 / b, cut at the bounds. The residual is the largest of these steps.
+    For each type, the difference of marginal gain and marginal cost relative to their sum is a step of its budget in
+    units of 1 / b, cut at the bounds. The residual is the largest step.
     """
     base, slope = prices(mix, budgets)
     gain, cost = marginal_gain(mix, budgets), mix.c * (base + slope * service_times(mix, budgets))

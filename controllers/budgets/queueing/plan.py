@@ -1,4 +1,4 @@
-"""The plan: the budgets that balance accuracy and waiting best, and how sure that is."""
+"""The plan: the budgets that best balance accuracy and waiting, with bounds on their error."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ MAX_RESIDUAL = 1e-8
 
 @dataclass(frozen=True)
 class BudgetPlan:
-    """Budgets for types of questions, and what they give by the model.
+    """Budgets for types of questions, and their results by the model.
 
     Attributes:
-        alpha: Seconds that an accuracy of 1 is worth.
-        objective: alpha times accuracy less mean seconds in the system, at `budgets`.
-        rounding_bound: No rounding of `budgets` has a lower objective (eq. 41); None where rounding up might not be
-            served.
-        kkt_residual: How far `budgets` are from the optimum, at most 1e-8.
-        contraction: Below 1 the paper's undamped fixed point contracts near `budgets` (`solvers.contraction`, eq. 26).
-        lipschitz: Bound on the bend of the objective from 0 to `budgets` (`solvers.lipschitz`, eq. 32); the paper's
-            constant step is 1 / lipschitz.
+        alpha: Value of an accuracy of 1, in seconds.
+        objective: alpha times accuracy minus mean seconds in the system, at `budgets`.
+        rounding_bound: No rounding of `budgets` has a lower objective (eq. 41); None if rounding up may not be served.
+        kkt_residual: Distance of `budgets` from the optimum, at most 1e-8.
+        contraction: Below 1, the paper's undamped fixed point contracts near `budgets` (`solvers.contraction`, eq. 26).
+        lipschitz: Bound on the curvature of the objective from 0 to `budgets` (`solvers.lipschitz`, eq. 32); the
+            paper's constant step is 1 / lipschitz.
         system_time: Mean seconds of waiting and service, at `integer_budgets`.
-        load: Share of the time in which the server serves, at `integer_budgets`.
+        load: Share of time in which the server is busy, at `integer_budgets`.
     """
 
     tasks: tuple[TaskType, ...]
@@ -60,7 +59,7 @@ class BudgetPlan:
 
     @property
     def rounding_loss(self) -> float:
-        """What whole budgets lose of the objective."""
+        """Loss of objective from rounding."""
         return self.objective - self.integer_objective
 
 
@@ -74,28 +73,28 @@ def solve(
     rounding: str = "best",
     step: float | None = None,
 ) -> BudgetPlan:
-    """The budgets that maximise alpha times accuracy less the mean time in the queue.
+    """Find the budgets that maximize alpha times accuracy minus the mean time in the queue.
 
     Args:
-        alpha: Seconds that an accuracy of 1 is worth, at least 0.
+        alpha: Value of an accuracy of 1, in seconds, at least 0.
         solver: `"lbfgs"`, or one of the paper's two: `"fixed_point"` (eq. 24) and `"projected_gradient"` (eq. 38).
         rounding: `"best"` of all roundings up and down (eq. 39), or the `"nearest"` whole budgets (eq. 40).
-        step: A constant step of the projected gradient, such as the paper's 1 / lipschitz; None sizes each step.
+        step: Constant step of the projected gradient, such as the paper's 1 / lipschitz; None adapts each step.
     Reference: arXiv 2601.10274.
     """
     find, whole_of = SOLVERS[require.one_of("solver", solver, SOLVERS)], require.one_of("rounding", rounding, ROUNDINGS)
     mix = Mix.of(tasks, arrival_rate, alpha, max_tokens)
     if step is not None:
         if solver != "projected_gradient":
-            raise ConfigError(f"is {step:g}, and {solver!r} takes none: set solver to 'projected_gradient'", "step")
+            raise ConfigError(f"is {step:g}, but {solver!r} takes none: set solver to 'projected_gradient'", "step")
         find = partial(projected_gradient, step=require.number("step", step, above=0))
     budgets = find(mix, np.zeros(len(mix.pi)))
     residual = kkt_residual(mix, budgets)
     if residual > MAX_RESIDUAL:
         others = ", ".join(name for name in SOLVERS if name != solver)
         raise ConfigError(
-            f"{solver!r} ends at a KKT residual of {residual:.2g}, above {MAX_RESIDUAL:g}; take {others}"
-            f"{'' if step is None else ', or another step'}, or look at b, t0 and c: the numbers of the types may be "
+            f"{solver!r} ends at a KKT residual of {residual:.2g}, above {MAX_RESIDUAL:g}; use {others}"
+            f"{'' if step is None else ', or another step'}, or check b, t0 and c: the numbers of the types may be "
             "too far apart",
             "solver",
         )

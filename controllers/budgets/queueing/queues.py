@@ -1,4 +1,4 @@
-"""Queues: their mean time by formula, and types of questions simulated in them."""
+"""Queues: mean time by formula, and simulation of types of questions in them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, TaskType,
 
 @dataclass(frozen=True)
 class Queue:
-    """A server, several servers, or an engine that batches; first come first served in all cases.
+    """A server, several servers, or a batching engine; always first come first served.
 
     Attributes:
-        slowdown: Of an engine that batches: n at once go at the speed 1 / (1 + slowdown (n - 1)). None, like 0, stands
-            for servers that do not hinder each other.
+        slowdown: For a batching engine: n at once run at speed 1 / (1 + slowdown (n - 1)). None, like 0, stands for
+            independent servers.
     """
 
     places: int = 1
@@ -38,31 +38,31 @@ class Queue:
 
     @classmethod
     def of_capacity(cls, places: int, capacity: float) -> Queue:
-        """The engine that does `capacity` seconds of work in a second when it is full; that of one place is 1."""
+        """The engine that does `capacity` seconds of work per second when full; the capacity of one place is 1."""
         require.number("capacity", capacity, above=0)
         return cls(places, max(0.0, (places / capacity - 1) / (places - 1)) if places > 1 else None)
 
     def speed(self, size: float) -> float:
-        """Speed of each of `size` questions that are served at once; that of one alone is 1."""
+        """Speed of each of `size` questions served at once; 1 for a single one."""
         return 1 / (1 + (self.slowdown or 0.0) * (size - 1))
 
     @property
     def capacity(self) -> float:
-        """Seconds of work that the full queue does in a second."""
+        """Seconds of work per second of the full queue."""
         return self.places * self.speed(self.places)
 
     def mean_time(self, arrival_rate: float, of: Moments) -> Floats:
-        """Mean seconds in the system, waiting and service; infinite where work arrives faster than it is done.
+        """Mean seconds in the system, waiting and service; infinite if work arrives faster than it is done.
 
-        With one place the formula is Pollaczek-Khinchine's, which is exact. With more it is a birth-death chain, whose
-        waiting in line is scaled by (1 + C²) / 2, C the coefficient of variation: exact for exponential services, and
-        where nobody waits.
+        With one place the formula is Pollaczek-Khinchine's, which is exact. With more it is a birth-death chain whose
+        waiting time is scaled by (1 + C²) / 2, C the coefficient of variation: exact for exponential services, and
+        without waiting.
 
-        A question of several requests takes `first / path` places on average, for as long as it is served. Then the
-        formula is an approximation.
+        A question with several requests takes `first / path` places on average while it is served. Then the formula is
+        an approximation.
 
         Args:
-            of: Moments of the seconds that services would take alone; arrays of one shape.
+            of: Moments of the service times of questions alone; arrays of one shape.
 
         Reference: Kelly, "Reversibility and Stochastic Networks", 1979 (sharing does not depend on the shape of the
             service); Lee and Longton, "Queueing processes associated with airline passenger check-in", 1959 (waiting).
@@ -72,7 +72,7 @@ class Queue:
         offered = arrival_rate * first
         with np.errstate(divide="ignore", invalid="ignore"):
             width = np.where(first > 0, first / path, 1.0)
-            full = np.minimum(offered / self.capacity, 1.0)  # chance that one more comes before one leaves, all busy
+            full = np.minimum(offered / self.capacity, 1.0)  # chance that one arrives before one leaves, all busy
             weight, total = np.ones_like(offered), np.ones_like(offered)
             inside, waiting = np.zeros_like(offered), np.zeros_like(offered)
             for count in range(1, self.places + 1):
@@ -89,10 +89,10 @@ class Queue:
 
 
 class QueueOutcome(NamedTuple):
-    """The result of a simulation.
+    """Result of a simulation.
 
     Attributes:
-        formula: The mean time by Pollaczek-Khinchine; None where several are served at once.
+        formula: Mean time by Pollaczek-Khinchine; None if several are served at once.
     """
 
     simulated: Simulated
@@ -107,7 +107,7 @@ def simulate(
     num_queries: int,
     rng: np.random.Generator,
 ) -> QueueOutcome:
-    """Serve Poisson arrivals of the types, each with its budget."""
+    """Simulate Poisson arrivals of the types, each with its budget."""
     require.whole("num_queries", num_queries, 1000)
     require.number("arrival_rate", arrival_rate, above=0)
     shares = shares_of(tasks)

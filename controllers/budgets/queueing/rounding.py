@@ -1,7 +1,7 @@
-"""Whole budgets out of the optimum's fractions, and what rounding can lose.
+"""Whole budgets from the optimum's fractional ones, and the largest loss of rounding.
 
 Reference: Ozbas and Bastopcu, arXiv 2601.10274, eq. 39 (`best`), 40 (`nearest`) and 41 (`lower_bound`).
-Deviation: The load is checked again, since rounding up can pass what can be served.
+Deviation: The load is checked again, since rounding up can exceed what can be served.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import numpy as np
 from scaffolding_ext.controllers.budgets.queueing.model import moments
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix
 
-MAX_ENUMERATED = 16  # budgets with a fraction: 65,536 roundings
-Worth = Callable[[Floats], Floats]  # of budgets of shape [..., num_types]; minus infinity where they cannot be served
-# The worth where one budget alone has so many tokens more, for each type in turn; shape [num_types].
+MAX_ENUMERATED = 16  # fractional budgets: 65,536 roundings
+Worth = Callable[[Floats], Floats]  # of budgets [..., num_types]; minus infinity if not servable
+# Worth after adding `step` tokens to one budget, for each type in turn; shape [num_types].
 WorthOfSteps = Callable[[Floats, float], Floats]
 
 
 def nearest(worth: Worth, budgets: Floats, max_tokens: float, steps: WorthOfSteps | None = None) -> Floats:
-    """Each budget at the nearest whole number (eq. 40); all of them rounded down where these cannot be served."""
+    """Round each budget to the nearest whole number (eq. 40), or all down if the result cannot be served."""
     rounded = np.clip(np.rint(budgets), 0, np.floor(max_tokens))
     return rounded if np.isfinite(worth(rounded)) else np.floor(budgets)
 
 
 def best(worth: Worth, budgets: Floats, max_tokens: float, steps: WorthOfSteps | None = None) -> Floats:
-    """The best of all ways to round up or down (eq. 39); beyond 16 budgets with a fraction, a coordinate search."""
+    """Best of all roundings up or down (eq. 39); a coordinate search beyond 16 fractional budgets."""
     low = np.floor(budgets)
     loose = np.flatnonzero((budgets > low) & (low + 1 <= max_tokens))
     if len(loose) > MAX_ENUMERATED:
@@ -38,10 +38,10 @@ def best(worth: Worth, budgets: Floats, max_tokens: float, steps: WorthOfSteps |
 
 
 def coordinate_search(worth: Worth, budgets: Floats, max_tokens: float, steps: WorthOfSteps | None = None) -> Floats:
-    """From the nearest whole budgets, the one token more or less that gains most, as long as one gains.
+    """From the nearest whole budgets, repeatedly take the best change by one token while it improves.
 
     Args:
-        steps: Says which step is worth most; None asks `worth` about each, which takes long for many types.
+        steps: Worth of each step; None calls `worth` for each, which is slow for many types.
     """
     whole = nearest(worth, budgets, max_tokens)
     reached = float(worth(whole))
@@ -63,15 +63,15 @@ ROUNDINGS: dict[str, Rounding] = {"best": best, "nearest": nearest}
 
 
 def lower_bound(mix: Mix, budgets: Floats) -> Floats:
-    """A value of J that no rounding of budgets falls below; not a number where rounding up might not be served.
+    """Lower bound on J over all roundings of budgets; NaN if rounding up may not be served.
 
-    Accuracy is that of one token less. With c the largest of the types' seconds a token, rounding up adds at most c to
-    E[S], and at most 2 c E[S] + c^2 to E[S^2]. The last term, -E[S], leaves out that c; the 2 c in the numerator makes
-    up for it.
+    Accuracy is that of one token less. With c the largest of the types' seconds per token, rounding up adds at most c
+    to E[S], and at most 2 c E[S] + c^2 to E[S^2]. The last term, -E[S], omits that c; the 2 c in the numerator makes up
+    for it.
 
     Args:
         mix: The types.
-        budgets: Shape [..., num_types].
+        budgets: Budgets, shape [..., num_types].
 
     Reference: arXiv 2601.10274, eq. 41. The paper does not say that, or why, the last term may leave out c.
     """

@@ -1,6 +1,6 @@
-"""Queues in simulated time: one server by Lindley's recursion, several servers, and an engine that batches.
+"""Simulated queues: one server by Lindley's recursion, several servers, and a batching engine.
 
-An engine is no FIFO server: it computes up to `batch_limit` queries at once, and each is slower the more there are.
+An engine is not a FIFO server: it computes up to `batch_limit` queries at once, each slower the more there are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Services = Callable[[np.random.Generator, int], Floats]
 
 
 class Simulated(NamedTuple):
-    """The result of a simulated queue.
+    """Result of a simulated queue.
 
     Attributes:
         system_time: Mean seconds of waiting and service, with a 95 % interval from means of long batches.
@@ -41,10 +41,10 @@ class Simulated(NamedTuple):
 def waiting_times(gaps: Floats, services: Floats, backlog: float = 0.0) -> tuple[Floats, float]:
     """Seconds that each query waits for one server, first come first served.
 
-    Lindley: W' = max(0, W + S - A). Summed up, the wait is the walk of S - A less its lowest value so far.
+    Lindley: W' = max(0, W + S - A). Summed up, the wait is the walk of S - A minus its running minimum.
 
     Args:
-        gaps: Seconds from the arrival before to each arrival, shape [num_queries].
+        gaps: Seconds between consecutive arrivals, shape [num_queries].
         services: Seconds of service, shape [num_queries].
         backlog: Seconds of work in the queue when the first gap begins.
 
@@ -62,11 +62,11 @@ def waiting_times(gaps: Floats, services: Floats, backlog: float = 0.0) -> tuple
 def simulate_fifo(
     services: Services, arrival_rate: float, num_queries: int, rng: np.random.Generator, warm_up: float = 0.02
 ) -> Simulated:
-    """Serve Poisson arrivals by one server; a million queries at a time, so that memory stays small.
+    """Simulate Poisson arrivals at one server, a million queries at a time to bound memory.
 
     Args:
-        services: Draws that many service times, in seconds.
-        warm_up: Share of the queries at the beginning that are not counted, since the queue starts empty.
+        services: Draws a number of service times, in seconds.
+        warm_up: Share of the first queries that is not counted, since the queue starts empty.
     """
     require.number("arrival_rate", arrival_rate, above=0)
     require.whole("num_queries", num_queries, 1000)
@@ -89,8 +89,8 @@ def simulate_fifo(
 
 
 def batch_estimate(means: Floats) -> Estimate:
-    """Mean of batch means, with a 95 % interval that takes them as independent."""
-    if len(means) > _BATCHES:  # longer batches are more nearly independent
+    """Mean of batch means, with a 95 % interval that treats them as independent."""
+    if len(means) > _BATCHES:  # longer batches are closer to independent
         means = means[: len(means) // _BATCHES * _BATCHES].reshape(_BATCHES, -1).mean(axis=1)
     value = float(means.mean())
     half = _NORMAL * float(means.std(ddof=1)) / np.sqrt(len(means))
@@ -98,16 +98,17 @@ def batch_estimate(means: Floats) -> Estimate:
 
 
 class BatchingEngine(Generic[T]):
-    """Requests side by side, which all go on at one speed.
+    """Requests served side by side at one speed.
 
-    One clock of the work done for each is enough: a request ends when the clock has advanced by its service.
+    One clock of the work done for each request suffices: a request ends when the clock has advanced by its service
+    time.
 
     Args:
-        speed: Speed of each of n requests side by side; that of a request alone is 1. None is always 1, and 1 / n is
-            processor sharing.
+        speed: Speed of each of n parallel requests; 1 for a single request. None is always 1, and 1 / n is processor
+            sharing.
 
     Attributes:
-        next_end: When the next request ends, if no other comes in before; infinite while there is none.
+        next_end: End of the next request if no other begins before; infinite without requests.
     """
 
     def __init__(self, batch_limit: int, speed: Callable[[int], float] | None = None) -> None:
@@ -117,35 +118,35 @@ class BatchingEngine(Generic[T]):
             raise ConfigError(f"is {min(self._rates[1:])} at some size; it must be above 0", "speed")
         self.now = self._clock = 0.0
         self.next_end = NEVER
-        self._batch: list[tuple[float, int, T]] = []  # the clock's time at which each ends, and its number
+        self._batch: list[tuple[float, int, T]] = []  # clock time of each end, and its number
         self._numbers = itertools.count()
 
     @property
     def has_place(self) -> bool:
-        """Whether one more may begin."""
+        """True if another request may begin."""
         return len(self._batch) < len(self._rates) - 1
 
     def begin(self, request: T, service: float) -> None:
-        """Let a request in that would take `service` seconds alone."""
+        """Begin a request that would take `service` seconds by itself."""
         heapq.heappush(self._batch, (self._clock + service, next(self._numbers), request))
         self._foresee()
 
     def advance(self, now: float) -> None:
-        """Advance to a time that is not later than `next_end`."""
+        """Advance to a time not later than `next_end`."""
         self._clock += self._rates[len(self._batch)] * (now - self.now)
         self.now = now
 
     def end(self) -> T:
-        """Advance to `next_end`, and return the request that ends there."""
+        """Advance to `next_end` and return the request that ends there."""
         self.now = self.next_end
         self._clock, _, request = heapq.heappop(self._batch)
         if not self._batch:
-            self._clock = 0.0  # so that it stays precise
+            self._clock = 0.0  # keeps it precise
         self._foresee()
         return request
 
     def stop(self, request: T) -> float:
-        """Take a running request out; returns the seconds that it would still take alone."""
+        """Remove a running request; returns the seconds of service it has left."""
         place = next(place for place, (*_, each) in enumerate(self._batch) if each is request)
         left = self._batch[place][0] - self._clock
         self._batch[place] = self._batch[-1]
@@ -162,10 +163,10 @@ class BatchingEngine(Generic[T]):
 
 
 def serve_by_servers(arrivals: Floats, services: Floats, num_servers: int) -> Floats:
-    """When each query leaves, if the first in the line goes to the first server that is free.
+    """Departure of each query if the first in line goes to the first free server.
 
     Args:
-        arrivals: Seconds, growing, shape [num_queries].
+        arrivals: Increasing seconds, shape [num_queries].
         services: Seconds of service, shape [num_queries].
 
     Returns:
@@ -183,12 +184,12 @@ def serve_by_servers(arrivals: Floats, services: Floats, num_servers: int) -> Fl
 def serve_in_batch(
     arrivals: Floats, services: Floats, batch_limit: int, speed: Callable[[int], float] | None = None
 ) -> Floats:
-    """When each query leaves an engine that computes up to `batch_limit` at once and has the others wait in line.
+    """Departure of each query from an engine that computes up to `batch_limit` at once; the others wait in line.
 
     Args:
-        arrivals: Seconds, growing, shape [num_queries].
-        services: Seconds that each would take alone, shape [num_queries].
-        speed: Of each of n queries side by side; see `BatchingEngine`.
+        arrivals: Increasing seconds, shape [num_queries].
+        services: Seconds that each would take by itself, shape [num_queries].
+        speed: Speed of each of n parallel queries; see `BatchingEngine`.
 
     Returns:
         Seconds, shape [num_queries].
@@ -211,11 +212,11 @@ def serve_in_batch(
 
 
 def summarized(arrivals: Floats, services: Floats, departures: Floats, warm_up: float = 0.02) -> Simulated:
-    """Mean time in the system, without the queries of the warm-up."""
+    """Mean time in the system, without the warm-up queries."""
     times = (departures - arrivals)[int(warm_up * len(arrivals)) :]
     size = len(times) // _BATCHES
     if not size:
-        raise ConfigError(f"is {len(arrivals)}; give at least 1000, for an interval", "num_queries")
+        raise ConfigError(f"is {len(arrivals)}; give at least 1000 for an interval", "num_queries")
     counted = size * _BATCHES
     means = times[:counted].reshape(_BATCHES, size).mean(axis=1)
     return Simulated(batch_estimate(means), float(services.sum() / arrivals[-1]), counted)

@@ -1,8 +1,8 @@
-"""The budgets of the largest J: by scipy's L-BFGS-B, and by the paper's two methods.
+"""Budgets that maximize J: by scipy's L-BFGS-B, and by the paper's two methods.
 
-J is strictly concave where the load can be served, so it has one optimum there, and `model.kkt_residual` tells how far
-away it is. `lbfgs` is the default. The paper's two methods stand beside it to be compared: their conditions for
-convergence fail in the paper's own example, so each of their steps is halved until J gains.
+J is strictly concave if the load can be served, so it has one optimum there, and `model.kkt_residual` measures the
+distance to it. `lbfgs` is the default. The paper's two methods are for comparison: their convergence conditions fail in
+the paper's own example, so each of their steps is halved until J improves.
 
 Reference: Ozbas and Bastopcu, arXiv 2601.10274.
 """
@@ -26,11 +26,11 @@ from scaffolding_ext.controllers.budgets.queueing.model import (
 )
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix
 
-_TOLERANCE = 1e-10  # a KKT residual that is small enough
+_TOLERANCE = 1e-10  # a sufficiently small KKT residual
 _POLISH = 3
 _FIRST_STEPS = 12
-_UNSERVED = 1e9  # stands for an infinite loss, with which no line search can reckon
-_GAIN = 1e-4  # share of the gain that the gradient promises
+_UNSERVED = 1e9  # replaces an infinite loss, which line searches cannot handle
+_GAIN = 1e-4  # required share of the gain that the gradient promises
 _SHORTEST = 2.0**-60
 
 
@@ -41,13 +41,13 @@ def maximised(
     max_tokens: float,
     scale: Floats,
 ) -> Floats:
-    """The budgets of the largest worth between 0 and a bound, by L-BFGS-B.
+    """Maximize the worth of budgets between 0 and a bound by L-BFGS-B.
 
     Args:
-        worth: Of budgets; not finite where they cannot be served.
-        slope: Its derivatives where it is finite; None takes differences of `worth`.
+        worth: Worth of budgets; not finite if they cannot be served.
+        slope: Derivatives of `worth` if it is finite; None uses differences.
         start: Budgets that can be served, shape [num_types].
-        scale: Tokens by which each budget is measured, so that all bend alike, shape [num_types].
+        scale: Unit of each budget in tokens, chosen for equal curvature, shape [num_types].
     """
 
     def loss(scaled: Floats) -> float | tuple[float, Floats]:
@@ -70,10 +70,10 @@ def maximised(
 
 
 def lbfgs(mix: Mix, start: Floats, max_rounds: int = 20) -> Floats:
-    """scipy's L-BFGS-B, and one step of Newton's behind it, which brings the last digits.
+    """L-BFGS-B of scipy, followed by one Newton step for the last digits.
 
-    It starts behind some steps of the paper's fixed point. Where the line search ends at the edge of what can be
-    served, another round goes on from there.
+    It starts after some steps of the paper's fixed point. If the line search ends at the edge of the servable region,
+    another round continues from there.
     """
     budgets = fixed_point(mix, start, _FIRST_STEPS)
     for _ in range(max_rounds):
@@ -94,7 +94,7 @@ def lbfgs(mix: Mix, start: Floats, max_rounds: int = 20) -> Floats:
 
 
 def _newton_step(mix: Mix, budgets: Floats) -> Floats:
-    """Newton's step among the budgets that no bound holds."""
+    """Newton step among the budgets away from the bounds."""
     near = np.minimum(1e-6 / mix.b, mix.max_tokens / 4)
     rise, curve = gradient(mix, budgets), curvature(mix, budgets)
     held = ((budgets <= near) & (rise < 0)) | ((budgets >= mix.max_tokens - near) & (rise > 0))
@@ -103,15 +103,15 @@ def _newton_step(mix: Mix, budgets: Floats) -> Floats:
 
 
 def best_responses(mix: Mix, base: float, slope: float) -> Floats:
-    """The budgets within bounds at which gain meets cost, if a second costs a type `base + slope t`.
+    """Budgets within bounds at which gain equals cost, if a second costs a type `base + slope t`.
 
-    At y = b l the equation alpha A b exp(-y) = c (base + slope (t0 + c l)) is y + log(1 + y / q) = r, with
-    q = b (base + slope t0) / (slope c) and r the logarithm of gain by cost at l = 0. In w = q + y it is
-    w + log w = q + log q + r: w is Lambert's W of the exponential of that, which is Wright's omega. Where q is large
-    the difference w - q has few digits left; Newton's steps on y, which only underestimate, restore them.
+    At y = b l the equation alpha A b exp(-y) = c (base + slope (t0 + c l)) is y + log(1 + y / q) = r, with q = b (base
+    + slope t0) / (slope c) and r the logarithm of gain by cost at l = 0. In w = q + y it is w + log w = q + log q + r:
+    w is Lambert's W of the exponential of the right-hand side, which is Wright's omega. For large q the difference w -
+    q has few digits left; Newton steps on y, which only underestimate, restore them.
 
     Reference: arXiv 2601.10274, eq. 24.
-    Deviation: W is taken in the log domain; its argument overflows at the budgets of reasoning models.
+    Deviation: W is computed in the log domain; its argument overflows at the budgets of reasoning models.
     """
     at_zero = base + slope * mix.t0
     q = mix.b * at_zero / (slope * mix.c)
@@ -126,16 +126,16 @@ def best_responses(mix: Mix, base: float, slope: float) -> Floats:
 
 
 def fixed_point(mix: Mix, start: Floats, max_steps: int = 200) -> Floats:
-    """The paper's coupled projected fixed point: best responses to the prices of service, and prices to these.
+    """The paper's coupled projected fixed point: best responses to prices of service, and prices from these.
 
     Args:
         mix: The types.
         start: Budgets that can be served.
-        max_steps: After so many steps it ends where it is.
+        max_steps: Maximum number of steps.
 
     Reference: arXiv 2601.10274, eq. 24.
     Deviation: Steps are damped. The paper's condition for contraction never holds (its constant is at least 1); a step
-        towards the best responses leads uphill all the same, since these maximise a concave function with J's gradient.
+    towards the best responses still leads uphill, since these maximize a concave function with J's gradient.
     """
     budgets, size = start, 1.0
     for _ in range(max_steps):
@@ -150,9 +150,9 @@ def fixed_point(mix: Mix, start: Floats, max_steps: int = 200) -> Floats:
 
 
 def constant_step(mix: Mix) -> float | None:
-    """A step with which plain projected gradient ascent converges; None where the largest budgets cannot be served.
+    """Step with which plain projected gradient ascent converges; None if the largest budgets cannot be served.
 
-    It is 1 / L, with L of `lipschitz` over all budgets.
+    It is 1 / L, with L from `lipschitz` over all budgets.
     """
     largest = np.full(len(mix.pi), float(mix.max_tokens))
     if mix.arrival_rate * float(moments(mix, largest).first) >= 1:
@@ -161,7 +161,7 @@ def constant_step(mix: Mix) -> float | None:
 
 
 def lipschitz(mix: Mix, largest: Floats) -> float:
-    """A bound on the largest eigenvalue of the negative Hessian of J over all budgets from 0 to the largest.
+    """Bound on the largest eigenvalue of the negative Hessian of J over all budgets from 0 to the largest.
 
     Each term grows with the budgets, except that of accuracy, which is largest at 0.
 
@@ -169,7 +169,7 @@ def lipschitz(mix: Mix, largest: Floats) -> float:
         largest: Budgets that can be served, shape [num_types].
 
     Reference: arXiv 2601.10274, eq. 32.
-    Deviation: The queue's part is bounded by its own norm at the largest budgets.
+    Deviation: The queue's part is bounded by its norm at the largest budgets.
     """
     curve = curvature(mix, largest)
     of_queue = np.max(curve.diagonal) + np.linalg.norm(curve.U @ curve.inner @ curve.U.T, 2)
@@ -177,17 +177,17 @@ def lipschitz(mix: Mix, largest: Floats) -> float:
 
 
 def contraction(mix: Mix, budgets: Floats) -> float:
-    """How far one step of the undamped fixed point carries a change of budgets, at most: the largest row sum.
+    """Largest factor by which one step of the undamped fixed point scales a change of budgets: the largest row sum.
 
-    Where it is below 1, the fixed point contracts near these budgets, in the largest change of a budget. Best responses
-    at a bound do not move, and have no row.
+    Below 1, the fixed point contracts near these budgets, in the maximum norm. Best responses at a bound do not move
+    and have no row.
 
     Args:
         budgets: Budgets that can be served, shape [num_types].
 
     Reference: arXiv 2601.10274, eq. 26 (Lemma 2), a bound of this norm over all budgets.
-    Deviation: It is the norm itself, at one place. The paper's bound is at least `max_k sum_j pi_j c_j / c_k`, so at
-        least 1, and never shows that the fixed point contracts.
+    Deviation: It is the norm itself, at one point. The paper's bound is at least `max_k sum_j pi_j c_j / c_k`, so at
+    least 1, and never shows that the fixed point contracts.
     """
     base, slope = prices(mix, budgets)
     seconds, of = service_times(mix, budgets), moments(mix, budgets)
@@ -206,13 +206,13 @@ def projected_gradient(mix: Mix, start: Floats, max_steps: int = 20_000, step: f
     Args:
         mix: The types.
         start: Budgets that can be served.
-        max_steps: After so many steps it ends where it is.
-        step: The same for every type and turn, such as `constant_step`; None scales and backtracks.
+        max_steps: Maximum number of steps.
+        step: Constant step for every type and iteration, such as `constant_step`; None scales and backtracks.
 
     Reference: arXiv 2601.10274, eq. 38.
-    Deviation: `constant_step` is our own bound. Like the paper's, it needs that even the largest budgets can be served,
-        which the paper's example does not meet (its load there is 41). Without `step`, the diagonal curvature scales a
-        step, the last step sizes it, and it is halved until J gains.
+    Deviation: `constant_step` is our own bound. Like the paper's, it requires that even the largest budgets can be
+    served, which the paper's example does not meet (its load there is 41). Without `step`, the diagonal curvature
+    scales a step, the last step sizes it, and it is halved until J improves.
     """
     budgets, size = start, 1.0
     for _ in range(max_steps):
@@ -237,9 +237,9 @@ SOLVERS: dict[str, Callable[[Mix, Floats], Floats]] = {
 
 
 def _uphill(mix: Mix, budgets: Floats, direction: Floats, step: float) -> Floats:
-    """The budgets after a step, cut at the bounds and halved until J gains; the same ones where no step gains."""
+    """Budgets after a step, cut at the bounds and halved until J improves; unchanged if no step does."""
     value, slope = float(objective(mix, budgets)), gradient(mix, budgets)
-    rounding = 8 * np.finfo(float).eps * (abs(value) + mix.alpha)  # a smaller gain cannot be seen
+    rounding = 8 * np.finfo(float).eps * (abs(value) + mix.alpha)  # a smaller gain is lost in rounding
     while step > _SHORTEST:
         tried = np.clip(budgets + step * direction, 0, mix.max_tokens)
         promised = float(slope @ (tried - budgets))
@@ -251,7 +251,7 @@ def _uphill(mix: Mix, budgets: Floats, direction: Floats, step: float) -> Floats
 
 
 def _next_size(mix: Mix, before: Floats, after: Floats) -> float:
-    """The size of the next step, by the bend along the last one.
+    """Size of the next step, from the curvature along the last one.
 
     Reference: Barzilai and Borwein, "Two-point step size gradient methods", 1988.
     """

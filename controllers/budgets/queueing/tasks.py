@@ -1,4 +1,4 @@
-"""Types of questions: how accuracy and service time grow with the budget of each."""
+"""Types of questions: growth of accuracy and service time with the budget of each."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError
 
 Floats = npt.NDArray[np.float64]
-_ROUNDED = 0.01  # what rounded probabilities may lack, or have too much
-_EXACT = 1e-9  # and those that were not rounded
+_ROUNDED = 0.01  # tolerance for rounded probabilities
+_EXACT = 1e-9  # tolerance for unrounded ones
 
 
 class Given(NamedTuple):
-    """What a type of question gets for budgets: arrays of the budgets' shape.
+    """Results of budgets for a type of question: arrays of the budgets' shape.
 
     Attributes:
-        seconds: Mean seconds of work: those of all its requests, each alone on the server.
+        seconds: Mean seconds of work: the sum over its requests, each alone on the server.
         square: Mean of the squared seconds of work.
-        path: Mean seconds that a question takes alone, its requests side by side.
+        path: Mean seconds of a question alone on the server, its requests in parallel.
     """
 
     accuracy: Floats
@@ -37,13 +37,13 @@ class UnstableLoadError(ConfigError):
     """Work arrives faster than it can be served, whatever the budgets.
 
     Attributes:
-        largest_stable_rate: Below it the load can be served, in arrivals a second.
+        largest_stable_rate: Upper limit of servable arrivals per second.
     """
 
     def __init__(self, arrival_rate: float, largest_stable_rate: float, what: str) -> None:
         super().__init__(
-            f"is {arrival_rate:g} a second; {what}, so it must be below {largest_stable_rate:.6g}: send less, or serve "
-            "with more servers",
+            f"is {arrival_rate:g} per second; {what}, so it must be below {largest_stable_rate:.6g}: send fewer "
+            "requests, or use more servers",
             "arrival_rate",
         )
         self.arrival_rate = arrival_rate
@@ -67,10 +67,10 @@ class TaskType:
     Attributes:
         probability: Share of the arrivals, above 0.
         A: Accuracy that thinking can add, in [0, 1].
-        b: Rate at which thinking adds it, a token; above 0.
+        b: Rate at which thinking adds accuracy, per token; above 0.
         D: Accuracy without thinking, in [0, 1]; A + D is at most 1.
         t0: Seconds of service without thinking, at least 0.
-        c: Seconds a token of thinking, above 0.
+        c: Seconds per token of thinking, above 0.
     Reference: arXiv 2601.10274, eq. 1 (service) and 2 (accuracy).
     """
 
@@ -95,14 +95,14 @@ class TaskType:
             )
 
     def given(self, budgets: npt.ArrayLike) -> Given:
-        """What budgets give, by eq. 1 and 2."""
+        """Results of budgets, by eq. 1 and 2."""
         tokens = np.asarray(budgets, dtype=np.float64)
         seconds = self.t0 + self.c * tokens
         return Given(self.D - self.A * np.expm1(-self.b * tokens), seconds, seconds**2, seconds)
 
 
 class Arriving(Protocol):
-    """The name and the share of a type of question."""
+    """Name and share of a type of question."""
 
     @property
     def name(self) -> str: ...
@@ -111,14 +111,14 @@ class Arriving(Protocol):
 
 
 def shares_of(tasks: Sequence[Arriving]) -> Floats:
-    """The types' shares of the arrivals, which sum to 1: probabilities that were rounded are scaled.
+    """Shares of the arrivals, summing to 1; rounded probabilities are rescaled.
 
     Raises:
         ConfigError: There is no type, names repeat, or probabilities sum to less than 0.99 or more than 1.01.
     """
     names = [task.name for task in tasks]
     if not names or len(set(names)) < len(names):
-        raise ConfigError(f"have the names {names}; give at least one, each a name of its own", "tasks")
+        raise ConfigError(f"have the names {names}; give at least one, with distinct names", "tasks")
     total = math.fsum(task.probability for task in tasks)
     if abs(total - 1) > _ROUNDED:
         raise ConfigError(f"have probabilities that sum to {total:g}; they must sum to 1, up to {_ROUNDED:g}", "tasks")
@@ -128,10 +128,10 @@ def shares_of(tasks: Sequence[Arriving]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Mix:
-    """Types of questions that arrive together, as arrays of one entry a type.
+    """Types of questions that arrive together, as arrays with one entry per type.
 
     Attributes:
-        alpha: Seconds that an accuracy of 1 is worth.
+        alpha: Value of an accuracy of 1, in seconds.
     """
 
     tasks: tuple[TaskType, ...]
@@ -147,7 +147,7 @@ class Mix:
 
     @classmethod
     def of(cls, tasks: Sequence[TaskType], arrival_rate: float, alpha: float, max_tokens: float) -> Mix:
-        """The mix of some types.
+        """Build the mix of some types.
 
         Raises:
             ConfigError: A number is outside its range, names repeat, or probabilities do not sum to 1.

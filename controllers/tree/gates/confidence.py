@@ -1,4 +1,4 @@
-"""Gates by confidence: a model's sureness of its branches decides which branches end, and which need a verdict."""
+"""Confidence gates: a model's confidence in its branches decides which end, and which need a verdict."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ G = TypeVar("G")
 
 @dataclass(frozen=True)
 class ConfidenceGate:
-    """Whether the model is so much surer of one branch than of all others that no branch needs a verdict.
+    """Passes if the model's confidence in one branch leads so clearly that no branch needs a verdict.
 
     Args:
-        least: Least confidence of the surest branch, in [0, 1].
-        gap: Its least lead over the next branch, as a share of its own confidence, in [0, 1].
+        least: Minimum confidence of the leading branch, in [0, 1].
+        gap: Its minimum lead over the next branch, relative to its confidence, in [0, 1].
 
     Reference:
         RKSC, equation 4 (0.70 and 0.06, on whole branches: the verdict is skipped), and the exit while branches are
         decoded (0.72 and 0.10, after 3 steps: the others end).
 
     Deviation:
-        The released code takes an absolute gap in some places; the paper's is relative.
+        The released code uses an absolute gap in some places; the paper's is relative.
     """
 
     least: float = 0.70
@@ -40,7 +40,7 @@ class ConfidenceGate:
         require.number("gap", self.gap, least=0, most=1)
 
     def leader(self, confidences: Sequence[float]) -> int | None:
-        """The branch that passes the gate; None where no branch passes. A single branch needs no lead."""
+        """Index of the branch that passes the gate, or None. A single branch needs no lead."""
         if not confidences:
             return None
         best = max(range(len(confidences)), key=confidences.__getitem__)
@@ -50,13 +50,13 @@ class ConfidenceGate:
 
 @dataclass(frozen=True)
 class DecodeExit(ConfidenceGate):
-    """A gate on the first tokens of branches. Where one branch leads, the other branches end and it goes on.
+    """Gate on the first tokens of branches: if one branch leads, it continues and the others end.
 
     Args:
-        after: Tokens of each branch that it looks at.
+        after: Tokens of each branch to look at.
 
     Deviation:
-        The released code also ends the leading branch, so it gives no answer.
+        The released code also ends the leading branch, so it returns no answer.
     """
 
     least: float = 0.72
@@ -70,11 +70,11 @@ class DecodeExit(ConfidenceGate):
 
 @dataclass(frozen=True)
 class Gates:
-    """The gates of a tree (RKSC). None switches a gate off.
+    """The gates of a tree (RKSC). None disables a gate.
 
     Args:
-        skip: Where it passes, no branch of the round gets a verdict.
-        decode_exit: Where it passes, the other branches of the round end after their first tokens.
+        skip: If it passes, no branch of the round gets a verdict.
+        decode_exit: If it passes, the other branches of the round end after their first tokens.
     """
 
     skip: ConfidenceGate | None = None
@@ -82,7 +82,7 @@ class Gates:
 
     @classmethod
     def of(cls, given: Gates | Mapping[str, Any] | None, known_skip: ConfidenceGate | None = None) -> Gates:
-        """Gates, or those of a mapping of `skip` and `decode_exit`; a calibration's skip gate where `skip` is open."""
+        """Build from gates or a mapping of `skip` and `decode_exit`; without `skip`, the calibration's gate is used."""
         if isinstance(given, Gates):
             return given
         given = {} if given is None else given
@@ -100,7 +100,7 @@ class Gates:
 
 
 def gate_from(key: str, kind: type[G], given: G | Mapping[str, Any] | bool | None, known: G | None = None) -> G | None:
-    """A gate, or one of its arguments; true is one with its defaults, false none, None that of a calibration."""
+    """Build a gate: a mapping has its arguments, True takes the defaults, False gives none, None the calibration's."""
     if given is None or isinstance(given, kind):
         return known if given is None else given
     if given is False:
@@ -117,15 +117,15 @@ def gate_from(key: str, kind: type[G], given: G | Mapping[str, Any] | bool | Non
             for each in signature.parameters.values()
         ]
         takes = ", ".join(names)
-        raise ConfigError(f"is {given!r}; give a mapping of its arguments ({takes}), or false for none", key) from error
+        raise ConfigError(f"is {given!r}; give a mapping of its arguments ({takes}), or false", key) from error
     with require.under(key):
         return kind(**arguments)
 
 
 def relative_gap(confidences: Sequence[float]) -> float:
-    """The lead of the highest confidence over the next, as a share of the highest; 1 without a next, 0 of zeros."""
+    """Lead of the highest confidence over the next, relative to the highest; 1 for a single one, 0 for zeros."""
     if not confidences:
-        raise ValueError("there are no confidences; give one a branch")
+        raise ValueError("there are no confidences; give one per branch")
     best, *rest = sorted(confidences, reverse=True)
     if not rest:
         return 1.0
@@ -133,10 +133,10 @@ def relative_gap(confidences: Sequence[float]) -> float:
 
 
 def fit_gate(confidences: Sequence[Sequence[float]]) -> ConfidenceGate:
-    """The gate of a calibration: the 75th percentile of the highest confidences, the 25th of the relative gaps.
+    """Gate of a calibration: the 75th percentile of the highest confidences, the 25th of the relative gaps.
 
     Args:
-        confidences: Of the branches of each problem; at least one problem, each with at least one branch.
+        confidences: Confidences of the branches of each problem; at least one problem and one branch each.
 
     Reference:
         RKSC, calibration of the skip gate.

@@ -1,4 +1,4 @@
-"""After which layer a verdict may be read: where the distribution of the next token has settled."""
+"""Layer after which a verdict may be read because the next token's distribution has settled."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MAX_CHANGE = 3.0  # the paper's epsilon, in nats
 
 @dataclass(frozen=True)
 class LayerExitFit:
-    """How a rule does on verdicts.
+    """Performance of a rule on verdicts.
 
     Attributes:
-        rule: None where no rule agrees often enough; then the last layer is read.
-        agreement: Share of the decisions that are equal to those at full depth.
-        exit_share: Share of the verdicts that are read before the last layer.
+        rule: None if no rule agrees often enough; then the last layer is read.
+        agreement: Share of decisions equal to those at full depth.
+        exit_share: Share of verdicts read before the last layer.
         depth: Mean share of the layers that a verdict runs through.
     """
 
@@ -40,18 +40,18 @@ def fit_layer_exit(
     least_agreement: float = 0.99,
     num_steps: int = 12,
 ) -> LayerExitFit:
-    """The rule that saves the most layers, among the rules that agree with the full depth often enough.
+    """Find the rule that saves the most layers among those that agree with full depth often enough.
 
     Args:
-        entropies: After each layer, in nats, shape (branches, layers).
-        scores: The score that would be read after each layer, shape (branches, layers).
-        groups: The decision that each branch belongs to (its problem), shape (branches,). A decision is which branch
-            of a group has the highest score, the first of equals.
-        least_agreement: Least share of the decisions that agree with the last layer, in (0, 1].
-        num_steps: Number of thetas and number of epsilons to try; they are quantiles of the data.
+        entropies: Entropy after each layer, in nats, shape (branches, layers).
+        scores: Score that would be read after each layer, shape (branches, layers).
+        groups: Decision that each branch belongs to (its problem), shape (branches,). A decision is the branch of a
+            group with the highest score, the first of equals.
+        least_agreement: Minimum share of decisions that agree with the last layer, in (0, 1].
+        num_steps: Number of thetas and of epsilons to try; they are quantiles of the data.
 
     Deviation:
-        RKSC does not look at decisions: `median_layer_exit` is its rule.
+        RKSC does not consider decisions: `median_layer_exit` is its rule.
     """
     require.share("least_agreement", least_agreement)
     curves, read, members = np.asarray(entropies, dtype=float), np.asarray(scores, dtype=float), np.asarray(groups)
@@ -71,7 +71,7 @@ def fit_layer_exit(
 def judged_exit(
     rule: LayerExit, entropies: npt.NDArray[np.float64], scores: npt.NDArray[np.float64], groups: npt.NDArray[Any]
 ) -> LayerExitFit:
-    """How a rule does on verdicts; the arrays are those of `fit_layer_exit`."""
+    """Performance of a rule on verdicts; the arrays are those of `fit_layer_exit`."""
     num_branches, num_layers = entropies.shape
     left = rule.layers(entropies)
     chosen = _winners(scores[np.arange(num_branches), left - 1], groups)
@@ -82,11 +82,11 @@ def judged_exit(
 def median_layer_exit(entropies: npt.ArrayLike, max_change: float = MAX_CHANGE) -> LayerExit:
     """The paper's rule: theta is the median entropy at the first stable point of each verdict.
 
-    A verdict is stable after the first layer, from the second on, whose entropy has changed by less than epsilon. A
-    verdict that never is counts with its last layer. No decision is looked at, so nothing says how many stay the same.
+    A verdict is stable after the first layer, from the second on, whose entropy changed by less than epsilon; one that
+    never is counts with its last layer. Decisions are not considered, so their agreement is unknown.
 
     Args:
-        entropies: After each layer, in nats, shape (branches, layers), at least one branch and two layers.
+        entropies: Entropy after each layer, in nats, shape (branches, layers), at least one branch and two layers.
         max_change: Epsilon, in nats.
 
     Reference:
@@ -103,7 +103,7 @@ def median_layer_exit(entropies: npt.ArrayLike, max_change: float = MAX_CHANGE) 
 
 
 def _winners(scores: npt.NDArray[np.float64], groups: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
-    """The row with the highest score of each group, the first of equals."""
+    """Row with the highest score of each group, the first of equals."""
     order = np.lexsort((np.arange(len(scores)), -scores, groups))
     firsts = np.unique(groups[order], return_index=True)[1]
     return np.asarray(order[firsts])

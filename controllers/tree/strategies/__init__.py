@@ -1,1 +1,1 @@
-"""Search strategies: which nodes of a tree of steps are expanded, and how often. One strategy a file."""
+"""Search strategies: which nodes of a tree of steps to expand, and how often. One strategy per file."""

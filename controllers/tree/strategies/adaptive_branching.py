@@ -1,4 +1,4 @@
-"""Adaptive branching: at every node chance decides between a new child and one that is there (Thompson sampling)."""
+"""Adaptive branching: at every node, Thompson sampling decides between a new child and an existing one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Model = Literal["gaussian", "beta", "widening"]
 
 
 class AdaptiveBranching(Strategy):
-    """Adaptive branching: GEN writes a new child of a node, CONT goes on to a child; the larger draw of the two wins.
+    """Adaptive branching: GEN writes a new child of a node, CONT descends to a child; the larger of two draws wins.
 
     Args:
         model: `"gaussian"` draws from a normal-inverse-chi-square posterior (0, 1, 1, 0.1), `"beta"` from Beta(0.5,
@@ -25,15 +25,16 @@ class AdaptiveBranching(Strategy):
             confidence bound.
         widening: k and alpha.
         exploration: c of the bound, for `"widening"`.
-        saturation: A subtree of at least 4 scores of which this share are the same is left alone; 1 never is.
-        at_once: Nodes that are written at once; more than 5 make the tree wider than it would be.
+        saturation: A subtree with at least 4 scores of which this share are equal is no longer expanded; 1 disables
+            this.
+        at_once: Nodes written concurrently; more than 5 make the tree wider than sequential search would.
 
     Reference:
         Inoue et al., "Wider or Deeper? Scaling LLM Inference-Time Compute with Adaptive Branching Tree Search", arXiv
         2503.04412 (AB-MCTS-A; the pruning is its variant M's).
 
     Deviation:
-        The paper's equation 16 prints (m' - r)^2; the released code and textbooks have (m - r)^2, and so has this.
+        The paper's equation 16 prints (m' - r)^2; the released code and textbooks have (m - r)^2, which is used here.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class AdaptiveBranching(Strategy):
             if below.has_ended or (
                 self.saturation < 1 and whole[0] >= 4 and child.most_alike >= self.saturation * whole[0]
             ):
-                known.children.drop(below.path[-1])  # nothing is written below it, or nothing new
+                known.children.drop(below.path[-1])  # nothing can be written below it, or nothing new
             else:
                 known.children.put(below.path[-1], *whole)
 
@@ -96,7 +97,7 @@ class AdaptiveBranching(Strategy):
         return bool(gen >= cont)
 
     def _values(self, known: Known) -> Floats:
-        """The value of each child: a draw from its posterior, or its upper confidence bound."""
+        """Value of each child: a draw from its posterior, or its upper confidence bound."""
         children = known.children.columns
         if self.model != "widening":
             return draws(self.model, children, self.rng)

@@ -1,4 +1,4 @@
-"""Arms of a bandit: the scores of a choice, and draws from the posterior of their mean (Thompson sampling)."""
+"""Bandit arms: the scores of a choice, and draws from the posterior of their mean (Thompson sampling)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.tree.strategies.siblings import Siblings
 Posterior = Literal["gaussian", "beta"]
 Floats = npt.NDArray[np.float64]
 M, KAPPA, NU, TAU2 = 0.0, 1.0, 1.0, 0.1  # priors of the Gaussian arms
-A, B = 0.5, 0.5  # of the Beta arms
+A, B = 0.5, 0.5  # priors of the Beta arms
 
 
 def arm(*scores: float) -> Floats:
@@ -22,13 +22,13 @@ def arm(*scores: float) -> Floats:
 
 
 class Known:
-    """What is known of a node: scores of its own children, those that came through them, and its subtree's."""
+    """Statistics of a node: scores of its direct children, scores from below them, and those of its subtree."""
 
     __slots__ = ("children", "cont", "gen", "most_alike", "values")
 
     def __init__(self) -> None:
         self.gen, self.cont = arm(), arm()
-        self.children = Siblings(3)  # arms of those that something can be written below
+        self.children = Siblings(3)  # arms of the children that can be expanded
         self.values: Counter[float] = Counter()
         self.most_alike = 0  # how often the most frequent score occurs
 
@@ -41,10 +41,10 @@ def draws(model: Posterior, arms: Floats, rng: np.random.Generator) -> Floats:
     """One draw from each arm's posterior, shape [num_arms].
 
     Args:
-        model: `"gaussian"`: the mean under a normal-inverse-chi-square prior (0, 1, 1, 0.1); `"beta"`: under
-            Beta(0.5, 0.5) with fractional counts.
-        arms: Shape [3, num_arms], as `arm` has them.
-        rng: Of the draws.
+        model: `"gaussian"`: the mean under a normal-inverse-chi-square prior (0, 1, 1, 0.1); `"beta"`: under Beta(0.5,
+            0.5) with fractional counts.
+        arms: Columns as from `arm`, shape [3, num_arms].
+        rng: Source of randomness.
     """
     num, total, squares = arms
     if model == "beta":

@@ -1,4 +1,4 @@
-"""The contract of search strategies, and what those that go level by level share."""
+"""Interface of search strategies, and the base of those that go level by level."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ S = TypeVar("S", bound="Strategy")
 
 
 class Strategy(ABC):
-    """Decides which nodes are expanded, and how often.
+    """Decides which nodes to expand, and how often.
 
-    `begin` gives a copy for one search. Its `ask` grows nodes to write, its `tell` takes in the score of a node. Nodes
-    may be told in any order and more than once: what was told between two `ask`s is learnt in the order of the paths.
-    A subclass gives `_choose`, and `_learn` where it needs scores one by one. Constructors raise ConfigError for an
+    `begin` returns a copy for one search. Its `ask` grows nodes to write, its `tell` records the score of a node. Nodes
+    may be told in any order and more than once: scores told between two `ask`s are learnt in the order of the paths. A
+    subclass implements `_choose`, and `_learn` if it needs scores one by one. Constructors raise ConfigError for an
     argument outside its range.
 
     Attributes:
-        at_once: Most nodes that are written at once; None for as many as the strategy has.
+        at_once: Maximum nodes written concurrently; None is unlimited.
         max_depth: Depth at which solutions are written to their end.
-        used: Share of the search's budget that is used, in [0, 1]; the caller keeps it.
-        num_open: Nodes that were asked for and not told.
-        score: Of each node that was told, by its path.
+        used: Used share of the search's budget, in [0, 1]; maintained by the caller.
+        num_open: Nodes asked for but not yet told.
+        score: Score of each told node, by its path.
     """
 
     at_once: int | None = None
@@ -41,7 +41,7 @@ class Strategy(ABC):
     score: dict[tuple[int, ...], float]
 
     def begin(self: S, root: Node, rng: np.random.Generator) -> S:
-        """The strategy for one search; what a narrower search has written behind the root stays as it is."""
+        """Return the strategy for one search; nodes below the root from a narrower search are kept."""
         search = copy.copy(self)
         search.root, search.rng = root, rng
         search.num_open, search.score, search._new = 0, {}, []
@@ -50,7 +50,7 @@ class Strategy(ABC):
         return search
 
     def ask(self, most: int | None = None) -> list[Node]:
-        """At most `most` new nodes, siblings together; none where the search is over, or waits for what is open."""
+        """Grow at most `most` new nodes, siblings together; none if the search is over or waits for open nodes."""
         for node in sorted(self._new, key=lambda each: each.path):
             self._learn(node, self.score[node.path])
         self._new = []
@@ -61,50 +61,50 @@ class Strategy(ABC):
         return nodes
 
     def tell(self, node: Node, score: float) -> None:
-        """Take in the score of a node that was asked for; a node that was told before stays as it is.
+        """Record the score of a node that was asked for; a repeated score is ignored.
 
         Raises:
-            ValueError: The score is not finite, or nobody asked for the node.
+            ValueError: The score is not finite, or the node was not asked for.
         """
         if node.path in self.score:
             return
         if node.path not in self._asked:
-            raise ValueError(f"the node {node.path} was told, and nobody asked for it; tell what ask() has given")
+            raise ValueError(f"the node {node.path} was not asked for; tell only nodes from ask()")
         self.score[node.path] = self._checked(score)
         self.num_open -= 1
         self._new.append(node)
 
     def drop(self, node: Node) -> None:
-        """Say that a node that was asked for is lost: nobody judges it, and nothing is written below it."""
+        """Mark a node that was asked for as lost: it gets no score, and nothing is written below it."""
         self._asked.remove(node.path)
         self.num_open -= 1
         self._lose(node)
 
     @property
     def most_leaves(self) -> int | None:
-        """Most solutions that end; None where the budget alone bounds them."""
+        """Maximum finished solutions; None if only the budget bounds them."""
         return None
 
     def of_width(self, width: int) -> Strategy | None:
-        """A strategy like it that ends `width` solutions; None for one that goes on as long as it is asked.
+        """Return a strategy like it that finishes `width` solutions; None if it runs as long as it is asked.
 
         Raises:
             ConfigError: There is no such strategy.
         """
         if self.at_once is None:
             raise ConfigError(
-                f"{type(self).__name__} does not grow: take Rebase, BestOfN, ParticleFilter, MCTS, BestFirst, "
-                "BudgetGuidedMCTS or AdaptiveBranching, or leave widths out",
+                f"{type(self).__name__} does not grow: use Rebase, BestOfN, ParticleFilter, MCTS, BestFirst, "
+                "BudgetGuidedMCTS or AdaptiveBranching, or leave out widths",
                 "widths",
             )
         return None
 
     def is_live(self, node: Node) -> bool:
-        """Whether a node that has its score may still have children, beside those that `ask` has just given."""
+        """True if a scored node may still get children, beside those that `ask` has just returned."""
         return not node.has_ended
 
     def visits(self, node: Node) -> float:
-        """How often the strategy came by an ended node: what its vote weighs where votes are weighed by visits."""
+        """Visits of an ended node, its weight in a vote weighted by visits."""
         return 1.0
 
     root: Node
@@ -113,20 +113,20 @@ class Strategy(ABC):
     _asked: set[tuple[int, ...]]
 
     def _wanted(self, most: int | None) -> int:
-        """How many nodes one `ask` gives, of a strategy that always has more."""
+        """Number of nodes for one `ask`, for a strategy that never runs out."""
         return most if most is not None else self.at_once or 1
 
     def _checked(self, score: float) -> float:
         return require.number("score", score)
 
     def _start(self) -> None:  # noqa: B027  (some need nothing)
-        """Set up what one search needs."""
+        """Set up the state of one search."""
 
     def _learn(self, node: Node, score: float) -> None:  # noqa: B027  (some read all scores of a level)
-        """Take in one score."""
+        """Learn one score."""
 
     def _lose(self, node: Node) -> None:  # noqa: B027  (most never come by a node without a score)
-        """Take in that a node is lost."""
+        """Handle a lost node."""
 
     @abstractmethod
     def _choose(self, most: int | None) -> list[Node]:
@@ -137,7 +137,7 @@ class Strategy(ABC):
 
 
 class LevelStrategy(Strategy):
-    """Goes level by level: when all nodes of a level are told, `_next` says which are expanded, and how often."""
+    """Goes level by level: once a level is scored, `_next` decides which nodes to expand, and how often."""
 
     def _start(self) -> None:
         self._level: list[Node] = []
@@ -154,23 +154,23 @@ class LevelStrategy(Strategy):
         return [self._grow(self._queue.popleft()) for _ in range(count)]
 
     def is_live(self, node: Node) -> bool:
-        return False  # it never comes back to a level
+        return False  # it never returns to a level
 
     @abstractmethod
     def _first(self) -> Iterable[Node]:
-        """The parents of the first level, each as often as it has children."""
+        """Parents of the first level, each repeated per child."""
 
     @abstractmethod
     def _next(self, level: Sequence[Node]) -> Iterable[Node]:
-        """The parents of the next level, each as often as it has children, by the last level; none ends the search."""
+        """Parents of the next level, each repeated per child, from the last level; empty ends the search."""
 
     def best(self, nodes: Iterable[Node]) -> list[Node]:
-        """Nodes by score, best first; of equals the one with the lower path."""
+        """Nodes by score, best first; ties go to the lower path."""
         return sorted(nodes, key=lambda node: (-self.score[node.path], node.path))
 
 
 def shared_out(num_children: int, parents: Sequence[Node]) -> list[Node]:
-    """The parents, each as often as it has children: all alike, and the first ones one more where that leaves some."""
+    """Parents repeated per child: evenly, with any remainder going to the first."""
     if not parents:
         return []
     each, more = divmod(num_children, len(parents))

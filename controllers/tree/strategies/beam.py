@@ -1,4 +1,4 @@
-"""Beam search over steps: the best beams of a level go on."""
+"""Beam search over steps: the best beams of a level continue."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Ended = Literal["compete", "leave"]
 
 
 class Beam(LevelStrategy):
-    """Beam search: each level writes `width` steps, and the best `keep` go on, which share the next level's steps.
+    """Beam search: each level writes `width` steps; the best `keep` continue and share the next level's steps.
 
-    Tree of thoughts by breadth is the same search: `width: 15, keep: 3` has five thoughts behind each of three.
+    Breadth-first tree of thoughts is the same search: `width: 15, keep: 3` writes five thoughts after each of three.
 
     Args:
-        width: Steps of a level.
-        keep: Beams that go on.
-        ended: `"compete"`: a solution that has ended takes one of the `keep` places. `"leave"`: it leaves the beams.
+        width: Steps per level.
+        keep: Beams that continue.
+        ended: `"compete"`: an ended solution takes one of the `keep` places. `"leave"`: it leaves the beams.
 
     Reference:
         Snell et al., "Scaling LLM Test-Time Compute Optimally", arXiv 2408.03314 (n beams of which n / M go on, here

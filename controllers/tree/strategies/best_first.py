@@ -10,12 +10,12 @@ from scaffolding_ext.controllers.tree.strategies.base import Strategy
 
 
 class BestFirst(Strategy):
-    """Best-first search: the best open leaf of the tree has `branching` children; it ends with the budget.
+    """Best-first search: the best open leaf of the tree gets `branching` children; it ends with the budget.
 
     Args:
-        branching: Children of a node.
-        at_once: Nodes that are written at once; above `branching` several leaves are expanded together.
-        first_ended: Whether the search ends once the best leaf of all is a solution that has ended.
+        branching: Children per node.
+        at_once: Nodes written concurrently; above `branching` several leaves are expanded together.
+        first_ended: If True, the search ends once the best leaf is an ended solution.
 
     Reference:
         Yao et al., "Tree of Thoughts", arXiv 2305.10601; TreeQuest's best-first search (2 children).

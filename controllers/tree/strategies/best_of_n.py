@@ -1,4 +1,4 @@
-"""Best of n as a tree: whole solutions behind the root, and nothing below them."""
+"""Best of n as a tree: whole solutions below the root."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from scaffolding_ext.controllers.tree.strategies.base import LevelStrategy
 
 
 class BestOfN(LevelStrategy):
-    """Whole solutions, side by side: no step is judged. The strategy that every search is held against.
+    """Whole solutions in parallel, without judging steps; the baseline of every search.
 
     Args:
-        num_samples: How many solutions.
+        num_samples: Number of solutions.
     """
 
     max_depth = 1

@@ -1,4 +1,4 @@
-"""Tree search that explores while the budget is ample, and finishes solutions when it runs short."""
+"""Tree search that explores while the budget is ample, and finishes solutions as it runs out."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from scaffolding_ext.controllers.tree.strategies.siblings import Siblings
 
 
 class BudgetGuidedMCTS(Strategy):
-    """Budget-guided search: rho, the share of the budget that is left, weighs exploration and widening.
+    """Budget-guided search: rho, the remaining share of the budget, weights exploration and widening.
 
-    A node's value is the mean over its subtree of score + kappa (1 - rho) depth / d, where d is the mean depth of the
-    answers so far (the deepest node, before there is one). At each node on the way down it writes one more child there
-    where mean + lambda rho variance of the children's scores is at least the best child's value + rho c prior
-    sqrt(ln N_parent / N), and goes on to that child where it is not.
+    A node's value is the mean over its subtree of score + kappa (1 - rho) depth / d, with d the mean depth of the
+    answers so far (the deepest node, before there are any). At each node on the way down it writes one more child if
+    mean + lambda rho variance of the children's scores is at least the best child's value + rho c prior sqrt(ln
+    N_parent / N), and otherwise descends to that child.
 
     Args:
         completion: kappa.
         widening: lambda.
-        exploration: Weight c of the bound of a node that was visited rarely.
-        initial: Children of a node that has none.
-        root_visits: Whether visits of the root count, as in the paper's formula; the released code never counts them.
+        exploration: Weight c of the bound of rarely visited nodes.
+        initial: Children written at once below a childless node.
+        root_visits: If True, visits of the root count, as in the paper's formula; the released code never counts them.
 
     Reference:
         Miyamoto et al., "Budget-Guided Monte Carlo Tree Search", arXiv 2602.09574.
 
     Deviation:
-        A solution that has ended is not asked to go on.
+        An ended solution is not continued.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class BudgetGuidedMCTS(Strategy):
 
     def _start(self) -> None:
         self._visits: Counter[tuple[int, ...]] = Counter()
-        self._num_lost: Counter[tuple[int, ...]] = Counter()  # children of a node
-        # Of told children: score, visits; of their subtrees: how many were told, sums of scores and of open depths;
-        # and what closes an ended one.
+        self._num_lost: Counter[tuple[int, ...]] = Counter()  # lost children per node
+        # Of told children: score, visits; of their subtrees: number told, sums of scores and of open depths; and a
+        # term that closes an ended one.
         self._children: dict[tuple[int, ...], Siblings] = {(): Siblings(6)}
         self._num_answers, self._answer_depths, self._deepest = 0, 0, 1
 
@@ -105,7 +105,7 @@ class BudgetGuidedMCTS(Strategy):
         node, rho = self.root, 1 - self.used
         while node.children:
             told = self._children[node.path]
-            if not told.numbers:  # its first children are being written, or all of them are lost
+            if not told.numbers:  # its first children are being written, or all are lost
                 return None if len(node.children) > self._num_lost[node.path] else node
             scores, visits, nums, totals, depths, closes = told.columns
             weights = np.exp(scores - scores.max())

@@ -1,4 +1,4 @@
-"""Diverse verifier tree search: several greedy trees that know nothing of each other."""
+"""Diverse verifier tree search: several independent greedy trees."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from scaffolding_ext.controllers.tree.strategies.base import LevelStrategy, open
 
 
 class DVTS(LevelStrategy):
-    """Diverse verifier tree search: each of `trees` trees writes `copies` steps, and its best one goes on.
+    """Diverse verifier tree search: each of `trees` trees writes `copies` steps and continues with its best.
 
     Args:
         trees: Independent trees.
-        copies: Steps that a tree chooses among.
+        copies: Steps to choose among per tree.
 
     Reference:
         Beeching, Tunstall and Rush, "Scaling test-time compute with open models", 2024 (n / M trees, here `trees`, of
         beam width M, here `copies`).
 
     Deviation:
-        The released code returns unfinished siblings as answers; here only solutions that have ended are answers.
+        The released code returns unfinished siblings as answers; here only ended solutions are answers.
     """
 
     def __init__(self, trees: int = 2, copies: int = 4, max_depth: int = 40) -> None:

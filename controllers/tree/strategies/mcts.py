@@ -10,19 +10,18 @@ from scaffolding_ext.controllers.tree.strategies.visited_tree import VisitedTree
 
 
 class MCTS(VisitedTree):
-    """UCT: walk down by Q + c sqrt(ln N_parent / N) to a node with room for a child, write it, write its value back.
+    """UCT: descend by Q + c sqrt(ln N_parent / N) to a node with room for a child, write it, back up its value.
 
-    A node that is being written counts as a visit without a value. What has ended is left out of the walk: nothing can
-    be written below it.
+    A node being written counts as a visit without a value. Ended nodes are left out of the descent.
 
     Args:
-        branching: Most children of a node.
-        exploration: Weight c of the bound of a node that was visited rarely.
-        rollouts: Whether a child's value is the score of one solution that continues it, instead of its own score.
+        branching: Maximum children of a node.
+        exploration: Weight c of the bound of rarely visited nodes.
+        rollouts: If True, a child's value is the score of one solution that continues it, instead of its own score.
 
     Reference:
         Kocsis and Szepesvari, "Bandit based Monte-Carlo Planning", 2006; Liu et al., "Watch the Unobserved", arXiv
-        1810.11755 (visits that are under way).
+        1810.11755 (unobserved visits).
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class MCTS(VisitedTree):
             self._back_up(node, score)
 
     def _lose(self, node: Node) -> None:
-        if node.to_end and node.depth < self.max_depth and node.parent is not None:  # a rollout, which is no visit
+        if node.to_end and node.depth < self.max_depth and node.parent is not None:  # a rollout is not a visit
             self.known[node.path].is_exhausted = True
             self._back_up(node.parent, self.score[node.parent.path])
         else:
@@ -76,7 +75,7 @@ class MCTS(VisitedTree):
         return chosen
 
     def _selected(self) -> Node | None:
-        """The node that gets a child; None where the tree is full, or waits for what is open."""
+        """The node that gets a child; None if the tree is full or waits for open nodes."""
         node = self.root
         while self._num_steps(node) >= self.branching:
             live = [child for child in self._live(node) if self.known[child.path].num_told]

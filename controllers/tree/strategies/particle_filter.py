@@ -1,4 +1,4 @@
-"""Particle filtering: solutions that are weak at a step are replaced by copies of strong ones, at random."""
+"""Particle filtering: weak solutions at a step are randomly replaced by copies of strong ones."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _CLIP = 1e-7  # a score of 0 or 1 has infinite odds
 
 
 class ParticleFilter(LevelStrategy):
-    """Particle filtering: every particle writes a step, then all are drawn anew in proportion to their weights.
+    """Particle filtering: every particle writes a step, then all are resampled in proportion to their weights.
 
     Args:
-        num_particles: Solutions that are written side by side.
+        num_particles: Solutions written in parallel.
         resampling: `"systematic"` draws at even positions from one offset; `"multinomial"` draws one by one.
         weighting: `"last"`: the odds s / (1 - s) of the last step's score, as in the code. `"product"`: the product of
             all steps' scores, as in the paper.
-        ended: `"stay"`: a particle that has ended is neither replaced nor copied. `"resampled"`: it is drawn with its
-            last weight.
+        ended: `"stay"`: an ended particle is neither replaced nor copied. `"resampled"`: it is resampled with its last
+            weight.
         temper_below: Weights are flattened in the first half of the levels while the effective sample size is below
             this share of the particles; 0 never flattens.
-        sweeps: Particle Gibbs: filters one after the other; each but the first keeps a solution of the one before.
+        sweeps: Particle Gibbs: consecutive filters, each but the first retaining a solution of the previous one.
 
     Reference:
         Puri et al., "A Probabilistic Inference Approach to Inference-Time Scaling of LLMs", arXiv 2502.01618 (filter
@@ -55,7 +55,7 @@ class ParticleFilter(LevelStrategy):
         self.max_depth = require.whole("max_depth", max_depth)
 
     def visits(self, node: Node) -> float:
-        particles = [*self._ended, *self._level, *self._new]  # of a sweep that has not ended
+        particles = [*self._ended, *self._level, *self._new]  # of the current sweep
         return float(self._copies[node.path] + particles.count(node))
 
     def _checked(self, score: float) -> float:
@@ -72,7 +72,7 @@ class ParticleFilter(LevelStrategy):
 
     def _first(self) -> Iterable[Node]:
         self._copies: Counter[tuple[int, ...]] = Counter()
-        self._kept: list[Node] = []  # the reference's nodes, from depth 1 on
+        self._kept: list[Node] = []  # the reference's nodes, from depth 1
         self._ended: list[Node] = []
         self._num_steps, self._sweeps_left = 0, self.sweeps - 1
         return [self.root] * self.num_particles
@@ -94,7 +94,7 @@ class ParticleFilter(LevelStrategy):
         return [self.root] * (self.num_particles - 1)
 
     def _resampled(self, particles: Sequence[Node], num_free: int) -> list[Node]:
-        """The parents of the next steps; particles that have ended are kept as they are drawn."""
+        """Parents of the next steps; drawn particles that have ended are kept."""
         if self.ended == "stay":
             self._ended = [node for node in particles if node.has_ended and node not in self._kept]
             particles, num_free = open_ones(particles), num_free - len(self._ended)

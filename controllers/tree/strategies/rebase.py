@@ -1,4 +1,4 @@
-"""REBASE: the next level's steps are dealt out by reward."""
+"""REBASE: the next level's steps are allocated by reward."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _TEMPERATURES: dict[Allocation, float] = {"paper": 0.1, "code": 0.2}
 
 
 class Rebase(LevelStrategy):
-    """REBASE: each node has children in proportion to softmax(score / T); ended solutions take from the width.
+    """REBASE: each node gets children in proportion to softmax(score / T); ended solutions reduce the width.
 
     Args:
-        width: Steps of the first level, and solutions that end at last.
+        width: Steps of the first level, and number of solutions in the end.
         allocation: `"paper"` rounds each share of the width; `"code"` gives each node, best first, the ceiling of its
-            share of what is left.
-        temperature: T; None takes that of the allocation, 0.1 in the paper and 0.2 in the code.
+            share of the rest.
+        temperature: T; None takes the allocation's: 0.1 in the paper, 0.2 in the code.
 
     Reference:
         Wu et al., "Inference Scaling Laws", arXiv 2408.00724, section 3.2 (B_i = B_(i-1) - C_i; W_j = Round(B_i
         softmax_j(R / T_b))), and the released `rebase.py`.
 
     Deviation:
-        Where all shares round to 0, the best nodes have one child each: the search would end without an answer.
+        If all shares round to 0, the best nodes get one child each; otherwise the search would end without an answer.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class Rebase(LevelStrategy):
 
 
 def rounded(shares: Sequence[float], width: int) -> list[int]:
-    """The nearest whole number to each share of the width, halves upward; their sum may differ from the width."""
+    """Nearest whole number to each share of the width, halves upward; the sum may differ from the width."""
     return [math.floor(width * share + 0.5) for share in shares]
 
 
 def running_ceilings(shares: Sequence[float], width: int) -> list[int]:
-    """The ceiling of each share (best first) of what is left of the width; their sum is never above it."""
+    """Ceiling of each share (best first) of the remaining width; the sum never exceeds the width."""
     counts, left, total = [], width, math.fsum(shares)
     for share in shares:
         count = min(left, math.ceil(left * share / total - 1e-9)) if total > 0 else 0

@@ -1,4 +1,4 @@
-"""Drawing particles anew in proportion to their weights."""
+"""Resampling of particles in proportion to their weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Resampling = Literal["systematic", "multinomial"]
 
 
 def resampled(weights: Sequence[float], count: int, resampling: Resampling, rng: np.random.Generator) -> list[int]:
-    """Which particles go on, in rising order, some of them repeatedly; the sum of `weights` is 1."""
+    """Indices of the particles that continue, in ascending order with repeats; `weights` sum to 1."""
     if resampling == "multinomial":
         return sorted(rng.choice(len(weights), size=count, p=weights).tolist())
     positions = (rng.random() + np.arange(count)) / max(1, count)
@@ -25,12 +25,12 @@ def resampled(weights: Sequence[float], count: int, resampling: Resampling, rng:
 
 
 def tempered(logs: Sequence[float], below: float, progress: float) -> list[float]:
-    """Weights in ratio to their sum, flattened while few particles count.
+    """Normalized weights, flattened while few particles dominate.
 
     Args:
         logs: Log-weights of the particles.
-        below: Share of the particles, 1 / sum of squared weights, below which weights are flattened.
-        progress: Share of the levels that is done; from half of them on nothing is flattened.
+        below: Effective sample size, as a share of the particles, below which weights are flattened.
+        progress: Completed share of the levels; from one half on nothing is flattened.
     """
     weights = softmax(logs)
     share = 1 / math.fsum(weight * weight for weight in weights) / len(weights)

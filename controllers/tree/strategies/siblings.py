@@ -1,4 +1,4 @@
-"""Numbers of a node's children in columns, so that a choice among many children is a few operations on arrays."""
+"""Numbers of a node's children in columns, so that choosing among many children takes a few array operations."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 
 class Siblings:
-    """A row of numbers a child, in the order of the children.
+    """One row of numbers per child, in the order of the children.
 
     Args:
-        num_columns: How many numbers a child has.
+        num_columns: Numbers per child.
 
     Attributes:
-        numbers: Which child each row is of: its number among its siblings.
+        numbers: Child of each row: its number among its siblings.
     """
 
     __slots__ = ("_table", "numbers")
@@ -30,7 +30,7 @@ class Siblings:
         return self._table[:, : len(self.numbers)]
 
     def put(self, number: int, *row: float) -> None:
-        """Give a child its row, or a new one in place of that which it has."""
+        """Set or replace a child's row."""
         at, num = bisect_left(self.numbers, number), len(self.numbers)
         if at < num and self.numbers[at] == number:
             self._table[:, at] = row
@@ -43,7 +43,7 @@ class Siblings:
         self._table[:, at] = row
 
     def change(self, number: int, *by: float) -> None:
-        """Add to a child's row; one that has none is left alone."""
+        """Add to a child's row, if it has one."""
         at = self._find(number)
         if at is not None:
             self._table[:, at] += by

@@ -1,4 +1,4 @@
-"""A tree whose nodes count visits and values, on which a search walks down and writes values back up."""
+"""A tree whose nodes count visits and values: a search descends it and backs values up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from scaffolding_ext.controllers.tree.strategies.base import Strategy
 
 
 class Visits:
-    """What a search knows of a node: how often it came by, also on the way to nodes that are open, and its values."""
+    """Statistics of a node: visits, including those towards open nodes, and values."""
 
     __slots__ = ("is_exhausted", "num_told", "num_visits", "total")
 
@@ -23,7 +23,7 @@ class Visits:
 
 
 class VisitedTree(Strategy):
-    """A strategy that walks down from the root to where it expands, and writes values back up to the root."""
+    """A strategy that descends from the root to the node it expands, and backs values up to the root."""
 
     branching: int
 
@@ -57,7 +57,7 @@ class VisitedTree(Strategy):
         self._exhaust(node)
 
     def _exhaust(self, node: Node) -> None:
-        """Mark what nothing can be written below, from the node to the root."""
+        """Mark nodes below which nothing can be written, from the node to the root."""
         for each in (node, *node.ancestors()):
             if each.has_ended or (self._num_steps(each) >= self.branching and not self._live(each)):
                 self.known[each.path].is_exhausted = True
@@ -67,5 +67,5 @@ class VisitedTree(Strategy):
         return sum(not child.to_end or child.depth >= self.max_depth for child in node.children)
 
     def _live(self, node: Node) -> list[Node]:
-        """Children below which something is left to write."""
+        """Children that can still be expanded below."""
         return [child for child in node.children if not self.known[child.path].is_exhausted]

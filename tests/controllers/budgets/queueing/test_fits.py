@@ -59,7 +59,7 @@ def test_s_shaped_accuracy_is_said_and_kept_by_the_monotone_fit() -> None:
 def test_a_monotone_fit_pools_what_falls() -> None:
     fitted = fit_monotone([1, 2, 3, 4], [10, 60, 20, 90], [100, 300, 100, 100])
     assert fitted == pytest.approx([0.1, 0.2, 0.2, 0.9])  # (60 + 20) of (300 + 100)
-    with pytest.raises(ConfigError, match="more than the one before"):
+    with pytest.raises(ConfigError, match="they must increase"):
         fit_monotone([2, 1], [1, 2], [3, 3])
 
 
@@ -68,15 +68,15 @@ def test_a_monotone_fit_pools_what_falls() -> None:
     [
         (
             lambda: measured(0.6, 0.008, 0.2, 300, budgets=np.array([400, 600, 800, 1200])),
-            "from 400 to 1200 do not tell A and b",
+            "from 400 to 1200 do not determine A and b",
         ),
-        (lambda: measured(0.6, 0.008, 0.2, 300, budgets=np.array([0, 5, 10, 15])), "do not tell"),
+        (lambda: measured(0.6, 0.008, 0.2, 300, budgets=np.array([0, 5, 10, 15])), "do not determine"),
         (lambda: measured(0.0, 0.008, 0.2, 300), "A and b: accuracy does not clearly grow"),
         (
             lambda: measured(0.9, 0.02, 0.0, 40, budgets=np.array([100, 200, 400, 800])),
-            "do not tell b .* smaller budgets",
+            "do not determine b .* smaller budgets",
         ),
-        (lambda: measured(0.6, 0.003, 0.2, 60, 1, np.array([0, 20, 50, 100])), "do not tell b .* larger budgets"),
+        (lambda: measured(0.6, 0.003, 0.2, 60, 1, np.array([0, 20, 50, 100])), "do not determine b .* larger budgets"),
         (lambda: measured(0.6, 0.008, 0.2, 12), "12 answers"),
         (lambda: measured(0.6, 0.008, 0.2, 300, budgets=np.array([0, 100, 400])), "a fourth"),
     ],

@@ -102,9 +102,9 @@ def test_coordinates_take_any_objective_and_look_once_at_a_place() -> None:
 
 
 def test_what_cannot_be_measured_or_served() -> None:
-    with pytest.raises(ConfigError, match="growing budgets"):
+    with pytest.raises(ConfigError, match="increasing budgets"):
         MeasuredType("a", 1.0, (64, 32), (0.1, 0.2), (1, 2))
-    with pytest.raises(ConfigError, match="growing budgets"):
+    with pytest.raises(ConfigError, match="increasing budgets"):
         MeasuredType("a", 1.0, (32, 64), (0.1,), (1, 2))
     with pytest.raises(UnstableLoadError) as caught:
         solve_on_grid([FLAT], 5.0, 10)

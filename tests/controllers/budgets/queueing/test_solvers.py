@@ -267,7 +267,7 @@ def test_a_name_of_no_solver_or_rounding() -> None:
 def test_a_solver_that_does_not_arrive_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     mix = mix_of(4, 2)
     monkeypatch.setitem(SOLVERS, "fixed_point", lambda mix, start: start)
-    with pytest.raises(ConfigError, match="take lbfgs, projected_gradient"):
+    with pytest.raises(ConfigError, match="use lbfgs, projected_gradient"):
         solve(mix.tasks, mix.arrival_rate, 30, 1000, solver="fixed_point")
 
 
@@ -392,7 +392,7 @@ def test_types_that_do_not_fit_together() -> None:
     task = TaskType("a", 0.5, 0.5, 0.01, 0.1, 1.0, 0.01)
     with pytest.raises(ConfigError, match=r"sum to 0\.5"):
         solve([task], 0.1, 30, 1000)
-    with pytest.raises(ConfigError, match="a name of its own"):
+    with pytest.raises(ConfigError, match="with distinct names"):
         solve([task, task], 0.1, 30, 1000)
 
 
