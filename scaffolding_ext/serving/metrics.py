@@ -24,27 +24,25 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._num_programs = num_programs
         own: dict[str, Any] = {"registry": self._registry, "namespace": "scaffolding"}
-        self._requests = Counter("requests", "Requests that were answered.", ["model", "endpoint", "status"], **own)
-        self._refusals = Counter("refusals", "Requests that were refused or failed.", ["model", "code"], **own)
-        self._tokens = Counter(
-            "tokens", "Tokens by purpose, and by how they were had.", ["model", "purpose", "how"], **own
-        )
-        self._exits = Counter("exits", "Why controllers stopped.", ["model", "reason"], **own)
-        self._forced = Counter(
-            "forced_answers", "Answers that chains were made to give, by the cause.", ["model", "cause"], **own
-        )
-        self._types = Counter("typed_choices", "Choices by the type of their question.", ["model", "task_type"], **own)
+        self._requests = Counter("requests", "Answered requests.", ["model", "endpoint", "status"], **own)
+        self._refusals = Counter("refusals", "Refused or failed requests.", ["model", "code"], **own)
+        self._tokens = Counter("tokens", "Tokens by purpose and kind.", ["model", "purpose", "how"], **own)
+        self._exits = Counter("exits", "Reasons why controllers stopped.", ["model", "reason"], **own)
+        self._forced = Counter("forced_answers", "Forced answers of chains, by cause.", ["model", "cause"], **own)
+        self._types = Counter("typed_choices", "Choices by type of question.", ["model", "task_type"], **own)
         self._typed_tokens = Counter(
-            "typed_decoded_tokens", "Decoded tokens by the type of the question.", ["model", "task_type"], **own
+            "typed_decoded_tokens", "Decoded tokens by type of question.", ["model", "task_type"], **own
         )
-        self._deadlines = Counter("deadlines", "Answers with a deadline: in_time, or late.", ["model", "kept"], **own)
-        self._audits = Counter("audits", "Audits by what they found.", ["model", "finding"], **own)
-        self._seconds = Histogram("request_seconds", "Time to an answer's end.", ["model"], buckets=_SECONDS, **own)
+        self._deadlines = Counter("deadlines", "Answers with a deadline: in_time or late.", ["model", "kept"], **own)
+        self._audits = Counter("audits", "Audits by finding.", ["model", "finding"], **own)
+        self._seconds = Histogram(
+            "request_seconds", "Time to the end of an answer.", ["model"], buckets=_SECONDS, **own
+        )
         self._first = Histogram(
             "first_text_seconds", "Time to a stream's first text.", ["model"], buckets=_SECONDS, **own
         )
         self._known: dict[tuple[Any, ...], Any] = {}  # by labels; the library's look-up is much slower
-        self._running = Gauge("programs", "Choices that run or wait.", ["model"], **own)
+        self._running = Gauge("programs", "Running and waiting choices.", ["model"], **own)
 
     def answered(self, model: str, endpoint: str, status: int, seconds: float) -> None:
         """Count an answered or refused request; only answers are timed."""
