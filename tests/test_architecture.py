@@ -56,7 +56,7 @@ INNER_LAYERS = {
         ("traffic",),
         ("run",),
         ("logs",),
-        ("compare", "calibrate", "tune", "preflight"),
+        ("compare", "calibrate", "tune"),
         ("report",),
     ),
 }

@@ -1,4 +1,4 @@
-"""Settings by type of question, chosen together by `tune --cost queue`, against one setting and against budgets alone.
+"""Settings by type of question, chosen together by `tune --plan`, against one setting and against budgets alone.
 
     python -m benchmarks.studies.by_type --store runs/by_type --json > by_type.json
 
@@ -36,13 +36,13 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.evaluation.run.rows import Example
-from scaffolding_ext.evaluation.tune.plays import Trial
+from scaffolding_ext.evaluation.tune.plays import Plays
 from scaffolding_ext.evaluation.tune.queue import (
     BUDGETS,
     FAMILIES,
     SINGLE,
     TOGETHER,
-    QueuedTrial,
+    QueuedPlays,
     QueueGoal,
     ServiceLine,
 )
@@ -59,7 +59,7 @@ SERVED_SEED, ALONE_SEED, FULL_SEED = 1000, 2000, 3000  # of questions, beside th
 CHAIN = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.7, "max_tokens": 512}}}
 
 
-def recorded(store: Path, model: str, num_questions: int, num_samples: int, seed: int) -> Trial:
+def recorded(store: Path, model: str, num_questions: int, num_samples: int, seed: int) -> Plays:
     """Every setting, played on samples that are drawn where the folder lacks them."""
     stack = {
         "controller": CHAIN,
@@ -68,7 +68,7 @@ def recorded(store: Path, model: str, num_questions: int, num_samples: int, seed
         "dataset": {"source": "tinylm:held_out", "num_samples": num_questions, "seed": seed},
     }
     shape = {"num_samples": num_samples, "look_every": LOOK_EVERY, "num_logprobs": 1}
-    trial = Trial(recorded_samples(StackConfig.model_validate(stack), store, **shape), seed=seed)
+    trial = Plays(recorded_samples(StackConfig.model_validate(stack), store, **shape), seed=seed)
     trial.try_all()
     return trial
 
@@ -110,9 +110,9 @@ class Engine:
         return Queue.of_capacity(PLACES, max(1.0, rate * (line.at_once + line.a_token * mean_tokens)))
 
 
-def planned(trial: Trial, goal: QueueGoal, line: ServiceLine) -> dict[str, dict[str, Any]]:
+def planned(trial: Plays, goal: QueueGoal, line: ServiceLine) -> dict[str, dict[str, Any]]:
     """The controller of each family as a stack file has it, and what the simulation says of it."""
-    queued, base = QueuedTrial(trial, goal, line), ComponentConfig.model_validate(CHAIN)
+    queued, base = QueuedPlays(trial, goal, line), ComponentConfig.model_validate(CHAIN)
     plans = {}
     for family in FAMILIES:
         alpha = queued.leaning(family)

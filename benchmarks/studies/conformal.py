@@ -8,7 +8,7 @@ the same level, in step. With `--store` a study that was broken off goes on wher
 takes in what is there.
 
 Time is arithmetic: when each chain would end if only the two models' passes took time and all calls overlapped
-(`evaluation.preflight.schedule`). A pass of the draft takes 8 ms, as one of an 8B model in bfloat16 at 2 TB/s; the
+(`benchmarks._lib.schedule`). A pass of the draft takes 8 ms, as one of an 8B model in bfloat16 at 2 TB/s; the
 target's takes as many times longer as a figure says. `conformal in step` makes the decisions of `conformal`, and all
 its chains wait for each other at each turn: what asynchrony alone brings.
 
@@ -31,6 +31,7 @@ from benchmarks._lib.drawing import Figures, beside, drawing, of, point, ring
 from benchmarks._lib.lab import MODELS, Lab, draft_and_target, questions_of, told_apart
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import GREEDY
+from benchmarks._lib.schedule import Latency, ScheduledChunk, scheduled_ends
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, ReflectionWords, SpecReasonMarks
 from scaffolding_ext.controllers.draft_target.calibrate_draft_target import CalibrateDraftTargetController, turns_in
@@ -45,7 +46,6 @@ from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRul
 from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.evaluation.calibrate.conformal_run import realised_rate
-from scaffolding_ext.evaluation.preflight.schedule import Latency, ScheduledChunk, scheduled_ends
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.protocol import Controller, Worker

@@ -27,7 +27,8 @@ from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.draft_target.adaptive import AdaptiveLevel
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingPools
 from scaffolding_ext.controllers.draft_target.p_values import Ties, leave_one_out_p_values, p_values
-from scaffolding_ext.evaluation.preflight.arms import Arm, read_runs
+from scaffolding_ext.evaluation.logs.read import read_recording
+from scaffolding_ext.evaluation.logs.samples import Recording
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -74,27 +75,29 @@ class Chunks(NamedTuple):
         return cls(question, turn, score.astype(float), right.astype(float))
 
 
-def scored_chunks(runs: Arm) -> Chunks:
+def scored_chunks(recording: Recording) -> Chunks:
     """The scored chunks of recorded runs."""
     return Chunks.of(
         [
-            (chain.question, chunk.turn, chunk.score, chain.is_right)
-            for chain in runs.chains
-            for chunk in chain.chunks
+            (number, turn, chunk.score, bool(is_right))
+            for number, question in enumerate(recording.questions)
+            for chunks, is_right in zip(question.chunks or (), question.correct.tolist(), strict=True)
+            for turn, chunk in enumerate(chunks)
             if chunk.score is not None
         ]
     )
 
 
-def report_router(report: Report, helped: Arm, alone: Arm) -> None:
+def report_router(report: Report, helped: Recording, alone: Recording) -> None:
     """A router by question: the questions with the strangest first chunks have the chains that the target helped.
 
     Beside it, as many questions that chance sends there. Without the target, other chains of the draft help.
     """
-    firsts = np.array([np.mean([chain.first_score or 0.0 for chain in own]) for own in helped.by_question])
+    chunks = [question.chunks or () for question in helped.questions]
+    firsts = np.array([np.mean([own[0].score or 0.0 for own in each]) for each in chunks])
     hard = np.argsort(np.argsort(-firsts, kind="stable"), kind="stable")
-    right = [np.array([np.mean([c.is_right for c in own]) for own in arm.by_question]) for arm in (helped, alone)]
-    tokens = np.array([sum(chain.num_target for chain in own) for own in helped.by_question], dtype=float)
+    right = [np.array([each.correct.mean() for each in arm.questions]) for arm in (helped, alone)]
+    tokens = np.array([sum(c.num_target_tokens for own in each for c in own) for each in chunks], dtype=float)
     for share in SHARES:
         routed = hard < round(share * len(hard))
         mean = routed.mean()
@@ -322,7 +325,7 @@ def plot(figures: Figures, ties: Ties, path: Path) -> None:
 @plotted
 def main(report: Report, runs: Path | None, alone: Path | None, splits: int, plot_path: Path | None) -> None:
     """Take-over rate by turn and level, for each way of calibrating, on recorded runs."""
-    recorded = None if runs is None else read_runs(runs)
+    recorded = None if runs is None else read_recording([runs])
     chunks = simulated_runs(report.rng) if recorded is None else scored_chunks(recorded)
     report.setting |= {"questions": int(chunks.question.max()) + 1, "decisions": len(chunks.score)}
     for ties in ("conservative", "random"):
@@ -336,7 +339,7 @@ def main(report: Report, runs: Path | None, alone: Path | None, splits: int, plo
     report_rates(report, chunks, grown, "random")
     report_strangeness(report, chunks, grown, ["growing", "coin"])
     if recorded is not None and alone is not None:
-        report_router(report, recorded, read_runs(alone))
+        report_router(report, recorded, read_recording([alone]))
     if plot_path is not None:
         plot(report.figures, "conservative", plot_path)
 

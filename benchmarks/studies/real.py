@@ -1,4 +1,4 @@
-"""What is saved on recorded samples of real models: every row is a call of `Trial`, and runs no model.
+"""What is saved on recorded samples of real models: every row is a call of `Plays`, and runs no model.
 
     python -m benchmarks.studies.real --data FOLDER --part votes --plot_path real_votes.png --json
 
@@ -39,11 +39,12 @@ from scaffolding_ext.controllers.vote.voting import elect, vote
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import Looks, RecordedQuestion, Recording
 from scaffolding_ext.evaluation.run.jsonl import read_rows
-from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate
+from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate, chosen, judged, lists_chosen
 from scaffolding_ext.evaluation.tune.costs import Cost
 from scaffolding_ext.evaluation.tune.endings import Cut, Stopped, Whole
-from scaffolding_ext.evaluation.tune.plays import PLAIN_VOTES, Trial
+from scaffolding_ext.evaluation.tune.plays import PLAIN_VOTES, Plays
 from scaffolding_ext.evaluation.tune.space import Setting, labelled_votes, numbers_to_try
+from scaffolding_ext.evaluation.tune.table import baselines, oracle
 from scaffolding_ext.evaluation.tune.votes import Played
 from scaffolding_ext.stats.power import required_num_questions
 
@@ -138,12 +139,12 @@ def recordings(data: Path | None, num_simulated: int, rng: np.random.Generator) 
 # ---- votes
 
 
-def crossing(trial: Trial) -> Any:
+def crossing(trial: Plays) -> Any:
     """The question of each row of a trial whose runs are resampled; None where questions are resampled anyway."""
     return [each.id for each in trial.recording.questions] if trial.by_run else None
 
 
-def add_row(report: Report, name: str, played: Played, trial: Trial) -> None:
+def add_row(report: Report, name: str, played: Played, trial: Plays) -> None:
     """Accuracy, tokens, points over the full vote and rounds; questions are resampled, and runs where there are."""
     full, groups, second = trial.full, trial.groups, crossing(trial)
     report.difference(f"{name}: right", played.right, questions=groups, crossing=second)
@@ -154,12 +155,12 @@ def add_row(report: Report, name: str, played: Played, trial: Trial) -> None:
     report.figure(f"{name}: rounds", float(played.rounds.mean()))
 
 
-def add_over(report: Report, said: str, ours: Played, theirs: Played, trial: Trial) -> None:
+def add_over(report: Report, said: str, ours: Played, theirs: Played, trial: Plays) -> None:
     """Points of one way to answer over another; resampled as in `add_row`."""
     report.difference(said, ours.right, theirs.right, trial.groups, scale=100, crossing=crossing(trial))
 
 
-def add_power(report: Report, name: str, played: Played, trial: Trial) -> None:
+def add_power(report: Report, name: str, played: Played, trial: Plays) -> None:
     """How many such questions, or runs of all questions, show with power .9 that less than a point is lost."""
     differences = played.right - trial.full.right
     unit = "runs" if trial.by_run else "questions"
@@ -169,7 +170,7 @@ def add_power(report: Report, name: str, played: Played, trial: Trial) -> None:
             report.figure(f"{name}: {unit} for power .9 at {100 * BAR:g} points", needed)
 
 
-def plain_vote_of(trial: Trial, tokens: float) -> Played:
+def plain_vote_of(trial: Plays, tokens: float) -> Played:
     """The plain vote that takes so many tokens: by lot one of the two next numbers of samples."""
     played = [trial.play(Setting(Whole(), number)) for number in range(1, trial.recording.num_samples + 1)]
     totals = np.array([each.costs["decoded"].sum() for each in played])
@@ -188,18 +189,18 @@ def plain_vote_of(trial: Trial, tokens: float) -> Played:
 def add_votes(report: Report, name: str, recording: Recording) -> tuple[list[float], list[float]]:
     """Every row of one set; shares and losses (points) of the settings of `GRID`."""
     goal, num_samples = Cheapest(MAX_LOSS), recording.num_samples
-    trial = Trial(recording)
+    trial = Plays(recording)
     trial.try_all()
     report.figure(f"{name}: questions", len(recording.questions))
     report.figure(f"{name}: groups", int(trial.groups.max()) + 1)
-    for title, share in trial.lists_chosen(goal).items():
+    for title, share in lists_chosen(trial, goal).items():
         report.figure(f"{name}: choices of {title}, share", share)
-    rows = trial.baselines(goal) | {
-        f"{each}, chosen": trial.judged(goal, {each: trial.lists[each]}) for each in CHOSEN_ALIKE
+    rows = baselines(trial, goal) | {
+        f"{each}, chosen": judged(trial, goal, {each: trial.lists[each]}) for each in CHOSEN_ALIKE
     }
     rows |= {
         DEFAULT: trial.play(Setting(Whole(), num_samples, LeaderChange())),
-        TUNED: trial.judged(goal),
+        TUNED: judged(trial, goal),
         **{f"vote of {each}": trial.play(Setting(Whole(), each)) for each in numbers_to_try(num_samples)},
     }
     for row, played in rows.items():
@@ -230,7 +231,7 @@ def add_votes(report: Report, name: str, recording: Recording) -> tuple[list[flo
     return grid_of(trial)
 
 
-def grid_of(trial: Trial) -> tuple[list[float], list[float]]:
+def grid_of(trial: Plays) -> tuple[list[float], list[float]]:
     """Shares of the tokens, and losses in points, of the settings of `GRID`."""
     played = [trial.play(Setting(Whole(), trial.recording.num_samples, rule)) for rule in GRID]
     full = trial.full.costs["decoded"].sum()
@@ -283,11 +284,11 @@ def confirmed(report: Report, data: Path | None, num_simulated: int) -> None:
     goal, grid, judges = Cheapest(MAX_LOSS), {}, {}
     for name, recording in recordings(data, num_simulated, report.rng):
         choosing, judging = halves(recording)
-        trial = Trial(choosing)
+        trial = Plays(choosing)
         trial.try_all()
         if name in DEFAULT_SETS:
             grid[name] = grid_of(trial)
-        judges[name] = Trial(judging), trial.chosen(goal) or trial.all_samples
+        judges[name] = Plays(judging), chosen(trial, goal) or trial.all_samples
     default = add_best_default(report, grid)
     for name, (trial, tuned) in judges.items():
         number = trial.recording.num_samples
@@ -300,7 +301,7 @@ def confirmed(report: Report, data: Path | None, num_simulated: int) -> None:
             DEFAULT: trial.play(Setting(Whole(), number, LeaderChange())),
             ANEW: trial.play(Setting(Whole(), number, default)),
             TUNED: trial.play(tuned),
-            "oracle (limit)": trial.oracle(),
+            "oracle (limit)": oracle(trial),
         }
         for row in (ANEW, TUNED):
             tokens = float(rows[row].costs["decoded"].sum())
@@ -313,13 +314,13 @@ def confirmed(report: Report, data: Path | None, num_simulated: int) -> None:
 def runs(report: Report, data: Path | None, num_simulated: int) -> None:
     """The default and Adaptive-Consistency .90 on each run that has tokens: a dot a run."""
     if data is None:
-        trials = [(SIMULATED, Trial(simulated_recording(num_simulated, report.rng)))]
+        trials = [(SIMULATED, Plays(simulated_recording(num_simulated, report.rng)))]
     else:
         every = [
             (task, read_recording([data / EPOCH], task=task, num_samples=number))
             for task, number in (("OTIS", 8), ("OTIS", 4), ("GPQA", 8))
         ]
-        trials = [(task, Trial(recording)) for task, recording in every]
+        trials = [(task, Plays(recording)) for task, recording in every]
     seen, found = set[str](), []
     for task, trial in trials:
         number = trial.recording.num_samples
@@ -394,7 +395,7 @@ def add_weighed(report: Report, name: str, recording: Recording, cohorts: Sequen
 
 def add_quarter(report: Report, name: str, recording: Recording) -> None:
     """What `tune` chooses for a quarter of the tokens, cross-fitted, beside the cut, the stop and the plain vote."""
-    trial, goal = Trial(recording), MostAccurate(BUDGET)
+    trial, goal = Plays(recording), MostAccurate(BUDGET)
     trial.try_all()
     own: dict[str, dict[str, list[Setting]]] = {"chosen": {}, "plain vote": {}, "cut": {}, "stop": {}}
     own["chosen"] = trial.lists
@@ -404,13 +405,13 @@ def add_quarter(report: Report, name: str, recording: Recording) -> None:
         for kind, ending in (("cut", Cut), ("stop", Stopped)):
             if is_plain and all(isinstance(each.ending, ending) for each in settings):
                 own[kind][title] = settings
-    judged = {kind: trial.judged(goal, lists) for kind, lists in own.items() if lists}
+    judged = {kind: judged(trial, goal, lists) for kind, lists in own.items() if lists}
     number = recording.num_samples
     for row, played in {
         "one chain": trial.play(Setting(Whole(), 1)),
         "all chains": trial.full,
         SEQUENTIAL: trial.play(Setting(Whole(), number, BetaConsistency(confidence=0.9))),
-        "oracle (limit)": trial.oracle(),
+        "oracle (limit)": oracle(trial),
     }.items():
         add_row(report, f"{name}: {row}", played, trial)
     for kind, played in judged.items():

@@ -1,4 +1,4 @@
-"""The files of budgets: types of questions (`budget fit` writes them), and a plan (`budget plan` makes it of them)."""
+"""The files of budgets: types of questions, and a plan of their budgets; `tune --plan` writes both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaffolding_ext.errors import ConfigError
 
 
 class TypeFit(BaseModel):
-    """What `budget fit` measured of one type, an entry a budget; its other fields are for people.
+    """What `tune --plan --types_path` measured of one type, an entry a budget; its other fields are for people.
 
     Attributes:
         monotone: Chance of a right answer, which only rises.
@@ -35,7 +35,7 @@ class TypeFit(BaseModel):
 class TaskTypes(CalibrationFile):
     """Types of questions. A file that somebody writes needs its `tasks` alone."""
 
-    command: ClassVar = "budget fit"
+    command: ClassVar = "tune RUNS --plan RATE --types_path FILE"
 
     kind: Literal["task_types"] = "task_types"
     tasks: list[TaskType] = Field(min_length=1)
@@ -48,7 +48,7 @@ class TaskTypes(CalibrationFile):
             ConfigError: Nothing was measured, or only above the bound.
         """
         if not self.fits:
-            raise ConfigError("has none; measured types are in files that `budget fit` writes", "fits")
+            raise ConfigError("has none; measured types are in files that `tune --plan --types_path` writes", "fits")
         shares = {task.name: task.probability for task in self.tasks}
         types = []
         for fit in self.fits:
@@ -80,7 +80,7 @@ class PlannedBudgets(CalibrationFile):
         forecast: What the budgets come to, for people; None stands for an infinite time.
     """
 
-    command: ClassVar = "budget plan"
+    command: ClassVar = "tune LOG --plan RATE --plan_path FILE"
 
     kind: Literal["budget_plan"] = "budget_plan"
     demand: Demand

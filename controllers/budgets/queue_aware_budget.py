@@ -100,7 +100,7 @@ class QueueAwareBudgetController(PlannedController):
     """Gives each request the thinking budget of its type in a plan.
 
     Args:
-        plan: What `scaffolding-ext budget plan` writes; see `PlannedController`.
+        plan: What `scaffolding-ext tune --plan --plan_path` writes; see `PlannedController`.
         classifier: Names the type of a request without one.
         generation_controller: It must honour `thinking_budget`; None takes budget forcing.
         drift: The fields of `DriftBounds`; None keeps the plan.
@@ -144,7 +144,7 @@ class QueueAwareController(PlannedController):
     """Gives each request the setting of its type in a plan: thinking budget, number of samples, stop and weight.
 
     Args:
-        plan: A plan whose numbers count `settings`; `scaffolding-ext tune --cost queue` writes one. See
+        plan: A plan whose numbers count `settings`; `scaffolding-ext tune --plan` writes one. See
             `PlannedController`.
         settings: A controller for each number of the plan.
         classifier: Names the type of a request without one.

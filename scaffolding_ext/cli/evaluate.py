@@ -158,7 +158,7 @@ def evaluate(
       scaffolding-ext eval --config configs:dynasor_cot --limit 20 --epochs 4 --output_path runs/dynasor --resume
       scaffolding-ext eval --config configs:majority_vote --total_tokens 100000 --output_path runs/budget
       scaffolding-ext eval --config stack.yaml --arrival_rate 2 --slo 5 --output_path runs/load
-      scaffolding-ext eval --config configs:dynasor_cot --epochs 8 --looks 64 --output_path runs/samples
+      scaffolding-ext eval --config stack.yaml --epochs 8 --looks 64 --output_path runs/samples
     """
     from scaffolding_ext.evaluation.report.terminal import eval_lines, summary_text
     from scaffolding_ext.evaluation.run.recording_stack import recording_stack

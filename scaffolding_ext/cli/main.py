@@ -16,7 +16,6 @@ import click
 
 from scaffolding_ext import __version__
 from scaffolding_ext.cli.about import env, stacks
-from scaffolding_ext.cli.budget import budget
 from scaffolding_ext.cli.calibrate import calibrate
 from scaffolding_ext.cli.check import check
 from scaffolding_ext.cli.compare import compare
@@ -35,7 +34,20 @@ class _PackageError(click.ClickException):
     exit_code = 2
 
 
+_GONE = {
+    "budget": "budgets of thinking are planned by: scaffolding-ext tune LOG --plan RATE --alpha SECONDS",
+    "preflight": "run each way to answer by `eval`, and compare the runs: scaffolding-ext compare RUN_A RUN_B",
+}
+
+
 class _Main(Group):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in _GONE:
+            ctx.fail(f"there is no command {args[0]!r}; {_GONE[args[0]]}")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         with warnings.catch_warnings():
             if not sys.warnoptions:
@@ -77,5 +89,5 @@ def main() -> None:
     """Reasoning with a budget: run and evaluate inference-time-compute controllers."""
 
 
-for command in (run, check, evaluate, compare, budget, calibrate, tune, replay, engine, serve, stacks, env):
+for command in (run, check, evaluate, compare, calibrate, tune, replay, engine, serve, stacks, env):
     main.add_command(command)

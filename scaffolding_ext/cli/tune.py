@@ -1,57 +1,80 @@
-"""`scaffolding-ext tune`: from recorded samples to the setting that saves the most and loses the least."""
+"""`scaffolding-ext tune` and `replay`: from recorded samples to the setting that saves the most and loses the least."""
 
 from __future__ import annotations
 
 import functools
 import json
 import textwrap
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from scaffolding_ext.cli.options import (
-    Command,
-    Finite,
-    OutputPath,
-    OwnModel,
-    config_with_dataset,
-    dataset_given,
-    dataset_option,
-    given,
-    json_option,
-    limit_option,
-    model_options,
-)
-from scaffolding_ext.cli.tune_queue import ForQueue, for_queue_options, tune_for_queue, tune_types
+from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option
 from scaffolding_ext.errors import DatasetError
 
 if TYPE_CHECKING:
+    from scaffolding_ext.controllers.budgets.files import TaskTypes
+    from scaffolding_ext.controllers.budgets.queueing.queues import Queue
     from scaffolding_ext.evaluation.tune.choose import Goal
     from scaffolding_ext.evaluation.tune.costs import Price
-    from scaffolding_ext.evaluation.tune.plays import Trial
+    from scaffolding_ext.evaluation.tune.plays import Plays
+    from scaffolding_ext.evaluation.tune.queue import ServiceLine
+    from scaffolding_ext.stack.config import StackConfig
 
-_PREFLIGHT_QUESTIONS, _PREFLIGHT_CHAINS = "50", 8
-_COSTS = ("decoded", "computed", "dollars", "seconds", "critical", "queue")
-_CACHES = ("kept", "blocks", "nothing")
+_COSTS = ("decoded", "kept", "blocks", "nothing", "dollars", "seconds", "critical")
+
+
+def _numbers(text: str, count: int, least: float, what: str, example: str) -> list[float]:
+    """Numbers of an option that takes several."""
+    try:
+        numbers = [float(each) for each in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) != count or not all(least <= each < float("inf") for each in numbers):
+        raise click.BadParameter(f"{text!r} is not {what}; give {count} numbers, such as {example}")
+    return numbers
 
 
 def _price(ctx: click.Context, param: click.Parameter, text: str | None) -> Price | None:
-    """The prices of `0.5,0.05,2`."""
     from scaffolding_ext.evaluation.tune.costs import Price
 
+    what = "the dollars of a million tokens that are read, read from a cache, and decoded"
+    return None if text is None else Price(*_numbers(text, 3, 0.0, what, "0.5,0.05,2"))
+
+
+def _service(ctx: click.Context, param: click.Parameter, text: str | None) -> ServiceLine | None:
+    from scaffolding_ext.evaluation.tune.queue import ServiceLine
+
+    what = "the seconds of a sample without tokens, and for each token"
+    return None if text is None else ServiceLine(*_numbers(text, 2, 0.0, what, "0.14,0.0129"))
+
+
+def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    """Tokens, or a share of those of all samples: `25%` is given back as -0.25."""
     if text is None:
         return None
+    number, percent, rest = text.partition("%")
     try:
-        read, cached, decoded = map(float, text.split(","))
+        value = float(number)
     except ValueError:
+        value = -1.0
+    if value <= 0 or rest or (percent and value > 100):
         raise click.BadParameter(
-            f"{text!r} is no list of three numbers: give the dollars of a million tokens that are read, read from a "
-            "cache, and decoded, such as 0.5,0.05,2"
-        ) from None
-    return Price(read, cached, decoded)
+            f"invalid budget {text!r}: expected the tokens of all recorded questions together (2000000), or a share of "
+            "those of all samples (25%)"
+        )
+    return -value / 100 if percent else value
+
+
+class _LogPath(click.Path):
+    """A log; `configs:NAME` is in the package's folder of configs."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from scaffolding_ext.documents import located
+
+        return super().convert(located(value), param, ctx)
 
 
 class Logs(NamedTuple):
@@ -60,19 +83,18 @@ class Logs(NamedTuple):
     paths: tuple[Path, ...]
     task: str | None
     num_samples: int | None
-    cost: str
-    cache: str
+    cost: Any
     price: Price | None
     seed: int
 
-    def trial(self) -> Trial:
+    def plays(self) -> Plays:
         """The samples, ready to be played on.
 
         Raises:
-            DatasetError: Each question has one sample, which nobody looked at.
+            DatasetError: Each question has one sample without looks.
         """
         from scaffolding_ext.evaluation.logs.read import read_recording
-        from scaffolding_ext.evaluation.tune.plays import Trial
+        from scaffolding_ext.evaluation.tune.plays import Plays
 
         recording = read_recording(self.paths, task=self.task, num_samples=self.num_samples)
         if all(each.num_samples == 1 and each.looks is None and each.rounds is None for each in recording.questions):
@@ -80,11 +102,11 @@ class Logs(NamedTuple):
                 f"{', '.join(recording.sources)}: each question has one sample, and rules choose among several: sample "
                 "each question again (scaffolding-ext eval --epochs 8), or keep a vote's samples (--keep_samples)"
             )
-        cost: Any = {"computed": self.cache, "queue": "decoded"}.get(self.cost, self.cost)
-        return Trial(recording, cost, self.price, self.seed)
+        return Plays(recording, self.cost, self.price, self.seed)
 
 
 _LOG_OPTIONS = (
+    click.argument("paths", nargs=-1, required=True, metavar="LOG...", type=_LogPath(exists=True, path_type=Path)),
     click.option("--task", metavar="NAME", help="Only questions of tasks whose name contains NAME."),
     click.option(
         "--num_samples",
@@ -96,15 +118,8 @@ _LOG_OPTIONS = (
         type=click.Choice(_COSTS),
         default="decoded",
         show_default=True,
-        help="What is to be small: decoded tokens; computed tokens (those that are read, too); dollars; seconds; the "
-        "tokens of the longest sample of each round; the time in a queue.",
-    ),
-    click.option(
-        "--cache",
-        type=click.Choice(_CACHES),
-        default="blocks",
-        show_default=True,
-        help="For --cost computed: the KV of a chain is kept, prefixes are cached in blocks, or nothing is kept.",
+        help="What is to be small: decoded tokens; computed tokens if the KV of a chain is kept, if prefixes are "
+        "cached in blocks, or if nothing is kept; dollars; seconds; tokens of the longest sample of each round.",
     ),
     click.option(
         "--price",
@@ -122,43 +137,95 @@ _LOG_OPTIONS = (
 )
 
 
-def _on_logs(*, required: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the argument LOG and its options, as `logs`."""
+class PlanFor(NamedTuple):
+    """The options of `--plan`."""
+
+    plan: float | None
+    alpha: float | None
+    slo: float | None
+    batch: int | None
+    slowdown: float
+    service: ServiceLine | None
+    max_tokens: int
+    measured: bool
+    plan_path: Path | None
+    types_path: Path | None
+
+    @property
+    def queue(self) -> Queue:
+        from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+
+        return Queue() if self.batch is None else Queue(self.batch, self.slowdown)
+
+
+_PLAN_OPTIONS = (
+    click.option(
+        "--plan",
+        type=Finite(0, min_open=True),
+        metavar="RATE",
+        help="Choose a setting or a budget for each type of question, for so many questions a second that wait for "
+        "each other. Needs --alpha or --slo.",
+    ),
+    click.option("--alpha", type=Finite(0, min_open=True), help="With --plan: seconds that a right answer is worth."),
+    click.option(
+        "--slo",
+        type=Finite(0, min_open=True),
+        help="With --plan, instead of --alpha: seconds within which a right answer counts.",
+    ),
+    click.option(
+        "--batch",
+        type=click.IntRange(1),
+        help="With --plan: requests that the engine computes at once.  [default: 1, first come first served]",
+    ),
+    click.option(
+        "--slowdown",
+        type=Finite(0, 1),
+        default=0.0,
+        show_default=True,
+        help="With --batch: each of n requests at once has the speed 1 / (1 + slowdown (n - 1)).",
+    ),
+    click.option(
+        "--service",
+        callback=_service,
+        metavar="T0,C",
+        help="With --plan: seconds of a sample that runs alone, without tokens and for each token.  [default: "
+        "fitted to the recorded seconds, type by type]",
+    ),
+    click.option(
+        "--max_tokens",
+        type=click.IntRange(1),
+        default=32768,
+        show_default=True,
+        help="With --plan for types or for runs at several budgets: the largest budget.",
+    ),
+    click.option(
+        "--measured",
+        is_flag=True,
+        help="With --plan for such runs: choose among their budgets, without a fitted curve.",
+    ),
+    click.option("--plan_path", type=OutputPath(), help="With --plan: write the plan, for `controller.args.plan`."),
+    click.option("--types_path", type=OutputPath(), help="With --plan for such runs: write the fitted types."),
+)
+
+
+def _grouped(options: tuple[Any, ...], kind: Any, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command several options as one value."""
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def on_logs(**given: Any) -> None:
-            own = {name: given.pop(name) for name in Logs._fields}
-            command(logs=Logs(**own), **given)
+        def with_options(**given: Any) -> None:
+            own = {field: given.pop(field) for field in kind._fields}
+            command(**{name: kind(**own)}, **given)
 
-        for option in reversed(_LOG_OPTIONS):
-            option(on_logs)
-        metavar = "LOG..." if required else "[LOG]..."
-        path = click.Path(exists=True, path_type=Path)
-        return click.argument("paths", nargs=-1, required=required, metavar=metavar, type=path)(on_logs)
+        for option in reversed(options):
+            option(with_options)
+        return with_options
 
     return decorated
 
 
-def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
-    """Tokens, or a share of those of all samples: `25%` is given back as -0.25."""
-    if text is None:
-        return None
-    number, percent, rest = text.partition("%")
-    try:
-        value = float(number)
-    except ValueError:
-        value = -1.0
-    if value <= 0 or rest or (percent and value > 100):
-        raise click.BadParameter(
-            f"{text!r} is no budget: give the tokens of all recorded questions together, such as 2000000, or a share "
-            "of what all samples take, such as 25%"
-        )
-    return -value / 100 if percent else value
-
-
 @click.command(cls=Command, short_help="What would have been saved on my model? Read logs, choose, write a stack.")
-@_on_logs(required=False)
+@_grouped(_LOG_OPTIONS, Logs, "logs")
 @click.option(
     "--max_loss",
     type=Finite(0, 100),
@@ -190,28 +257,9 @@ def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> flo
     metavar="FILE",
     help="Stack whose workers and prompt the written stack keeps.  [default: that of a LOG that is a folder of `eval`]",
 )
-@model_options
-@dataset_option
-@limit_option
-@for_queue_options
-@click.option(
-    "--preflight",
-    is_flag=True,
-    help="Say whether a second model or a judge pays: of the stack of --config, run on the first 50 questions "
-    "(--limit), or of recorded runs of draft and target.",
-)
-@click.option(
-    "--rate",
-    "rates",
-    type=Finite(0, 1, min_open=True, max_open=True),
-    multiple=True,
-    default=(0.2, 0.4),
-    show_default=True,
-    help="For --preflight: share of the chunks that the target takes over; may be repeated.",
-)
+@_grouped(_PLAN_OPTIONS, PlanFor, "plan_for")
 @click.option("--output_path", type=OutputPath(), help="Write the chosen stack.")
 @click.option("--report_path", type=OutputPath(), help="Write one self-contained HTML page.")
-@click.option("--plot_path", type=OutputPath(), help="Write a picture of the frontier.")
 @json_option
 def tune(
     logs: Logs,
@@ -220,163 +268,161 @@ def tune(
     budget: float | None,
     one_budget: bool,
     source: str | None,
-    own_model: OwnModel,
-    dataset: str | None,
-    limit: str | None,
-    for_queue: ForQueue,
-    preflight: bool,
-    rates: tuple[float, ...],
+    plan_for: PlanFor,
     output_path: Path | None,
     report_path: Path | None,
-    plot_path: Path | None,
     as_json: bool,
 ) -> None:
     """Play every rule on recorded samples, and choose the setting that saves the most and loses the least.
 
     A LOG is a log of inspect_ai, the samples of lm-evaluation-harness, details of lighteval, a folder of `eval`, or a
-    JSONL file with a question and its samples a line. Nothing runs a model. `eval --epochs 8 --looks 64`
-    records a stack.
+    JSONL file with a question and its samples a line. Nothing runs a model; `eval --epochs 8 --looks 64` records a
+    stack. With --plan, LOG may also be a YAML file of types of questions, or folders of `eval` at several budgets of
+    thinking.
 
     \b
     Example:
       scaffolding-ext tune logs/gpqa.eval --output_path stack.yaml --report_path tuned.html
       scaffolding-ext replay logs/other.eval --config stack.yaml
-      scaffolding-ext tune runs/samples --max_loss 1
-      scaffolding-ext tune --preflight --config configs:conformal_draft_target
+      scaffolding-ext tune logs/types.jsonl --plan 2 --slo 5 --batch 16 --slowdown 0.1 --output_path stack.yaml
+      scaffolding-ext tune configs:calibrations/queueing_table_1.yaml --plan 0.1 --alpha 30
     """
+    from scaffolding_ext.documents import write_text
     from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate
-    from scaffolding_ext.evaluation.tune.promise import promised
-    from scaffolding_ext.evaluation.tune.stack_file import stack_of
-    from scaffolding_ext.evaluation.tune.tuned import document_of, frontier_of, meta_of, sentence_of, table_of
-    from scaffolding_ext.evaluation.tune.tuned_page import draw_trial, write_page
+    from scaffolding_ext.evaluation.tune.tuned import tuned
+    from scaffolding_ext.stack.load import load_config
 
     ctx = click.get_current_context()
     if confidence is not None and (budget is not None or not 0 < max_loss < 100):
         raise click.UsageError("--confidence needs a --max_loss above 0, and no --budget", ctx)
-    if preflight:
-        _preflight(ctx, logs, source, own_model, dataset, limit, _PREFLIGHT_CHAINS, rates, as_json)
+    base = None if source is None else load_config(source)
+    if plan_for.plan is not None:
+        if confidence is not None or budget is not None or one_budget or report_path is not None:
+            raise click.UsageError("--plan takes no --confidence, --budget, --one_budget or --report_path", ctx)
+        _plan(logs, plan_for, base, output_path, as_json)
         return
-    if any(own_model) and source is None:
-        raise click.UsageError("--model and --base_url need --config: the stack whose model they replace", ctx)
-    is_for_queue = logs.cost == "queue"
-    if is_for_queue and (
-        confidence is not None or budget is not None or report_path is not None or plot_path is not None
-    ):
-        raise click.UsageError("--cost queue takes no --confidence, --budget, --report_path or --plot_path", ctx)
-    if is_for_queue and for_queue.arrival_rate is None:
-        raise click.UsageError("--cost queue needs --arrival_rate, and --alpha or --slo", ctx)
-    if is_for_queue and [path.suffix for path in logs.paths] == [".yaml"]:
-        tune_types(logs.paths[0], for_queue, output_path, as_json)
-        return
-    base = None if source is None else own_model.load(source, dataset_given(dataset))
-    if not logs.paths:
-        raise click.UsageError(
-            "give a LOG; to record one: scaffolding-ext eval --config STACK --epochs 8 --output_path LOG", ctx
-        )
-    trial = logs.trial()
-    base = base or trial.recording.stack
-    trial.try_all()
-    if is_for_queue:
-        tune_for_queue(trial, for_queue, base, output_path, as_json)
-        return
-    trial.try_budgets(is_candidate=one_budget)
+    plays = logs.plays()
+    plays.try_all()
+    plays.try_budgets(is_candidate=one_budget)
     goal: Goal = Cheapest(max_loss / 100)
     if budget is not None:
-        goal = MostAccurate(-budget if budget < 0 else budget / float(trial.full.costs[trial.cost].sum()))
-    promise = None if confidence is None else promised(trial, max_loss / 100, confidence)
-    if promise is None:
-        allowed = trial.chosen(goal)
-        if allowed is None:
-            raise click.UsageError(f"--budget pays for no setting; the cheapest takes {trial.least_cost():.1%}", ctx)
-        setting, judged = allowed, trial.judged(goal)
-    else:
-        setting = promise.setting or trial.all_samples
-        judged = trial.played[setting]
-    named = {**trial.baselines(goal), "chosen": judged}
-    rows = trial.rows(named)
-    chosen = rows[-1]
-    sentence = "No setting keeps the promise, so all samples are the last line of the table."
-    if promise is None or promise.setting is not None:
-        (own,) = trial.rows({str(setting): trial.play(setting)})
-        sentence = sentence_of(own, chosen if promise is None else None, trial.recording, trial.cost)
-    if output_path is not None and (promise is None or promise.setting is not None):
-        output_path.write_text(stack_of(setting, chosen, trial, promise=promise, base=base).to_yaml())
-    frontier = frontier_of(trial)
-    if plot_path is not None:
-        draw_trial(trial, frontier, rows, plot_path)
+        goal = MostAccurate(-budget if budget < 0 else budget / float(plays.full.costs[plays.cost].sum()))
+    stack = base or plays.recording.stack
+    found = tuned(plays, goal, max_loss=max_loss / 100, confidence=confidence, base=stack)
+    if found is None:
+        raise click.UsageError(f"--budget pays for no setting; the cheapest takes {plays.least_cost():.1%}", ctx)
+    if output_path is not None and found.keeps_promise:
+        output_path.write_text(found.stack().to_yaml())
     if report_path is not None:
-        write_page(report_path, trial, setting, rows, frontier, sentence, None if promise is None else str(promise))
+        write_text(report_path, found.page())
     if as_json:
-        stack = stack_of(setting, chosen, trial, promise=promise, base=base)
-        click.echo(json.dumps(document_of(trial, goal, rows, frontier, stack, promise)))
+        click.echo(json.dumps(found.document()))
     else:
-        click.echo(table_of(rows, trial.recording, trial.cost))
-        click.echo()
-        click.echo(_wrapped(sentence))
-        for note in meta_of(trial):
-            click.echo(_wrapped(note))
-        if promise is not None and promise.setting is not None:
-            click.echo(_wrapped(f"Promised: {promise}."))
-        for path in (output_path, report_path, plot_path):
-            if path is not None and path.exists():
-                click.echo(f"written: {path}")
-    if promise is not None and promise.setting is None:
-        click.echo(f"Error: {promise}.", err=True)
+        _say(found.lines())
+        _say_written(output_path, report_path)
+    if not found.keeps_promise:
+        click.echo(f"Error: {found.promise}.", err=True)
         ctx.exit(1)
 
 
-def _preflight(
-    ctx: click.Context,
-    logs: Logs,
-    source: str | None,
-    own_model: OwnModel,
-    dataset: str | None,
-    limit: str | None,
-    num_chains: int,
-    rates: Sequence[float],
-    as_json: bool,
-) -> None:
-    """Print the findings of a pre-flight: on recorded runs, or on the stack."""
-    from scaffolding_ext.evaluation.preflight.arms import RECORDED_PRICE, read_runs
-    from scaffolding_ext.evaluation.preflight.preflight_text import document_of, text_of
-    from scaffolding_ext.evaluation.preflight.worth import find
+def _plan(logs: Logs, options: PlanFor, base: StackConfig | None, output_path: Path | None, as_json: bool) -> None:
+    """Budgets for types, for runs at several budgets, or a setting of recorded samples for each type."""
+    from scaffolding_ext.controllers.budgets.files import TaskTypes
+    from scaffolding_ext.evaluation.tune.sweep import is_sweep, read_sweep
 
-    if logs.paths:
-        arms, price = [read_runs(path) for path in logs.paths], RECORDED_PRICE
-    elif source is not None:
-        from scaffolding_ext.evaluation.preflight.live import run_arms
-        from scaffolding_ext.evaluation.run.datasets import load_dataset
-
-        config, data = config_with_dataset(source, dataset, given("evaluation.", limit=limit), own_model=own_model)
-        examples = load_dataset(**data.model_dump(), limit=limit or _PREFLIGHT_QUESTIONS)
-        arms, price = run_arms(
-            config,
-            examples,
-            alphas=rates,
-            num_chains=num_chains,
-            clock=time.perf_counter,
-            say=lambda message: click.echo(message, err=True),
-        )
+    if (options.alpha is None) == (options.slo is None):
+        raise click.UsageError("--plan needs --alpha or --slo, and not both")
+    if [path.suffix for path in logs.paths] == [".yaml"]:
+        types = TaskTypes.load(logs.paths[0])
+    elif is_sweep(logs.paths):
+        swept = read_sweep(logs.paths, logs.seed)
+        types = swept.types
+        for warning in swept.warnings:
+            click.echo(f"Warning: {warning}", err=True)
+        if options.types_path is not None:
+            types.save(options.types_path)
     else:
-        raise click.UsageError("give --config, or a LOG of draft and target with --preflight", ctx)
-    found = find(arms, price, rates)
-    click.echo(json.dumps(document_of(found)) if as_json else text_of(found))
+        _plan_settings(logs, options, base, output_path, as_json)
+        return
+    if options.alpha is None:
+        raise click.UsageError("a plan of budgets needs --alpha; --slo needs a LOG with recorded lengths")
+    _plan_budgets(logs.paths[0], types, options, base, output_path, as_json)
 
 
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 80, break_on_hyphens=False)
+def _plan_budgets(
+    path: Path, types: TaskTypes, options: PlanFor, base: StackConfig | None, output_path: Path | None, as_json: bool
+) -> None:
+    """Print and write the budgets of types, and simulate them."""
+    from scaffolding_ext import require
+    from scaffolding_ext.controllers.budgets.queueing.demand import Demand
+    from scaffolding_ext.documents import fingerprint
+    from scaffolding_ext.evaluation.tune.queue import planned_budgets
+    from scaffolding_ext.evaluation.tune.stack_file import budgets_stack_of
+
+    assert options.plan is not None
+    assert options.alpha is not None
+    with require.under():
+        own = types.measured(options.max_tokens) if options.measured else types.tasks
+        demand = Demand(tuple(own), options.plan, options.alpha, options.max_tokens, options.queue)
+        origin = {"data": path.name, "fingerprint": fingerprint(path)} if path.is_file() else {}
+        found = planned_budgets(demand, types, model=types.model, **origin)
+    if options.plan_path is not None:
+        found.plan.save(options.plan_path)
+    if output_path is not None:
+        output_path.write_text(budgets_stack_of(found.plan, base).to_yaml())
+    if as_json:
+        click.echo(json.dumps(found.document()))
+        return
+    for line in found.lines():
+        click.echo(line)
+    _say_written(output_path, options.plan_path, options.types_path)
+
+
+def _plan_settings(
+    logs: Logs, options: PlanFor, base: StackConfig | None, output_path: Path | None, as_json: bool
+) -> None:
+    """Print and write a setting of recorded samples for each type."""
+    from scaffolding_ext import require
+    from scaffolding_ext.evaluation.tune.queue import QueueGoal, planned_settings
+
+    if options.plan_path is not None or options.types_path is not None or options.measured:
+        raise click.UsageError("--plan_path, --types_path and --measured are for types or runs at several budgets")
+    assert options.plan is not None
+    plays = logs.plays()
+    plays.try_all()
+    with require.under():
+        goal = QueueGoal(options.plan, options.queue, options.alpha, options.slo)
+        found = planned_settings(plays, goal, options.service, base or plays.recording.stack)
+    if output_path is not None:
+        output_path.write_text(found.stack.to_yaml())
+    if as_json:
+        click.echo(json.dumps(found.document()))
+        return
+    for line in found.lines():
+        click.echo(line)
+    _say_written(output_path)
+
+
+def _say(lines: Any) -> None:
+    """Print lines that are a table, an empty line, and sentences."""
+    table, *sentences = lines
+    click.echo(table)
+    for sentence in sentences:
+        click.echo(textwrap.fill(sentence, 80, break_on_hyphens=False))
+
+
+def _say_written(*paths: Path | None) -> None:
+    for path in paths:
+        if path is not None and path.exists():
+            click.echo(f"written: {path}")
 
 
 @click.command(cls=Command, short_help="What would this stack have done on these logs?")
-@_on_logs(required=True)
+@_grouped(_LOG_OPTIONS, Logs, "logs")
 @click.option("--config", "source", required=True, metavar="FILE", help="The stack.")
 @json_option
-def replay(
-    logs: Logs,
-    source: str,
-    as_json: bool,
-) -> None:
-    """Play a stack on recorded samples: what it would have answered, and what it would have cost.
+def replay(logs: Logs, source: str, as_json: bool) -> None:
+    """Play a stack on recorded samples: the answers that it would have given, and their cost.
 
     \b
     Example:
@@ -384,36 +430,31 @@ def replay(
     """
     from scaffolding_ext.evaluation.tune.choose import Cheapest
     from scaffolding_ext.evaluation.tune.stack_file import setting_of
-    from scaffolding_ext.evaluation.tune.tuned import meta_of, table_of
+    from scaffolding_ext.evaluation.tune.table import baselines, rows_of, saved_on_easiest
+    from scaffolding_ext.evaluation.tune.tuned import notes_of, table_of
     from scaffolding_ext.stack.load import load_config
 
-    trial = logs.trial()
-    setting = setting_of(load_config(source), trial.recording)
-    trial.try_numbers()
-    played = trial.play(setting)
-    rows = trial.rows({**trial.baselines(Cheapest(0.003)), "this stack": played})
+    plays = logs.plays()
+    setting = setting_of(load_config(source), plays.recording)
+    plays.try_numbers()
+    played = plays.play(setting)
+    rows = rows_of(plays, {**baselines(plays, Cheapest(0.003)), "this stack": played})
     row = rows[-1]
-    easiest = {share: trial.saved_on_easiest(played, share) for share in (0.1, 0.01)}
+    easiest = {share: saved_on_easiest(plays, played, share) for share in (0.1, 0.01)}
     if as_json:
-        click.echo(
-            json.dumps(
-                {
-                    "cost_share": row.cost_share.value,
-                    "points": row.points.value,
-                    "interval": row.points[1:],
-                    "rounds": row.rounds,
-                    "saved_on_easiest": {str(share): saved for share, saved in easiest.items()},
-                    "accuracy": row.accuracy,
-                    "full_accuracy": float(trial.full.right.mean()),
-                    "num_questions": len(trial.recording.questions),
-                    "measure": trial.recording.measure,
-                }
-            )
-        )
+        document = {
+            "cost_share": row.cost_share.value,
+            "points": row.points.value,
+            "interval": row.points[1:],
+            "rounds": row.rounds,
+            "saved_on_easiest": {str(share): saved for share, saved in easiest.items()},
+            "accuracy": row.accuracy,
+            "full_accuracy": float(plays.full.right.mean()),
+            "num_questions": len(plays.recording.questions),
+            "measure": plays.recording.measure,
+        }
+        click.echo(json.dumps(document))
         return
-    click.echo(table_of(rows, trial.recording, trial.cost))
-    click.echo()
     saved = " and ".join(f"{100 * saved:.0f} % on the easiest {share:.0%}" for share, saved in easiest.items())
-    click.echo(_wrapped(f"This stack: {setting}. It saves {saved} of the questions."))
-    for note in meta_of(trial):
-        click.echo(_wrapped(note))
+    sentence = f"This stack: {setting}. It saves {saved} of the questions."
+    _say([table_of(rows, plays), "", sentence, *notes_of(plays)])

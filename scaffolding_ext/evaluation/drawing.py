@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.stats.intervals import Estimate
@@ -43,12 +43,12 @@ NEAR_ZERO = 0.5  # an axis begins at zero where its smallest value is below this
 
 @contextmanager
 def drawing(
-    path: str | os.PathLike[str], *shape: int, figsize: tuple[float, float] | None = None, **options: Any
+    path: str | os.PathLike[str] | IO[bytes], *shape: int, figsize: tuple[float, float] | None = None, **options: Any
 ) -> Iterator[tuple[Any, Any]]:
     """A figure and its axes, as `pyplot.subplots` makes them; the picture is written when the block ends.
 
     Args:
-        path: Where to; folders are made.
+        path: The file, or its path; folders are made.
         shape: Rows and columns of axes.
         figsize: Width and height in inches.
         options: Of `Figure.subplots`.
@@ -69,7 +69,8 @@ def drawing(
         for each in figure.axes:
             if each.get_visible():
                 _begin(each)
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(path, str | os.PathLike):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
 
 

@@ -324,7 +324,7 @@ def test_the_help_of_the_program_cuts_nothing_off() -> None:
     assert "..." not in call("--help").stdout.partition("Commands:")[2]
 
 
-@pytest.mark.parametrize("command", ["run", "eval", "serve", "check", "budget plan"])
+@pytest.mark.parametrize("command", ["run", "eval", "serve", "check", "tune"])
 def test_no_help_lists_the_packaged_stacks(command: str) -> None:
     text = call(*command.split(), "--help").stdout
     assert text.count("configs:") <= 4

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scaffolding_ext.controllers.budgets.files import TaskTypes
-from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.errors import MissingDependencyError
-from scaffolding_ext.evaluation.calibrate.budget_report import plot_demand, plot_fits
-from scaffolding_ext.evaluation.calibrate.budget_sweep import read_sweep
 from scaffolding_ext.evaluation.drawing import drawing, points, rows
+from scaffolding_ext.evaluation.logs.graded import recording_of
+from scaffolding_ext.evaluation.logs.samples import LoggedQuestion, LoggedSample
+from scaffolding_ext.evaluation.tune.choose import Cheapest
+from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.tuned import tuned
 from scaffolding_ext.stats.intervals import Estimate
 
 Faults = Callable[[Any], list[str]]
@@ -78,35 +79,17 @@ def legend_of(figure: Any) -> list[str]:
     return [text.get_text() for legend in legends for text in legend.get_texts()]
 
 
-def test_a_plan_is_drawn_in_the_style(drawn: list[Any], style_faults: Faults, tmp_path: Path) -> None:
-    plot_demand(
-        Demand(tuple(TaskTypes.load("configs:calibrations/queueing_table_1.yaml").tasks), 0.1, 30, 32768),
-        tmp_path / "plan.png",
-    )
-    (figure,) = drawn
-    assert style_faults(figure) == []
-    assert legend_of(figure)[:3] == ["a budget a type", "one budget for all", "the plan, alpha = 30"]
-
-
-def test_fits_are_drawn_in_the_style_with_an_interval_on_what_was_measured(
-    drawn: list[Any], style_faults: Faults, write_run: Callable[..., Path], tmp_path: Path
-) -> None:
-    """The run at 40 tokens serves several requests at once, so its seconds are not those of an answer alone."""
+def test_a_tuning_is_drawn_in_the_style(drawn: list[Any], style_faults: Faults) -> None:
     rng = np.random.default_rng(0)
-    folders = []
-    for tokens in (0, 20, 40, 80):
-        found = [
-            (f"q{n}", n < 5 + tokens // 4, tokens, {"seconds": {"total": 0.1 + tokens / 100 + 0.01 * rng.random()}})
-            for n in range(NUM)
-        ]
-        alone = 8 if tokens == 40 else 1
-        config = f"controller: {{args: {{thinking_tokens: {tokens}}}}}\nmax_parallel_requests: {alone}\n"
-        folders.append(write_run(f"budget_{tokens}", found, config))
-    swept = read_sweep(folders)
-    assert swept.kinds[0].num_timed == (NUM, NUM, 0, NUM)
-    plot_fits(swept, tmp_path / "fit.png")
+    questions = [
+        LoggedQuestion(str(number), "7", [LoggedSample(str(rng.integers(5, 8)), tokens=50 + n) for n in range(6)])
+        for number in range(NUM)
+    ]
+    plays = Plays(recording_of(questions, ["here"], "sha256:0"))
+    plays.try_all()
+    found = tuned(plays, Cheapest(0.01))
+    assert found is not None
+    assert "data:image/png" in found.page()
     (figure,) = drawn
     assert style_faults(figure) == []
-    right, times = (list(axes.containers) for axes in figure.axes)
-    assert [list(bars[0].get_xdata()) for bars in (*right, *times)] == [[0, 20, 40, 80], [0, 20, 80]]
-    assert all(bars.has_yerr for bars in (*right, *times))
+    assert {"their frontier", "all 6 samples", "chosen"} <= set(legend_of(figure))

@@ -37,6 +37,13 @@ class Compared(NamedTuple):
     loads: dict[str, UnderLoad]
 
     @property
+    def second_models(self) -> list[SecondModel]:
+        """The runs with more models than the first one."""
+        num_models = {run.name: len(_models(run)) for run in self.runs}
+        least = num_models[self.runs[0].name]
+        return [SecondModel.of(one) for one in self.comparisons if least and num_models[one.run] > least]
+
+    @property
     def warnings(self) -> list[str]:
         """Of all comparisons, each once."""
         return list(dict.fromkeys(warning for one in self.comparisons for warning in one.warnings))
@@ -48,7 +55,35 @@ class Compared(NamedTuple):
             "points": plain(self.points),
             "sweeps": [sweep.to_json() for sweep in self.sweeps],
             "loads": plain(self.loads),
+            "second_models": [each._asdict() for each in self.second_models],
         }
+
+
+class SecondModel(NamedTuple):
+    """A run with a further model against the first run.
+
+    Attributes:
+        pays: It is more accurate and no slower, or faster and not worse by more than the margin, each with its whole
+            95 % interval.
+    """
+
+    run: str
+    points: Estimate
+    seconds_ratio: float | None
+    pays: bool
+
+    @classmethod
+    def of(cls, one: Comparison) -> SecondModel:
+        gain, ratio = one.accuracy_difference, one.seconds_ratio
+        pays = ratio is not None and ((gain.low > 0 and ratio <= 1) or (gain.low > -one.margin and ratio < 1))
+        return cls(one.run, Estimate(*(100 * each for each in gain)), ratio, pays)
+
+
+def _models(run: Run) -> set[str]:
+    """The models of a run's workers."""
+    workers = (run.config.get("workers") or {}).values()
+    named = ((worker.get("args") or {}).get("model") for worker in workers)
+    return {str(model) for model in named if model is not None}
 
 
 def compare_runs(paths: Sequence[Path], *, seed: int = 0, margin: float = 0.02) -> Compared:

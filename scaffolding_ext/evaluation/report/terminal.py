@@ -179,6 +179,10 @@ def compare_lines(compared: Compared, written: Mapping[str, Path]) -> list[str]:
     left_out = len(compared.runs) - 1 - len(others)
     if len(compared.comparisons) == 1:
         lines.append(shown_mcnemar(compared.comparisons[0].mcnemar))
+    for each in compared.second_models:
+        seconds = "" if each.seconds_ratio is None else f", {each.seconds_ratio:.2f} times the seconds"
+        verdict = "pays" if each.pays else "does not pay"
+        lines.append(f"second model: {_tail(each.run, width)} {verdict}: {each.points.value:+.1f} points{seconds}")
     more = f"{left_out} more runs, and " if left_out else ""
     lines.append(f"--verbose shows {more}all figures; intervals are 95 %")
     return [_cut(line) for line in lines] + [f"{what}: {path}" for what, path in written.items()]

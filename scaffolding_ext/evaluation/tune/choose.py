@@ -1,4 +1,4 @@
-"""Chooses a setting, and judges the choice on questions that did not choose.
+"""Chooses a setting, judges the choice on questions that did not choose, and promises by learn-then-test.
 
 A large grid that is judged on few questions chooses noise. So the settings come as short lists, each from the most
 careful to the boldest. A choice has two steps: the best setting of each list, then a list. The lists are resampled to
@@ -15,21 +15,25 @@ of one standard error.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from scaffolding_ext.evaluation.tune.costs import Floats, Ints
+from scaffolding_ext.evaluation.tune.plays import NUM_FOLDS, Plays
+from scaffolding_ext.evaluation.tune.space import Setting
+from scaffolding_ext.evaluation.tune.votes import Played, assembled, combined
+from scaffolding_ext.stats.learn_then_test import learn_then_test, questions_needed
 
-NUM_FOLDS = 5
 _NUM_SPLITS = 10
 _NUM_RESAMPLES = 60
 _ROUNDING = 1e-9
 
 
 class Candidates(NamedTuple):
-    """What a choice knows of each setting: sums over the questions of a group. A group is a question or a run.
+    """The settings as a choice sees them: sums over the questions of a group. A group is a question or a run.
 
     Attributes:
         lists: Indices of the settings of each list, the most careful first.
@@ -49,10 +53,10 @@ class Candidates(NamedTuple):
 
 
 class Goal(ABC):
-    """What the choice is to be good at."""
+    """The goal of a choice."""
 
     def chosen(self, found: Candidates, weights: Floats, rng: np.random.Generator) -> int | None:
-        """Index of the setting that is chosen; None where no setting is allowed.
+        """Index of the setting that is chosen; None if no setting is allowed.
 
         Args:
             found: The settings.
@@ -130,7 +134,7 @@ class MostAccurate(Goal):
 
 
 def cross_fitted(found: Candidates, goal: Goal, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """What each group is judged under: the choice of the folds that it is not in, over several splits into folds.
+    """The choice that each group is judged under: that of the folds that it is not in, over several splits into folds.
 
     Returns:
         The fold of each group, and what the groups outside each fold chose, -1 for nothing; shapes [num_splits,
@@ -147,3 +151,139 @@ def cross_fitted(found: Candidates, goal: Goal, rng: np.random.Generator) -> tup
             index = goal.chosen(found, (own != fold).astype(float), rng)
             chosen[split, fold] = -1 if index is None else index
     return folds, chosen
+
+
+def chosen(plays: Plays, goal: Goal) -> Setting | None:
+    """The choice on all questions; None if no setting is allowed."""
+    settings, found = _of_lists(plays, plays.lists)
+    index = goal.chosen(found, np.ones(len(found.sizes)), plays.rng(1))
+    return None if index is None else settings[index]
+
+
+def judged(plays: Plays, goal: Goal, lists: Mapping[str, Sequence[Setting]] | None = None) -> Played:
+    """The choice on questions that did not choose, by cross-fitting over groups.
+
+    Args:
+        plays: What was played.
+        goal: The goal of the choice.
+        lists: The settings to choose from; None takes all lists.
+    """
+    settings, splits = _cross_fitted(plays, goal, plays.lists if lists is None else lists)
+    played = []
+    for own, choices in splits:
+        parts = [plays.full if index < 0 else plays.played[settings[index]] for index in choices.tolist()]
+        played.append(assembled(parts, own[plays.groups]))
+    return combined(played, lambda columns: np.mean(columns, axis=0))
+
+
+def lists_chosen(plays: Plays, goal: Goal) -> dict[str, float]:
+    """How often each list was chosen, as a share of the choices that `judged` judges."""
+    _, splits = _cross_fitted(plays, goal, plays.lists)
+    titles = [title for title, own in plays.lists.items() for _ in own]
+    choices = [titles[index] for _, each in splits for index in each.tolist() if index >= 0]
+    num_choices = sum(len(each) for _, each in splits)
+    return {title: num / num_choices for title, num in Counter(choices).most_common()}
+
+
+def candidates(plays: Plays, lists: Sequence[Sequence[Played]], plainness: Sequence[int]) -> Candidates:
+    """What was played in some lists, with its sums by group."""
+    played = [each for own in lists for each in own]
+    places = iter(range(len(played)))
+    return Candidates(
+        [[next(places) for _ in own] for own in lists],
+        plainness,
+        np.stack([plays.by_group(plays.full.right - each.right) for each in played]),
+        np.stack([plays.by_group(each.costs[plays.cost]) for each in played]),
+        plays.by_group(plays.full.costs[plays.cost]),
+        plays.by_group(np.ones_like(plays.full.right)),
+    )
+
+
+def _of_lists(plays: Plays, lists: Mapping[str, Sequence[Setting]]) -> tuple[list[Setting], Candidates]:
+    settings = [setting for own in lists.values() for setting in own]
+    played = [[plays.played[setting] for setting in own] for own in lists.values()]
+    return settings, candidates(plays, played, [max(each.plainness for each in own) for own in lists.values()])
+
+
+def _cross_fitted(
+    plays: Plays, goal: Goal, lists: Mapping[str, Sequence[Setting]]
+) -> tuple[list[Setting], list[tuple[Ints, Ints]]]:
+    """The settings, and of each split the fold of each group and the index that the groups outside a fold chose."""
+    settings, found = _of_lists(plays, lists)
+    return settings, list(zip(*cross_fitted(found, goal, plays.rng(2)), strict=True))
+
+
+class Promise(NamedTuple):
+    """A bound on what a setting loses on further questions like these, to the same models.
+
+    Attributes:
+        setting: The cheapest setting that holds; None where none does.
+        nearest: The setting whose p-value is the smallest.
+        nearest_loss: Share of the right full votes that it lost.
+        max_loss: The bound, as a share.
+        confidence: That it holds, over draws of the questions.
+        num_questions: Distinct questions that were tested.
+        num_needed: With fewer, not even a setting that loses nothing passes.
+    """
+
+    setting: Setting | None
+    nearest: Setting
+    nearest_loss: float
+    max_loss: float
+    confidence: float
+    num_questions: int
+    num_needed: int
+
+    def __str__(self) -> str:
+        """The promise, or the reason that there is none, in a sentence."""
+        bound = f"at most {100 * self.max_loss:g} points lost, with a confidence of {self.confidence:g}"
+        if self.setting is not None:
+            return f"{bound}, on further questions like these {self.num_questions}"
+        return (
+            f"nothing promises {bound}: the nearest, {self.nearest}, lost {100 * self.nearest_loss:.1f} points of "
+            f"{self.num_questions} questions; the test needs at least {self.num_needed} questions: record more, or "
+            "allow more loss"
+        )
+
+
+def promised(plays: Plays, max_loss: float, confidence: float, questions: Sequence[int] | None = None) -> Promise:
+    """Test every setting that decides on a question by itself.
+
+    The loss of a question is how often a right full vote is lost. Runs of one question count as one: questions are
+    exchangeable, and runs of a question are alike. Rules that were fitted to the questions, and one budget for all of
+    them, make the losses of the questions depend on each other: they are not tested.
+
+    Args:
+        plays: What was played.
+        max_loss: The bound, as a share, in (0, 1).
+        confidence: At least 0.5 and below 1.
+        questions: Indices of the recorded questions that are tested; None tests all.
+    """
+    index = np.arange(len(plays.recording.questions)) if questions is None else np.asarray(questions)
+    ids = np.array([f"{each.task}\n{each.id}" for each in plays.recording.questions])[index]
+    _, question = np.unique(ids, return_inverse=True)
+    number = np.bincount(question)
+    every = (setting for own in plays.lists.values() for setting in own)
+    settings = [each for each in every if not each.is_fitted and each.total_tokens is None]
+
+    def mean(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return np.bincount(question, weights=values[index]) / number
+
+    losses = np.column_stack([mean(plays.played[setting].lost) for setting in settings])
+    costs = np.column_stack([mean(plays.played[setting].costs[plays.cost]) for setting in settings])
+    tested = learn_then_test(losses, costs, max_loss, 1 - confidence, np.random.default_rng([plays.seed, 5]))
+    cheaper = np.flatnonzero(costs.mean(axis=0) < mean(plays.full.costs[plays.cost]).mean())
+    nearest = _nearest(cheaper.tolist(), tested.p_values.tolist(), losses.mean(axis=0).tolist())
+    return Promise(
+        None if tested.chosen is None else settings[tested.chosen],
+        settings[nearest],
+        float(losses[:, nearest].mean()),
+        max_loss,
+        confidence,
+        len(number),
+        questions_needed(max_loss, 1 - confidence),
+    )
+
+
+def _nearest(cheaper: Sequence[int], p_values: Sequence[float], losses: Sequence[float]) -> int:
+    return min(cheaper or range(len(losses)), key=lambda index: (p_values[index], losses[index]))

@@ -1,8 +1,8 @@
 """Settings by type of question for a queue: thinking budget, samples, stop and weight are chosen together.
 
-Each setting of a trial is an option of each type. An option has an accuracy, the work of a question (the seconds of all
-its samples, each alone on the server), and its path (the seconds that a question takes alone, the samples of a round
-side by side). The queue's formula tells the time in the system. What it finds is simulated with the recorded lengths.
+Each setting that was played is an option of each type. An option has an accuracy, the work of a question (the seconds
+of all its samples, each alone on the server), and its path (the seconds that a question takes alone, the samples of a
+round side by side). The queue's formula tells the time in the system; the choice is simulated with recorded lengths.
 
 Reference: Ozbas and Bastopcu, arXiv 2601.10274, whose choice is that of one chain's budgets alone; the joint choice,
 measured settings and the simulation are ours.
@@ -10,34 +10,44 @@ measured settings and the simulation are ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.budgets.files import PlannedBudgets
+from scaffolding_ext.controllers.budgets.files import PlannedBudgets, TaskTypes
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType, best_of_sums, undominated
 from scaffolding_ext.controllers.budgets.queueing.model import Moments
-from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+from scaffolding_ext.controllers.budgets.queueing.queues import Queue, simulate
 from scaffolding_ext.controllers.budgets.queueing.tasks import check_served
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
 from scaffolding_ext.evaluation.traffic.programs import Program, RequestRound, fixed_program, so_many
 from scaffolding_ext.evaluation.traffic.simulator import serve_programs
-from scaffolding_ext.evaluation.tune.choose import NUM_FOLDS
 from scaffolding_ext.evaluation.tune.costs import Bools, Floats, Ints
 from scaffolding_ext.evaluation.tune.endings import Cut, Whole
-from scaffolding_ext.evaluation.tune.plays import PLAIN_VOTES, Trial, assembled
+from scaffolding_ext.evaluation.tune.plays import NUM_FOLDS, PLAIN_VOTES, Plays
 from scaffolding_ext.evaluation.tune.space import Setting
-from scaffolding_ext.evaluation.tune.votes import Played, in_order_of_ends, rounds_of
+from scaffolding_ext.evaluation.tune.stack_file import (
+    TypedPlan,
+    controller_of,
+    model_of_stack,
+    stack_with,
+    typed_stack_of,
+)
+from scaffolding_ext.evaluation.tune.table import rows_of
+from scaffolding_ext.evaluation.tune.votes import Played, assembled, in_order_of_ends, rounds_of
+from scaffolding_ext.stack.config import StackConfig
+from scaffolding_ext.stats.intervals import Estimate
 
 TOGETHER, BUDGETS, SINGLE = "by type, together", "by type, budgets alone", "one setting for all"
 FAMILIES = (SINGLE, BUDGETS, TOGETHER)  # the plainest first
 NUM_SIMULATED = 2000
+_NUM_QUERIES = 200_000  # simulated for budgets
 _LEAN = (0.5, 0.7, 1.0, 1.4, 2.0)  # times alpha, that are simulated: the formula may wait too little, or too much
 _LEAN_IN_TIME = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # times the seconds of the objective
 _RATES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)  # times the arrival rate, for which the plan has settings
@@ -53,7 +63,7 @@ class ServiceLine(NamedTuple):
 
 @dataclass(frozen=True)
 class QueueGoal:
-    """The load, and what is to be large.
+    """The load, and the objective.
 
     Attributes:
         arrival_rate: Questions a second.
@@ -82,7 +92,7 @@ class QueueGoal:
 
 
 class QueuedRow(NamedTuple):
-    """What a way to choose came to, each question under what the others chose.
+    """The result of one way to choose, each question under the setting that the others chose.
 
     Attributes:
         formula_seconds: Mean seconds in the system by formula; infinite where the load cannot be served.
@@ -132,11 +142,11 @@ def service_lines(recording: Recording, types: Sequence[str], given: ServiceLine
     return lines
 
 
-class QueuedTrial:
-    """The settings of a trial before a queue.
+class QueuedPlays:
+    """The settings that were played, before a queue.
 
     Args:
-        trial: All its settings have been played.
+        plays: All its settings have been played.
         goal: The load, and what is to be large.
         service: Seconds of a sample alone; None fits them to the recorded seconds, type by type.
         num_simulated: Questions of a simulation; None: 2,000.
@@ -147,10 +157,10 @@ class QueuedTrial:
     """
 
     def __init__(
-        self, trial: Trial, goal: QueueGoal, service: ServiceLine | None = None, num_simulated: int | None = None
+        self, plays: Plays, goal: QueueGoal, service: ServiceLine | None = None, num_simulated: int | None = None
     ) -> None:
-        self.trial, self.goal = trial, goal
-        recorded = trial.recording.questions
+        self.plays, self.goal = plays, goal
+        recorded = plays.recording.questions
         tasks = [each.task for each in recorded]
         self.types = tuple(sorted(set(tasks)))
         self._ids = {
@@ -165,11 +175,11 @@ class QueuedTrial:
             )
         self.of_question: Ints = np.array([self.types.index(task) for task in tasks])
         self.shares = np.bincount(self.of_question) / len(tasks)
-        self.settings = [setting for own in trial.lists.values() for setting in own]
-        self.lines = service_lines(trial.recording, self.types, service)
+        self.settings = [setting for own in plays.lists.values() for setting in own]
+        self.lines = service_lines(plays.recording, self.types, service)
         self._at_once = np.array([self.lines[name].at_once for name in self.types])[self.of_question]
         self._a_token = np.array([self.lines[name].a_token for name in self.types])[self.of_question]
-        played = [trial.played[setting] for setting in self.settings]
+        played = [plays.played[setting] for setting in self.settings]
         self._right = np.stack([each.right for each in played])
         tokens = np.stack([each.costs["decoded"] for each in played])
         self._work = self._at_once * np.stack([each.samples for each in played]) + self._a_token * tokens
@@ -232,17 +242,17 @@ class QueuedTrial:
         return max(plans, key=lambda alpha: (known[plans[alpha].tobytes()], -abs(np.log(alpha / own))))
 
     def judged(self, family: str, alpha: float) -> QueuedRow:
-        """What a family comes to, each fold of the questions under what the others chose."""
+        """A family on each fold of the questions, under the settings that the others chose."""
         return self._row(family, self.judged_settings(family, alpha))
 
     def judged_settings(self, family: str, alpha: float) -> Ints:
         """The setting of each question, as the questions of the other folds chose it."""
-        rng = np.random.default_rng([self.trial.seed, 11])
+        rng = np.random.default_rng([self.plays.seed, 11])
         fold_of: dict[tuple[str, str], int] = {}
         for name, ids in self._ids.items():  # each fold has questions of each type, with all their runs
             drawn = rng.permutation(len(ids)) % NUM_FOLDS
             fold_of |= {(name, each): fold for each, fold in zip(ids, drawn.tolist(), strict=True)}
-        folds = np.array([fold_of[each.task, each.id] for each in self.trial.recording.questions])
+        folds = np.array([fold_of[each.task, each.id] for each in self.plays.recording.questions])
         settings = np.empty_like(folds)
         for fold in range(NUM_FOLDS):
             plan = self.chosen(family, np.flatnonzero(folds != fold), alpha)
@@ -279,7 +289,7 @@ class QueuedTrial:
     # ---- the simulation
 
     def _row(self, name: str, settings: Ints) -> QueuedRow:
-        """What questions come to, each under its setting."""
+        """Questions before the queue, each under its setting."""
         rows = np.arange(len(settings))
         columns = [column[settings, rows] for column in (self._right, *self._costs)]
         accuracy, work, square, path = (float(column.mean()) for column in columns)
@@ -294,13 +304,13 @@ class QueuedTrial:
         return QueuedRow(name, accuracy, formula, mean, p90, load, objective)
 
     def all_samples(self) -> QueuedRow:
-        setting = self.settings.index(self.trial.lists[PLAIN_VOTES][0])
+        setting = self.settings.index(self.plays.lists[PLAIN_VOTES][0])
         return self._row("all samples", np.full(len(self.of_question), setting))
 
     def played(self, settings: Ints) -> Played:
-        """What questions come to, each under its setting, without a queue."""
+        """Questions without a queue, each under its setting."""
         numbers, places = np.unique(settings, return_inverse=True)
-        return assembled([self.trial.played[self.settings[number]] for number in numbers], places)
+        return assembled([self.plays.played[self.settings[number]] for number in numbers], places)
 
     def simulated(self, settings: Sequence[Setting]) -> tuple[Bools, Floats]:
         """Serve questions that arrive by chance, each under its setting: which were right, and their seconds.
@@ -310,10 +320,10 @@ class QueuedTrial:
         Args:
             settings: Of each question.
         """
-        rng = np.random.default_rng([self.trial.seed, 12])
+        rng = np.random.default_rng([self.plays.seed, 12])
         arrivals = arrival_times(self.goal.arrival_rate, self._num_simulated, rng)
         questions = rng.integers(len(settings), size=self._num_simulated)
-        orders = rng.integers(len(self.trial.votes.orders), size=self._num_simulated)
+        orders = rng.integers(len(self.plays.votes.orders), size=self._num_simulated)
         programs: list[Program] = []
         right = np.empty(self._num_simulated, dtype=bool)
         for number, (question, order) in enumerate(zip(questions.tolist(), orders.tolist(), strict=True)):
@@ -328,8 +338,8 @@ class QueuedTrial:
     def _replayed(self, setting: Setting) -> tuple[list[list[RequestRound]], Bools]:
         """The rounds of each order of each question, in seconds, and whether its answer is right."""
         if setting not in self._known:
-            votes = self.trial.votes_of(setting)
-            number = min(setting.num_samples, self.trial.recording.num_samples)
+            votes = self.plays.votes_of(setting)
+            number = min(setting.num_samples, self.plays.recording.num_samples)
             seconds = votes.ordered(self._at_once[:, None] + self._a_token[:, None] * votes.samples.tokens)
             found: list[list[RequestRound]] = [[] for _ in seconds]
             drawn = np.zeros(len(seconds), dtype=np.int64)
@@ -345,17 +355,6 @@ class QueuedTrial:
                 right = votes.right[np.arange(len(drawn)), drawn]
             self._known[setting] = found, right
         return self._known[setting]
-
-
-class TypedPlan(NamedTuple):
-    """A plan by type, and the settings that its numbers count."""
-
-    plan: PlannedBudgets
-    settings: list[Setting]
-
-    def named(self) -> dict[str, str]:
-        """The setting of each type in words."""
-        return {name: str(self.settings[number]) for name, number in self.plan.budgets.items()}
 
 
 def shrunk(right: Sequence[Floats], shares: Floats) -> Floats:
@@ -384,19 +383,6 @@ def shrunk(right: Sequence[Floats], shares: Floats) -> Floats:
     return found
 
 
-def best_budgets(demand: Demand) -> tuple[int, ...]:
-    """The budgets of one chain of each fitted type, whose only options are whole budgets of tokens.
-
-    Reference: arXiv 2601.10274, Table I, where curves and a single server are given.
-    """
-    tokens = np.arange(demand.max_tokens + 1, dtype=np.float64)
-    terms = [each.probability * np.stack(each.given(tokens)) for each in demand.types]
-    shortest = float(sum(term[1].min() for term in terms))
-    check_served(demand.arrival_rate, shortest, demand.queue.capacity, "even without thinking")
-    budgets, _ = best_of_sums(terms, worth_of(demand.queue, demand.alpha, demand.arrival_rate))
-    return tuple(budgets)
-
-
 def worth_of(queue: Queue, alpha: float, arrival_rate: float) -> Callable[[Floats], Floats]:
     """Alpha times accuracy less mean seconds, of sums of accuracy, work, squared work and path over the types."""
 
@@ -411,3 +397,155 @@ def _spread(term: Floats) -> Floats:
     """Standard deviation of the work, from its moments."""
     spread: Floats = np.sqrt(np.maximum(term[2] - term[1] ** 2, 0.0))
     return spread
+
+
+class PlannedSettings(NamedTuple):
+    """A setting for each type of question.
+
+    Attributes:
+        goal: The load, and the objective.
+        family: The way to choose that was chosen.
+        settings: The setting of each type, in words.
+        alpha: The worth of a right answer that the choice was made for.
+        service: Seconds of a sample that runs alone, by type.
+        rows: All samples, and each way to choose.
+        num_questions: Recorded questions.
+        stack: The stack file.
+    """
+
+    goal: QueueGoal
+    family: str
+    settings: dict[str, str]
+    alpha: float
+    service: dict[str, ServiceLine]
+    rows: list[QueuedRow]
+    num_questions: int
+    stack: StackConfig
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "chosen": self.family,
+            "settings": self.settings,
+            "alpha": self.alpha,
+            "service": {name: line._asdict() for name, line in self.service.items()},
+            "rows": [_finite(row._asdict()) for row in self.rows],
+            "num_questions": self.num_questions,
+            "stack": self.stack.resolved(),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The table and the choice, for a terminal."""
+        is_by_alpha = self.goal.alpha is not None
+        head = "objective" if is_by_alpha else "in time %"
+        yield f"{'':24}{'right %':>8} {'load':>5} {'formula s':>10} {'seconds':>9} {'p90 s':>8} {head:>10}"
+        for row in self.rows:
+            yield (
+                f"{row.name:24}{100 * row.accuracy:>8.1f} {row.load:>5.2f} {row.formula_seconds:>10.4g} "
+                f"{row.seconds:>9.4g} {row.p90:>8.4g} {row.objective * (1 if is_by_alpha else 100):>10.4g}"
+            )
+        yield ""
+        yield f"Chosen: {self.family}."
+        yield from (f"  {name}: {setting}" for name, setting in self.settings.items())
+        yield (
+            f"{self.num_questions:,} questions of {len(self.service)} types, each judged under the choice of the "
+            "others; seconds and p90 are simulated with the recorded lengths."
+        )
+
+
+def planned_settings(
+    plays: Plays, goal: QueueGoal, service: ServiceLine | None, base: StackConfig | None
+) -> PlannedSettings:
+    """Choose a setting for each type of question, or one for all if that is as good.
+
+    Args:
+        plays: All its settings have been played.
+        goal: The load, and the objective.
+        service: As `QueuedPlays` takes it.
+        base: The stack whose workers, prompt and sampling are kept.
+    """
+    queued = QueuedPlays(plays, goal, service)
+    leanings = {family: queued.leaning(family) for family in FAMILIES}
+    rows = {family: queued.judged(family, alpha) for family, alpha in leanings.items()}
+    family = max(FAMILIES, key=lambda name: rows[name].objective)  # the first of equal ones is the plainest
+    alpha = leanings[family]
+    (row,) = rows_of(plays, {"chosen": queued.played(queued.judged_settings(family, alpha))})
+    if family == SINGLE:
+        setting = queued.single(alpha)
+        controller = controller_of(setting, None if base is None else base.controller)
+        stack, named = stack_with(controller, str(setting), row, plays, "queue", base=base), {"all types": str(setting)}
+    else:
+        model = plays.recording.model if base is None else model_of_stack(base)
+        typed = queued.plan(family, alpha, model=model, fingerprint=plays.recording.fingerprint)
+        stack, named = typed_stack_of(typed, row, plays, base=base), typed.named()
+    shown = [queued.all_samples(), *rows.values()]
+    return PlannedSettings(goal, family, named, alpha, queued.lines, shown, len(plays.recording.questions), stack)
+
+
+class BudgetsByType(NamedTuple):
+    """A budget of one chain for each type of question.
+
+    Attributes:
+        plan: The plan.
+        types: The types, with their fits if there are any.
+        simulated: Mean seconds in the system, simulated.
+    """
+
+    plan: PlannedBudgets
+    types: TaskTypes
+    simulated: Estimate
+
+    def document(self) -> dict[str, Any]:
+        found = self.plan.demand.forecast(tuple(self.plan.budgets.values()))
+        return {
+            "budgets": self.plan.budgets,
+            **{name: float(value) for name, value in found._asdict().items()},
+            "for_all": {"budget": self.plan.mixture_budget, **self.plan.uniform_forecast},
+            "simulated_time": self.simulated._asdict(),
+            "types": self.types.model_dump(mode="json", include={"tasks", "fits"}),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The budgets, what they come to, and the fits, for a terminal."""
+        for each in self.plan.demand.types:
+            tokens = self.plan.budgets[each.name]
+            given = each.given(tokens)
+            yield f"{each.name:20} {tokens} tokens, {float(given.accuracy):.1%} right in {float(given.seconds):.4g} s"
+        for name, forecast in (
+            ("plan", self.plan.forecast),
+            (f"{self.plan.mixture_budget} for all", self.plan.uniform_forecast),
+        ):
+            time = forecast["system_time"]
+            yield (
+                f"{name:12} objective {forecast['objective'] or float('-inf'):.4f}, {forecast['accuracy']:.1%} right, "
+                f"{float('inf') if time is None else time:.4g} s at load {forecast['load']:.3f}"
+            )
+        yield f"simulated    {self.simulated.value:.4g} s ({self.simulated.low:.4g} to {self.simulated.high:.4g})"
+        for fit in self.types.fits:
+            own: Any = fit
+            fitted = ", ".join(f"{name} {_interval(getattr(own, name))}" for name in ("A", "b", "D", "t0", "c"))
+            yield f"{fit.kind}: {fitted}; misses at most {100 * own.largest_miss:.1f} points"
+
+
+def planned_budgets(demand: Demand, types: TaskTypes, **origin: str | None) -> BudgetsByType:
+    """The best budgets for a demand, simulated.
+
+    Args:
+        demand: The load, by fitted or measured types.
+        types: The fitted types; the simulation takes their seconds.
+        origin: Fields of the plan that say where it comes from.
+
+    Reference: arXiv 2601.10274, Table I, if curves and a single server are given.
+    """
+    plan = PlannedBudgets.of(demand, **origin)
+    budgets = list(plan.budgets.values())
+    found = simulate(types.tasks, budgets, demand.arrival_rate, demand.queue, _NUM_QUERIES, np.random.default_rng(0))
+    return BudgetsByType(plan, types, found.simulated.system_time)
+
+
+def _interval(estimate: Mapping[str, float]) -> str:
+    return f"{estimate['value']:.3g} ({estimate['low']:.3g} to {estimate['high']:.3g})"
+
+
+def _finite(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures as JSON has them; null stands for infinite ones."""
+    return {name: None if isinstance(each, float) and not np.isfinite(each) else each for name, each in figures.items()}

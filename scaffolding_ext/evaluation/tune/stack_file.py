@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaffolding_ext import __version__
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
@@ -21,11 +21,11 @@ from scaffolding_ext.controllers.vote.weights import UniformWeight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.run.recording_stack import NEVER, sample_of, whole_chain
+from scaffolding_ext.evaluation.tune.choose import Promise
 from scaffolding_ext.evaluation.tune.endings import Cut, Ending, Stopped, Whole
-from scaffolding_ext.evaluation.tune.plays import TableRow, Trial
-from scaffolding_ext.evaluation.tune.promise import Promise
-from scaffolding_ext.evaluation.tune.queue import TypedPlan
+from scaffolding_ext.evaluation.tune.plays import Plays
 from scaffolding_ext.evaluation.tune.space import ASKED, Setting
+from scaffolding_ext.evaluation.tune.table import TableRow
 from scaffolding_ext.registry import controllers, search_selectors, search_stops, vote_weights
 from scaffolding_ext.stack.build import build_controller
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig, TunedConfig
@@ -35,22 +35,33 @@ _SERVER = {"base_url": "http://localhost:8000/v1", "model": "MODEL"}
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p")
 
 
+class TypedPlan(NamedTuple):
+    """A plan by type, and the settings that its numbers count."""
+
+    plan: PlannedBudgets
+    settings: list[Setting]
+
+    def named(self) -> dict[str, str]:
+        """The setting of each type in words."""
+        return {name: str(self.settings[number]) for name, number in self.plan.budgets.items()}
+
+
 def stack_of(
-    setting: Setting, row: TableRow, trial: Trial, *, promise: Promise | None, base: StackConfig | None = None
+    setting: Setting, row: TableRow, plays: Plays, *, promise: Promise | None, base: StackConfig | None = None
 ) -> StackConfig:
     """A stack that runs a setting.
 
     Args:
         setting: The setting.
         row: What it came to on questions that did not choose it.
-        trial: What it was chosen on.
+        plays: What it was chosen on.
         promise: What is promised of further questions; None promises nothing.
         base: Whose workers, prompt and sampling are kept; None asks a server on this machine for the recorded model.
     """
     controller = controller_of(setting, None if base is None else base.controller)
-    drawn = trial.sizes_drawn(setting)
+    drawn = plays.sizes_drawn(setting)
     stack = stack_with(
-        controller, str(setting), row, trial, trial.cost, promise=promise, samples_drawn=drawn, base=base
+        controller, str(setting), row, plays, plays.cost, promise=promise, samples_drawn=drawn, base=base
     )
     if setting.total_tokens is None:
         return stack
@@ -58,18 +69,18 @@ def stack_of(
     return stack.model_copy(update={"evaluation": evaluation})
 
 
-def typed_stack_of(typed: TypedPlan, row: TableRow, trial: Trial, *, base: StackConfig | None = None) -> StackConfig:
+def typed_stack_of(typed: TypedPlan, row: TableRow, plays: Plays, *, base: StackConfig | None = None) -> StackConfig:
     """A stack that gives each request the setting of its type in a plan.
 
     Args:
         typed: The plan.
         row: What it came to on questions that did not choose it.
-        trial: What it was chosen on.
+        plays: What it was chosen on.
         base: As `stack_of` takes it.
     """
     controller = typed_controller_of(typed, None if base is None else base.controller)
     name = "; ".join(f"{task}: {setting}" for task, setting in typed.named().items())
-    stack = stack_with(controller, name, row, trial, "queue", base=base)
+    stack = stack_with(controller, name, row, plays, "queue", base=base)
     places = typed.plan.demand.queue.places
     return stack.model_copy(update={"max_parallel_requests": 1}) if places == 1 else stack
 
@@ -83,13 +94,16 @@ def typed_controller_of(typed: TypedPlan, base: ComponentConfig | None) -> dict[
     return {"type": controllers.name_of(QueueAwareController), "args": args}
 
 
-def budgets_stack_of(plan: PlannedBudgets) -> StackConfig:
-    """A stack that gives each request the budget of its type, at a server on this machine."""
+def budgets_stack_of(plan: PlannedBudgets, base: StackConfig | None = None) -> StackConfig:
+    """A stack that gives each request the budget of its type, at a server on this machine or with a base's workers."""
     args = {"plan": plan.model_dump(mode="json", exclude_none=True)}
+    controller = {"type": controllers.name_of(QueueAwareBudgetController), "args": args}
+    if base is not None:
+        return base.model_copy(update={"controller": ComponentConfig.model_validate(controller)})
     worker = {"type": "OpenAIWorker", "args": {**_SERVER, "model": plan.model or _SERVER["model"]}}
     return StackConfig.model_validate(
         {
-            "controller": {"type": controllers.name_of(QueueAwareBudgetController), "args": args},
+            "controller": controller,
             "workers": {"generation": worker},
             "max_parallel_requests": plan.demand.queue.places,
         }
@@ -100,7 +114,7 @@ def stack_with(
     controller: Mapping[str, Any],
     setting: str,
     row: TableRow,
-    trial: Trial,
+    plays: Plays,
     cost: str,
     *,
     promise: Promise | None = None,
@@ -108,7 +122,7 @@ def stack_with(
     base: StackConfig | None,
 ) -> StackConfig:
     """A stack with a controller, and with what was found of it; arguments are those of `stack_of`."""
-    recording = trial.recording
+    recording = plays.recording
     tuned = TunedConfig(
         setting=setting,
         model=recording.model or (None if base is None else model_of_stack(base)),

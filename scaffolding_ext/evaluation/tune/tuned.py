@@ -1,19 +1,30 @@
-"""What a trial found: as a table of twelve lines of a terminal, in one sentence, and as JSON."""
+"""The result of a tuning: as a table of a terminal and a sentence, as JSON, and as one HTML page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from scaffolding_ext.evaluation.logs.samples import Recording
-from scaffolding_ext.evaluation.tune.choose import Goal
-from scaffolding_ext.evaluation.tune.costs import COSTS, Cost
-from scaffolding_ext.evaluation.tune.plays import TableRow, Trial
-from scaffolding_ext.evaluation.tune.promise import Promise
+import numpy as np
+
+from scaffolding_ext.evaluation.drawing import COLOURS, bars_of, below, drawing
+from scaffolding_ext.evaluation.tune.choose import Goal, Promise, chosen, judged, promised
+from scaffolding_ext.evaluation.tune.costs import COSTS
+from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.signals import qualities_of, routers_of
+from scaffolding_ext.evaluation.tune.space import Setting
+from scaffolding_ext.evaluation.tune.stack_file import stack_of
+from scaffolding_ext.evaluation.tune.table import TableRow, baselines, frontier_of, rows_of
+from scaffolding_ext.evaluation.web_page import render_page
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stats.intervals import Estimate
 
 _NAME_WIDTH = 25
+_MOST_QUESTIONS = 2000
 _UNTRIED = {
     "targets": "gold answers",
     "tokens": "tokens",
@@ -24,13 +35,184 @@ _UNTRIED = {
 }
 
 
-def table_of(rows: Sequence[TableRow], recording: Recording, cost: Cost) -> str:
+@dataclass(frozen=True)
+class Tuned:
+    """A choice, and all that is told of it.
+
+    Attributes:
+        plays: What was played.
+        goal: The goal of the choice.
+        setting: The choice on all questions; all samples if no setting keeps the promise.
+        rows: The lines of the table; the last one is the choice, on questions that did not choose it.
+        promise: The promise, if one was asked for.
+        base: The stack whose workers are kept.
+    """
+
+    plays: Plays
+    goal: Goal
+    setting: Setting
+    rows: Sequence[TableRow]
+    promise: Promise | None = None
+    base: StackConfig | None = None
+
+    @cached_property
+    def frontier(self) -> list[TableRow]:
+        return frontier_of(self.plays)
+
+    @property
+    def keeps_promise(self) -> bool:
+        """False only if a promise was asked for, and no setting keeps it."""
+        return self.promise is None or self.promise.setting is not None
+
+    def stack(self) -> StackConfig:
+        """The stack file of the choice."""
+        return stack_of(self.setting, self.rows[-1], self.plays, promise=self.promise, base=self.base)
+
+    @property
+    def sentence(self) -> str:
+        """The choice, and what it saves and loses."""
+        if not self.keeps_promise:
+            return "No setting keeps the promise, so all samples are the last line of the table."
+        recording = self.plays.recording
+        (own,) = rows_of(self.plays, {str(self.setting): self.plays.play(self.setting)})
+        measure = "points of accuracy" if recording.measure == "accuracy" else "points of agreement with all samples"
+        saved, points = 100 * (1 - own.cost_share.value), spread(own.points, 1, is_signed=True).partition(" ")[0]
+        what = "samples" if _counts_samples(self.plays) else COSTS[self.plays.cost]
+        found = f"Use {own.name}: on these questions it saves {saved:.0f} % of the {what}, at {points} {measure}."
+        if self.promise is not None:
+            return found
+        share, points = self.rows[-1].cost_share, spread(self.rows[-1].points, 1, is_signed=True)
+        expected = Estimate(*(100 * (1 - each) for each in (share.value, share.high, share.low)))
+        return (
+            f"{found} On questions that had no part in the choice it saved {spread(expected, 0)} %, at {points} "
+            "points: expect that of further ones. Nothing is promised; --confidence 0.9 asks for a promise."
+        )
+
+    def lines(self) -> Iterator[str]:
+        """The table, and the sentences below it, for a terminal."""
+        yield table_of(self.rows, self.plays)
+        yield ""
+        yield self.sentence
+        yield from notes_of(self.plays)
+        if self.promise is not None and self.keeps_promise:
+            yield f"Promised: {self.promise}."
+        yield from signal_lines(self.plays)
+
+    def document(self) -> dict[str, Any]:
+        """The chosen stack, the baselines, the choice from each list by itself, and the frontier."""
+        plays, promise, stack = self.plays, self.promise, self.stack()
+        by_list = {f"{name}, chosen": judged(plays, self.goal, {name: own}) for name, own in plays.lists.items()}
+        return {
+            "chosen": {
+                "stack": stack.resolved(),
+                "setting": stack.tuned.setting if stack.tuned else None,
+                **_figures(self.rows[-1]),
+            },
+            "baselines": [_named(row) for row in [*self.rows[:-1], *rows_of(plays, by_list)]],
+            "frontier": [_named(row) for row in self.frontier],
+            "num_questions": len(plays.recording.questions),
+            "measure": plays.recording.measure,
+            "cost": plays.cost,
+            "missing": sorted(plays.recording.missing),
+            "left_out": list(plays.recording.left_out),
+            "notes": list(plays.recording.notes),
+            "signals": {
+                name: {"within": quality.within._asdict(), "across": quality.across._asdict()}
+                for name, quality in qualities_of(plays).items()
+            },
+            "promise": None
+            if promise is None
+            else {
+                "holds": promise.setting is not None,
+                "max_loss": 100 * promise.max_loss,
+                "confidence": promise.confidence,
+                "num_questions": promise.num_questions,
+                "num_needed": promise.num_needed,
+                "nearest": str(promise.nearest),
+            },
+        }
+
+    def page(self) -> str:
+        """One HTML page that asks the network for nothing: the table, the frontier, every setting, every question.
+
+        Raises:
+            MissingDependencyError: matplotlib is not installed.
+        """
+        return render_page(
+            "tuned.html",
+            sentence=self.sentence,
+            promise=None if self.promise is None else str(self.promise),
+            notes=[*notes_of(self.plays), *signal_lines(self.plays)],
+            cost=COSTS[self.plays.cost],
+            measure=self.plays.recording.measure,
+            image=base64.b64encode(self._picture()).decode(),
+            rows=[_line(row) for row in self.rows],
+            frontier=[_line(row) for row in self.frontier],
+            rules=_rules(self.plays),
+            questions=_questions(self.plays, self.setting),
+            num_left_out=max(0, len(self.plays.recording.questions) - _MOST_QUESTIONS),
+        )
+
+    def _picture(self) -> bytes:
+        """Every setting as a dot, the frontier as a line, and the lines of the table with their intervals."""
+        plays, image = self.plays, io.BytesIO()
+        full, right = float(plays.full.costs[plays.cost].sum()), plays.full.right
+        played = [plays.played[setting] for own in plays.lists.values() for setting in own]
+        with drawing(image, figsize=(10, 6)) as (figure, axes):
+            axes.axhline(0, color="0.5", linestyle="--", lw=0.8)
+            costs = [100 * float(each.costs[plays.cost].sum()) / full for each in played]
+            points = [100 * float((each.right - right).mean()) for each in played]
+            axes.plot(costs, points, ".", color="0.7", ms=3, label="every setting, on questions that chose it")
+            costs, points = (
+                [100 * row.cost_share.value for row in self.frontier],
+                [r.points.value for r in self.frontier],
+            )
+            axes.plot(costs, points, color="0.4", lw=1, label="their frontier")
+            for number, row in enumerate(self.rows):
+                is_choice, share = number == len(self.rows) - 1, _percent(row.cost_share)
+                shape = "D" if is_choice else "o" if number < len(COLOURS) else "^"
+                look = {"color": "black", "ms": 8, "mfc": "none"} if is_choice else {"ms": 5}
+                options = {"color": f"C{number % len(COLOURS)}", "elinewidth": 0.8, "zorder": 4, **look}
+                bars = {"xerr": bars_of([share]), "yerr": bars_of([row.points])}
+                axes.errorbar(share.value, row.points.value, **bars, fmt=shape, label=row.name, **options)
+            axes.set(xlabel=f"{COSTS[plays.cost]}, % of all samples'", ylabel="points above all samples")
+            axes.set_title("A setting pays where it lies left of the vote of all samples, and not below it")
+            below(figure, axes, 3)
+        return image.getvalue()
+
+
+def tuned(
+    plays: Plays, goal: Goal, *, max_loss: float = 0.0, confidence: float | None = None, base: StackConfig | None = None
+) -> Tuned | None:
+    """Choose among what was played; None if the goal allows no setting.
+
+    Args:
+        plays: What was played.
+        goal: The goal of the choice, if nothing is promised.
+        max_loss: The loss that a promise bounds, as a share.
+        confidence: Of the promise; None promises nothing.
+        base: The stack whose workers, prompt and sampling are kept.
+    """
+    promise = None if confidence is None else promised(plays, max_loss, confidence)
+    if promise is None:
+        setting = chosen(plays, goal)
+        if setting is None:
+            return None
+        of_choice = judged(plays, goal)
+    else:
+        setting = promise.setting or plays.all_samples
+        of_choice = plays.played[setting]
+    rows = rows_of(plays, {**baselines(plays, goal), "chosen": of_choice})
+    return Tuned(plays, goal, setting, rows, promise, base)
+
+
+def table_of(rows: Sequence[TableRow], plays: Plays) -> str:
     """The lines of a table, at most 80 columns wide."""
-    measure = "right %" if recording.measure == "accuracy" else "as all %"
-    name = "samples %" if "tokens" in recording.missing and cost != "seconds" else f"{cost} %"
+    measure = "right %" if plays.recording.measure == "accuracy" else "as all %"
+    name = "samples %" if _counts_samples(plays) else f"{plays.cost} %"
     lines = [f"{'':{_NAME_WIDTH}} {measure:>7} {'points':>22} {name:>16} {'rounds':>6}"]
     for row in rows:
-        share = Estimate(*(100 * value for value in row.cost_share))
+        share = _percent(row.cost_share)
         lines.append(
             f"{row.name:{_NAME_WIDTH}.{_NAME_WIDTH}} {100 * row.accuracy:>7.1f} {spread(row.points, 1, True):>22} "
             f"{spread(share, 1 if share.value < 9.95 else 0):>16} {row.rounds:>6.1f}"
@@ -38,36 +220,12 @@ def table_of(rows: Sequence[TableRow], recording: Recording, cost: Cost) -> str:
     return "\n".join(lines)
 
 
-def sentence_of(chosen: TableRow, judged: TableRow | None, recording: Recording, cost: Cost) -> str:
-    """What to use, and what it saves and loses.
-
-    Args:
-        chosen: The setting that is written, on all questions.
-        judged: The choice on questions that did not choose; None where a promise stands in its place.
-        recording: What it was chosen on.
-        cost: What is to be small.
-    """
-    what = "samples" if "tokens" in recording.missing and cost != "seconds" else COSTS[cost]
-    measure = "points of accuracy" if recording.measure == "accuracy" else "points of agreement with all samples"
-    saved, points = 100 * (1 - chosen.cost_share.value), spread(chosen.points, 1, is_signed=True).partition(" ")[0]
-    found = f"Use {chosen.name}: on these questions it saves {saved:.0f} % of the {what}, at {points} {measure}."
-    if judged is None:
-        return found
-    share = judged.cost_share
-    expected = Estimate(*(100 * (1 - each) for each in (share.value, share.high, share.low)))
-    return (
-        f"{found} Expect of further questions what choices came to on questions that did not choose: "
-        f"{spread(expected, 0)} % saved, at {spread(judged.points, 1, is_signed=True)} points. This promises nothing: "
-        "--confidence 0.9 asks for a promise."
-    )
-
-
-def meta_of(trial: Trial) -> list[str]:
-    """What was tried on what, and what was left out."""
-    recording = trial.recording
+def notes_of(plays: Plays) -> list[str]:
+    """Sentences on what was tried, and on what was left out."""
+    recording = plays.recording
     runs = len(set(recording.runs))
     of_runs = f" of {runs} runs" if runs > 1 else ""
-    resampled = "runs and questions" if trial.is_crossed else "runs" if trial.by_run else "questions"
+    resampled = "runs and questions" if plays.is_crossed else "runs" if plays.by_run else "questions"
     notes = [
         f"{len(recording.questions):,} questions{of_runs}, {recording.num_samples} samples each; 95 % intervals over "
         f"{resampled}; the cost is a share of that of all samples."
@@ -85,6 +243,21 @@ def meta_of(trial: Trial) -> list[str]:
     return notes
 
 
+def signal_lines(plays: Plays) -> Iterator[str]:
+    """A line for each recorded score, and for each router that it makes between two runs."""
+    for name, quality in qualities_of(plays).items():
+        yield (
+            f"{name} tells right answers from wrong ones (AUC): within a question {spread(quality.within, 2)}, across "
+            f"questions {spread(quality.across, 2)}."
+        )
+    for each in routers_of(plays):
+        yield (
+            f"A router that sends the {each.share:.0%} of the questions with the lowest {each.signal} from "
+            f"{each.kept_by} to {each.sent_to}: {spread(_percent(each.right), 1)} % right, "
+            f"{spread(each.above_chance, 1, True)} points above a router by lot, {each.tokens:,.0f} tokens a question."
+        )
+
+
 def spread(estimate: Estimate, digits: int, is_signed: bool = False) -> str:
     """A figure and its interval, as `-0.2 (-0.4 to +0.1)`."""
     sign = "+" if is_signed else ""
@@ -92,64 +265,12 @@ def spread(estimate: Estimate, digits: int, is_signed: bool = False) -> str:
     return f"{value} ({low} to {high})"
 
 
-def document_of(
-    trial: Trial,
-    goal: Goal,
-    rows: Sequence[TableRow],
-    frontier: Sequence[TableRow],
-    stack: StackConfig,
-    promise: Promise | None,
-) -> dict[str, Any]:
-    """The chosen stack, the baselines, each list chosen from alone, and the frontier.
-
-    Args:
-        trial: The trial.
-        goal: What was chosen for.
-        rows: The lines of the table; the last one is the choice.
-        frontier: The settings that are more accurate than every cheaper one.
-        stack: The chosen stack.
-        promise: What is promised.
-    """
-    by_list = {f"{name}, chosen": trial.judged(goal, {name: own}) for name, own in trial.lists.items()}
-    return {
-        "chosen": {
-            "stack": stack.resolved(),
-            "setting": stack.tuned.setting if stack.tuned else None,
-            **_figures(rows[-1]),
-        },
-        "baselines": [_named(row) for row in [*rows[:-1], *trial.rows(by_list)]],
-        "frontier": [_named(row) for row in frontier],
-        "num_questions": len(trial.recording.questions),
-        "measure": trial.recording.measure,
-        "cost": trial.cost,
-        "missing": sorted(trial.recording.missing),
-        "left_out": list(trial.recording.left_out),
-        "promise": None
-        if promise is None
-        else {
-            "holds": promise.setting is not None,
-            "max_loss": 100 * promise.max_loss,
-            "confidence": promise.confidence,
-            "num_questions": promise.num_questions,
-            "num_needed": promise.num_needed,
-            "nearest": str(promise.nearest),
-        },
-    }
+def _counts_samples(plays: Plays) -> bool:
+    return "tokens" in plays.recording.missing and plays.cost != "seconds"
 
 
-def frontier_of(trial: Trial) -> list[TableRow]:
-    """The settings that are more accurate than every cheaper one; the questions that they are judged on chose them."""
-    played = sorted(
-        ((setting, trial.played[setting]) for own in trial.lists.values() for setting in own),
-        key=lambda pair: (float(pair[1].costs[trial.cost].sum()), -float(pair[1].right.sum())),
-    )
-    kept: dict[str, Any] = {}
-    best = -1.0
-    for setting, each in played:
-        if float(each.right.sum()) > best:
-            best = float(each.right.sum())
-            kept[str(setting)] = each
-    return trial.rows(kept)
+def _percent(share: Estimate) -> Estimate:
+    return Estimate(*(100 * value for value in share))
 
 
 def _named(row: TableRow) -> dict[str, Any]:
@@ -165,3 +286,49 @@ def _figures(row: TableRow) -> dict[str, Any]:
         "rounds": row.rounds,
         "accuracy": row.accuracy,
     }
+
+
+def _line(row: TableRow) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "right": f"{100 * row.accuracy:.1f}",
+        "points": spread(row.points, 2, True),
+        "cost": spread(_percent(row.cost_share), 1),
+        "rounds": f"{row.rounds:.1f}",
+    }
+
+
+def _rules(plays: Plays) -> list[dict[str, Any]]:
+    """Every setting, on the questions that it was tried on."""
+    full = plays.full
+    return [
+        {
+            "list": name,
+            "setting": str(setting),
+            "points": f"{100 * float((played.right - full.right).mean()):+.2f}",
+            "lost": f"{100 * float(played.lost.mean()):.2f}",
+            "cost": f"{100 * float(played.costs[plays.cost].sum() / full.costs[plays.cost].sum()):.1f}",
+            "samples": f"{float(played.samples.mean()):.1f}",
+            "rounds": f"{float(played.rounds.mean()):.1f}",
+        }
+        for name, own in plays.lists.items()
+        for setting in own
+        for played in [plays.played[setting]]
+    ]
+
+
+def _questions(plays: Plays, setting: Setting) -> list[dict[str, Any]]:
+    """The choice on each question, those that it loses first."""
+    played, full = plays.played[setting], plays.full
+    order = np.argsort(played.right - full.right, kind="stable")[:_MOST_QUESTIONS].tolist()
+    return [
+        {
+            "run": plays.recording.questions[index].run,
+            "id": plays.recording.questions[index].id,
+            "full": f"{100 * full.right[index]:.0f}",
+            "right": f"{100 * played.right[index]:.0f}",
+            "samples": f"{played.samples[index]:.1f}",
+            "cost": f"{100 * played.costs[plays.cost][index] / max(1e-9, full.costs[plays.cost][index]):.0f}",
+        }
+        for index in order
+    ]

@@ -1,9 +1,9 @@
-"""What the votes of a recording would have become under an allocation rule, or with one budget for all of them."""
+"""The votes of a recording under an allocation rule, or with one budget for all of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,12 +19,12 @@ from scaffolding_ext.evaluation.tune.orders import OrderedVotes, States
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """What a setting came to: means over the orders of each question, shape [num_questions].
+    """The result of a setting: means over the orders of each question, shape [num_questions].
 
     Attributes:
         right: Share of right answers.
         lost: Share of the orders in which the full vote is right and the answer is not.
-        costs: What it cost, by the names of `COSTS`; what was not recorded is not there.
+        costs: Its costs, by the names of `COSTS`, as far as they were recorded.
         rounds: Times that it drew; samples of one round run at once.
         samples: Samples that it drew.
         tokens_squared: Mean of the squared decoded tokens.
@@ -36,6 +36,21 @@ class Played:
     rounds: Floats
     samples: Floats
     tokens_squared: Floats
+
+
+def assembled(parts: Sequence[Played], folds: Ints) -> Played:
+    """Each question under the part of its fold."""
+    return combined(parts, lambda columns: np.stack(columns)[folds, np.arange(len(folds))])
+
+
+def combined(parts: Sequence[Played], combine: Callable[[Sequence[Floats]], Floats]) -> Played:
+    """Several plays together, column by column."""
+    columns = {
+        name: combine([getattr(each, name) for each in parts])
+        for name in ("right", "lost", "rounds", "samples", "tokens_squared")
+    }
+    costs = {name: combine([each.costs[name] for each in parts]) for name in parts[0].costs}
+    return Played(costs=costs, **columns)
 
 
 class DrawnRound(NamedTuple):

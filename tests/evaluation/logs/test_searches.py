@@ -16,7 +16,7 @@ from scaffolding_ext.evaluation.run.run_folder import claimed
 from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.evaluation.run.session import Session
 from scaffolding_ext.evaluation.tune.endings import Whole
-from scaffolding_ext.evaluation.tune.plays import Trial
+from scaffolding_ext.evaluation.tune.plays import Plays
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.stack_file import controller_of, setting_of
 from scaffolding_ext.stack.build import build_stack
@@ -66,7 +66,7 @@ def test_a_search_does_what_the_trial_says(tmp_path, strategy, setting):
     config = stack(tmp_path, problems(4), strategy=strategy, steps=16, sampling_params={"temperature": 1.0})
     with claimed(tmp_path / "run"):
         Session.of(recording_stack(config, 0), tmp_path / "run").go(lambda message: None)
-    trial = Trial(read_recording([tmp_path / "run"]))
+    trial = Plays(read_recording([tmp_path / "run"]))
     assert trial.recording.is_of_searches
     assert {tuple(each.rounds) for each in trial.recording.questions} == {(2, 3, 4)}
     played = trial.play(setting)
@@ -105,7 +105,7 @@ def question(answers, rounds):
 
 def test_a_rule_is_asked_between_rounds_alone_and_solutions_keep_their_order():
     searches = [question(["7", "7", "7", "8"], [2, 4]), question(["8", "7", "8", "8", "8", "8"], [2, 6])]
-    trial = Trial(recording_of(searches, ["log"], "sha256:0"))
+    trial = Plays(recording_of(searches, ["log"], "sha256:0"))
     assert trial.recording.num_samples == 6  # the first search has two solutions without an answer
     played = trial.play(Setting(Whole(), 6, LeaderChange(miss=0.4)))
     assert played.samples.tolist() == [2, 6]

@@ -21,7 +21,7 @@ from scaffolding_ext.evaluation.logs.samples import Looks, RecordedQuestion, Rec
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import record_writer
 from scaffolding_ext.evaluation.run.runner import evaluate
-from scaffolding_ext.evaluation.tune.choose import MostAccurate
+from scaffolding_ext.evaluation.tune.choose import MostAccurate, chosen
 from scaffolding_ext.evaluation.tune.costs import Price
 from scaffolding_ext.evaluation.tune.endings import (
     TOKENS_PER_BLOCK,
@@ -31,7 +31,7 @@ from scaffolding_ext.evaluation.tune.endings import (
     Whole,
     endings_to_try,
 )
-from scaffolding_ext.evaluation.tune.plays import Trial
+from scaffolding_ext.evaluation.tune.plays import Plays
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import family_named
 from scaffolding_ext.protocol.meta import PROBE, purpose_of
@@ -268,12 +268,12 @@ def test_the_joint_space_holds_cuts_stops_numbers_and_weights() -> None:
         looks = [each._replace(forced=np.array([each.probes[0].answer_class] * 4)) for each in chains]
         classes = np.array([each.probes[0].answer_class for each in chains])
         questions.append(dataclasses.replace(own, id=str(number), looks=looks, classes=classes, correct=classes == 7))
-    trial = Trial(Recording(questions, ["here"], "sha256:0"))
+    trial = Plays(Recording(questions, ["here"], "sha256:0"))
     trial.try_all()
     kinds = {type(own[0].ending) for own in trial.lists.values()}
     assert kinds == {Whole, Cut, Stopped}
     assert {own[0].weight for own in trial.lists.values()} >= {None, "answer_probability"}
-    setting = trial.chosen(MostAccurate(0.5))
+    setting = chosen(trial, MostAccurate(0.5))
     assert setting is not None
     assert setting.ending != Whole()
     played = trial.played[setting]

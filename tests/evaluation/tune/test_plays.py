@@ -12,13 +12,13 @@ from scaffolding_ext.controllers.vote.allocation.data_set import spend
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.samples import RecordedQuestion, Recording
-from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate
+from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate, chosen, judged, lists_chosen, promised
 from scaffolding_ext.evaluation.tune.endings import Whole
-from scaffolding_ext.evaluation.tune.plays import Trial
-from scaffolding_ext.evaluation.tune.promise import promised
+from scaffolding_ext.evaluation.tune.plays import Plays
 from scaffolding_ext.evaluation.tune.space import Setting, labelled_votes, numbers_to_try
 from scaffolding_ext.evaluation.tune.stack_file import setting_of
-from scaffolding_ext.evaluation.tune.tuned import meta_of
+from scaffolding_ext.evaluation.tune.table import baselines, rows_of, saved_on_easiest
+from scaffolding_ext.evaluation.tune.tuned import notes_of
 from scaffolding_ext.evaluation.tune.votes import spend_on_all
 from scaffolding_ext.stack.config import StackConfig
 
@@ -50,25 +50,25 @@ def recording(
 
 
 @pytest.fixture(scope="module")
-def trial() -> Trial:
-    found = Trial(recording())
+def trial() -> Plays:
+    found = Plays(recording())
     found.try_all()
     return found
 
 
-def test_lists_chosen_are_shares_of_the_choices_of_all_folds(trial: Trial) -> None:
-    shares = trial.lists_chosen(Cheapest(0.01))
+def test_lists_chosen_are_shares_of_the_choices_of_all_folds(trial: Plays) -> None:
+    shares = lists_chosen(trial, Cheapest(0.01))
     assert set(shares) <= set(trial.lists)
     assert sum(shares.values()) == pytest.approx(1.0)
     assert list(shares.values()) == sorted(shares.values(), reverse=True)
-    assert trial.lists_chosen(Cheapest(-1.0)) == {}, "nothing may lose less than nothing"
+    assert lists_chosen(trial, Cheapest(-1.0)) == {}, "nothing may lose less than nothing"
 
 
-def share(trial: Trial, cost: np.ndarray) -> float:
+def share(trial: Plays, cost: np.ndarray) -> float:
     return float(cost.sum() / trial.full.costs["decoded"].sum())
 
 
-def test_the_space_is_short_lists_from_careful_to_bold(trial: Trial) -> None:
+def test_the_space_is_short_lists_from_careful_to_bold(trial: Plays) -> None:
     assert {"plain votes", "LeaderChange", "doubling", "votes by shortness"} <= trial.lists.keys()
     assert all(len(own) <= 12 for own in trial.lists.values())
     costs = [trial.played[setting].costs["decoded"].sum() for setting in trial.lists["plain votes"]]
@@ -79,9 +79,9 @@ def test_the_space_is_short_lists_from_careful_to_bold(trial: Trial) -> None:
     assert len(numbers_to_try(40)) == 8
 
 
-def test_the_limits_bound_what_was_chosen(trial: Trial) -> None:
+def test_the_limits_bound_what_was_chosen(trial: Plays) -> None:
     goal = Cheapest(0.01)
-    rows = {row.name: row for row in trial.rows({**trial.baselines(goal), "chosen": trial.judged(goal)})}
+    rows = {row.name: row for row in rows_of(trial, {**baselines(trial, goal), "chosen": judged(trial, goal)})}
     assert rows["all 8 samples"].cost_share.value == pytest.approx(1)
     assert rows["one sample"].cost_share.value == pytest.approx(1 / 8, abs=0.02)
     assert rows["oracle (limit)"].points.value == 0
@@ -91,22 +91,22 @@ def test_the_limits_bound_what_was_chosen(trial: Trial) -> None:
     assert rows["chosen"].cost_share.value < 0.9
 
 
-def test_a_choice_keeps_its_loss_where_it_was_made(trial: Trial) -> None:
-    setting = trial.chosen(Cheapest(0.01))
+def test_a_choice_keeps_its_loss_where_it_was_made(trial: Plays) -> None:
+    setting = chosen(trial, Cheapest(0.01))
     assert setting is not None
     played = trial.played[setting]
     assert float((trial.full.right - played.right).mean()) <= 0.01 + 1e-9
     assert share(trial, played.costs["decoded"]) < 0.9
 
 
-def test_a_budget_is_kept_where_the_choice_was_made(trial: Trial) -> None:
-    setting = trial.chosen(MostAccurate(0.3))
+def test_a_budget_is_kept_where_the_choice_was_made(trial: Plays) -> None:
+    setting = chosen(trial, MostAccurate(0.3))
     assert setting is not None
     assert share(trial, trial.played[setting].costs["decoded"]) <= 0.3 + 1e-9
 
 
 def test_runs_are_resampled_where_there_are_five() -> None:
-    by_question, by_run = Trial(recording(num_runs=4)), Trial(recording(num_runs=5))
+    by_question, by_run = Plays(recording(num_runs=4)), Plays(recording(num_runs=5))
     assert (by_question.by_run, by_run.by_run) == (False, True)
     assert (by_question.groups.max(), by_run.groups.max()) == (14, 4)  # runs of a question are one group
 
@@ -116,37 +116,37 @@ def test_where_runs_share_questions_intervals_hold_both() -> None:
     logged = recording(num_questions=300, num_runs=5)
     first = {each.id: each for each in logged.questions if each.run == "run 0"}
     alike = [dataclasses.replace(first[each.id], run=each.run) for each in logged.questions]
-    trial = Trial(dataclasses.replace(logged, questions=alike))
+    trial = Plays(dataclasses.replace(logged, questions=alike))
     assert trial.is_crossed
-    (row,) = trial.rows({"one sample": trial.play(Setting(Whole(), 1))})
-    questions = Trial(dataclasses.replace(logged, questions=list(first.values())))
-    (alone,) = questions.rows({"one sample": questions.play(Setting(Whole(), 1))})
+    (row,) = rows_of(trial, {"one sample": trial.play(Setting(Whole(), 1))})
+    questions = Plays(dataclasses.replace(logged, questions=list(first.values())))
+    (alone,) = rows_of(questions, {"one sample": questions.play(Setting(Whole(), 1))})
     width, expected = row.points.high - row.points.low, alone.points.high - alone.points.low
     assert 0.8 * expected < width < 1.25 * expected
-    assert "intervals over runs and questions" in meta_of(trial)[0]
+    assert "intervals over runs and questions" in notes_of(trial)[0]
 
     apart = [dataclasses.replace(each, id=f"{each.id} of {each.run}") for each in logged.questions]
-    assert not Trial(dataclasses.replace(logged, questions=apart)).is_crossed
+    assert not Plays(dataclasses.replace(logged, questions=apart)).is_crossed
 
 
 def test_a_cost_that_was_not_recorded_is_refused() -> None:
     with pytest.raises(ConfigError, match="is 'seconds', and the recording has no seconds"):
-        Trial(recording(), "seconds")
+        Plays(recording(), "seconds")
     with pytest.raises(ConfigError, match="give --price"):
-        Trial(recording(), "dollars")
+        Plays(recording(), "dollars")
 
 
-def test_a_weight_that_was_not_recorded_is_refused(trial: Trial) -> None:
+def test_a_weight_that_was_not_recorded_is_refused(trial: Plays) -> None:
     with pytest.raises(ConfigError, match="is 'reward', which was not recorded; the log allows shortness"):
         trial.play(Setting(Whole(), 8, weight="reward"))
 
 
-def test_a_stack_of_more_samples_takes_those_that_there_are(trial: Trial) -> None:
+def test_a_stack_of_more_samples_takes_those_that_there_are(trial: Plays) -> None:
     more, all_of_them = (trial.play(Setting(Whole(), number, LeaderChange())) for number in (64, 8))
     np.testing.assert_array_equal(more.samples, all_of_them.samples)
 
 
-def test_a_small_recording_promises_nothing_and_says_what_would_do(trial: Trial) -> None:
+def test_a_small_recording_promises_nothing_and_says_what_would_do(trial: Plays) -> None:
     promise = promised(trial, 0.02, 0.9)
     assert promise.setting is None
     assert promise.num_questions == 60
@@ -160,7 +160,7 @@ def test_what_is_promised_is_kept() -> None:
 
     Each promise is asked of 160 questions of 4,000.
     """
-    truth = Trial(recording(4000, seed=999))
+    truth = Plays(recording(4000, seed=999))
     truth.try_all()
     rng = np.random.default_rng(0)
     broken = given = 0
@@ -175,7 +175,7 @@ def test_what_is_promised_is_kept() -> None:
 
 
 def test_a_promise_of_many_questions_names_a_setting() -> None:
-    found = Trial(recording(400, ability=0.95))
+    found = Plays(recording(400, ability=0.95))
     found.try_all()
     promise = promised(found, 0.05, 0.9)
     assert promise.setting is not None
@@ -184,7 +184,7 @@ def test_a_promise_of_many_questions_names_a_setting() -> None:
 
 def test_nothing_is_promised_of_fitted_rules_or_of_one_budget() -> None:
     """Their losses of one question depend on the others, so that no test of independent losses holds."""
-    found = Trial(recording(400, ability=0.95))
+    found = Plays(recording(400, ability=0.95))
     found.try_all()
     found.try_budgets(is_candidate=True)
     dependent = {name: own for name, own in found.lists.items() if own[0].is_fitted or own[0].total_tokens is not None}
@@ -194,20 +194,20 @@ def test_nothing_is_promised_of_fitted_rules_or_of_one_budget() -> None:
 
 
 def test_one_question_alone_chooses_nothing_and_is_judged_under_all_samples() -> None:
-    found = Trial(recording(1))
+    found = Plays(recording(1))
     found.try_all()
-    judged = found.judged(Cheapest(0.01))
-    assert judged.costs["decoded"].tolist() == found.full.costs["decoded"].tolist()
+    of_choice = judged(found, Cheapest(0.01))
+    assert of_choice.costs["decoded"].tolist() == found.full.costs["decoded"].tolist()
 
 
-def test_which_samples_finish_first_is_not_told_without_their_tokens_or_of_more_samples(trial: Trial) -> None:
+def test_which_samples_finish_first_is_not_told_without_their_tokens_or_of_more_samples(trial: Plays) -> None:
     questions = [
         dataclasses.replace(
             each, tokens=np.ones(8, int), seconds=np.linspace(1, 8, 8), missing=each.missing - {"seconds"} | {"tokens"}
         )
         for each in trial.recording.questions
     ]
-    found = Trial(dataclasses.replace(trial.recording, questions=questions), "seconds")
+    found = Plays(dataclasses.replace(trial.recording, questions=questions), "seconds")
     found.try_all()
     assert "first to finish" not in found.lists
     for each, number in ((found, 8), (trial, 32)):
@@ -216,12 +216,12 @@ def test_which_samples_finish_first_is_not_told_without_their_tokens_or_of_more_
 
 
 @pytest.mark.parametrize("name", ["rewards", "logprobs"])
-def test_what_was_not_recorded_is_not_tried(name: str, trial: Trial) -> None:
+def test_what_was_not_recorded_is_not_tried(name: str, trial: Plays) -> None:
     tried: Callable[[str], bool] = lambda word: any(word in own for own in trial.lists)  # noqa: E731
     assert not tried({"rewards": "reward", "logprobs": "logprob"}[name])
 
 
-def test_the_first_to_finish_are_tried_and_their_stack_file_gives_the_setting_back(trial: Trial) -> None:
+def test_the_first_to_finish_are_tried_and_their_stack_file_gives_the_setting_back(trial: Plays) -> None:
     settings = trial.lists["first to finish"]
     assert all(1 < setting.num_first < setting.num_samples for setting in settings)
     critical = [trial.played[setting].costs["critical"].mean() for setting in settings]
@@ -246,7 +246,7 @@ def test_the_first_to_finish_are_tried_and_their_stack_file_gives_the_setting_ba
 
 
 @pytest.mark.parametrize("weight", ["shortness", {"type": "shortness"}])
-def test_a_weight_of_a_stack_is_played_by_its_name(weight: str | dict[str, str], trial: Trial) -> None:
+def test_a_weight_of_a_stack_is_played_by_its_name(weight: str | dict[str, str], trial: Plays) -> None:
     native = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.7}}}
     vote = {"default_sample_num": 4, "allocation": None, "weight": weight, "generation_controller": native}
     stack = StackConfig.model_validate(
@@ -264,7 +264,7 @@ def test_short_first_samples_are_tried_where_lengths_tell() -> None:
     own = recording(200, ability=0.7)
     for question in own.questions:
         question.tokens[:] = np.where(question.correct, 40, 200)
-    found = Trial(own)
+    found = Plays(own)
     found.try_all()
     short = found.played[found.lists["one short sample"][0]]
     counts = [found.played[each] for own in ("LeaderChange", "plain votes") for each in found.lists[own]]
@@ -274,10 +274,10 @@ def test_short_first_samples_are_tried_where_lengths_tell() -> None:
     assert "one sure sample" not in found.lists
 
 
-def test_one_budget_for_all_questions_stands_beside_the_choice(trial: Trial) -> None:
+def test_one_budget_for_all_questions_stands_beside_the_choice(trial: Plays) -> None:
     trial.try_budgets()
-    baselines = trial.baselines(MostAccurate(0.3))
-    assert share(trial, baselines["one budget for all"].costs["decoded"]) <= 0.31
+    named = baselines(trial, MostAccurate(0.3))
+    assert share(trial, named["one budget for all"].costs["decoded"]) <= 0.31
     assert not any(each.total_tokens for own in trial.lists.values() for each in own)
 
 
@@ -285,7 +285,7 @@ def test_one_budget_for_all_questions_stands_beside_the_choice(trial: Trial) -> 
 @pytest.mark.parametrize("rule", [None, LeaderChange()])
 def test_one_budget_is_spent_as_an_evaluation_spends_it(budget: float, rule: LeaderChange | None) -> None:
     own = recording(25, 6, seed=3)
-    found = Trial(own)
+    found = Plays(own)
     votes = labelled_votes(own)
     total = budget * float(found.full.costs["decoded"].sum())
     drawn = spend_on_all(found.votes, rule, total, 6).reshape(len(found.votes.orders), -1)
@@ -294,18 +294,18 @@ def test_one_budget_is_spent_as_an_evaluation_spends_it(budget: float, rule: Lea
         assert sizes.tolist() == spend(reordered, total, rule=rule)
 
 
-def test_one_budget_that_pays_for_no_sample_each_is_refused(trial: Trial) -> None:
+def test_one_budget_that_pays_for_no_sample_each_is_refused(trial: Plays) -> None:
     with pytest.raises(ConfigError, match="one sample for each of 60 questions takes"):
         spend_on_all(trial.votes, None, 100, 8)
 
 
-def test_easy_questions_save_most_and_the_easiest_are_those_with_most_samples_right(trial: Trial) -> None:
+def test_easy_questions_save_most_and_the_easiest_are_those_with_most_samples_right(trial: Plays) -> None:
     played = trial.play(Setting(Whole(), 8, LeaderChange()))
-    everything, easiest = trial.saved_on_easiest(played, 1.0), trial.saved_on_easiest(played, 0.1)
+    everything, easiest = saved_on_easiest(trial, played, 1.0), saved_on_easiest(trial, played, 0.1)
     assert everything == pytest.approx(1 - share(trial, played.costs["decoded"]))
     assert easiest > everything
     rights = np.array([each.correct.mean() for each in trial.recording.questions])
     tokens = np.array([each.tokens.mean() for each in trial.recording.questions])
     first = np.lexsort((tokens, -rights))[:1]
     saved = 1 - played.costs["decoded"][first].sum() / trial.full.costs["decoded"][first].sum()
-    assert trial.saved_on_easiest(played, 0.01) == pytest.approx(saved)  # one question of sixty
+    assert saved_on_easiest(trial, played, 0.01) == pytest.approx(saved)  # one question of sixty

@@ -15,12 +15,12 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.samples import RecordedQuestion, Recording
 from scaffolding_ext.evaluation.tune.costs import Ints
 from scaffolding_ext.evaluation.tune.endings import Whole
-from scaffolding_ext.evaluation.tune.plays import Trial
+from scaffolding_ext.evaluation.tune.plays import Plays
 from scaffolding_ext.evaluation.tune.queue import (
     BUDGETS,
     SINGLE,
     TOGETHER,
-    QueuedTrial,
+    QueuedPlays,
     QueueGoal,
     ServiceLine,
     service_lines,
@@ -52,8 +52,8 @@ def recording(num_questions: int = 40, num_samples: int = 8, seed: int = 0) -> R
 
 
 @pytest.fixture(scope="module")
-def trial() -> Trial:
-    found = Trial(recording())
+def trial() -> Plays:
+    found = Plays(recording())
     for number in numbers_to_try(8):
         found._add("plain votes", Setting(Whole(), number))
     found._add("LeaderChange", Setting(Whole(), 8, LeaderChange(), plainness=10))
@@ -61,11 +61,11 @@ def trial() -> Trial:
     return found
 
 
-def queued(trial: Trial, goal: QueueGoal = BATCH) -> QueuedTrial:
-    return QueuedTrial(trial, goal, num_simulated=1500)
+def queued(trial: Plays, goal: QueueGoal = BATCH) -> QueuedPlays:
+    return QueuedPlays(trial, goal, num_simulated=1500)
 
 
-def test_hard_questions_get_votes_and_easy_ones_a_sample(trial: Trial) -> None:
+def test_hard_questions_get_votes_and_easy_ones_a_sample(trial: Plays) -> None:
     found = queued(trial)
     every = np.arange(len(trial.recording.questions))
     easy, hard = (found.settings[number] for number in found.chosen(TOGETHER, every, 60.0))
@@ -77,7 +77,7 @@ def test_hard_questions_get_votes_and_easy_ones_a_sample(trial: Trial) -> None:
     assert all(found.settings[number].num_samples == 1 for number in found.chosen(BUDGETS, every, 60.0))
 
 
-class Watched(QueuedTrial):
+class Watched(QueuedPlays):
     """Notes which questions chose."""
 
     def chosen(self, family: str, questions: Ints, alpha: float, arrival_rate: float | None = None) -> Ints:
@@ -85,9 +85,9 @@ class Watched(QueuedTrial):
         return super().chosen(family, questions, alpha, arrival_rate)
 
 
-def test_no_run_of_a_question_chooses_for_another_run_of_it(trial: Trial) -> None:
+def test_no_run_of_a_question_chooses_for_another_run_of_it(trial: Plays) -> None:
     twice = [dataclasses.replace(each, run=run) for run in ("a", "b") for each in trial.recording.questions]
-    doubled = Trial(dataclasses.replace(trial.recording, questions=twice))
+    doubled = Plays(dataclasses.replace(trial.recording, questions=twice))
     doubled.try_numbers()
     found = Watched(doubled, BATCH, num_simulated=50)
     found.judged_settings(SINGLE, 60.0)
@@ -102,7 +102,7 @@ def test_no_run_of_a_question_chooses_for_another_run_of_it(trial: Trial) -> Non
 
 @pytest.mark.parametrize("queue", [Queue(), Queue(8, 0.1)], ids=str)
 @pytest.mark.parametrize("alpha", [3.0, 30.0, 300.0])
-def test_the_choice_is_that_of_all_combinations(trial: Trial, queue: Queue, alpha: float) -> None:
+def test_the_choice_is_that_of_all_combinations(trial: Plays, queue: Queue, alpha: float) -> None:
     found = queued(trial, QueueGoal(0.15, queue, alpha=alpha))
     every = np.arange(len(trial.recording.questions))
     terms, worth = found._terms(every), worth_of(queue, alpha, 0.15)
@@ -114,8 +114,8 @@ def test_the_choice_is_that_of_all_combinations(trial: Trial, queue: Queue, alph
 
 
 @pytest.mark.parametrize(("queue", "rate"), [(Queue(), 0.12), (Queue(8, 0.1), 0.6)], ids=str)
-def test_the_formula_is_about_what_is_simulated(trial: Trial, queue: Queue, rate: float) -> None:
-    found = QueuedTrial(trial, QueueGoal(rate, queue, alpha=30), num_simulated=4000)
+def test_the_formula_is_about_what_is_simulated(trial: Plays, queue: Queue, rate: float) -> None:
+    found = QueuedPlays(trial, QueueGoal(rate, queue, alpha=30), num_simulated=4000)
     settings = [index for index, each in enumerate(found.settings) if each.num_samples <= 3 or each.rule is not None]
     for number in settings:
         row = found._row("", np.full(len(trial.recording.questions), number))
@@ -123,7 +123,7 @@ def test_the_formula_is_about_what_is_simulated(trial: Trial, queue: Queue, rate
             assert row.formula_seconds == pytest.approx(row.seconds, rel=0.15), found.settings[number]
 
 
-def test_moments_are_those_of_the_drawn_samples(trial: Trial) -> None:
+def test_moments_are_those_of_the_drawn_samples(trial: Plays) -> None:
     found = queued(trial)
     number = next(index for index, each in enumerate(found.settings) if each.num_samples == 3)
     tokens = trial.votes.ordered(trial.votes.samples.tokens)[:, :3]
@@ -146,7 +146,7 @@ def test_what_one_type_gains_by_chance_is_shrunk() -> None:
     assert shrunk(alike[:1], np.ones(1)).tolist() == raw[:1].tolist()
 
 
-def test_seconds_are_fitted_to_what_was_recorded(trial: Trial) -> None:
+def test_seconds_are_fitted_to_what_was_recorded(trial: Plays) -> None:
     lines = service_lines(trial.recording, ["easy", "hard"], None)
     assert lines["hard"] == pytest.approx(LINE)
     assert service_lines(trial.recording, ["easy"], ServiceLine(1, 2)) == {"easy": ServiceLine(1, 2)}
@@ -156,7 +156,7 @@ def test_seconds_are_fitted_to_what_was_recorded(trial: Trial) -> None:
     assert caught.value.key == "service"
 
 
-def test_an_objective_of_answers_in_time(trial: Trial) -> None:
+def test_an_objective_of_answers_in_time(trial: Plays) -> None:
     found = queued(trial, QueueGoal(0.5, Queue(8, 0.1), slo=4.0))
     row = found.judged(TOGETHER, found.leaning(TOGETHER))
     assert 0.5 < row.objective <= row.accuracy + 0.03  # right in time is at most right; simulated ones are drawn
@@ -164,7 +164,7 @@ def test_an_objective_of_answers_in_time(trial: Trial) -> None:
     assert slower.judged(TOGETHER, slower.leaning(TOGETHER)).objective < row.objective
 
 
-def test_a_plan_has_what_other_rates_need(trial: Trial) -> None:
+def test_a_plan_has_what_other_rates_need(trial: Plays) -> None:
     found = queued(trial)
     plan, settings = found.plan(TOGETHER, 60.0, model="a/model")
     every = np.arange(len(trial.recording.questions))
@@ -185,16 +185,16 @@ def test_a_plan_has_what_other_rates_need(trial: Trial) -> None:
         ({"missing": frozenset({"tokens"})}, "has no tokens"),
     ],
 )
-def test_what_cannot_be_planned(trial: Trial, change: dict[str, object], says: str) -> None:
+def test_what_cannot_be_planned(trial: Plays, change: dict[str, object], says: str) -> None:
     questions = [dataclasses.replace(each, **change) for each in trial.recording.questions]  # type: ignore[arg-type]
-    other = Trial(dataclasses.replace(trial.recording, questions=questions))
+    other = Plays(dataclasses.replace(trial.recording, questions=questions))
     other.try_numbers()
     with pytest.raises(ConfigError, match=says):
-        QueuedTrial(other, BATCH)
+        QueuedPlays(other, BATCH)
 
 
-def test_a_load_that_cannot_be_served(trial: Trial) -> None:
+def test_a_load_that_cannot_be_served(trial: Plays) -> None:
     with pytest.raises(UnstableLoadError, match="even under the quickest settings"):
-        QueuedTrial(trial, QueueGoal(5.0, Queue(), alpha=30))
+        QueuedPlays(trial, QueueGoal(5.0, Queue(), alpha=30))
     with pytest.raises(ConfigError, match="and not both"):
         QueueGoal(0.1, Queue(), alpha=1, slo=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaffolding_ext.evaluation.preflight.schedule import Latency, ScheduledChunk, scheduled_ends
+from benchmarks._lib.schedule import Latency, ScheduledChunk, scheduled_ends
 from scaffolding_ext.protocol.meta import TokenCounts
 
 

@@ -1,1 +1,0 @@
-"""Whether a second model, or a judge, pays: said on some 50 questions, before anything is calibrated."""

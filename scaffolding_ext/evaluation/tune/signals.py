@@ -1,0 +1,120 @@
+"""Scores of samples as signals: how well they tell right answers from wrong ones, and a router that reads one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from scaffolding_ext.evaluation.logs.samples import DraftedChunk, Floats, Recording
+from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap
+from scaffolding_ext.stats.separation import auc_over_all, auc_within
+
+ROUTED_SHARES = (0.25, 0.5)  # of the questions that a router sends to the second run
+FIRST_CHUNK = "first_chunk"
+
+
+class SignalQuality(NamedTuple):
+    """How well a signal tells right samples from wrong ones, as AUC with 95 % intervals.
+
+    Attributes:
+        within: Among the samples of one question, which a vote or a take-over can use.
+        across: Over all samples, which a router can use, too.
+        num_mixed: Questions with right and wrong samples, over which `within` is a mean.
+    """
+
+    within: Estimate
+    across: Estimate
+    num_mixed: int
+
+
+class Routed(NamedTuple):
+    """A router by question: the questions that look hardest to one run have the vote of another.
+
+    Attributes:
+        share: Of the questions, sent to the other run.
+        right: Share of right votes.
+        above_chance: Points above a router that sends as many questions by lot.
+        tokens: Decoded tokens a question, those of the first run's first chunk included if the signal is its score.
+    """
+
+    signal: str
+    kept_by: str
+    sent_to: str
+    share: float
+    right: Estimate
+    above_chance: Estimate
+    tokens: float
+
+
+def signals_of(plays: Plays) -> dict[str, Floats]:
+    """The scores of the samples by name, higher for better ones; shape [num_questions, num_samples]."""
+    samples = plays.votes.samples
+    found = {name: values for name, values in samples.weights.items() if name != "shortness"}
+    first = _first_scores(plays.recording)
+    return found if first is None else {FIRST_CHUNK: -first, **found}
+
+
+def _first_scores(recording: Recording) -> Floats | None:
+    """The score of each sample's first chunk; None if one was not scored."""
+    rows = [
+        [chunks[0].score for chunks in each.chunks or () if chunks[0].score is not None] for each in recording.questions
+    ]
+    return np.array(rows) if all(len(row) == recording.num_samples for row in rows) else None
+
+
+def signal_quality(scores: Floats, correct: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> SignalQuality:
+    """The AUC of a signal.
+
+    Args:
+        scores: Higher for better samples, shape [num_questions, num_samples].
+        correct: Whether each sample is right, of the same shape.
+    """
+    questions = np.repeat(np.arange(len(scores)), scores.shape[1])
+    given = scores.ravel(), correct.ravel(), questions
+    is_mixed = correct.any(axis=1) & ~correct.all(axis=1)
+    return SignalQuality(auc_within(*given), auc_over_all(*given), int(is_mixed.sum()))
+
+
+def qualities_of(plays: Plays) -> dict[str, SignalQuality]:
+    """The quality of each recorded signal; nothing without gold answers."""
+    if plays.recording.measure != "accuracy":
+        return {}
+    correct = plays.votes.samples.correct
+    return {name: signal_quality(scores, correct) for name, scores in signals_of(plays).items()}
+
+
+def routers_of(plays: Plays) -> list[Routed]:
+    """Routers between two runs of the same questions by the first signal of the first run; none for other logs."""
+    questions, signals = plays.recording.questions, signals_of(plays)
+    runs = list(dict.fromkeys(each.run for each in questions))
+    if len(runs) != 2 or not signals or plays.recording.measure != "accuracy":
+        return []
+    rows = [{(each.task, each.id): row for row, each in enumerate(questions) if each.run == run} for run in runs]
+    shared = [key for key in rows[0] if key in rows[1]]
+    if len(shared) < 2:
+        return []
+    kept, sent = (np.array([own[key] for key in shared]) for own in rows)
+    name, scores = next(iter(signals.items()))
+    tokens = plays.votes.samples.tokens.sum(axis=1).astype(float)
+    first = np.zeros(len(shared))
+    if name == FIRST_CHUNK:
+        first = np.array([_first_tokens(questions[row].chunks or ()) for row in kept])
+    order = np.argsort(np.argsort(scores[kept].mean(axis=1), kind="stable"), kind="stable")
+    found = []
+    for share in ROUTED_SHARES:
+        is_sent = order < round(share * len(shared))
+        right = np.where(is_sent, plays.full.right[sent], plays.full.right[kept])
+        by_lot = is_sent.mean() * plays.full.right[sent] + (1 - is_sent.mean()) * plays.full.right[kept]
+        spent = float(np.where(is_sent, tokens[sent] + first, tokens[kept]).mean())
+        rng = plays.rng(7)
+        mean = paired_bootstrap(right, np.zeros_like(right), rng=rng)
+        above = paired_bootstrap(100 * right, 100 * by_lot, rng=rng)
+        found.append(Routed(name, runs[0], runs[1], share, mean, above, spent))
+    return found
+
+
+def _first_tokens(chunks: Sequence[Sequence[DraftedChunk]]) -> float:
+    return float(sum(own[0].num_draft_tokens for own in chunks))

@@ -1,0 +1,135 @@
+"""Runs of one dataset at several budgets of thinking, and the types of questions that are fitted to them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scaffolding_ext import plain_yaml
+from scaffolding_ext.controllers.budgets.files import TaskTypes, TypeFit
+from scaffolding_ext.controllers.budgets.queueing.fits import fit_accuracy, fit_monotone, fit_service
+from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
+from scaffolding_ext.evaluation.run.records import each_record
+from scaffolding_ext.evaluation.run.run_folder import CONFIG, SAMPLES
+from scaffolding_ext.require import under
+
+ALL = "all"  # the type of questions that have no kind
+_BUDGET = "controller.args.thinking_tokens"
+_CROWDED = (
+    "every run served several requests at once, so their seconds include waiting: run some questions at each budget "
+    "with --set max_parallel_requests=1"
+)
+
+
+class Swept(NamedTuple):
+    """Fitted types of questions, with the points that they were fitted to, and the warnings of the fits."""
+
+    types: TaskTypes
+    warnings: list[str]
+
+
+class _SweptRow(NamedTuple):
+    """One record.
+
+    Attributes:
+        is_alone: Its run served one request at a time.
+        is_again: Another run asked the same question at the same budget; then only its seconds count.
+    """
+
+    budget: int
+    is_right: bool
+    seconds: float
+    is_alone: bool
+    is_again: bool
+
+
+def is_sweep(paths: Sequence[Path]) -> bool:
+    """True for several folders of runs whose controllers have a budget of thinking."""
+    return len(paths) > 1 and all(isinstance(_at(_config(path), _BUDGET), int) for path in paths)
+
+
+def read_sweep(folders: Sequence[Path], seed: int = 0) -> Swept:
+    """Fit a type to each kind of question.
+
+    Accuracy is fitted to all runs. Seconds are fitted to the runs that served one request at a time, if there are any;
+    at the other budgets they are those of the fitted line. A question that two runs asked at one budget counts once for
+    accuracy.
+
+    Args:
+        folders: Runs at three budgets at least.
+        seed: Of the resamples for the intervals.
+
+    Raises:
+        DatasetError: A run cannot be read.
+        ConfigError: There are fewer than three budgets, or seconds do not grow with the budget.
+    """
+    rows: dict[str, list[_SweptRow]] = {}
+    models, asked, is_any_alone = set(), set(), False
+    for folder in folders:
+        config = _config(folder)
+        budget, is_alone = _at(config, _BUDGET), _at(config, "max_parallel_requests") == 1
+        is_any_alone |= is_alone
+        models.add(_at(config, "workers.generation.args.model"))
+        for record in each_record(folder / SAMPLES):
+            key = (budget, record.id, record.epoch)
+            row = _SweptRow(budget, record.correct, record.seconds["total"], is_alone, key in asked)
+            rows.setdefault(record.kind or ALL, []).append(row)
+            asked.add(key)
+    rng = np.random.default_rng(seed)
+    fits = [_fitted(kind, found, rng) for kind, found in sorted(rows.items())]
+    shares = {fit.kind: sum(fit.num_answers) / len(asked) for fit in fits}
+    model = models.pop() if len(models) == 1 else None
+    types = TaskTypes(tasks=[_task(fit, shares[fit.kind]) for fit in fits], model=model, fits=fits)
+    warnings = [f"{fit.kind}: {warning}" for fit in fits for warning in fit.warnings]
+    return Swept(types, warnings if is_any_alone else [_CROWDED, *warnings])
+
+
+def _fitted(kind: str, rows: Sequence[_SweptRow], rng: np.random.Generator) -> Any:
+    """The fits of one kind with intervals, misses and measured points, as a `TypeFit`."""
+    answers = Counter(row.budget for row in rows if not row.is_again)
+    right = Counter(row.budget for row in rows if row.is_right and not row.is_again)
+    budgets = sorted(answers)
+    num_right, num_answers = [right[each] for each in budgets], [answers[each] for each in budgets]
+    timed = [row for row in rows if row.is_alone] or rows
+    with under(kind):
+        curve = fit_accuracy(budgets, num_right, num_answers, rng)
+        line = fit_service([row.budget for row in timed], [row.seconds for row in timed])
+    seconds = [[row.seconds for row in timed if row.budget == budget] for budget in budgets]
+    return TypeFit.model_validate(
+        {
+            "kind": kind,
+            **{name: getattr(curve, name)._asdict() for name in ("A", "b", "D")},
+            **{name: getattr(line, name)._asdict() for name in ("t0", "c")},
+            "largest_miss": curve.largest_miss,
+            "p_value": curve.p_value,
+            "budgets": budgets,
+            "num_correct": num_right,
+            "num_answers": num_answers,
+            "monotone": fit_monotone(budgets, num_right, num_answers).tolist(),
+            "mean_seconds": [
+                float(np.mean(own)) if own else line.t0.value + line.c.value * budget
+                for budget, own in zip(budgets, seconds, strict=True)
+            ],
+            "spread_seconds": [float(np.std(own)) if own else line.spread for own in seconds],
+            "warnings": [*curve.warnings, *line.warnings],
+        }
+    )
+
+
+def _task(fit: Any, share: float) -> TaskType:
+    with under(fit.kind):
+        return TaskType(fit.kind, share, **{name: getattr(fit, name)["value"] for name in ("A", "b", "D", "t0", "c")})
+
+
+def _config(folder: Path) -> Any:
+    return plain_yaml.read(folder / CONFIG) if (folder / CONFIG).exists() else None
+
+
+def _at(config: Any, key: str) -> Any:
+    for part in key.split("."):
+        config = config.get(part) if isinstance(config, Mapping) else None
+    return config

@@ -1,0 +1,157 @@
+"""The table of a tuning: the choice beside what it must beat, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
+from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
+from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
+from scaffolding_ext.evaluation.tune.choose import Goal, candidates, judged
+from scaffolding_ext.evaluation.tune.costs import Floats, Ints
+from scaffolding_ext.evaluation.tune.endings import Cut, Whole
+from scaffolding_ext.evaluation.tune.limits import CountPolicy, samples_until_settled
+from scaffolding_ext.evaluation.tune.plays import ONE_BUDGET, PLAIN_VOTES, Plays
+from scaffolding_ext.evaluation.tune.space import Setting
+from scaffolding_ext.evaluation.tune.votes import Played
+from scaffolding_ext.stats.intervals import Estimate, bootstrap_quotients, crossed
+
+_LIMIT_PRICES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002)  # of a full vote's tokens, in right answers
+_NUM_RESAMPLES = 2000
+
+
+class TableRow(NamedTuple):
+    """A line of the table.
+
+    Attributes:
+        name: What was played.
+        cost_share: The cost over that of all samples, whole.
+        points: Percentage points of right answers above the full vote.
+        rounds: Mean rounds of a question.
+        accuracy: Share of right answers.
+    """
+
+    name: str
+    cost_share: Estimate
+    points: Estimate
+    rounds: float
+    accuracy: float
+
+
+def limit(plays: Plays, goal: Goal) -> Played:
+    """The best policy on counts alone, fitted to the questions that it is played on: no rule on counts beats it."""
+    policy = CountPolicy(plays.votes, plays.full_right)
+    every = np.arange(len(plays.recording.questions))
+    fitted = [plays.of_sizes(policy.drawn(every, price)) for price in _LIMIT_PRICES]
+    found = candidates(plays, [[each] for each in fitted], [0] * len(fitted))
+    index = goal.chosen(found, np.ones(len(found.sizes)), plays.rng(4))
+    return plays.full if index is None else fitted[index]
+
+
+def oracle(plays: Plays) -> Played:
+    """The fewest samples from which on the vote stands."""
+    return plays.of_sizes(samples_until_settled(plays.votes))
+
+
+def baselines(plays: Plays, goal: Goal) -> dict[str, Played]:
+    """What a choice is held against: single samples, plain votes, rules at their sources' settings, and limits."""
+    num_samples = plays.recording.num_samples
+    fixed = {
+        "Adaptive-Consistency .90": BetaConsistency(confidence=0.9),
+        "doubling until .75 agree": AgreementDoubling(),
+        "curtailment": Curtailment(leap=1.0),
+    }
+    plain = {PLAIN_VOTES: plays.lists[PLAIN_VOTES]}
+    cuts = {
+        name: [setting for setting in own if setting.num_samples == num_samples]
+        for name, own in plays.lists.items()
+        if all(isinstance(each.ending, Cut) and each.rule is None and each.weight is None for each in own)
+    }
+    cuts = {name: own for name, own in cuts.items() if own}
+    return {
+        f"all {num_samples} samples": plays.full,
+        **({} if plays.recording.is_of_searches else {"one sample": plays.play(Setting(Whole(), 1))}),
+        **_greedy(plays),
+        "fewer samples, all drawn": judged(plays, goal, plain),
+        **({"all, best cut": judged(plays, goal, cuts)} if cuts else {}),
+        **{name: plays.play(Setting(Whole(), num_samples, rule)) for name, rule in fixed.items()},
+        **({ONE_BUDGET: judged(plays, goal, {ONE_BUDGET: plays.budgets})} if plays.budgets else {}),
+        "best on counts (limit)": limit(plays, goal),
+        "oracle (limit)": oracle(plays),
+    }
+
+
+def _greedy(plays: Plays) -> dict[str, Played]:
+    """One greedy chain, where the log has one of every question."""
+    greedy = [each.greedy for each in plays.recording.questions if each.greedy is not None]
+    if len(greedy) < len(plays.recording.questions) or plays.cost not in ("decoded", "critical"):
+        return {}
+    right = np.array([each.correct for each in greedy], dtype=float)
+    tokens = np.array([each.tokens for each in greedy], dtype=float)
+    ones = np.ones_like(right)
+    lost = plays.full.right * (1 - right)
+    return {"one greedy chain": Played(right, lost, {plays.cost: tokens}, ones, ones, tokens**2)}
+
+
+def saved_on_easiest(plays: Plays, played: Played, share: float) -> float:
+    """Share of the full vote's cost that is saved on the easiest questions: those with most samples right.
+
+    Of questions with equally many, those with fewer tokens are easier.
+
+    Args:
+        share: Of the questions, in (0, 1]; at least one question.
+
+    Reference: Fu et al., arXiv 2412.20993, savings on the easiest 10 % and 1 % of the problems.
+    """
+    questions = plays.recording.questions
+    ranked = sorted(range(len(questions)), key=lambda i: (-questions[i].correct.mean(), questions[i].tokens.mean(), i))
+    easiest = ranked[: max(1, round(require.share("share", share) * len(questions)))]
+    return 1 - float(played.costs[plays.cost][easiest].sum() / plays.full.costs[plays.cost][easiest].sum())
+
+
+def rows_of(plays: Plays, named: Mapping[str, Played]) -> list[TableRow]:
+    """Lines of a table, with 95 % intervals: whole groups are resampled, and questions, where runs share them."""
+    played = list(named.values())
+    costs = [each.costs[plays.cost] for each in played]
+    points = [100 * (each.right - plays.full.right) for each in played]
+    above = np.column_stack([*costs, *points])
+    full, ones = plays.full.costs[plays.cost], np.ones_like(plays.full.right)
+    below = np.column_stack([full] * len(played) + [ones] * len(played))
+    found = _quotients(plays, above, below, plays.groups, 3)
+    if plays.is_crossed:
+        found = list(map(crossed, found, _quotients(plays, above, below, plays.ids, 6)))
+    return [
+        TableRow(name, cost, points_above, float(each.rounds.mean()), float(each.right.mean()))
+        for name, each, cost, points_above in zip(
+            named, played, found[: len(played)], found[len(played) :], strict=True
+        )
+    ]
+
+
+def _quotients(plays: Plays, above: Floats, below: Floats, groups: Ints, purpose: int) -> list[Estimate]:
+    """Quotients of the columns' totals, with intervals that resample whole groups of rows."""
+    sums, totals = (
+        np.column_stack([np.bincount(groups, weights=column) for column in values.T]) for values in (above, below)
+    )
+    if len(sums) > 1:
+        return bootstrap_quotients(sums, totals, rng=plays.rng(purpose), num_resamples=_NUM_RESAMPLES)
+    return [Estimate(value, value, value) for value in (sums.sum(axis=0) / totals.sum(axis=0)).tolist()]
+
+
+def frontier_of(plays: Plays) -> list[TableRow]:
+    """The settings that are more accurate than every cheaper one; the questions that they are judged on chose them."""
+    played = sorted(
+        ((setting, plays.played[setting]) for own in plays.lists.values() for setting in own),
+        key=lambda pair: (float(pair[1].costs[plays.cost].sum()), -float(pair[1].right.sum())),
+    )
+    kept: dict[str, Any] = {}
+    best = -1.0
+    for setting, each in played:
+        if float(each.right.sum()) > best:
+            best = float(each.right.sum())
+            kept[str(setting)] = each
+    return rows_of(plays, kept)

@@ -1,0 +1,265 @@
+"""`tune --plan`: budgets of types and of runs at several budgets, and a setting of each type from a log."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from scaffolding_ext import plain_yaml
+from scaffolding_ext.cli.main import main
+from scaffolding_ext.controllers.budgets.files import PlannedBudgets
+from scaffolding_ext.controllers.budgets.queueing.plan import solve
+from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
+from scaffolding_ext.documents import located
+from scaffolding_ext.evaluation.tune import queue as queued
+from scaffolding_ext.stack.build import check_stack
+from scaffolding_ext.stack.load import load_config
+
+TABLE_1 = located("configs:calibrations/queueing_table_1.yaml")
+LOAD = ("--plan",)
+
+
+def tune(*arguments: object) -> Any:
+    return CliRunner().invoke(main, ["tune", *map(str, arguments)])
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulations that take no time."""
+    monkeypatch.setattr(queued, "NUM_SIMULATED", 300)
+
+
+def write_log(path: Path, num_questions: int = 30) -> Path:
+    """Questions of two types: one sample of an easy one is right, of a hard one a vote."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for number in range(num_questions):
+        for task, ability in (("easy", 0.97), ("hard", 0.55)):
+            answers = np.where(rng.random(6) < ability, 7, rng.integers(10, 15, 6)).tolist()
+            samples = [{"answer": str(each), "output_tokens": int(rng.integers(50, 250))} for each in answers]
+            lines.append(json.dumps({"question": f"{task} {number}", "target": "7", "task": task, "samples": samples}))
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_table_1_is_the_special_case_of_one_chain(tmp_path: Path) -> None:
+    stack = tmp_path / "stack.yaml"
+    done = tune(TABLE_1, *LOAD, 0.1, "--alpha", 30, "--output_path", stack, "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["objective"] == pytest.approx(9.7542, abs=0.001)
+    assert list(found["budgets"].values()) == [0, 341, 0, 0, 346, 30]
+    assert found["system_time"] == pytest.approx(2.178, abs=0.001)
+    assert found["simulated_time"]["value"] == pytest.approx(found["system_time"], rel=0.02)
+    assert found["objective"] > found["for_all"]["objective"]
+    live = check_stack(load_config(stack)).live
+    assert live.plan.budgets == found["budgets"]
+    shown = tune("configs:calibrations/queueing_table_1.yaml", *LOAD, 0.1, "--alpha", 30).stdout
+    assert "plan         objective 9.7542" in shown
+
+
+def test_a_stack_by_type_from_a_log(tmp_path: Path) -> None:
+    log, stack = write_log(tmp_path / "log.jsonl"), tmp_path / "stack.yaml"
+    load = (*LOAD, 0.5, "--batch", 8, "--slowdown", 0.1, "--service", "0.2,0.01")
+    done = tune(log, *load, "--alpha", 60, "--output_path", stack, "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    rows = {row["name"]: row for row in found["rows"]}
+    assert rows["all samples"]["seconds"] is None  # its load cannot be served
+    assert rows[found["chosen"]]["objective"] == max(row["objective"] for row in found["rows"][1:])
+    assert found["service"]["easy"] == {"at_once": 0.2, "a_token": 0.01}
+    config = load_config(stack)
+    assert config.resolved() == found["stack"]
+    assert config.tuned is not None
+    assert config.tuned.cost == "queue"
+    assert found["settings"].keys() == set(check_stack(config).task_types() or ["all types"])
+
+
+def test_the_share_in_time_is_the_objective_with_a_limit(tmp_path: Path) -> None:
+    load = (*LOAD, 0.5, "--batch", 8, "--slowdown", 0.1, "--service", "0.2,0.01")
+    shown = tune(write_log(tmp_path / "log.jsonl", 10), *load, "--slo", 5)
+    assert shown.exit_code == 0, shown.output
+    assert "in time %" in shown.stdout
+    assert all(len(line) <= 80 for line in shown.stdout.splitlines()[:5])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((*LOAD, 0.1), "--plan needs --alpha or --slo"),
+        ((*LOAD, 0.1, "--alpha", 3, "--slo", 3), "--plan needs --alpha or --slo"),
+        ((*LOAD, 0.1, "--alpha", 3, "--budget", "25%"), "--plan takes no --confidence, --budget"),
+        ((*LOAD, 0.1, "--alpha", 3, "--service", "fast"), "'fast' is not the seconds of a sample"),
+        ((*LOAD, 0.1, "--alpha", 3), "service: is needed: the log has no seconds of 'easy'"),
+        ((*LOAD, 0.1, "--alpha", 3, "--measured"), "are for types or runs at several budgets"),
+        ((*LOAD, 100, "--alpha", 3, "--service", "0.2,0.01"), "even under the quickest settings"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, arguments: tuple[object, ...], says: str) -> None:
+    done = tune(write_log(tmp_path / "log.jsonl", 5), *arguments)
+    assert done.exit_code == 2
+    assert says in " ".join(done.stderr.split())
+
+
+TASKS = [
+    {"name": "sums", "probability": 0.7, "A": 0.55, "b": 0.02, "D": 0.3, "t0": 0.2, "c": 0.01},
+    {"name": "proofs", "probability": 0.3, "A": 0.6, "b": 0.004, "D": 0.1, "t0": 0.4, "c": 0.01},
+]
+PLAN = ("--plan", 0.3, "--alpha", 30, "--max_tokens", 4096)
+
+
+@pytest.fixture
+def types(tmp_path: Path) -> Path:
+    path = tmp_path / "types.yaml"
+    path.write_text(json.dumps({"tasks": TASKS, "data": "made up"}), encoding="utf-8")
+    return path
+
+
+def test_a_plan_is_written_for_a_stack_to_load(types: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    done = tune(types, *PLAN, "--plan_path", path)
+    assert done.exit_code == 0, done.output
+    plan = solve([TaskType(**task) for task in TASKS], 0.3, 30, 4096)
+    loaded = PlannedBudgets.load(path)
+    assert tuple(loaded.budgets.values()) == plan.integer_budgets
+    assert loaded.data == types.name
+    assert loaded.fingerprint == "sha256:" + hashlib.sha256(types.read_bytes()).hexdigest()
+    assert f"objective {plan.integer_objective:.4f}" in done.stdout
+    assert [line.split()[:2] for line in done.stdout.splitlines()[:2]] == [
+        [name, str(tokens)] for name, tokens in loaded.budgets.items()
+    ]
+    config = load_config("configs:queue_aware_budget", [f"controller.args.plan={path}"])
+    assert check_stack(config).task_types() == ("sums", "proofs")
+
+
+def test_an_unstable_load_says_what_can_be_served(types: Path) -> None:
+    done = tune(types, "--plan", 9, "--alpha", 30)
+    assert done.exit_code == 2
+    assert "must be below 3.84615" in done.stderr  # 1 / (0.7 * 0.2 + 0.3 * 0.4)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("[]", "is no task types file of version 1"),
+        ('{"tasks": []}', "tasks: List should have at least 1 item"),
+        ("{", "not valid YAML"),
+        (json.dumps({"tasks": [{"name": "a"}]}), "tasks.0.probability: Field required"),
+        (json.dumps({"tasks": [TASKS[0] | {"b": 0}]}), "b: is 0"),
+        (json.dumps({"tasks": [TASKS[0] | {"b": "x"}]}), "tasks.0.b: Input should be a valid number"),
+        (json.dumps({"tasks": [TASKS[0]]}), "sum to 0.7"),
+    ],
+)
+def test_files_that_hold_no_types(tmp_path: Path, content: str, says: str) -> None:
+    path = tmp_path / "types.yaml"
+    path.write_text(content, encoding="utf-8")
+    done = tune(path, *PLAN)
+    assert done.exit_code == 2
+    assert says in " ".join(done.stderr.split())
+
+
+@pytest.fixture
+def sweep(write_run: Callable[..., Path]) -> list[Path]:
+    rng = np.random.default_rng(0)
+    folders = []
+    for tokens in (0, 50, 100, 200, 400):
+        rows = []
+        for number in range(240):
+            kind = ("sums", "proofs")[number % 2]
+            task = TASKS[number % 2]
+            right = rng.random() < task["D"] + task["A"] * (1 - np.exp(-task["b"] * tokens))
+            seconds = {"total": task["t0"] + task["c"] * tokens + rng.normal(0, 0.01)}
+            rows.append((f"q{number}", right, tokens, {"kind": kind, "seconds": seconds}))
+        config = f"controller: {{args: {{thinking_tokens: {tokens}}}}}\nmax_parallel_requests: 1\n"
+        folders.append(write_run(f"budget_{tokens}", rows, config))
+    return folders
+
+
+def test_types_are_fitted_to_runs_at_several_budgets_and_read_again(sweep: list[Path], tmp_path: Path) -> None:
+    path = tmp_path / "fitted.yaml"
+    done = tune(*sweep, *PLAN, "--types_path", path, "--json")
+    assert done.exit_code == 0, done.output
+    content = plain_yaml.read(path)
+    fitted = {task["name"]: task for task in content["tasks"]}
+    for task in TASKS:
+        found = fitted[task["name"]]
+        assert found["probability"] == 0.5
+        assert found["c"] == pytest.approx(task["c"], rel=0.02)
+        (notes,) = (each for each in content["fits"] if each["kind"] == task["name"])
+        assert notes["A"]["low"] <= task["A"] <= notes["A"]["high"]
+        assert list(notes["monotone"]) == sorted(notes["monotone"])
+    again = json.loads(tune(path, *PLAN, "--json").stdout)
+    assert again["budgets"] == json.loads(done.stdout)["budgets"]
+    assert "misses at most" in tune(*sweep, *PLAN).stdout
+
+
+def test_a_plan_among_measured_budgets(sweep: list[Path], tmp_path: Path, types: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    batch = ("--batch", 16, "--slowdown", 0.2)
+    assert tune(*sweep, *PLAN, "--measured", *batch, "--plan_path", path).exit_code == 0
+    loaded = PlannedBudgets.load(path)
+    assert set(loaded.budgets.values()) <= {0, 50, 100, 200, 400}
+    assert (loaded.demand.queue.places, loaded.demand.queue.slowdown) == (16, 0.2)
+    found, free = (json.loads(tune(*sweep, *PLAN, *way, "--json").stdout) for way in (["--measured"], []))
+    assert found["objective"] == pytest.approx(free["objective"], rel=0.1)
+    bounded = json.loads(tune(*sweep, "--plan", 0.3, "--alpha", 300, "--max_tokens", 60, "--measured", "--json").stdout)
+    assert bounded["budgets"]["sums"] == 50
+    assert "measured types are in files" in tune(types, *PLAN, "--measured").stderr
+
+
+def crowd(*folders: Path) -> None:
+    for folder in folders:
+        config = folder / "config.yaml"
+        config.write_text(config.read_text().replace("requests: 1", "requests: 8"), encoding="utf-8")
+
+
+def fits_of(folders: list[Path], path: Path) -> Any:
+    done = tune(*folders, *PLAN, "--types_path", path)
+    assert done.exit_code == 0, done.output
+    return plain_yaml.read(path)
+
+
+def test_seconds_are_of_runs_that_served_one_at_a_time(sweep: list[Path], tmp_path: Path) -> None:
+    crowd(sweep[1], sweep[3])
+    (fit, _) = fits_of(sweep, tmp_path / "fitted.yaml")["fits"]
+    assert fit["num_answers"] == [120] * 5
+    t0, c = fit["t0"]["value"], fit["c"]["value"]
+    assert fit["mean_seconds"][1] == pytest.approx(t0 + 50 * c)  # by the line
+    assert fit["mean_seconds"][2] != pytest.approx(t0 + 100 * c, abs=1e-6)  # as measured
+    assert fit["spread_seconds"][1] > 0
+
+
+def test_what_is_asked_again_for_its_seconds_counts_once(sweep: list[Path], tmp_path: Path) -> None:
+    once = fits_of(sweep, tmp_path / "fitted.yaml")
+    again = [shutil.copytree(folder, tmp_path / f"again_{folder.name}") for folder in sweep[:2]]
+    crowd(*sweep)
+    twice = fits_of([*sweep, *again], tmp_path / "fitted.yaml")
+    for before, after in zip(once["fits"], twice["fits"], strict=True):
+        assert (before["num_answers"], before["num_correct"]) == (after["num_answers"], after["num_correct"])
+        assert before["mean_seconds"][:2] == pytest.approx(after["mean_seconds"][:2])
+    assert [task["probability"] for task in twice["tasks"]] == [0.5, 0.5]
+
+
+def test_a_fit_says_what_it_cannot_know(sweep: list[Path]) -> None:
+    crowd(*sweep[:3])
+    done = tune(*sweep[:3], *PLAN)
+    assert "their seconds include waiting" in done.stderr
+    assert "measure a fourth" in done.stderr
+    done = tune(*sweep[:2], *PLAN)
+    assert done.exit_code == 2
+    assert "at least three budgets" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["budget", "preflight"])
+def test_a_command_that_went_names_the_one_that_does_its_work(command: str) -> None:
+    done = CliRunner().invoke(main, [command, "solve", "types.yaml"])
+    assert done.exit_code == 2
+    assert {"budget": "tune LOG --plan RATE", "preflight": "compare"}[command] in done.stderr
