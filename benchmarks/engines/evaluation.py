@@ -152,13 +152,9 @@ def measure_size(report: Report, num_samples: int) -> dict[str, dict[str, float]
         found = {"requests alone": costs(f"run_bare({folder + '/data.jsonl'!r})")}
         found["eval"] = costs(f"run_eval({folder!r})")
         shutil.copytree(f"{folder}/run", f"{folder}/other", copy_function=shutil.copy2)
-        found["resume, columns"] = costs(f"run_resume({folder!r})")
-        found["compare, columns"] = costs(f"run_compare({folder!r})")
-        report_mib = Path(folder, "report.html").stat().st_size / 2**20
-        for name in ("run", "other"):
-            Path(folder, name, "columns.npz").unlink()
         found["resume, records"] = costs(f"run_resume({folder!r})")
         found["compare, records"] = costs(f"run_compare({folder!r})")
+        report_mib = Path(folder, "report.html").stat().st_size / 2**20
         for epochs in (1, EPOCHS):
             records = folder + "/run/samples.jsonl"
             found[f"read and sum up, {epochs} epochs"] = costs(f"run_summary({records!r}, {epochs})")
@@ -186,8 +182,7 @@ def main(report: Report, num_samples: int) -> None:
     own = grown["eval"] - grown["requests alone"]
     report.bar("KiB of one more sample in eval, beside data set and request", own, "<=", 0.2)
     report.bar("seconds until --resume starts, from records", most["resume, records"]["seconds"], "<=", 10)
-    report.bar("seconds until --resume starts, from columns", most["resume, columns"]["seconds"], "<=", 10)
-    report.bar("seconds to compare two runs, from columns", most["compare, columns"]["seconds"], "<=", 30)
+    report.bar("seconds to compare two runs, from records", most["compare, records"]["seconds"], "<=", 30)
 
 
 if __name__ == "__main__":

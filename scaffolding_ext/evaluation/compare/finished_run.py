@@ -60,7 +60,7 @@ class Run:
 
 
 def read_run(path: str | os.PathLike[str], name: str | None = None) -> Run:
-    """Read a run: its columns where they lie beside its records and fit them, else the records.
+    """Read a run from its records.
 
     Args:
         path: A run's folder, or a file of records.
@@ -72,10 +72,7 @@ def read_run(path: str | os.PathLike[str], name: str | None = None) -> Run:
     place = Path(path)
     samples = answers_of(place) if place.is_dir() else place
     name = name or (place.resolve().name if place.is_dir() else place.name.partition(".")[0])
-    tally, num_bytes = Tally.read(samples)
-    for record in each_record(samples, num_bytes):
-        tally.add(record)
-    return _run(tally, name, samples, _config_beside(samples))
+    return run_of(each_record(samples), name, samples, _config_beside(samples))
 
 
 def run_of(
@@ -95,16 +92,12 @@ def run_of(
     tally = Tally()
     for record in records:
         tally.add(record)
-    return _run(tally, name, path, config or {})
-
-
-def _run(tally: Tally, name: str, path: Path | None, config: Mapping[str, Any]) -> Run:
     place = name if path is None else path
     if not tally.num_samples:
         raise DatasetError(f"{place} holds no record; compare takes runs that have some")
     columns = tally.columns()
     columns["correct"] = (columns["outcome"] == OUTCOMES.index("correct")).astype(np.float64)
-    run = Run(name, path, summary_of(tally), tally, columns, config)
+    run = Run(name, path, summary_of(tally), tally, columns, config or {})
     order = np.lexsort((columns["epoch"], columns["question"]))
     keys = np.column_stack((columns["question"], columns["epoch"]))[order]
     twice = np.flatnonzero((keys[1:] == keys[:-1]).all(axis=1))

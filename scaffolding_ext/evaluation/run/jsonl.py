@@ -33,7 +33,6 @@ def read_rows(
     path: str | os.PathLike[str],
     what: str = "dataset",
     parse: Callable[[str], Any] = parse_json,
-    num_bytes: int = 0,
 ) -> Iterator[Row]:
     """The rows of a JSONL file, plain or as `.gz`.
 
@@ -41,7 +40,6 @@ def read_rows(
         path: The file.
         what: What the file is said to be, in errors.
         parse: Reads the text of a line; `json.loads`, five times as fast, takes a key that stands twice.
-        num_bytes: How much of the file is left out at its beginning, up to the end of a line.
 
     Raises:
         DatasetError: The file cannot be read, or is no text in UTF-8 at all.
@@ -49,7 +47,6 @@ def read_rows(
     name = os.fspath(path)
     try:
         with gzip.open(name, "rb") if name.endswith(".gz") else open(name, "rb") as file:
-            file.seek(num_bytes)
             for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), 1):
                 if line.startswith(UTF16):
                     raise ValueError("it is UTF-16; save it as UTF-8")

@@ -141,20 +141,15 @@ def decoded_of(path: str | os.PathLike[str]) -> dict[tuple[str, int], int]:
     return {(record.id, record.epoch): record.ledger["total"]["decoded"] for record in each_record(path)}
 
 
-def each_record(path: str | os.PathLike[str], num_bytes: int = 0) -> Iterator[Record]:
+def each_record(path: str | os.PathLike[str]) -> Iterator[Record]:
     """Read what a `record_writer` wrote, one record a line, without keeping them.
-
-    Args:
-        path: The file.
-        num_bytes: How much of the file is left out at its beginning, up to the end of a record; lines are counted from
-            there.
 
     A run that is killed while it writes leaves a last line without a line break; it is left out with a warning.
 
     Raises:
         DatasetError: The file cannot be read, or a line is no record; it names file and line.
     """
-    for row in read_rows(path, "records", json.loads, num_bytes):
+    for row in read_rows(path, "records", json.loads):
         try:
             if row.problem is not None:
                 raise ValueError(row.problem)

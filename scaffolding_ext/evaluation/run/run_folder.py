@@ -16,11 +16,10 @@ from scaffolding_ext.documents import json_text
 from scaffolding_ext.errors import ConfigError, DatasetError, OutputError
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, each_record, prompt_hash
-from scaffolding_ext.evaluation.run.tally import COLUMNS, Tally, mark_of
 
 SAMPLES, SUMMARY, CONFIG = "samples.jsonl", "summary.json", "config.yaml"
 VOTES = "votes.jsonl"  # of a run with one budget for all votes, whose samples.jsonl holds their single samples
-_FILES = (SAMPLES, VOTES, COLUMNS, SUMMARY, CONFIG)
+_FILES = (SAMPLES, VOTES, SUMMARY, CONFIG)
 
 
 def answers_of(folder: Path) -> Path:
@@ -191,7 +190,6 @@ def forget_failed(folder: Path) -> FileIO | None:
             os.fsync(file.fileno())
         held = FileIO(new, "a")
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        (folder / COLUMNS).unlink(missing_ok=True)
         new.replace(path)
     except OSError as error:
         new.unlink(missing_ok=True)
@@ -225,14 +223,7 @@ class Done:
         return self._flags.count(1)
 
 
-def taken_up(
-    path: Path,
-    samples: Sequence[Example],
-    epochs: int,
-    on_record: Callable[[Record], None],
-    tally: Tally | None = None,
-    num_bytes: int = 0,
-) -> Done:
+def taken_up(path: Path, samples: Sequence[Example], epochs: int, on_record: Callable[[Record], None]) -> Done:
     """Read a run's records again.
 
     Args:
@@ -240,11 +231,9 @@ def taken_up(
         samples: The samples of now.
         epochs: How often each is run now.
         on_record: Called with each record that is read.
-        tally: Counted the first records, which are not read.
-        num_bytes: What they take of the file.
 
     Returns:
-        Which samples are done, those that were counted before included.
+        The samples that are done.
 
     Raises:
         DatasetError: The file is damaged, or the question of a record has changed.
@@ -252,42 +241,22 @@ def taken_up(
     """
     asked = {sample.id: sample for sample in samples}
     done = Done(samples, epochs)
-
-    def check(identity: str, epoch: int) -> Example:
-        sample = asked.get(identity)
-        if sample is None or epoch >= epochs:
-            key = "evaluation.limit" if sample is None else "evaluation.epochs"
+    for record in each_record(path):
+        sample = asked.get(record.id)
+        if sample is None or record.epoch >= epochs:
             raise ConfigError(
-                f"leaves out {identity!r} in epoch {epoch}, which the run in {path.parent} has: a run that is "
+                f"leaves out {record.id!r} in epoch {record.epoch}, which the run in {path.parent} has: a run that is "
                 "continued may get more samples and epochs, not fewer",
-                key,
+                "evaluation.limit" if sample is None else "evaluation.epochs",
             )
-        return sample
-
-    def note(identity: str, epoch: int, is_same: bool) -> None:
-        if not is_same:
+        if record.prompt_hash != prompt_hash(sample.prompt) or record.target != sample.target:
             raise DatasetError(
-                f"the sample {identity!r} has changed since the run in {path.parent} began (its question or answer): "
+                f"the sample {record.id!r} has changed since the run in {path.parent} began (its question or answer): "
                 "name another --output_path"
             )
-        if (identity, epoch) in done:
-            raise DatasetError(f"{path} holds {identity!r} in epoch {epoch} twice; delete one of the lines")
-        done.add(identity, epoch)
-
-    if tally is not None:
-        names = list(tally.questions)
-        is_same = [
-            name not in asked or tally.mark(number) == mark_of(prompt_hash(asked[name].prompt), asked[name].target)
-            for number, name in enumerate(names)
-        ]
-        for question, epoch in zip(*(tally.columns()[name].tolist() for name in ("question", "epoch")), strict=True):
-            check(names[question], epoch)
-            note(names[question], epoch, is_same[question])
-    for record in each_record(path, num_bytes):
-        sample = check(record.id, record.epoch)
-        note(
-            record.id, record.epoch, record.prompt_hash == prompt_hash(sample.prompt) and record.target == sample.target
-        )
+        if (record.id, record.epoch) in done:
+            raise DatasetError(f"{path} holds {record.id!r} in epoch {record.epoch} twice; delete one of the lines")
+        done.add(record.id, record.epoch)
         on_record(record)
     return done
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,20 +125,6 @@ class Sections:
             for which, sums in enumerate(pair):
                 columns[place, which, : len(sums)] = sums
         return list(self._sums), columns
-
-    def counts(self) -> list[tuple[str, str, dict[str, float]]]:
-        """Section, name and counts of each figure that counts by name."""
-        return [(*key, counts) for key, counts in self._counts.items()]
-
-    @classmethod
-    def of(cls, names: Iterable[Sequence[str]], sums: Floats, counts: Iterable[Sequence[Any]]) -> Sections:
-        """The inverse of `columns` and `counts`."""
-        found = cls()
-        for name, pair in zip(names, sums, strict=True):
-            section, figure, kind = name
-            found._sums[section, figure, kind] = array("d", pair[0].tobytes()), array("d", pair[1].tobytes())
-        found._counts = {(section, figure): named for section, figure, named in counts}
-        return found
 
     def figures(self, num_questions: int) -> dict[str, dict[str, SectionFigure]]:
         """All figures by section; resamples are drawn from all questions of the run, of which this is the number."""

@@ -212,11 +212,7 @@ class Session:
             warnings.warn(f"{path}: its last line was not written to its end, and is mended", stacklevel=2)
         if retrying is not None and (held := forget_failed(self._folder)) is not None:
             retrying.enter_context(held)
-        if self._budget is not None:  # it needs every record
-            self.done = taken_up(path, self._samples, self._epochs, self._count)
-            return
-        self.tally, num_bytes = Tally.read(path, units_implied(self.config), keeps_answers=self._epochs > 1)
-        self.done = taken_up(path, self._samples, self._epochs, self._count, self.tally, num_bytes)
+        self.done = taken_up(path, self._samples, self._epochs, self._count)
 
     def go(self, say: Callable[[str], object], against: Mapping[tuple[str, int], int] | None = None) -> int | None:
         """Run what is not done, each record written as soon as there is one.
@@ -272,13 +268,13 @@ class Session:
         calibrations = calibration_cost(self.controller)
         price = {str(kind): each for kind, each in self.config.evaluation.price.items()}
         if self._budget is None:
-            tally, records = self.tally, SAMPLES
+            tally = self.tally
         else:
             votes = self._budget.votes()
             if self._folder is not None:
                 lines = (json_text(vote.to_json()) + "\n" for vote in votes)
                 write_text(self._folder / VOTES, "".join(lines))
-            tally, records = Tally(units_implied(self.config)), VOTES
+            tally = Tally(units_implied(self.config))
             for vote in votes:
                 tally.add(vote)
         tuned = self.config.tuned
@@ -302,7 +298,6 @@ class Session:
                 slo = self.config.evaluation.slo or self.config.deadline
                 draw_load(requests, slo, self._folder / PICTURE)
         if self._folder is not None:
-            tally.write(self._folder / records)
             write_text(self._folder / SUMMARY, json.dumps(document, indent=2) + "\n")
         return Finished(document, summary)
 

@@ -1,37 +1,27 @@
-"""What is kept of a run's records: counts, and a few numbers a record. Texts and traces are counted and not kept.
-
-A run writes its tally beside its records (`columns.npz`), so that `compare` and `--resume` need not read them again.
-"""
+"""The tally of a run: counts, and a few numbers a record. Texts and traces are counted and not kept."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import struct
-import zipfile
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from scaffolding_ext import __version__
-from scaffolding_ext.errors import OutputError
-from scaffolding_ext.evaluation.run.records import CUT_OFF, Record, prompt_hash
+from scaffolding_ext.evaluation.run.records import CUT_OFF, Record
 from scaffolding_ext.evaluation.run.sections import Sections
 
-COLUMNS = "columns.npz"  # beside a run's records
 Column = npt.NDArray[Any]
 COUNTS = ("decoded", "prefilled", "reused")
 OUTCOMES = ("correct", "cut_off", "unanswered", "undetermined", "wrong", "failed", "refused")
 _OUTCOME_OF = {name: number for number, name in enumerate(OUTCOMES)}
 REFUSALS = ("QueueFullError", "ServerBusyError")  # errors of requests for which there was no room
 _MOST_SHOWN = 3  # undetermined answers
-_TAIL_BYTES = 2**12  # of the records, by which columns know them again
 # What is kept of a record, as `_ROW` packs it.
 _COLUMNS = np.dtype(
     [
@@ -49,7 +39,6 @@ _COLUMNS = np.dtype(
     ]
 )
 _ROW = struct.Struct("<iiBiiiddfBB")
-_COUNTERS = ("audits", "exit_reasons", "errors", "num_with_event", "vote_sizes", "votes_drawn", "phase_seconds")
 
 
 class Undetermined(NamedTuple):
@@ -201,86 +190,6 @@ class Tally:
         rows = np.frombuffer(self._rows, _COLUMNS)
         return {name: rows[name] for name in _COLUMNS.names or ()}
 
-    def write(self, records: Path) -> None:
-        """Write the tally beside a file of records, which holds just these.
-
-        Raises:
-            OutputError: It cannot be written.
-        """
-        names, sums = self.sections.columns(len(self.questions))
-        header = {
-            "version": __version__,
-            "units_implied": self.units_implied,
-            "keeps_answers": self.keeps_answers,
-            "num_bytes": records.stat().st_size,
-            "tail": _tail(records, records.stat().st_size),
-            "tokens": self.tokens,
-            "first_error": self.first_error,
-            "by_purpose": self.by_purpose,
-            "num_unmetered_tasks": self.num_unmetered_tasks,
-            "num_suffix_tokens": self.num_suffix_tokens,
-            "undetermined": self.undetermined,
-            "sections": names,
-            "counts": self.sections.counts(),
-            **{name: getattr(self, name) for name in _COUNTERS},
-        }
-        texts = {"header": header, "questions": list(self.questions), "answers": list(self.answers)}
-        rows = np.frombuffer(self._rows, _COLUMNS)
-        arrays: dict[str, Any] = {"marks": np.array(self.marks, dtype=np.uint64), "sums": sums, "rows": rows}
-        arrays |= {name: np.frombuffer(json.dumps(text).encode(), np.uint8) for name, text in texts.items()}
-        path = records.parent / COLUMNS
-        try:
-            with path.open("wb") as file:
-                np.savez(file, **arrays)
-        except OSError as error:
-            raise OutputError(f"cannot write {path}: {error.strerror}") from error
-
-    @classmethod
-    def read(cls, records: Path, units_implied: bool | None = None, *, keeps_answers: bool = True) -> tuple[Tally, int]:
-        """The tally that lies beside a file of records, and how many of the file's bytes it holds.
-
-        Where there is none that fits (another version wrote it, the records were changed, or it lacks something), the
-        tally is empty and holds no bytes.
-
-        Args:
-            records: The file of records.
-            units_implied: What it must have been counted with; None takes any.
-            keeps_answers: Whether it must have the wrong answers.
-        """
-        empty = cls(bool(units_implied), keeps_answers=keeps_answers), 0
-        try:
-            with (records.parent / COLUMNS).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                texts = {name: json.loads(file[name].tobytes()) for name in ("header", "questions", "answers")}
-                header = texts["header"]
-                if header["version"] != __version__ or header["tail"] != _tail(records, header["num_bytes"]):
-                    return empty
-                if units_implied not in (None, header["units_implied"]) or keeps_answers > header["keeps_answers"]:
-                    return empty
-                tally = cls(header["units_implied"], keeps_answers=header["keeps_answers"])
-                rows, marks, sums = file["rows"], file["marks"], file["sums"]
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
-            return empty
-        if rows.dtype != _COLUMNS:
-            return empty
-        tally._rows += rows.tobytes()
-        tally.marks.frombytes(marks.tobytes())
-        tally.questions = {name: number for number, name in enumerate(texts["questions"])}
-        tally.answers = {name: number for number, name in enumerate(texts["answers"])}
-        tally.num_samples = len(rows)
-        tally.num_correct = int((rows["outcome"] == _OUTCOME_OF["correct"]).sum())
-        tally.num_failed = int((rows["outcome"] >= _OUTCOME_OF["failed"]).sum())
-        for name in ("tokens", "first_error", "by_purpose", "num_unmetered_tasks", "num_suffix_tokens"):
-            setattr(tally, name, header[name])
-        for name in _COUNTERS:
-            setattr(tally, name, Counter(header[name]))
-        tally.undetermined = [Undetermined(*one) for one in header["undetermined"]]
-        tally.sections = Sections.of(header["sections"], sums, header["counts"])
-        return tally, header["num_bytes"]
-
-    def mark(self, number: int) -> Mark:
-        """The mark of a question by its number."""
-        return Mark(self.marks[2 * number], self.marks[2 * number + 1])
-
 
 _OWN_SECONDS = ("total", "ended_at", "first_token", "within")
 
@@ -296,12 +205,3 @@ def _outcome(record: Record) -> str:
     if record.answer is None:
         return "unanswered"
     return "undetermined" if record.verdict == "undetermined" else "wrong"
-
-
-def _tail(records: Path, num_bytes: int) -> str | None:
-    """Tells whether the file still begins with the bytes that were counted; None where it is shorter."""
-    with records.open("rb") as file:
-        start = max(0, num_bytes - _TAIL_BYTES)
-        file.seek(start)
-        tail = file.read(num_bytes - start)
-    return prompt_hash(tail.decode(errors="replace")) if len(tail) == num_bytes - start else None
