@@ -71,43 +71,19 @@ STUDIES: Mapping[str, Study] = {
             ("--gold", "amc23.jsonl"),
         ),
     ),
-    "embedded": Study("studies.embedded --num_problems 240", 30, stores=True),
     "peers": Study("studies.peers --num_problems 150 --block 25", 35, stores=True, draws=True),
     "demo": Study("studies.demo --num_problems 200 --num_vote_problems 40", 15, draws=True),
-    "load": Study("studies.load --num_problems 64 --load 1 --load 64 --shape chain --mode stream", 5),
-    "load_http": Study(
-        "studies.load --over_http --num_problems 64 --model tinylm/draft --shape chain --mode stream"
-        " --load 1 --load 64",
-        5,
-    ),
     "branching": Study("studies.branching --num_problems 400 --num_fit 130", 45, stores=True, draws=True),
     "conformal": Study(
-        "studies.conformal --alpha 0.4 --alpha 0.25 --num_problems 100 --num_blocks 4 --num_chains 8 --ranked 0"
-        " --part greedy --part alone",
+        "studies.conformal --alpha 0.4 --alpha 0.25 --num_problems 100 --num_blocks 4 --num_chains 8",
         50,
         stores=True,
         draws=True,
     ),
-    "conformal_validity": Study("studies.conformal_validity", 1),
     "conformal_replay": Study("studies.conformal_replay", 5, (("--runs", RUNS), ("--alone", SAMPLES[1])), draws=True),
     "conformal_replay_draft_only": Study("studies.conformal_replay", 5, (("--runs", SAMPLES[1]),)),
-    "kept_budgets": Study("studies.kept_budgets --seed 911", 2),
     "queueing": Study("studies.queueing", 2, draws=True),
     "by_type": Study("studies.by_type --seed 100", 15, stores=True),
-    "load_test": Study("studies.load_test", 6, draws=True),
-    "live_load": Study("studies.live_load", 40, stores=True),
-    "deadlines_recordings": Study(
-        "studies.deadlines --part recordings --num_programs 100", 3, (("--data", ""),), stores=True, draws=True
-    ),
-    "deadlines_orders": Study(
-        "studies.deadlines --part orders --workload votes --workload mixed --num_programs 200",
-        4,
-        (("--data", ""),),
-        stores=True,
-    ),
-    "deadlines_definitions": Study(
-        "studies.deadlines --part definitions --num_programs 100 --places 16", 2, (("--data", ""),), stores=True
-    ),
     "tinylm": Study("studies.tinylm --seed 90", 30),
     "judge_quality": Study("studies.judge_quality", 35, stores=True, draws=True),
     "judge_quality_greedy": Study("studies.judge_quality --only beam --auc 1 --width 4", 3, stores=True),
@@ -115,10 +91,6 @@ STUDIES: Mapping[str, Study] = {
     "kv_sharing": Study("studies.kv_sharing --num_prefixes 5 --num_fitted 8", 20, stores=True, draws=True),
     "huggingface_soak": Study("engines.huggingface_soak", 5),
     "eviction": Study("engines.eviction", 5),
-    "layer_exit": Study("engines.layer_exit", 2),
-    "loop_held": Study("engines.loop_held --num_requests 8", 3),
-    "serve_parity": Study("engines.serve_parity", 5),
-    "evaluation": Study("engines.evaluation", 10),
 }
 
 

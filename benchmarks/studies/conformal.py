@@ -1,4 +1,4 @@
-"""What a conformal target is worth: accuracy against target-decoded tokens and time, beside other rules of taking over.
+"""What a conformal target is worth: accuracy against target-decoded tokens and time, beside a coin.
 
     python -m benchmarks.studies.conformal --num_problems 100 --num_blocks 3 --store runs/conformal
 
@@ -33,7 +33,7 @@ from benchmarks._lib.report import Report
 from benchmarks._lib.runs import GREEDY
 from benchmarks._lib.schedule import Latency, ScheduledChunk, scheduled_ends
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, ReflectionWords, SpecReasonMarks
+from scaffolding_ext.controllers.draft_target.baselines import Coin
 from scaffolding_ext.controllers.draft_target.calibrate_draft_target import CalibrateDraftTargetController, turns_in
 from scaffolding_ext.controllers.draft_target.calibration_file import (
     ConformalCalibration,
@@ -50,14 +50,12 @@ from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.request.results import ScaffoldingResult
-from scaffolding_ext.tinylm import grammar
 
 CALIBRATION_SEED = 1_000_000  # added to the seed of the answers
 GREEDY_AT_ONCE = 64  # chains
 CHAIN_COUNTS = (1, 2, 4, 8, 16)
 NUM_DRAWS = 50
-LEAST_MARK = 5  # of SpecReason's scale from 0 to 9
-PARTS = ("alone", "greedy", "words", "marks")
+PARTS = ("alone", "greedy")
 POWER_Z = 1.96 + 1.2816  # two-sided 0.05, power 0.9
 DRAFT = Latency(0.008, 0.0001)
 TOKEN_SHARE = 0.0131  # of a pass of the target: a token that it reads
@@ -349,30 +347,22 @@ class Study:
         rate = float(np.mean(_decisions(self.conformal(block, alpha))[0]))
         return block.answered(f"coin_{alpha}", controller(self.setting, rule=Coin(rate)))
 
-    def ranking(self, block: Block, alpha: float) -> list[Answered]:
-        """Chains in step, of which the worst are taken over at each turn."""
-        return block.answered(f"ranking_{alpha}", controller(self.setting, rule=Ranking(alpha)))
-
-    def level(self, alpha: float, *, compared: bool, ranked: bool) -> None:
-        """Conformal take-over at a level; on request beside a coin, and beside a ranking."""
+    def level(self, alpha: float, *, compared: bool) -> None:
+        """Conformal take-over at a level; on request beside a coin."""
         found = self.show("conformal", alpha, lambda block: self.conformal(block, alpha))
         costs = [self.calibration(block, alpha).target_tokens for block in self.blocks]
         self.report.figure(f"conformal, alpha {alpha}: target_tokens of its calibration", float(np.mean(costs)))
         if compared:
             shown = self.show("coin", alpha, lambda block: self.coin(block, alpha))
             self.gain(f"conformal over coin, alpha {alpha}", found, shown)
-        if ranked:
-            shown = self.show("ranking", alpha, lambda block: self.ranking(block, alpha))
-            self.gain(f"conformal over ranking, alpha {alpha}", found, shown)
 
     def schedule(self, alpha: float) -> None:
         """When chains end, in ratio to those of systems that wait, or that have no draft, by the target's speed."""
         ours = self.found[f"conformal, alpha {alpha}"]
-        others = {IN_STEP: ours, "ranking": self.found.get(f"ranking, alpha {alpha}")}
         for speed in SPEED_RATIOS:
             target = Latency(DRAFT.pass_s * speed, DRAFT.pass_s * speed * TOKEN_SHARE)
             free = [one.ends(DRAFT, target, in_step=False) for one in ours]
-            rows = {n: [one.ends(DRAFT, target, in_step=True) for one in found] for n, found in others.items() if found}
+            rows = {IN_STEP: [one.ends(DRAFT, target, in_step=True) for one in ours]}
             if TARGET_ONLY in self.found:  # the target drafts, and nobody scores
                 nobody = Latency(0.0, 0.0)
                 rows[TARGET_ONLY] = [one.ends(target, nobody, in_step=False) for one in self.found[TARGET_ONLY]]
@@ -397,18 +387,6 @@ class Study:
             self.report.figure(f"{name}: questions for power 0.9", float(np.ceil(needed)))
         if name.startswith("conformal over coin"):
             self.report.bar(f"{name}: lower end", gain["vote"].low, ">", 0.0)
-
-    def marks(self) -> None:
-        """SpecReason's marks."""
-        encode = self.blocks[0].lab.prompting.encode
-        yes, no = (encode(word)[0] for word in (grammar.YES, grammar.NO))
-        made = controller(self.setting, rule=SpecReasonMarks(LEAST_MARK, grammar.CLOSE, grammar.VERDICT, yes, no))
-        self.show(f"marks below {LEAST_MARK}", None, lambda block: block.answered("verdict", made))
-
-    def words(self) -> None:
-        """Speculative Thinking's reflection words."""
-        made = controller(self.setting, rule=ReflectionWords())
-        self.show("reflection words", None, lambda block: block.answered("words", made))
 
     def _fewer(self) -> Setting:
         return self.setting._replace(num_chains=max(2, self.setting.num_chains // 2))
@@ -460,7 +438,6 @@ def _decisions(answers: list[Answered]) -> tuple[list[bool], list[int]]:
 @benchmark("studies.conformal --alpha 0.25 --num_problems 100 --num_blocks 3 --store runs/conformal")
 @click.option("--alpha", "alphas", type=float, multiple=True, help="Level; repeatable.  [default: 0.25, 0.4, 0.1, 0.6]")
 @size("--compared", 2, quick=1, help="Of the levels, those that a coin runs at, too.", least=0)
-@size("--ranked", 2, quick=1, help="Of the levels, those that a ranking runs at, too.", least=0)
 @click.option(
     "--part", "parts", type=click.Choice((*PARTS, "none")), multiple=True, default=PARTS, help="Beside the levels."
 )
@@ -475,7 +452,6 @@ def main(
     report: Report,
     alphas: tuple[float, ...],
     compared: int,
-    ranked: int,
     parts: tuple[str, ...],
     model: str,
     draft: str,
@@ -493,10 +469,6 @@ def main(
     setting = Setting(num_chains, 48, max_tokens, 15, "resample")
     report.setting |= setting._asdict() | {"alphas": alphas}
     models = {"draft": draft, "target": model}
-    if models != MODELS and "marks" in parts:
-        raise click.UsageError(
-            "--part marks asks in the embedded models' words: leave it out, by naming the other parts."
-        )
     with Lab(models, base_url=base_url, max_batch_size=128) as lab, progress() as bars:
         blocks = []
         for seed in range(report.seed, report.seed + num_blocks):
@@ -506,8 +478,8 @@ def main(
             blocks.append(Block(lab.block(seed, folder), samples))
         study = Study(blocks, setting, report, bars)
         for number, alpha in enumerate(alphas):
-            study.level(alpha, compared=number < compared, ranked=number < ranked)
-        steps = {"alone": study.alone, "greedy": study.greedy, "words": study.words, "marks": study.marks}
+            study.level(alpha, compared=number < compared)
+        steps = {"alone": study.alone, "greedy": study.greedy}
         for part in parts:
             if part != "none":
                 steps[part]()

@@ -405,7 +405,7 @@ def add_quarter(report: Report, name: str, recording: Recording) -> None:
         for kind, ending in (("cut", Cut), ("stop", Stopped)):
             if is_plain and all(isinstance(each.ending, ending) for each in settings):
                 own[kind][title] = settings
-    judged = {kind: judged(trial, goal, lists) for kind, lists in own.items() if lists}
+    of_kind = {kind: judged(trial, goal, lists) for kind, lists in own.items() if lists}
     number = recording.num_samples
     for row, played in {
         "one chain": trial.play(Setting(Whole(), 1)),
@@ -414,11 +414,11 @@ def add_quarter(report: Report, name: str, recording: Recording) -> None:
         "oracle (limit)": oracle(trial),
     }.items():
         add_row(report, f"{name}: {row}", played, trial)
-    for kind, played in judged.items():
+    for kind, played in of_kind.items():
         add_row(report, f"{name}: a quarter of the tokens, {kind}", played, trial)
         if kind != "chosen":
             row = f"{name}: a quarter of the tokens, chosen over {kind}, points"
-            found = report.difference(row, judged["chosen"].right, played.right, trial.groups, scale=100)
+            found = report.difference(row, of_kind["chosen"].right, played.right, trial.groups, scale=100)
             report.bar(row, found.value, ">=", -(found.high - found.low) / 4)  # no more than a standard error below
 
 

@@ -134,19 +134,6 @@ def below(figure: Any, axes: Any, num_columns: int) -> None:
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=num_columns)
 
 
-def in_place_of_the_last(figure: Any, grid: Any) -> None:
-    """The legend of the first axes of a grid, where its last would stand; these are hidden.
-
-    Args:
-        figure: The figure.
-        grid: Its axes, shape [num_rows, num_columns].
-    """
-    handles, (num_rows, num_columns) = _handles(grid[0, 0]), grid.shape
-    grid[-1, -1].set_visible(False)
-    cell = (1 - 1 / num_columns, 0.0, 1 / num_columns, 1 / num_rows)
-    figure.legend(handles.values(), handles.keys(), loc="center", bbox_to_anchor=cell)
-
-
 def _handles(axes: Any) -> dict[str, Any]:
     """What is named, each name once, the ring last."""
     handles, names = axes.get_legend_handles_labels()

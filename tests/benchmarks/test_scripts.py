@@ -20,11 +20,9 @@ PLOTTED = tuple(
         "branching",
         "conformal",
         "conformal_replay",
-        "deadlines",
         "demo",
         "judge_quality",
         "kv_sharing",
-        "load_test",
         "peers",
         "queueing",
         "real",
@@ -44,20 +42,13 @@ LOG = [  # twelve questions, sixteen samples each: what a study reads that needs
 EXTRA = {
     "studies.branching": ("--target", "tinylm/draft"),
     "studies.by_type": ("--model", "tinylm/draft", "--load", "0.7"),
-    "studies.kept_budgets": ("--model", "tinylm/draft"),
-    "studies.embedded": ("--model", "tinylm/draft"),
-    "studies.deadlines": ("--part", "recordings", "--part", "definitions"),
     "studies.demo": ("--num_problems", "20", "--model", "tinylm/draft"),
-    "engines.huggingface_precision": ("--kv_cache_dtype", "float16", "--num_prompts", "8", "--model", "tinylm/draft"),
     "engines.eviction": ("--model", "tinylm/draft"),
     "studies.live_replay": ("--model", "tinylm/draft"),
-    "studies.load": ("--model", "tinylm/draft", "--load", "1", "--load", "8"),
     "studies.tinylm": ("--num_problems", "4", "--num_votes", "2", "--target", "tinylm/draft"),
 }
 
 
-# Their quick runs need a foreign program that a variable names.
-NEEDS = {"engines.llama_cpp": "SCAFFOLDING_XLLAMACPP"}
 # Their quick runs take 20 to 40 seconds of a slow core.
 SLOW = (
     "studies.answers",
@@ -66,16 +57,8 @@ SLOW = (
     "studies.by_type",
     "studies.conformal",
     "studies.demo",
-    "studies.embedded",
-    "studies.kept_budgets",
-    "studies.live_load",
-    "studies.load",
-    "studies.load_test",
     "studies.peers",
-    "engines.evaluation",
     "engines.huggingface_soak",
-    "engines.serve_parity",
-    "engines.serve_soak",
     "studies.judge_quality",
     "studies.search",
     "studies.tinylm",
@@ -91,9 +74,6 @@ def run_script(script, *arguments, python, folder):
 
 
 def marks(script):
-    if script in NEEDS:
-        skipped = pytest.mark.skipif(NEEDS[script] not in os.environ, reason=f"{NEEDS[script]} names no program")
-        return (pytest.mark.integration, skipped)
     return (pytest.mark.slow,) if script in SLOW else ()
 
 
@@ -134,5 +114,3 @@ def test_the_study_of_draft_and_target_takes_other_models(warm_torch, tmp_path):
     assert run.returncode == 0, run.stderr
     setting = json.loads(run.stdout)["setting"]
     assert (setting["model"], setting["draft"]) == ("tinylm/draft", "tinylm/target")
-    refused = run_script("studies.conformal", "--quick", *models, python=warm_torch, folder=tmp_path)
-    assert (refused.returncode, "--part marks asks in the embedded models' words" in refused.stderr) == (2, True)

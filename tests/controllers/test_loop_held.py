@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engines import loop_held
+from tests.controllers import loop_held
 
 NUM_REQUESTS = 64
 CHUNK_SIZE = 1024  # with 64 tokens between two looks, counting takes minutes; a step is as long

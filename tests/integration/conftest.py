@@ -122,7 +122,7 @@ def llama_cpp_python(model: Path, keeps_logits: bool = True) -> Callable[[int], 
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Holds the model as it is, and as one whose texts begin with a token that servers add."""
     pytest.importorskip("gguf")
-    from benchmarks.tinylm.to_gguf import write_gguf
+    from tests.integration.to_gguf import write_gguf
 
     folder = tmp_path_factory.mktemp("llama")
     write_gguf(MODEL, folder / "target.gguf")

@@ -7,11 +7,19 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engines.serve_parity import CONTROLLERS
+from scaffolding_ext import DynasorCoTController, MajorityVoteController, NativeGenerationController
 from scaffolding_ext.serving.bodies import ChatBody, Message
 from scaffolding_ext.serving.thinking import Reading
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
+SAMPLING = {"temperature": 0.7}
+CONTROLLERS = {
+    "plain": lambda most: NativeGenerationController({**SAMPLING, "max_tokens": most}),
+    "dynasor": lambda most: DynasorCoTController(most, 4, 32, sampling_params=SAMPLING),
+    "vote": lambda most: MajorityVoteController(
+        NativeGenerationController({**SAMPLING, "max_tokens": most}), 4, allocation=None
+    ),
+}
 QUESTIONS = ("Start with 5. Apply a+3,b-2. Find the total.", "Start with 16. Apply d-4,e-7,f+4. Find the total.")
 
 FIELDS = ("reasoning_content", "content")

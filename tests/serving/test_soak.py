@@ -1,10 +1,10 @@
-"""A backend that loops, ignores budgets, says nothing and drops streams: the soak of the benchmarks, small."""
+"""A backend that loops, ignores budgets, says nothing and drops streams: a small soak."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from benchmarks.engines.serve_soak import KINDS, answered_ledgers, soak
+from tests.serving.soak import KINDS, answered_ledgers, soak
 
 
 def test_every_client_is_told_something_and_nothing_is_held() -> None:

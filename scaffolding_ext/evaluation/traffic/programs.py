@@ -6,10 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext.controllers.budgets.queueing.simulation import NEVER
-from scaffolding_ext.controllers.certaindex import entropy_certaindex
-from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.controllers.vote.deadline import WIDENING, SampleTimes, round_in_time
-from scaffolding_ext.request.program import LAST_STEP, StepCounts
+from scaffolding_ext.request.program import StepCounts
 
 
 class RequestRound(NamedTuple):
@@ -62,99 +59,6 @@ def fixed_program(*rounds: RequestRound, answer: Any = None) -> Program:
     return work
 
 
-def chain_program(num_tokens: float, answer: Any = None) -> Program:
-    """A single chain of so many tokens."""
-    return fixed_program(RequestRound((num_tokens,)), answer=answer)
-
-
-def vote_program(rule: AllocationRule, classes: Sequence[int], lengths: Sequence[int]) -> Program:
-    """A vote over recorded samples, drawn in their order as a rule draws them. Its answer: indices of those that voted.
-
-    Args:
-        classes: Class of each sample's answer, shape [num_samples]; -1 where there is none.
-        lengths: Tokens of each sample, shape [num_samples].
-    """
-    max_samples = len(classes)
-
-    def work(now: float, deadline: float) -> Work:
-        voted: list[int] = []
-        num_started, num_more = 0, _num_more(rule, classes, lengths, voted, max_samples) or 1
-        while num_more:
-            drawn = range(num_started, num_started + num_more)
-            num_needed = rule.num_to_wait_for
-            is_enough = None if num_needed is None else so_many(num_needed)
-            steps = vote_steps([classes[index] for index in voted], max_samples)
-            end = yield RequestRound(tuple(lengths[index] for index in drawn), steps, is_enough)
-            voted += [drawn[index] for index in sorted(end.ended)]
-            num_started = drawn.stop
-            num_more = _num_more(rule, classes, lengths, voted, max_samples)
-        return voted
-
-    return work
-
-
-def vote_in_time_program(
-    rule: AllocationRule,
-    classes: Sequence[int],
-    lengths: Sequence[int],
-    times: SampleTimes,
-    widening: int = WIDENING,
-) -> Program:
-    """A vote that knows its deadline, as the controller of votes draws it; else as `vote_program`.
-
-    Args:
-        times: Of all votes that are served together; it learns from them.
-        widening: As `round_in_time` takes it.
-    """
-    max_samples = len(classes)
-
-    def work(now: float, deadline: float) -> Work:
-        voted: list[int] = []
-        own: list[float] = []
-        until = deadline - LAST_STEP * (deadline - now)
-        num_started, num_more = 0, _num_more(rule, classes, lengths, voted, max_samples) or 1
-        while num_more:
-            num_more, is_wide = round_in_time(num_more, max_samples - num_started, until - now, times, own, widening)
-            drawn = range(num_started, num_started + num_more)
-
-            def is_settled(
-                ended: Sequence[int], before: Sequence[int] = tuple(voted), first: int = drawn.start
-            ) -> bool:
-                seen = [*before, *(first + each for each in ended)]
-                return not _num_more(rule, classes, lengths, seen, max_samples)
-
-            steps = vote_steps([classes[index] for index in voted], max_samples)
-            end = yield RequestRound(
-                tuple(lengths[index] for index in drawn), steps, is_settled if is_wide else None, until
-            )
-            voted += [drawn[index] for index in sorted(end.ended)]
-            own += end.seconds
-            times.add(end.seconds)
-            now, num_started = end.now, drawn.stop
-            num_more = _num_more(rule, classes, lengths, voted, max_samples)
-            if num_started == max_samples or now >= until:
-                break
-        if not voted:  # the first of them to end answers late; here it begins again
-            yield RequestRound((min(lengths[:num_started]),))
-            voted = [lengths.index(min(lengths[:num_started]))]
-        return voted
-
-    return work
-
-
-def vote_steps(classes: Sequence[int], max_samples: int) -> StepCounts:
-    """How far a vote with these classes is, as the controller says it."""
-    return StepCounts("vote", len(classes), max_samples - len(classes), entropy_certaindex(classes))
-
-
 def so_many(number: int) -> Callable[[Sequence[int]], bool]:
     """A round is over when so many of its requests have ended."""
     return lambda ended: len(ended) >= number
-
-
-def _num_more(
-    rule: AllocationRule, classes: Sequence[int], lengths: Sequence[int], voted: Sequence[int], max_samples: int
-) -> int:
-    return rule.num_more(
-        Votes([classes[index] for index in voted], max_samples, lengths=[lengths[index] for index in voted])
-    )

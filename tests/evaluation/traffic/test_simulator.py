@@ -9,23 +9,18 @@ import pytest
 
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.simulation import serve_in_batch
-from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
-from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
-from scaffolding_ext.controllers.vote.deadline import SampleTimes
 from scaffolding_ext.evaluation.traffic.programs import (
     Program,
     RequestRound,
     RoundEnd,
     Work,
     fixed_program,
-    vote_in_time_program,
-    vote_program,
+    so_many,
 )
 from scaffolding_ext.evaluation.traffic.simulator import serve_programs
 from scaffolding_ext.registry import policies
 from scaffolding_ext.request.program import Progress, StepCounts
 from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
-from scaffolding_ext.testing.rounds import replay
 
 
 class Fixed(NamedTuple):
@@ -147,49 +142,10 @@ def test_programs_of_one_request_are_the_queries_of_a_batching_engine() -> None:
     np.testing.assert_allclose(serve_programs(programs, arrivals, queue, 0.5).departures, expected)
 
 
-def rounds_of(program: Program) -> list[RequestRound]:
-    """What a program sends if every request ends."""
-    work = program(0.0, np.inf)
-    rounds = [next(work)]
-    try:
-        while True:
-            number = len(rounds[-1].num_tokens)
-            rounds.append(work.send(RoundEnd(0.0, tuple(range(number)), (0.0,) * number)))
-    except StopIteration:
-        return rounds
-
-
-def test_a_vote_over_samples_drawn_before_draws_as_its_rule_does() -> None:
-    rng = np.random.default_rng(2)
-    for _ in range(20):
-        classes, lengths = rng.integers(0, 3, 16).tolist(), rng.integers(50, 300, 16).tolist()
-        rounds, expected = (
-            rounds_of(vote_program(LeaderChange(), classes, lengths)),
-            replay(LeaderChange(), classes, lengths),
-        )
-        assert [number for each in rounds for number in each.num_tokens] == lengths[: expected.num_samples]
-        assert len(rounds) == expected.num_rounds
-        assert sum(max(each.num_tokens) for each in rounds) == expected.critical_length
-        assert [each.steps.num_left for each in rounds] == [16 - each.steps.num_done for each in rounds]
-    assert rounds_of(vote_program(LeaderChange(), [0], [70])) == [RequestRound((70,), StepCounts("vote", 0, 1))]
-
-
-def test_a_vote_under_its_rule_takes_as_long_as_its_rounds() -> None:
-    rng = np.random.default_rng(3)
-    votes = [(rng.integers(0, 3, 16).tolist(), rng.integers(50, 300, 16).tolist()) for _ in range(50)]
-    arrivals = np.cumsum(rng.exponential(100.0, len(votes)))
-    ours = [vote_program(LeaderChange(), *vote) for vote in votes]
-    fixed = [fixed_program(*rounds_of(each)) for each in ours]
-    theirs, found = (serve_programs(each, arrivals, Queue(8, 0.1), 0.1) for each in (fixed, ours))
-    np.testing.assert_allclose(found.departures, theirs.departures)
-    np.testing.assert_allclose(found.num_tokens, theirs.num_tokens)
-
-
 def test_the_first_to_finish_stop_the_others_and_those_count_what_they_have_decoded() -> None:
-    vote = vote_program(FirstToFinish(num_first=2), [0, 1, 1, 2], [40, 10, 20, 30])
-    served = serve_programs([vote], np.zeros(1), Queue(3), 1.0)
+    race = fixed_program(RequestRound((40, 10, 20, 30), is_enough=so_many(2)))
+    served = serve_programs([race], np.zeros(1), Queue(3), 1.0)
     assert served.departures.tolist() == [20]
-    assert served.answers == [[1, 2]]
     assert served.num_tokens.tolist() == [20 + 10 + 20 + 10]  # the fourth began when the second had ended
 
 
@@ -220,18 +176,3 @@ def test_a_round_whose_time_is_over_ends_at_once_and_never_runs() -> None:
     served = serve_programs([late], np.array([2.0]), Queue(1), 1.0)
     assert (served.answers[0].now, served.answers[0].ended) == (2, ())
     assert (served.departures.tolist(), served.num_tokens.tolist()) == ([5], [3])
-
-
-def test_a_vote_that_knows_its_deadline_is_its_rule_s_where_time_is_long_and_keeps_a_short_one() -> None:
-    rng = np.random.default_rng(4)
-    votes = [(rng.integers(0, 3, 16).tolist(), rng.integers(50, 300, 16).tolist()) for _ in range(30)]
-    arrivals = np.cumsum(rng.exponential(3000.0, len(votes)))
-    aware = [vote_in_time_program(LeaderChange(), *vote, SampleTimes(100.0)) for vote in votes]
-    plain = [vote_program(LeaderChange(), *vote) for vote in votes]
-    within = np.full(len(votes), 1e9)
-    far, own = (serve_programs(each, arrivals, Queue(16), 1.0, None, within) for each in (aware, plain))
-    np.testing.assert_allclose(far.departures, own.departures)
-    near = serve_programs(aware, arrivals, Queue(16), 1.0, None, np.full(len(votes), 310.0))
-    assert (near.departures - arrivals <= 310.0).all()
-    assert all(near.answers)
-    assert (own.departures - arrivals > 310.0).any()

@@ -240,8 +240,6 @@ def test_greedy_texts_of_a_random_model_equal_those_of_generate(served):
 
 
 def test_greedy_texts_stay_nearly_all_the_same_with_keys_and_values_in_half_precision():
-    """benchmarks/engines/huggingface_precision.py shows it on more and longer texts."""
-
     def texts(kv_cache_dtype):
         with HuggingFaceWorker(TRAINED, kv_cache_dtype=kv_cache_dtype) as worker:
             tasks = [GenerationTask(input_tokens=ids, max_tokens=64, temperature=0.0) for ids in problems(100)]

@@ -1,6 +1,6 @@
 """Writes an embedded model as a GGUF file, so that llama.cpp's servers can serve it: `pip install gguf`.
 
-python -m benchmarks.tinylm.to_gguf target target.gguf
+python -m tests.integration.to_gguf target target.gguf
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _interleaved(values: NDArray[np.float32], num_heads: int) -> NDArray[np.floa
     return rows
 
 
-@click.command(epilog="Example: python -m benchmarks.tinylm.to_gguf target target.gguf")
+@click.command(epilog="Example: python -m tests.integration.to_gguf target target.gguf")
 @click.argument("model")
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--bos", help="Token that servers put before every text, such as <|pad|>.")

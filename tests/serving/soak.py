@@ -1,7 +1,5 @@
 """The front over a backend that misbehaves: does each client get an answer, or an error by name, in time?
 
-    python -m benchmarks.engines.serve_soak --seed 1
-
 One request in ten meets a backend that loops in its thinking, one that ignores the budget of thinking, one that thinks
 nothing or never ends its thinking, and one that drops the stream. Clients in a process of their own ask a plain stack
 of a thinking model over a double of a server, half of them for streams, one in five on completions. Then every 200 must
@@ -25,10 +23,6 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
-
-from benchmarks._lib.command import benchmark, size
-from benchmarks._lib.report import Report
 from scaffolding_ext import NativeGenerationController, OpenAIWorker, Prompting, ScaffoldingLlm
 from scaffolding_ext.controllers.chain.ending import forced_answers
 from scaffolding_ext.serving.app import Front
@@ -312,41 +306,3 @@ def _once_noticed(count: Callable[[], int]) -> int:
 def answered_ledgers(told: Sequence[Told]) -> Counter[str]:
     """Tokens by purpose and how, as the clients that got an answer were told."""
     return sum((Counter(each.ledger) for each in told), Counter[str]())
-
-
-@benchmark("engines.serve_soak --seed 1")
-@size("--num_requests", 2_000, quick=150, help="Requests in all.")
-@click.option("--at_once", default=256, show_default=True, help="Clients at once.")
-@click.option("--timeout_seconds", default=120.0, show_default=True, help="That a request may take.")
-def main(report: Report, num_requests: int, at_once: int, timeout_seconds: float) -> None:
-    """A backend that loops, ignores budgets, says nothing and drops streams: each client is told something, in time."""
-    report.setting |= {"kinds": list(KINDS)}
-    began = time.perf_counter()
-    outcome = soak(num_requests, at_once, report.seed, timeout_seconds, own_process=num_requests > FEW)
-    report.figure("seconds", time.perf_counter() - began)
-    report.figure("calls of the backend", outcome.num_calls)
-    for name, number in sorted(outcome.ends.items()):
-        report.figure(name, number)
-    for cause, number in sorted(outcome.forced.items()):
-        report.figure(f"forced answers, {cause}", number)
-    report.figure("longest wait of a client, seconds", max(each.seconds for each in outcome.told))
-    report.bar("answers without content, hung, broken, or failed without a name", outcome.num_wrong, "<=", 0)
-    report.bar("clients that were told nothing", num_requests - len(outcome.told), "<=", 0)
-    late = sum(each.seconds > timeout_seconds for each in outcome.told)
-    report.bar("clients that waited past their time-out", late, "<=", 0)
-    report.bar("purposes whose tokens differ between ledgers and metrics", _differ(outcome), "<=", 0)
-    above = answered_ledgers(outcome.told) - Counter(outcome.ledgers)
-    report.bar("purposes of which clients were told more tokens than the ledgers have", len(above), "<=", 0)
-    for name, number in outcome.left.items():
-        report.bar(f"{name} left", number, "<=", 0)
-
-
-def _differ(outcome: Outcome) -> int:
-    tokens = sum(
-        outcome.ledgers.get(key, 0) != outcome.metrics.get(key, 0) for key in outcome.ledgers | outcome.metrics
-    )
-    return tokens + (outcome.forced != outcome.forced_metrics)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,4 @@
-"""How long controllers hold the host's event loop: the longest step of each, among long requests with hostile answers.
-
-    python -m benchmarks.engines.loop_held --quick
+"""Controllers among long requests with hostile answers, to see how long they hold the host's event loop.
 
 The worker answers at once, with chains of 8,192 tokens and answers that are slow to compare, so all time is the
 controllers' own. A step is one callback of the loop: while it runs, nothing else on the loop does.
@@ -9,17 +7,10 @@ controllers' own. A step is one callback of the loop: while it runs, nothing els
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
-import os
-import time
-from asyncio import events
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from benchmarks._lib.command import benchmark, size, track
-from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
@@ -38,9 +29,7 @@ from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import BaseWorker
 
-LONGEST_MS = 5.0
 NUM_TOKENS = 8192
-CHUNK_SIZE = 64
 WIDTH = 16  # samples of a vote
 _TOKEN = "word"
 _IDS = list(range(1000, 1000 + NUM_TOKENS + 64))
@@ -180,63 +169,3 @@ def run(controller: Controller, num_requests: int, watched: Callable[[asyncio.Ab
     workers = {tag: Hostile() for tag in ("generation", "draft", "target")}
     with ScaffoldingLlm(controller, workers, seed=0) as llm, watched(llm.loop):
         llm.generate(["question"] * num_requests)
-
-
-class Stopwatch:
-    """Times every step of a loop; Python's garbage collector, which may strike anywhere, is timed apart.
-
-    Attributes:
-        steps: Seconds of each.
-        collecting: Seconds of each collection.
-    """
-
-    def __init__(self) -> None:
-        self.steps: list[float] = []
-        self.collecting: list[float] = []
-        self._began = 0.0
-
-    def _collect(self, phase: str, _: object) -> None:
-        if phase == "start":
-            self._began = time.thread_time()
-        else:
-            self.collecting.append(time.thread_time() - self._began)
-
-    @contextmanager
-    def on_loop(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Time what the thread of a running loop does while the block runs; no other loop may run then."""
-        plain = events.Handle._run  # type: ignore[attr-defined]  # where every callback of a loop begins
-
-        def timed(handle: Any) -> None:
-            num_collections, began = len(self.collecting), time.thread_time()
-            plain(handle)
-            took = time.thread_time() - began
-            self.steps.append(took - sum(self.collecting[num_collections:]))
-
-        events.Handle._run = timed  # type: ignore[attr-defined]
-        gc.callbacks.append(self._collect)
-        try:
-            yield
-        finally:
-            gc.callbacks.remove(self._collect)
-            events.Handle._run = plain  # type: ignore[attr-defined]
-
-
-@benchmark("engines.loop_held")
-@size("--num_requests", 64, quick=8, help="Requests at once.")
-def main(report: Report, num_requests: int) -> None:
-    """The longest step of each controller on the host's loop, in milliseconds of the thread's own time."""
-    report.setting |= {"num_requests": num_requests, "num_tokens": NUM_TOKENS, "load": os.getloadavg()[0]}
-    longest = 0.0
-    for name, make in track(CONTROLLERS.items(), "controllers"):
-        watch = Stopwatch()
-        run(make(CHUNK_SIZE), num_requests, watch.on_loop)
-        steps = sorted(1000 * seconds for seconds in watch.steps)
-        report.figure(f"longest_ms, {name}", steps[-1])
-        report.figure(f"steps_above_bar, {name}", sum(step > LONGEST_MS for step in steps))
-        report.figure(f"longest_collection_ms, {name}", 1000 * max(watch.collecting, default=0.0))
-        longest = max(longest, steps[-1])
-    report.bar("longest step, ms", longest, "<=", LONGEST_MS)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,10 +14,10 @@ gguf = pytest.importorskip("gguf")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from benchmarks.tinylm import to_gguf  # noqa: E402
 from scaffolding_ext.errors import ConfigError  # noqa: E402  # needs gguf
 from scaffolding_ext.tinylm.embedded import model_folder  # noqa: E402
 from scaffolding_ext.tinylm.grammar import sample_problem  # noqa: E402
+from tests.integration import to_gguf  # noqa: E402
 
 
 @pytest.fixture(scope="module")
