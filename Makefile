@@ -56,7 +56,7 @@ pages: $(VENV)/.installed
 	$(BIN)/python docs/_scripts/pictures.py
 	$(BIN)/python docs/_scripts/commands.py
 	$(BIN)/python -m benchmarks.check --write
-	$(BIN)/python -m scaffolding_ext.stack.reference > $(VENV)/stack_files.md
+	$(BIN)/python docs/_scripts/stack_files.py > $(VENV)/stack_files.md
 	mv $(VENV)/stack_files.md docs/stack_files.md
 
 resolve: $(VENV)/.installed

@@ -40,30 +40,9 @@ def load_config(source: Source, overrides: Sequence[str] = ()) -> StackConfig:
     for override in overrides:
         _override(stack, override)
     config = validated(StackConfig, stack)
-    for difference in _differences(config):
+    for difference in [] if config.tuned is None else config.tuned.differences(config):
         warnings.warn(difference, TunedStackWarning, stacklevel=2)
     return config
-
-
-def _differences(config: StackConfig) -> list[str]:
-    """In what a tuned stack now runs otherwise than the samples that it was tuned on."""
-    tuned, worker = config.tuned, config.workers.get("generation")
-    if tuned is None:
-        return []
-    again = "tune it on samples of its own: scaffolding-ext tune"
-    model = None if worker is None else worker.args.get("model")
-    found = []
-    if None not in (tuned.model, model) and tuned.model != model:
-        found.append(f"the stack was tuned on samples of {tuned.model!r} and runs {model!r}; {again}")
-    sampling = config.sampling_of_samples()
-    for name, value in (tuned.sampling or {}).items():
-        if name in sampling and sampling[name] != value:
-            found.append(
-                f"the stack was tuned on samples with {name} {value!r} and samples with {sampling[name]!r}; {again}"
-            )
-    if tuned.dataset is not None and config.dataset is not None and tuned.dataset != config.dataset.source:
-        found.append(f"the stack was tuned on {tuned.dataset!r} and its dataset is {config.dataset.source!r}; {again}")
-    return found
 
 
 def _read(source: str | os.PathLike[str]) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def test_a_tuned_stack_by_type_serves(serve: Any, tmp_path: Path, monkeypatch: p
             samples = [{"answer": answers[(number + at) % len(answers)], "tokens": 100} for at in range(6)]
             rows.append({"question": f"{task} {number}", "target": "7", "task": task, "samples": samples})
     log.write_text("\n".join(map(json.dumps, rows)))
-    given = ["--cost", "queue", "--arrival_rate", "0.2", "--alpha", "90", "--batch", "8", "--service", "0.2,0.01"]
+    given = ["--plan", "0.2", "--alpha", "90", "--batch", "8", "--service", "0.2,0.01"]
     done = CliRunner().invoke(
         main, ["tune", str(log), *given, "--config", str(tmp_path / "base.yaml"), "--output_path", str(stack)]
     )

@@ -12,10 +12,11 @@ from scaffolding_ext.controllers.chain.probe import probes_of
 from scaffolding_ext.controllers.chain.record_chain import VERSION
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, LoggedQuestion, LoggedSample, Looks
+from scaffolding_ext.evaluation.run.evaluation_section import EvaluationConfig
 from scaffolding_ext.evaluation.run.records import Record, each_record
 from scaffolding_ext.evaluation.run.run_folder import CONFIG
 from scaffolding_ext.protocol.meta import Purpose
-from scaffolding_ext.stack.config import EvaluationConfig, StackConfig
+from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stack.load import load_config
 
 

@@ -70,7 +70,7 @@ def local_engine(config: StackConfig) -> Iterator[Engine]:
 def units_implied(config: StackConfig) -> bool:
     """Whether questions name the unit: as the stack says, or its worker `compare`, or the data set's format."""
     if config.evaluation.units_implied is not None:
-        return config.evaluation.units_implied
+        return bool(config.evaluation.units_implied)
     compare = config.workers.get("compare")
     if compare is not None and "units_implied" in compare.args:
         return bool(compare.args["units_implied"])

@@ -26,9 +26,10 @@ from scaffolding_ext.evaluation.tune.endings import Cut, Ending, Stopped, Whole
 from scaffolding_ext.evaluation.tune.plays import Plays
 from scaffolding_ext.evaluation.tune.space import ASKED, Setting
 from scaffolding_ext.evaluation.tune.table import TableRow
+from scaffolding_ext.evaluation.tune.tuned_section import TunedConfig
 from scaffolding_ext.registry import controllers, search_selectors, search_stops, vote_weights
 from scaffolding_ext.stack.build import build_controller
-from scaffolding_ext.stack.config import ComponentConfig, StackConfig, TunedConfig
+from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 
 MOST_SOLUTIONS = 10**6  # of a search that only its budget ends
 _SERVER = {"base_url": "http://localhost:8000/v1", "model": "MODEL"}

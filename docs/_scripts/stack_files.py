@@ -1,4 +1,4 @@
-"""The page on stack files, from the models and the registries: `python -m scaffolding_ext.stack.reference`."""
+"""Writes docs/stack_files.md from the models and the registries (`make pages`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaffolding_ext.documents import packaged_stacks
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.registry import Factory, Registry
 from scaffolding_ext.signature import Signature
-from scaffolding_ext.stack.config import ComponentConfig, StackConfig, TunedConfig
+from scaffolding_ext.stack.config import READERS, ComponentConfig, StackConfig, section_reader
 
 _HEAD = """# Stack files
 
@@ -63,6 +63,8 @@ def _keys(section: type[BaseModel], path: str = "") -> Iterator[_Argument]:
     for name, field in section.model_fields.items():
         parts = [field.annotation, *getattr(field.annotation, "__args__", ())]
         inner = next((part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)), None)
+        if section is StackConfig and name in READERS:
+            inner = section_reader(name)
         is_table = getattr(field.annotation, "__origin__", None) is dict and inner is not None
         own = f"{path}{name}.TAG" if is_table else f"{path}{name}"
         given = inspect.Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
@@ -72,7 +74,7 @@ def _keys(section: type[BaseModel], path: str = "") -> Iterator[_Argument]:
         is_component = issubclass(inner, ComponentConfig)
         ending = "" if field.is_required() else "=null" if given is None else "={}"
         yield _Argument(f"{own}: {'component' if is_component else 'section'}{ending}", field.description or "")
-        if not is_component and inner is not TunedConfig:  # a command writes that one
+        if not is_component and own != "tuned":  # a command writes that one
             yield from _keys(inner, f"{own}.")
 
 

@@ -1,0 +1,123 @@
+"""The section `evaluation` of a stack file: how `eval` runs the dataset."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from scaffolding_ext.stack.config import Section, StackConfig
+
+
+class EvaluationConfig(Section):
+    """How `eval` runs the dataset; an option of the command takes precedence over the key of its name."""
+
+    limit: int | str | None = Field(
+        default=None, description="`N`, the first N samples, or `A-B`, those from the A-th to the B-th; null takes all."
+    )
+    epochs: int = Field(default=1, ge=1, description="How often each sample is run.")
+    total_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Decoded tokens for all questions together; the controller is a vote, and further samples go to "
+        "the questions where it is least settled.",
+    )
+    spending: Literal["certaindex", "even"] = Field(
+        default="certaindex",
+        description="Who gets them: `certaindex`, the least settled votes, or `even`, all questions in turn.",
+    )
+    units_implied: bool | None = Field(
+        default=None,
+        description="Whether questions name the unit, so that `5 cm` is right where 5 is asked; null takes what the "
+        "worker `compare` says, else true for the format `gsm8k`.",
+    )
+    keep_samples: bool = Field(
+        default=False, description="Whether the records of votes hold their samples, each with its text."
+    )
+    request_timeout: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="Seconds after which a request fails."
+    )
+    slo: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds within which an answer counts as in time; null takes the stack's `deadline`.",
+    )
+    deadline_times: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+        default_factory=dict,
+        description="Factors on `deadline` and `slo` by kind of question, such as `{hard: 3}`; others have 1.",
+    )
+    arrival_rate: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Requests that arrive in a second, by chance (by the run's seed). Null keeps "
+        "`max_parallel_requests` in flight.",
+    )
+    burst: float = Field(
+        default=1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Coefficient of variation of the times between arrivals: 1 is a Poisson process; above 1 they come "
+        "in bursts.",
+    )
+    max_queue: int = Field(
+        default=256,
+        ge=0,
+        description="Most requests that wait at an `arrival_rate`, beside the running ones; further ones are refused.",
+    )
+    fail_on_error: float = Field(
+        default=0.0, ge=0, le=1, description="Share of the samples that may fail; if more do, the exit code is 1."
+    )
+    engine: Literal["local", "ray"] = Field(
+        default="local", description="`local`, one stack in this process, or `ray`, one in each actor of a Ray cluster."
+    )
+    num_actors: int | None = Field(default=None, ge=1, description="Actors of `ray`, which needs it.")
+    gpus_per_actor: float | None = Field(
+        default=None, ge=0, description="GPUs that Ray assigns to an actor; null shares those of the cluster evenly."
+    )
+    output_path: str | None = Field(
+        default=None, description="Folder of the run; null writes nothing. A run's own `config.yaml` does not name it."
+    )
+    price: dict[Literal["decoded", "prefilled", "reused"], Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        default_factory=dict,
+        description="Price of a million tokens that were `decoded`, `prefilled` or `reused`; empty shows no costs.",
+    )
+
+    @model_validator(mode="after")
+    def _check_actors(self) -> EvaluationConfig:
+        if (self.engine == "ray") != (self.num_actors is not None):
+            raise PydanticCustomError(
+                "actors", "engine ray needs num_actors, and no other engine takes it: give both, or neither"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_arrivals(self) -> EvaluationConfig:
+        if self.arrival_rate is not None and (self.engine != "local" or self.total_tokens is not None):
+            raise PydanticCustomError(
+                "arrivals", "arrival_rate needs the engine local, and no total_tokens: leave one of them out"
+            )
+        if self.arrival_rate is None and self.burst != 1:
+            raise PydanticCustomError("arrivals", "burst is given without arrival_rate: set it, or leave burst out")
+        return self
+
+    @model_validator(mode="after")
+    def _check_budget(self) -> EvaluationConfig:
+        if self.total_tokens is not None and self.epochs > 1:
+            raise PydanticCustomError(
+                "budget",
+                "epochs and total_tokens are both given, and total_tokens decides how often each question is run: "
+                "leave epochs out",
+            )
+        if self.total_tokens is None and self.spending != "certaindex":
+            raise PydanticCustomError(
+                "budget", "spending is given without total_tokens: set total_tokens, or leave spending out"
+            )
+        return self
+
+    def check(self, stack: StackConfig) -> None:
+        """Refuse settings that the rest of the stack does not allow."""
+        if self.deadline_times and stack.deadline is None and self.slo is None:
+            raise PydanticCustomError("deadline", "evaluation.deadline_times are multiples of deadline: set it, too")
