@@ -8,10 +8,11 @@ from scaffolding_ext.answers.classes import AnswerClasses, Grouping, Pair
 from scaffolding_ext.answers.comparison import Verdict
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import NoOutputError
+from scaffolding_ext.prompts.tool_calls import classes_of
 from scaffolding_ext.protocol import ControllerGenerator
 from scaffolding_ext.protocol.tasks import CompareTask, MeaningTask
 from scaffolding_ext.protocol.worker import WorkerTag
-from scaffolding_ext.request.program import record
+from scaffolding_ext.request.program import current_program, record
 
 
 def classify(
@@ -29,6 +30,9 @@ def classify(
     Returns:
         A class number for each answer, in order of first appearance, -1 for None.
     """
+    program = current_program()
+    if program is not None and program.question.tools:  # calls, in canonical JSON
+        return classes_of(answers)
     if controller.can_serve(WorkerTag.COMPARE, MeaningTask):
         task = MeaningTask(worker_tag=WorkerTag.COMPARE, answers=list(answers))
         yield [task]

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import scaffolding_ext.protocol.worker
-from scaffolding_ext.controllers.capabilities import UNBOUND, Capabilities, Requests, check_worker, joined
+from scaffolding_ext import require
+from scaffolding_ext.controllers.needs import UNBOUND, Capabilities, Needs, check_worker, joined
+from scaffolding_ext.controllers.sample_times import SampleTimes
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.prompting import TextPrompting, Turn
 from scaffolding_ext.protocol import (
@@ -24,9 +27,8 @@ from scaffolding_ext.protocol import (
     Task,
     Worker,
 )
-from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.protocol.relay import relay
-from scaffolding_ext.protocol.worker import WorkerTag, declared, tag_name, tag_names, worker_for, worker_key
+from scaffolding_ext.protocol.worker import WorkerTag, tag_name, tag_names, worker_for, worker_key
 from scaffolding_ext.registry import Registry
 from scaffolding_ext.request.program import Program, Question, current_program, in_program, record
 from scaffolding_ext.request.results import Completion
@@ -40,13 +42,19 @@ ONE_GENERATION = frozenset({"n", "best_of", "num_logprobs", "stop", "seed", "ech
 CHAIN_FIELDS = frozenset({"temperature", "top_p", "top_k", "max_tokens"})
 
 
-class LoggedWarnings:
-    """The warnings that the requests of one stack have logged: each is logged once."""
+class StackMemory:
+    """What the requests of one stack remember together.
+
+    Attributes:
+        sample_times: Durations of the samples of votes with a deadline.
+    """
 
     def __init__(self) -> None:
+        self.sample_times = SampleTimes()
         self._warnings: set[str] = set()
 
     def is_new(self, warning: str) -> bool:
+        """True the first time that a warning is given; each is logged once."""
         is_new = warning not in self._warnings
         self._warnings.add(warning)
         return is_new
@@ -58,51 +66,36 @@ class BaseController(Controller):
     Sub-controllers are attributes, or stand in one that is a list, a tuple or the values of a dict.
 
     Attributes:
-        required_tasks: Task types that must be served natively, because nothing can take their place.
-        registries: By argument, where the types of components are found that are no controllers: a rule, for instance.
-        longest_request: Most tokens behind the prompt that one of its requests reads and writes, as far as its
-            arguments say; None where they do not.
-        num_logprobs: Most log-probabilities that its requests want for a token; a worker that says that it reports
-            fewer is refused.
-        calibration_cost: Tokens that were spent on a calibration of its own, before any request; None where there is
-            none, or nothing says how many.
-        sampling_workers: Once bound, the tags of the stack's workers whose model says itself that it is sampled.
-        prompting: Of the outermost controller of a stack: applied to the prompt when a request starts. Where it was
-            never set, our host takes the prompting of the generation worker's model; None sends prompts as they are.
-        loops: Of the outermost controller of a stack: what counts as a chain that repeats itself. Such a chain is
-            ended, and asked for its answer, whichever controller grows it. None watches for none.
+        needs: Everything that it asks of its workers and takes from a request, without its sub-controllers.
+        registries: Registries of its components that are no controllers, such as rules, by argument.
+        prompting: Of a stack's outermost controller: applied to the prompt when a request starts. If it was never set,
+            our host takes the prompting of the generation worker's model; None sends prompts as they are.
+        loops: Of a stack's outermost controller: detects chains that repeat themselves. Such a chain is ended and asked
+            for its answer, whichever controller grows it. None watches for none.
+        audit: Of a stack's outermost controller: share of the requests, in [0, 1], that go on behind the answer as if
+            no rule had stopped them; their seeds draw them.
     """
 
     WorkerTag: TypeAlias = scaffolding_ext.protocol.worker.WorkerTag
-    required_tags: tuple[WorkerTag, ...] = (WorkerTag.GENERATION,)
-    required_tasks: tuple[type[Task], ...] = ()
+    needs: Needs = Needs()
     registries: ClassVar[Mapping[str, Registry]] = {}
-    longest_request: int | None = None
-    num_logprobs: int = 0
-    calibration_cost: TokenCounts | None = None
-    reads_logprobs: bool = False
-    continues_answers: bool = False
-    sampling_workers: frozenset[str] = frozenset()
     prompting: TextPrompting | None = None
     loops: Loops | None = None
+    audit: float = 0.0
 
     def prepare(self, task: GenerationTask) -> None:
-        """Of a reward controller: have the samples of a task bring what it reads; texts come in any case."""
-
-    def honours(self) -> frozenset[str]:
-        """The keywords of `process` that this controller obeys: sampling fields, and `thinking_budget`."""
-        return frozenset()
+        """Have the samples of a task bring what this reward controller reads; their texts come in any case."""
 
     def task_types(self) -> tuple[str, ...]:
-        """The types of questions for which the controller, or a sub-controller, has a plan; a request may name one."""
+        """Types of questions that the controller, or a sub-controller, has a plan for; a request may name one."""
         inner = (sub.task_types() for sub in sub_controllers(self) if isinstance(sub, BaseController))
         return next(filter(None, inner), ())
 
     def __init__(self) -> None:
         super().__init__()
-        self._capabilities: dict[str, Capabilities] = {}
+        self.capabilities: dict[str, Capabilities] = {}  # by tag, of all workers of the stack, once bound
         self._foreign_keys: dict[str, Any] = {}
-        self.logged_warnings = LoggedWarnings()  # one for all clones
+        self.memory = StackMemory()  # one for all clones
 
     def clone(self) -> BaseController:
         """A copy for one request: attributes are shared, sub-controllers cloned, task collections copied."""
@@ -119,15 +112,15 @@ class BaseController(Controller):
         twin.task_collections = copy.deepcopy(self.task_collections) if self.task_collections else {}
         return twin
 
-    def own_requests(self) -> Mapping[WorkerTag, Requests]:
-        """What this controller itself sends, by tag; override it where its workers get different requests."""
-        sent = Requests(frozenset(self.required_tasks), self.longest_request, self.num_logprobs)
-        return dict.fromkeys(self.required_tags, sent)
-
-    def requests(self) -> dict[str, Requests]:
-        """What the controller and its sub-controllers send, by the name of the worker's tag."""
-        inner = (sub.requests() for sub in sub_controllers(self) if isinstance(sub, BaseController))
-        return joined([{tag_name(tag): sent for tag, sent in self.own_requests().items()}, *inner])
+    def needs_by_tag(self) -> dict[str, Needs]:
+        """Needs of the controller and its sub-controllers, by the name of the worker's tag."""
+        found: dict[str, list[Needs]] = defaultdict(list)
+        for tag in self.needs.tags:
+            found[tag_name(tag)].append(self.needs.of(tag))
+        for sub in sub_controllers(self):
+            for name, needs in sub.needs_by_tag().items() if isinstance(sub, BaseController) else ():
+                found[name].append(needs)
+        return {name: joined(all_needs) for name, all_needs in found.items()}
 
     def check_roles(self, workers: Mapping[Any, Any]) -> None:
         """Refuse a stack without the workers that the controller and its sub-controllers send tasks to.
@@ -135,7 +128,7 @@ class BaseController(Controller):
         Args:
             workers: Only their tags are looked at, so that a stack can be checked before its workers are built.
         """
-        for tag in self.own_requests():
+        for tag in self.needs.tags:
             if worker_key(workers, tag) is None:
                 raise ConfigError(
                     f"{type(self).__name__} needs a worker {tag.value!r}; the stack has: {tag_names(workers)}",
@@ -158,39 +151,24 @@ class BaseController(Controller):
                 reports fewer log-probabilities a token than are read.
         """
         self.check_roles(workers)
-        capabilities = {}
-        for tag, sent in self.own_requests().items():
+        require.number("audit", self.audit, least=0, most=1)
+        continues = self.needs.continues_answers or self.loops is not None
+        for tag in self.needs.tags:
             worker: Any = worker_for(workers, tag)
-            continues = self.continues_answers or self.loops is not None
-            check_worker(worker, tag, sent, continues, type(self).__name__)
-            capabilities[tag.value] = Capabilities.of(worker)
-        compare = worker_for(workers, WorkerTag.COMPARE)
-        if compare is not None:
-            capabilities[WorkerTag.COMPARE.value] = Capabilities.of(compare)
-        self._capabilities = capabilities  # a new dict: clones share the old one
-        self.sampling_workers = frozenset(
-            tag_name(key) for key, worker in workers.items() if declared(worker).default_temperature
-        )
+            check_worker(worker, tag, self.needs._replace(continues_answers=continues), type(self).__name__)
+        self.capabilities = {tag_name(key): Capabilities.of(worker) for key, worker in workers.items()}
         self._foreign_keys = {tag_name(key): key for key in workers if tag_name(key) not in workers}
         for sub in sub_controllers(self):
             if isinstance(sub, BaseController):
                 sub.bind(workers)
 
+    def worker(self, tag: WorkerTag) -> Capabilities:
+        """Capabilities of the worker of that tag; unbound, only plain generation is assumed."""
+        return self.capabilities.get(tag.value, UNBOUND)
+
     def can_serve(self, tag: WorkerTag, task_type: type[Task]) -> bool:
-        """Whether the worker of that tag serves the task type natively; unbound, plain generation alone is assumed."""
-        return task_type in self.capabilities(tag).tasks
-
-    def can_stream_output(self, tag: WorkerTag, task_type: type[Task]) -> bool:
-        """Whether the worker of that tag can stream the output of a task of that type to the caller."""
-        return task_type in self.capabilities(tag).streamed_tasks
-
-    def capabilities(self, tag: WorkerTag) -> Capabilities:
-        """What is known of the worker of that tag; unbound, plain generation alone is assumed."""
-        return self._capabilities.get(tag.value, UNBOUND)
-
-    def bind_as(self, other: BaseController) -> None:
-        """Give the controller the capabilities that another controller was bound with."""
-        self._capabilities = other._capabilities
+        """True if the worker of that tag serves the task type natively."""
+        return task_type in self.worker(tag).tasks
 
     def budget_within_context(self, tag: WorkerTag, task: GenerationTask, budget: int, reserved: int) -> int:
         """The budget, lowered to what the worker's context leaves after the prompt and some reserved tokens.
@@ -199,7 +177,7 @@ class BaseController(Controller):
             task: Its `input_tokens` are the prompt; where they are None, or the context unknown, the budget stays.
             reserved: Tokens that must fit beyond it: a suffix and what it asks for.
         """
-        context_len = self.capabilities(tag).context_len
+        context_len = self.worker(tag).context_len
         if context_len is None or task.input_tokens is None:
             return budget
         room = context_len - len(task.input_tokens) - reserved
@@ -232,7 +210,7 @@ class BaseController(Controller):
         history, raw, streaming, last_turn = how
         task = GenerationTask.create_from_prompt(prompt)
         task.streaming_output_flag = streaming
-        program.loops = self.loops
+        program.loops, program.audit_share = self.loops, self.audit
         if self.prompting is not None:
             program.question = Question(prompt, history, raw, kwargs.get("tools"), last_turn, self.prompting)
             program.question.put(task)
@@ -334,8 +312,8 @@ def side_by_side(branches: Sequence[ControllerGenerator]) -> ParallelProcess:
 
 
 def honoured_by(controller: Controller) -> frozenset[str]:
-    """The keywords that a request may give to a controller; a foreign controller has none."""
-    return controller.honours() if isinstance(controller, BaseController) else frozenset()
+    """Keywords that a request may give to a controller; a foreign controller has none."""
+    return attributes_of(controller).needs.fields
 
 
 def checked_task_type(controller: Controller, name: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import BaseController, attributes_of
+from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.prompting import encode, prompt_family
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.prompting import PromptFamily, Prompting
@@ -32,7 +33,7 @@ def prepare(controller: Controller | None, task: GenerationTask) -> None:
 
 def reads_logprobs(controller: Controller | None) -> bool:
     """Whether a reward controller reads the log-probabilities of the samples' tokens."""
-    return controller is not None and attributes_of(controller).reads_logprobs
+    return controller is not None and attributes_of(controller).needs.num_logprobs > 0
 
 
 def score(controller: Controller, tasks: list[GenerationTask]) -> ControllerGenerator:
@@ -92,7 +93,7 @@ class RewardController(BaseController):
         self.yes = yes
         self.no = no
         self.worker_tag = WorkerTag(require.one_of("worker_tag", str(worker_tag), [tag.value for tag in WorkerTag]))
-        self.required_tags = (self.worker_tag,)
+        self.needs = Needs(tags=(self.worker_tag,))
         self.judge_prompting = prompting
         self.checks = checks
         self.max_check_tokens = require.whole("max_check_tokens", max_check_tokens)

@@ -408,7 +408,6 @@ allocation_rules = Registry(
         "LeaderChange": "scaffolding_ext.controllers.vote.allocation.leader_change:LeaderChange",
         "LengthThreshold": "scaffolding_ext.controllers.vote.allocation.baselines:LengthThreshold",
         "StaticThreshold": "scaffolding_ext.controllers.vote.allocation.threshold:StaticThreshold",
-        "SureFirst": "scaffolding_ext.controllers.vote.allocation.sure_first:SureFirst",
         "ThresholdEvery": "scaffolding_ext.controllers.vote.allocation.threshold:ThresholdEvery",
     },
     "scaffolding_ext.allocation_rules",
@@ -431,8 +430,8 @@ vote_weights = Registry(
 chain_weights = Registry(
     "weight of a chain",
     {
-        "uniform": "scaffolding_ext.controllers.draft_target.conformal_draft_target:EqualChains",
-        "target_likelihood": "scaffolding_ext.controllers.draft_target.conformal_draft_target:TargetLikelihood",
+        "uniform": "scaffolding_ext.controllers.draft_target.aggregate:EqualChains",
+        "target_likelihood": "scaffolding_ext.controllers.draft_target.aggregate:TargetLikelihood",
     },
     "scaffolding_ext.chain_weights",
     base="collections.abc:Callable",
@@ -467,7 +466,6 @@ search_expanders = Registry(
 search_scorers = Registry(
     "search scorer",
     {
-        "blend": "scaffolding_ext.controllers.tree.score:BlendScorer",
         "checker": "scaffolding_ext.controllers.tree.score:CheckerScorer",
         "confidence_weighted": "scaffolding_ext.controllers.tree.score:ConfidenceWeighted",
         "controller": "scaffolding_ext.controllers.tree.score:ControllerScorer",

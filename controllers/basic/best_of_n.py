@@ -11,19 +11,17 @@ from typing import Any, ClassVar
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.reward import prepare, reads_logprobs, score
+from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.samples import (
     Sample,
     Sampler,
-    check_variety,
-    honoured_by_samples,
+    needs_of_samples,
     published_answers,
 )
 from scaffolding_ext.controllers.vote.weights import Weight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
-from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.registry import vote_weights
-from scaffolding_ext.request.program import StepCounts, publish, publish_figures, record
 
 _REWARDS = ("mean_logprob", "confidence")
 
@@ -42,7 +40,6 @@ class BestOfNController(BaseController):
         ConfigError: Neither or both of `reward_controller` and `reward` are given, or samples would all be alike.
     """
 
-    required_tags: tuple[WorkerTag, ...] = ()
     registries: ClassVar = {"reward": vote_weights}
 
     def __init__(
@@ -62,11 +59,8 @@ class BestOfNController(BaseController):
         self.reward_controller = reward_controller
         self.reward: Weight | None = None if reward is None else vote_weights.obtain(reward, "reward")
         self.default_sample_num = require.whole("default_sample_num", default_sample_num)
-        check_variety(self.default_sample_num, generation_controller=generation_controller)
-
-    def honours(self) -> frozenset[str]:
-        read = reads_logprobs(self.reward_controller) if self.reward is None else self.reward.reads_logprobs
-        return honoured_by_samples(self.generation_controller, read)
+        reads = reads_logprobs(reward_controller) if self.reward is None else self.reward.reads_logprobs
+        self.needs = needs_of_samples(generation_controller, self.default_sample_num, reads)
 
     def run(
         self,
@@ -76,15 +70,15 @@ class BestOfNController(BaseController):
         **sampling_params: Any,
     ) -> ControllerGenerator:
         """Answer the task's prompt with `sample_num` samples, or the default."""
+        run = Run(self, task)
         num = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
         prepare(self.reward_controller, task)
         if self.reward is not None:
             self.reward.prepare(task)
         sampler = Sampler(self.generation_controller, task, num, {**(generation_kwargs or {}), **sampling_params})
-        publish(StepCounts(type(self).__name__, 0, num))
+        run.event("begin", controller=run.name, left=num)
         yield sampler.start(num)
-        publish(StepCounts(type(self).__name__, num, 0, 1.0))
-        sampler.look_for_copies(self)
+        sampler.look_for_copies(run.memory)
         samples = sampler.samples
         if self.reward_controller is not None:
             scores = yield from score(self.reward_controller, [sample.task for sample in samples])
@@ -93,9 +87,7 @@ class BestOfNController(BaseController):
             scores = [self.reward(sample) for sample in samples]
         best = max(samples, key=lambda sample: (scores[sample.index], -sample.index))
         answers = [sample.answer for sample in samples]
-        record("best_of_n", answers=answers, scores=scores, best=best.index)
-        publish_figures(
-            type(self).__name__, samples=num, score=scores[best.index], answers=published_answers(samples, answers)
-        )
+        run.sum_up(samples=num, score=scores[best.index], answers=published_answers(samples, answers))
+        run.event("best_of_n", answers=answers, scores=scores, best=best.index)
         fields = best.task.customized_result_fields
         finish(task, best.task.output_str or "", best.task.output_tokens, best.answer, fields.get("exit_reason"))

@@ -11,6 +11,7 @@ from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingCont
 from scaffolding_ext.controllers.chain.chain import CUT, Chain
 from scaffolding_ext.controllers.chain.ending import conclude
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
+from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import (
@@ -47,11 +48,10 @@ class NativeGenerationController(BaseController):
     def __init__(self, sampling_params: dict[str, Any] | None = None, streaming: bool = False) -> None:
         super().__init__()
         self.sampling_params = checked_sampling_params(sampling_params)
-        self.longest_request = self.sampling_params.get("max_tokens")
+        self.needs = Needs(
+            max_tokens=self.sampling_params.get("max_tokens"), fields=SAMPLING_FIELDS | {"thinking_budget", "tools"}
+        )
         self.streaming = streaming
-
-    def honours(self) -> frozenset[str]:
-        return SAMPLING_FIELDS | {"thinking_budget", "tools"}
 
     def process(
         self,
@@ -114,11 +114,11 @@ class NativeGenerationController(BaseController):
 
     def _room(self, task: GenerationTask) -> int | None:
         """Tokens that fit behind the task's prompt; None where nobody knows."""
-        context_len = self.capabilities(WorkerTag.GENERATION).context_len
+        context_len = self.worker(WorkerTag.GENERATION).context_len
         return None if context_len is None or task.input_tokens is None else context_len - len(task.input_tokens)
 
     def _watched(self, task: GenerationTask) -> ControllerGenerator:
-        family, room = prompt_family(), self._room(task)
+        room = self._room(task)
         wanted = task.max_tokens or room or 1
         chain: Chain = StreamChain(task, wanted if room is None else min(wanted, room), {}, max_lead=wanted)
         while not chain.ended:
@@ -128,7 +128,7 @@ class NativeGenerationController(BaseController):
                 show(task, chain.text, chain.prefix.token_ids)
         if chain.finish_reason in CUT:
             params = {"temperature": 0.0, "max_tokens": _FORCED_TOKENS}
-            yield from conclude(task, chain, family, params)
+            yield from conclude(chain, params)
             return
         prefix = chain.prefix
         reason = "length" if chain.finish_reason == "length" else "end"
@@ -145,7 +145,7 @@ class NativeGenerationController(BaseController):
         forcing = BudgetForcingController(
             thinking_budget, max_answer_tokens=max(1, answer_tokens), insist_on_answer=False, kept_by="server"
         )
-        forcing.bind_as(self)
+        forcing.capabilities = self.capabilities
         return forcing
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 from scaffolding_ext import require
+from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.prompting import decode
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.errors import ConfigError
@@ -67,8 +68,7 @@ class ProcessRewardController(RewardController):
         self.max_steps = require.whole("max_steps", max_steps)
         self.reward = require.one_of("reward", reward, get_args(StepReward))
         if self.reward == "mean_logprob":
-            self.required_tags = ()
-            self.reads_logprobs = True
+            self.needs = Needs(tags=(), num_logprobs=1)
         self.step_scores: list[list[float]] | None = None
 
     def prepare(self, task: GenerationTask) -> None:

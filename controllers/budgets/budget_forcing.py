@@ -11,6 +11,7 @@ from scaffolding_ext.controllers.chain.chain import Chain, Prefix, without_end_t
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain, ControlledChain
 from scaffolding_ext.controllers.chain.ending import conclude
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
+from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.prompting import decode, encode, longest_len, prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import PromptFamily, family_named
@@ -50,8 +51,6 @@ class BudgetForcingController(BaseController):
         the closing token, and counts how often it has waited.
     """
 
-    continues_answers = True
-
     def __init__(
         self,
         thinking_tokens: int,
@@ -70,7 +69,11 @@ class BudgetForcingController(BaseController):
         self.thinking_tokens = require.whole("thinking_tokens", thinking_tokens, 0)
         self.generation_controller = generation_controller
         self.max_answer_tokens = require.whole("max_answer_tokens", max_answer_tokens)
-        self.longest_request = self.thinking_tokens + self.max_answer_tokens
+        self.needs = Needs(
+            max_tokens=self.thinking_tokens + self.max_answer_tokens,
+            continues_answers=True,
+            fields=CHAIN_FIELDS | {"thinking_budget"},
+        )
         self.exact, self.wait = exact, wait
         if exact and not wait:
             raise ConfigError("is empty, and exact extends thinking by it; give a text such as '\\nWait'", "wait")
@@ -90,9 +93,6 @@ class BudgetForcingController(BaseController):
                 "kept_by",
             )
 
-    def honours(self) -> frozenset[str]:
-        return CHAIN_FIELDS | {"thinking_budget"}
-
     def run(
         self, task: GenerationTask, thinking_budget: int | None = None, **sampling_params: Any
     ) -> ControllerGenerator:
@@ -111,11 +111,10 @@ class BudgetForcingController(BaseController):
         budget = self.budget_within_context(WorkerTag.GENERATION, task, wanted, reserved)
         limit = budget + self.max_answer_tokens
         chain = self._chain(task, limit if task.max_tokens is None else min(limit, task.max_tokens))
+        chain.family = family
         cause = "budget"
         if self.kept_by == "server":
-            overran = yield from grow_within(
-                chain, budget, family, self.capabilities(WorkerTag.GENERATION).server_budget
-            )
+            overran = yield from grow_within(chain, budget, family, self.worker(WorkerTag.GENERATION).server_budget)
             cause = "budget_ignored" if overran else cause
         elif self.exact:
             assert isinstance(chain, ChunkChain)
@@ -135,9 +134,7 @@ class BudgetForcingController(BaseController):
             left = task.max_tokens - chain.num_tokens
             answering = {**answering, "max_tokens": min(self.max_answer_tokens, left if left > 0 else _LATE_ANSWER)}
         yield from conclude(
-            task,
             chain,
-            family,
             answering,
             insist_on_answer=insists,
             cause=cause if was_cut else None,
@@ -157,7 +154,7 @@ class BudgetForcingController(BaseController):
 
     def _asks_server(self) -> bool:
         """Whether the worker's server keeps the budget, for all that is known."""
-        server = self.capabilities(WorkerTag.GENERATION).server_budget
+        server = self.worker(WorkerTag.GENERATION).server_budget
         return self.kept_by == "server" and server is not None and server.reason is None
 
 

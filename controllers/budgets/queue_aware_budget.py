@@ -12,6 +12,7 @@ from scaffolding_ext.controllers.base import BaseController, honoured_by
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queueing.arrivals import Arrivals, ArrivalWindow, DriftBounds
+from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Worker
 from scaffolding_ext.protocol.worker import WorkerTag, model_of, worker_for
@@ -91,7 +92,7 @@ class PlannedController(BaseController):
     def _say_unknown(self, task_type: str | None, plan: PlannedBudgets) -> None:
         reason = f"no type of the plan: {task_type!r}; it has: {', '.join(plan.budgets)}"
         record("warning", what="task_type", reason=reason)
-        if self.logged_warnings.is_new("task_type"):
+        if self.memory.is_new("task_type"):
             given = self.named(plan.mixture_budget)
             _log.warning("%s: a request is of %s; such requests get %s", type(self).__name__, reason, given)
 
@@ -119,15 +120,13 @@ class QueueAwareBudgetController(PlannedController):
         super().__init__(plan, classifier, drift=drift)
         most = self.live.plan.demand.max_tokens
         self.generation_controller = generation_controller or BudgetForcingController(most)
-        if "thinking_budget" not in honoured_by(self.generation_controller):
+        self.needs = Needs(fields=honoured_by(self.generation_controller) | {"task_type"})
+        if "thinking_budget" not in self.needs.fields:
             raise ConfigError(
                 f"is a {type(self.generation_controller).__name__}, which keeps no thinking_budget; give a "
                 "BudgetForcingController, or another that honours it",
                 "generation_controller",
             )
-
-    def honours(self) -> frozenset[str]:
-        return honoured_by(self.generation_controller) | {"task_type"}
 
     def run(
         self, task: GenerationTask, task_type: str | None = None, thinking_budget: int | None = None, **kwargs: Any
@@ -161,6 +160,7 @@ class QueueAwareController(PlannedController):
     ) -> None:
         super().__init__(plan, classifier, drift=drift)
         self.settings = list(settings)
+        self.needs = Needs(fields=frozenset.intersection(*map(honoured_by, self.settings)) | {"task_type"})
         most = max((max(each.budgets) for each in self.live.plan.demand.measured), default=-1)
         if not 0 <= most < len(self.settings):
             raise ConfigError(
@@ -168,9 +168,6 @@ class QueueAwareController(PlannedController):
                 "measured types, and a controller for each of its numbers",
                 "settings",
             )
-
-    def honours(self) -> frozenset[str]:
-        return frozenset.intersection(*map(honoured_by, self.settings)) | {"task_type"}
 
     def named(self, number: int) -> str:
         return f"setting {number}"

@@ -13,10 +13,9 @@ from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inher
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
 from scaffolding_ext.protocol.meta import Purpose, meta_of, note
 from scaffolding_ext.protocol.worker import WorkerTag
-from scaffolding_ext.request.program import current_program, discard, elapsed, record, seconds_left
+from scaffolding_ext.request.program import DEADLINE, current_program, discard, elapsed, record, seconds_left
 
 LOOP = "loop"  # finish reason of a chain that repeats itself
-DEADLINE = "deadline"  # of a chain that has no time for more than its answer
 CUT = (LOOP, DEADLINE)  # finish reasons of chains that were ended: their answer is asked for
 ANSWER_LEN = 64  # tokens for which a chain with a deadline keeps time
 LOOP_STEP = 64  # tokens from one look for loops to the next
@@ -55,6 +54,7 @@ class Chain(ABC):
     how much has arrived. Tokens beyond only count as discarded.
 
     Attributes:
+        family: Prompt family of the stack's prompting; a controller may set its own.
         runs_on: Whether the worker goes on with the chain while nothing of it is yielded.
         finish_reason: Once it has ended: `"length"` where the budget ended it, `"loop"` where it repeats itself and the
             stack's `loops` are watched for, `"deadline"` where the request's deadline leaves time for the answer alone,
@@ -62,7 +62,7 @@ class Chain(ABC):
         is_timed: Whether the chain ends in time for the request's deadline.
 
     Args:
-        prompt: The task whose `input_str` (and `input_tokens`, where it has them) the chain answers.
+        prompt: The task whose `input_str` (and `input_tokens`, if it has them) the chain answers.
         sampling_params: Sampling fields of the chain; a field that the prompt's task sets takes precedence.
     """
 
@@ -70,6 +70,7 @@ class Chain(ABC):
 
     def __init__(self, prompt: GenerationTask, max_tokens: int, sampling_params: dict[str, Any]) -> None:
         self.prompt = prompt
+        self.family = prompt_family()
         self.max_tokens = max_tokens
         self.ended = False
         self.finish_reason: str | None = None
@@ -172,7 +173,7 @@ class Chain(ABC):
         if self.loops is None or self._num_tokens < (1 if self.ended else self._next_look):
             return
         self._next_look = (self._num_tokens // LOOP_STEP + 1) * LOOP_STEP
-        if (self.ended and self.finish_reason != "length") or self.contains(prompt_family().think_close):
+        if (self.ended and self.finish_reason != "length") or self.contains(self.family.think_close):
             return
         found = self.loops.find(self.text, self._last_ids(self.loops.reach))
         if found is not None:
@@ -203,6 +204,13 @@ def continuation(prompt: GenerationTask, prefix: Prefix, max_tokens: int, suffix
     if prompt.input_str is not None and (prefix.text or suffix):
         note(task, turn_start=len(prompt.input_str), turns=meta_of(prompt).turns)
     return task
+
+
+def rest_of(prompt: GenerationTask, prefix: Prefix, max_tokens: int) -> GenerationTask:
+    """A task for the rest of a chain of `max_tokens` behind a prefix, drawn anew."""
+    rest = continuation(prompt, prefix, max_tokens - prefix.num_tokens)
+    inherit_sampling_params(rest, prompt, "audit")
+    return rest
 
 
 _SPLIT = "\ufffd"  # what a decoder writes for a part of a character

@@ -8,7 +8,7 @@ from typing import Any
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import finish
 from scaffolding_ext.controllers.chain.chain import CUT, Chain, Prefix, without_end_token
-from scaffolding_ext.controllers.chain.probe import asked_answer, asking, forced_answer
+from scaffolding_ext.controllers.chain.probe import Probe, asked_answer, asking, forced_answer
 from scaffolding_ext.controllers.prompting import decode, encode
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
@@ -19,9 +19,7 @@ ANSWER_PROBABILITY = "answer_probability"  # in a task's result fields: that of 
 
 
 def conclude(
-    task: GenerationTask,
     chain: Chain,
-    family: PromptFamily,
     sampling_params: dict[str, Any],
     *,
     exit_reason: str = "length",
@@ -42,6 +40,7 @@ def conclude(
         at: Where the chain is left, if it has grown since the decision; None leaves it as it stands.
         cause: Why an answer had to be asked for, as `forced_answers` counts it; None: as the chain ended.
     """
+    task, family = chain.prompt, chain.family
     ended = chain.ended and at is None
     ended_by_itself = ended and chain.finish_reason not in ("length", *CUT)
     reason = "end" if ended_by_itself else str(chain.finish_reason) if ended else exit_reason
@@ -59,7 +58,7 @@ def conclude(
         finish(task, prefix.text, prefix.token_ids, answer, reason)
         return
     kept = without_end(prefix) if ended_by_itself else prefix
-    forced, close = forcing(task, kept, family, sampling_params)
+    forced, closing = forcing(task, kept, family, sampling_params)
     yield [forced]
     answer = forced_answer(forced) or extract(prefix.text)
     cause = cause or (_silence(prefix.text, closed or not family.thinks) if ended_by_itself else reason)
@@ -70,7 +69,19 @@ def conclude(
         return
     if ended_by_itself:
         yield from chain.leave(kept)
-    close_with(task, kept, close, answer, family, reason)
+    close_with(task, kept, closing, answer, family, reason)
+
+
+def close(chain: Chain, prefix: Prefix, probe: Probe | None, exit_reason: str) -> ControllerGenerator:
+    """Work: leave the chain behind a prefix, and end the request with the answer of a probe; None ends without one."""
+    yield from chain.leave(prefix)
+    task, family = chain.prompt, chain.family
+    if probe is None or probe.answer is None:
+        finish(task, prefix.text, prefix.token_ids, None, exit_reason)
+        return
+    close_with(task, prefix, family.close, probe.answer, family, exit_reason)
+    if probe.confidence is not None:
+        task.customized_result_fields[ANSWER_PROBABILITY] = probe.confidence
 
 
 def forced_answers(trace: Iterable[Mapping[str, Any]]) -> dict[str, int]:

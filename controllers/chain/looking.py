@@ -5,8 +5,8 @@ from __future__ import annotations
 import bisect
 import math
 import re
-from collections.abc import Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.answers import up_to_brace
@@ -79,7 +79,7 @@ class ThoughtChanges(ProbeSchedule):
         return self._turn.search(text) is not None
 
 
-class Needs(NamedTuple):
+class LookNeeds(NamedTuple):
     """What a stopping rule needs to see at every look.
 
     Attributes:
@@ -100,7 +100,7 @@ class Needs(NamedTuple):
         """Log-probabilities a token that the worker must report."""
         return max(self.entropy, int(self.answer_logprobs), int(self.chain_logprobs))
 
-    def joined(self, other: Needs) -> Needs:
+    def joined(self, other: LookNeeds) -> LookNeeds:
         """What two rules need together."""
         if self.entropy and other.entropy and self.suffix != other.suffix:
             raise ConfigError(
@@ -108,7 +108,7 @@ class Needs(NamedTuple):
                 "one suffix: give both rules the same",
                 "suffix",
             )
-        return Needs(
+        return LookNeeds(
             self.answer or other.answer,
             self.answer_logprobs or other.answer_logprobs,
             max(self.entropy, other.entropy),
@@ -141,9 +141,14 @@ class LookTasks(NamedTuple):
 class Looker:
     """Asks a chain at a look what a rule needs to see, and reads what it says."""
 
-    def __init__(self, probe: AnswerProbe, needs: Needs) -> None:
+    def __init__(self, probe: AnswerProbe, needs: LookNeeds) -> None:
         self._probe = probe
         self._needs = needs
+
+    def chain_params(self, sampling_params: Mapping[str, Any]) -> dict[str, Any]:
+        """Sampling fields of a chain, with the log-probabilities that the rule reads."""
+        wanted = max(int(self._needs.chain_logprobs), sampling_params.get("num_logprobs") or 0)
+        return {**sampling_params, **({"num_logprobs": wanted} if wanted else {})}
 
     def asking(self, prompt: GenerationTask, prefix: Prefix, family: PromptFamily) -> LookTasks:
         """The tasks that ask the chain on a prompt after a prefix."""

@@ -11,7 +11,7 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.ending import conclude
-from scaffolding_ext.controllers.chain.looking import Looker, Needs
+from scaffolding_ext.controllers.chain.looking import Looker, LookNeeds
 from scaffolding_ext.controllers.chain.probe import Probe, asking, forced_answer, row_of, token_entropy
 from scaffolding_ext.controllers.chain.stream_chain import start_chain
 from scaffolding_ext.controllers.prompting import encode, prompt_family
@@ -39,8 +39,6 @@ class RecordChainController(BaseController):
             is a lower bound. 0 records none.
     """
 
-    continues_answers = True
-
     def __init__(
         self, generation_controller: DynasorCoTController, spacing: int | None = None, num_logprobs: int = 20
     ) -> None:
@@ -55,10 +53,7 @@ class RecordChainController(BaseController):
         own = generation_controller.schedule.chunk_size
         self.spacing = require.whole("spacing", own if spacing is None else spacing)
         self.num_logprobs = require.whole("num_logprobs", num_logprobs, least=0)
-        self.longest_request = generation_controller.longest_request
-
-    def honours(self) -> frozenset[str]:
-        return CHAIN_FIELDS
+        self.needs = generation_controller.needs._replace(num_logprobs=self.num_logprobs, fields=CHAIN_FIELDS)
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
         """Answer the task's prompt with the whole chain."""
@@ -66,7 +61,7 @@ class RecordChainController(BaseController):
         stopping = self.generation_controller
         family, probe = stopping.family or prompt_family(), stopping.probe
         has_logprobs = self.num_logprobs > 0
-        looker = Looker(probe, Needs(answer=True, answer_logprobs=has_logprobs, chain_logprobs=has_logprobs))
+        looker = Looker(probe, LookNeeds(answer=True, answer_logprobs=has_logprobs, chain_logprobs=has_logprobs))
         logprobs = {"num_logprobs": 1} if has_logprobs else {}
         forcing = {**stopping.forcing, **({"num_logprobs": self.num_logprobs} if has_logprobs else {})}
         chain = start_chain(
@@ -105,7 +100,7 @@ class RecordChainController(BaseController):
             )
             yield from chain.grow(prefix.num_tokens + self.spacing)
         yield from chain.grow(chain.max_tokens)
-        yield from conclude(task, chain, family, stopping.forcing, insist_on_answer=stopping.insist_on_answer)
+        yield from conclude(chain, stopping.forcing, insist_on_answer=stopping.insist_on_answer)
 
 
 def _num_decoded(task: GenerationTask) -> int:

@@ -232,9 +232,14 @@ def start_chain(
         record("lowered", task="StreamGenerationTask", to="GenerationTask", reason="the worker cannot stream")
         mode = "chunk"
     params = dict(sampling_params or {})
+    chain: Chain
     if mode == "chunk":
-        return ChunkChain(task, budget, params)
-    if streaming_output and not controller.can_stream_output(WorkerTag.GENERATION, StreamGenerationTask):
+        chain = ChunkChain(task, budget, params)
+        chain.family = family
+        return chain
+    if streaming_output and StreamGenerationTask not in controller.worker(WorkerTag.GENERATION).streamed_tasks:
         record("lowered", what="streaming", reason="the worker cannot stream a StreamGenerationTask to the caller")
         streaming_output = False
-    return StreamChain(task, budget, params, streaming_output, max_lead)
+    chain = StreamChain(task, budget, params, streaming_output, max_lead)
+    chain.family = family
+    return chain

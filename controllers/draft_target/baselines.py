@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
+from scaffolding_ext.controllers.draft_target.chain import Decision, DraftTargetChain
 from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values
-from scaffolding_ext.controllers.draft_target.take_over import SHARES, Decision, TakeOverRule
+from scaffolding_ext.controllers.draft_target.take_over import SHARES, TakeOverRule
 from scaffolding_ext.controllers.prompting import encode
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask

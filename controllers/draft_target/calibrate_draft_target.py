@@ -17,9 +17,9 @@ from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
 from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values
+from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import next_seed, record
 
 
@@ -47,7 +47,7 @@ class CalibratingRule(ConformalRule):
 class CalibrateDraftTargetController(BaseController):
     """Runs the chains of many questions in step and records their scores."""
 
-    required_tags: tuple[WorkerTag, ...] = ()
+    needs = Needs(tags=())
 
     def __init__(
         self, controller: ConformalDraftTargetController, prompts: Sequence[str], num_turns: int | None = None

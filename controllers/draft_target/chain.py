@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaffolding_ext.answers import extract
+from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.chain.chain import CUT
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain, written_chunk
 from scaffolding_ext.controllers.chain.ending import forcing
 from scaffolding_ext.controllers.chain.probe import asked_answer, forced_answer
 from scaffolding_ext.controllers.draft_target.on_worker import OnWorker, on_worker
 from scaffolding_ext.controllers.draft_target.scores import NonconformityScore
+from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.samples import Variety
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.prompts.prompting import PromptFamily
@@ -20,9 +22,39 @@ from scaffolding_ext.protocol.meta import Purpose, note
 from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import WorkerTag
+from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import discard, elapsed, record
 
 _BOX = re.compile(r"\\boxed\s*\{")
+
+
+class Decision(NamedTuple):
+    """The fate of a drafted chunk.
+
+    Attributes:
+        taken_over: The target writes instead of it, or behind it.
+        priority: Place of the chain among those that wait for the target: the lower, the sooner.
+        is_final: It holds for the rest of the chain: one model writes it, and nothing more is scored.
+    """
+
+    taken_over: bool
+    figures: dict[str, Any]
+    priority: float = 0.0
+    is_final: bool = False
+
+
+class Writers(NamedTuple):
+    """The two models, and the tokens that each writes at one go.
+
+    Attributes:
+        shares_tokens: They have one tokenizer, and exchange token ids.
+    """
+
+    draft: OnWorker
+    target: OnWorker
+    draft_tokens: int
+    target_tokens: int
+    shares_tokens: bool
 
 
 class DraftTargetChain:
@@ -45,15 +77,10 @@ class DraftTargetChain:
         self,
         prompt: GenerationTask,
         index: int,
-        draft: OnWorker,
-        target: OnWorker,
+        writers: Writers,
         score: NonconformityScore | None,
-        *,
-        draft_tokens: int,
-        target_tokens: int,
         max_tokens: int,
         keeps_rejected: bool,
-        shares_tokens: bool,
         variety: Variety | None = None,
     ) -> None:
         self.index = index
@@ -66,13 +93,29 @@ class DraftTargetChain:
         self.is_decided = False
         self.accepted_scores: list[float] = []
         self._prompt = prompt
-        self._draft, self._target, self._score = draft.clone(), target.clone(), score
-        self._draft_tokens, self._target_tokens = draft_tokens, target_tokens
+        self._draft, self._target, self._score = writers.draft.clone(), writers.target.clone(), score
+        self._draft_tokens, self._target_tokens = writers.draft_tokens, writers.target_tokens
         self._keeps_rejected = keeps_rejected
         self._variety = variety
-        self._written = ChunkChain(prompt, max_tokens, {}, shares_tokens and prompt.input_tokens is not None)
+        self._written = ChunkChain(prompt, max_tokens, {}, writers.shares_tokens and prompt.input_tokens is not None)
         self._closing = ""
         self._priority = 0.0
+
+    @classmethod
+    def several(
+        cls,
+        num_chains: int,
+        prompt: GenerationTask,
+        writers: Writers,
+        score: NonconformityScore | None,
+        max_tokens: int,
+        keeps_rejected: bool,
+        owner: BaseController,
+    ) -> list[DraftTargetChain]:
+        """Chains of one prompt; several have a temperature, even if nothing sets one."""
+        variety = Variety(owner) if num_chains > 1 else None
+        numbers = range(num_chains)
+        return [cls(prompt, number, writers, score, max_tokens, keeps_rejected, variety) for number in numbers]
 
     @property
     def text(self) -> str:
@@ -140,6 +183,30 @@ class DraftTargetChain:
         written = yield from self._write(self._target, rest if is_final else self._target_tokens)
         self._keep(written)
         return written.num_tokens
+
+    def carry_out(self, run: Run, decision: Decision) -> ControllerGenerator:
+        """Work: settle the waiting chunk as decided, and record it."""
+        assert self.draft_chunk is not None, "a chunk waits"
+        num_draft_tokens, seconds_drafting = self.draft_chunk.num_tokens, self.seconds_drafting
+        told = {"chain": self.index, "turn": self.turn, "score": self.score, **decision.figures}
+        began = elapsed()
+        seconds_waited = began - self.waits_since
+        num_target_tokens = yield from self.settle(decision.taken_over, decision.priority, decision.is_final)
+        told |= {"num_draft_tokens": num_draft_tokens, "num_target_tokens": num_target_tokens}
+        name = "take_over" if decision.taken_over else "accept"
+        run.event(name, **told, seconds_waited=round(seconds_waited, 6))
+        rejected = decision.taken_over and not self._keeps_rejected
+        level, num_calibration = decision.figures.get("alpha"), decision.figures.get("num_calibration")
+        run.sum_up(
+            take_over_rate=decision.taken_over,
+            **({} if num_calibration is None else {"decided_by_coin": num_calibration == 0}),
+            **({} if level is None else {"alpha": Ratio(level, 1)}),
+            draft_tokens=num_draft_tokens,
+            target_tokens=num_target_tokens,
+            rejected_drafts=rejected,
+            rejected_draft_tokens=num_draft_tokens if rejected else 0,
+            intensity=Ratio(seconds_drafting + elapsed() - began, seconds_waited),
+        )
 
     def end(self, reason: str) -> None:
         """End a chain that goes on."""

@@ -12,12 +12,13 @@ import numpy as np
 from scaffolding_ext import require
 from scaffolding_ext.controllers.draft_target.adaptive import AdaptiveLevel
 from scaffolding_ext.controllers.draft_target.calibration_file import ConformalCalibration, DraftTargetSetting
-from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
+from scaffolding_ext.controllers.draft_target.chain import Decision, DraftTargetChain
 from scaffolding_ext.controllers.draft_target.p_values import Ties, leave_one_out_p_values
 from scaffolding_ext.controllers.draft_target.scores import Pool, ScorePool, pool_key
-from scaffolding_ext.controllers.draft_target.take_over import SHARES, Decision, TakeOverRule
+from scaffolding_ext.controllers.draft_target.take_over import SHARES, TakeOverRule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator
+from scaffolding_ext.registry import take_over_rules
 
 Coverage = Literal["marginal", "conditional"]
 _NO_SCORES = ScorePool()
@@ -150,3 +151,22 @@ class ConformalRule(TakeOverRule):
         taken_over = p_value <= level if self._adaptive is None else self._adaptive.decide(p_value)
         figures = {"p_value": p_value, "alpha": level, "num_calibration": num_calibration}
         return Decision(taken_over, figures, priority=p_value)
+
+
+def rule_from(
+    rule: str | TakeOverRule | None,
+    *,
+    alpha: float | None,
+    coverage: Coverage | None,
+    calibration: str | Path | ConformalCalibration | None,
+) -> TakeOverRule:
+    """The rule that is given, with the arguments of the conformal rule, which are refused beside another rule."""
+    own: dict[str, Any] = {"alpha": alpha, "coverage": coverage, "calibration": calibration}
+    given = {name: value for name, value in own.items() if value is not None}
+    if rule is None:
+        return ConformalRule(**given)
+    if isinstance(rule, ConformalRule):
+        return rule.changed(**given)
+    require.alone("rule", rule, **own)
+    found: TakeOverRule = take_over_rules.obtain(rule, "rule")
+    return found

@@ -10,9 +10,9 @@ from typing import Any, get_args
 import numpy as np
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
+from scaffolding_ext.controllers.draft_target.chain import Decision, DraftTargetChain
 from scaffolding_ext.controllers.draft_target.scores import Pool, ScorePool
-from scaffolding_ext.controllers.draft_target.take_over import SHARES, Decision, TakeOverRule
+from scaffolding_ext.controllers.draft_target.take_over import SHARES, TakeOverRule
 from scaffolding_ext.protocol import ControllerGenerator
 
 

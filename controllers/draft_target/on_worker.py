@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.capabilities import Requests, joined
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.needs import Needs, joined
+from scaffolding_ext.controllers.vote.samples import check_variety
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, Task, Worker
 from scaffolding_ext.protocol.relay import relay
-from scaffolding_ext.protocol.worker import WorkerTag, tag_name, worker_key
+from scaffolding_ext.protocol.worker import WorkerTag, declared, tag_name, worker_for, worker_key
 
 
 class OnWorker(BaseController):
@@ -19,15 +22,15 @@ class OnWorker(BaseController):
         super().__init__()
         self.controller = controller
         self.tag = tag
-        self.required_tags = (tag,)
+        self.needs = Needs(tags=(tag,))
 
     def clone(self) -> OnWorker:
         return OnWorker(self.controller.clone(), self.tag)
 
-    def requests(self) -> dict[str, Requests]:
-        inside = WorkerTag.GENERATION.value
-        sent = super().requests().items()
-        return joined({self.tag.value if name == inside else name: requests} for name, requests in sent)
+    def needs_by_tag(self) -> dict[str, Needs]:
+        found = super().needs_by_tag()
+        inside = found.pop(WorkerTag.GENERATION.value, Needs())
+        return {**found, self.tag.value: joined([found[self.tag.value], inside])}
 
     def check_roles(self, workers: Mapping[Any, Any]) -> None:
         """Refuse a stack without the worker of the tag, and without the others that the controller needs."""
@@ -47,6 +50,31 @@ class OnWorker(BaseController):
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
         return on_worker(self.controller.process(tasks, **kwargs), self.tag)
+
+
+def on_their_workers(draft: Controller | None, target: Controller | None, num_chains: int) -> tuple[OnWorker, OnWorker]:
+    """Draft and target on their workers; by default they generate plainly. Several chains must differ."""
+    draft = draft or NativeGenerationController({"temperature": 0.7})
+    target = target or NativeGenerationController({"temperature": 0.7})
+    check_variety(num_chains, draft_controller=draft, target_controller=target)
+    return OnWorker(draft, WorkerTag.DRAFT), OnWorker(target, WorkerTag.TARGET)
+
+
+def shares_tokens(workers: Mapping[Any, Worker], shares_prompt: bool) -> bool:
+    """True if draft and target have one tokenizer, so that they can exchange token ids.
+
+    Raises:
+        ConfigError: Their chat templates differ, and `shares_prompt` is not set.
+    """
+    draft, target = (declared(worker_for(workers, tag)) for tag in (WorkerTag.DRAFT, WorkerTag.TARGET))
+    templates = {draft.chat_template, target.chat_template}
+    if not shares_prompt and None not in templates and len(templates) > 1:
+        raise ConfigError(
+            "the models of draft and target have different chat templates, and both models read the prompt that "
+            "one of them renders: take models of one family, or set shares_prompt if this does no harm",
+            "workers.draft",
+        )
+    return draft.tokenizer_fingerprint is not None and draft.tokenizer_fingerprint == target.tokenizer_fingerprint
 
 
 def on_worker(generator: Iterable[Any], tag: WorkerTag) -> ControllerGenerator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,21 +15,6 @@ from scaffolding_ext.protocol import ControllerGenerator
 from scaffolding_ext.protocol.meta import TokenCounts
 
 SHARES = (0.6, 0.4, 0.25, 0.1)  # of what the target takes over, that a trial tries
-
-
-class Decision(NamedTuple):
-    """What becomes of a drafted chunk.
-
-    Attributes:
-        taken_over: Whether the target writes instead of it, or behind it.
-        priority: Place of the chain among those that wait for the target: the lower, the sooner.
-        is_final: Whether it holds for the rest of the chain: one model writes on alone, and nothing more is scored.
-    """
-
-    taken_over: bool
-    figures: dict[str, Any]
-    priority: float = 0.0
-    is_final: bool = False
 
 
 class TakeOverRule(DecisionRule[Sequence[DraftTargetChain]]):

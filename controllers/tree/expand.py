@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.capabilities import refuse_worker
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk
+from scaffolding_ext.controllers.needs import Needs, refuse_worker
 from scaffolding_ext.controllers.tree.beginnings import (
     PACKAGED_HINTS,
     REFINE,
@@ -62,13 +62,13 @@ class Expander(BaseController):
     Attributes:
         writes_steps: Whether it can write a part of a branch, and go on with it later.
         refines: Whether it writes whole solutions, each in the place of its parent's.
-        reads_logprobs: Whether pieces must bring log-probabilities; the search sets it.
+        needs: Pieces bring `num_logprobs`; the search sets it.
         in_time: The search's seconds; once they are over, a branch without an output has not grown. The search sets it.
     """
 
     writes_steps = True
+    needs = Needs(num_logprobs=1)
     refines = False
-    reads_logprobs = True
     in_time: InTime | None = None
 
     def __init__(
@@ -120,7 +120,7 @@ class WorkerExpander(Expander):
             changes answers. None: it never does. A worker that cannot compare hidden states is refused.
     """
 
-    continues_answers = True
+    needs = Needs(num_logprobs=1, continues_answers=True)
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class WorkerExpander(Expander):
             yield from self._write_shared(asked)
         else:
             record("lowered", task="BranchTask", to="GenerationTask", reason=reason)
-            if self.reads_logprobs:
+            if self.needs.num_logprobs:
                 ask_logprobs([piece for _, piece in asked])
             yield [piece for _, piece in asked]
             for branch, piece in asked:
@@ -244,7 +244,7 @@ class ControllerExpander(Expander):
     """
 
     registries: ClassVar = {"controller": controllers}
-    required_tags: tuple[WorkerTag, ...] = ()
+    needs = Needs(tags=(), num_logprobs=1)
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class ControllerExpander(Expander):
             else:
                 note(piece, is_chunk=True)
             pieces.append(piece)
-        if self.reads_logprobs:
+        if self.needs.num_logprobs:
             ask_logprobs(pieces)
         variety = Variety(self.controller)
         process = ParallelProcess([], [], [])

@@ -16,8 +16,8 @@ import numpy as np
 from scaffolding_ext import require
 from scaffolding_ext.controllers import reward
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.capabilities import refuse_worker
 from scaffolding_ext.controllers.chain.chain import without_end_token
+from scaffolding_ext.controllers.needs import Needs, refuse_worker
 from scaffolding_ext.controllers.prompting import encode, longest_len, prompt_family
 from scaffolding_ext.controllers.reward import ask_verdicts, first_tokens
 from scaffolding_ext.controllers.tree.branch import Branch
@@ -39,13 +39,12 @@ class Scorer(BaseController):
     """Gives branches their scores.
 
     Attributes:
-        is_free: Whether it needs no worker.
-        reads_logprobs: Whether it reads log-probabilities of branches.
+        is_free: It needs no worker.
+        needs: `num_logprobs` of them are read of the branches' tokens.
     """
 
-    required_tags: tuple[WorkerTag, ...] = ()
+    needs = Needs(tags=())
     is_free = False
-    reads_logprobs = False
 
     def prepare(self, prompt: GenerationTask) -> None:
         """Set the prompt's sampling fields, so that its branches bring what the scores need."""
@@ -66,8 +65,8 @@ class LogprobScorer(Scorer):
         of: `"chain"`: all tokens from the root on. `"step"`: the tokens of the branch's own step.
     """
 
+    needs = Needs(tags=(), num_logprobs=1)
     is_free = True
-    reads_logprobs = True
 
     def __init__(self, of: Part = "chain") -> None:
         super().__init__()
@@ -93,12 +92,12 @@ class EntropyScorer(Scorer):
     """
 
     is_free = True
-    reads_logprobs = True
 
     def __init__(self, of: Part = "step", top_k: int = 20) -> None:
         super().__init__()
         self.of: Part = require.one_of("of", of, get_args(Part))
-        self.top_k = self.num_logprobs = require.whole("top_k", top_k, least=2)
+        self.top_k = require.whole("top_k", top_k, least=2)
+        self.needs = Needs(tags=(), num_logprobs=top_k)
 
     def prepare(self, prompt: GenerationTask) -> None:
         prompt.num_logprobs = max(self.top_k, prompt.num_logprobs or 0)
@@ -131,8 +130,6 @@ class VerdictScorer(Scorer):
         RKSC: "Is this answer correct? YES or NO", and the softmax over the two first tokens.
     """
 
-    required_tags = (WorkerTag.GENERATION,)
-
     def __init__(
         self,
         question: str | None = None,
@@ -147,7 +144,7 @@ class VerdictScorer(Scorer):
         self.yes, self.no = yes, no
         self.layer_exit = gate_from("layer_exit", LayerExit, None if layer_exit is True else layer_exit)
         self.is_about_steps = is_about_steps
-        self.reads_logprobs = self.weighs_confidence = bool(weighs_confidence)
+        self._weigh(bool(weighs_confidence))
         self._takes_exit, self._takes_median = layer_exit is None, layer_exit is True
         self._takes_weight = weighs_confidence is None
 
@@ -159,8 +156,12 @@ class VerdictScorer(Scorer):
         if self._takes_exit or self._takes_median:
             twin.layer_exit = median_exit if self._takes_median else layer_exit
         if self._takes_weight:
-            twin.reads_logprobs = twin.weighs_confidence = weighs_confidence
+            twin._weigh(weighs_confidence)
         return twin
+
+    def _weigh(self, weighs_confidence: bool) -> None:
+        self.weighs_confidence = weighs_confidence
+        self.needs = Needs(num_logprobs=int(weighs_confidence))
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
         """Refuse a layer exit that the worker cannot serve, or whose calibration is missing."""
@@ -249,7 +250,7 @@ class CheckerScorer(Scorer):
         overrun: Score of a branch whose check overran; None: an overrun is an error.
     """
 
-    required_tags = (WorkerTag.REWARD,)
+    needs = Needs(tags=(WorkerTag.REWARD,))
 
     def __init__(self, overrun: float | None = 0.0) -> None:
         super().__init__()
@@ -283,59 +284,6 @@ class CheckerScorer(Scorer):
         record("check", scores=[branch.score for branch in branches], overran=overran)
 
 
-class BlendScorer(Scorer):
-    """The weighted mean of several scores, or the product of their powers.
-
-    Args:
-        scorers: At least one.
-        weights: One a scorer, at least 0; None: all equal.
-        how: `"mean"`, or `"product"` (each score to the power of its share of the weights).
-
-    Raises:
-        ConfigError: There is no scorer, or weights do not fit.
-    """
-
-    registries: ClassVar = {"scorers": search_scorers}
-
-    def __init__(
-        self,
-        scorers: Sequence[Scorer | Mapping[str, Any] | str],
-        weights: Sequence[float] | None = None,
-        how: Literal["mean", "product"] = "mean",
-    ) -> None:
-        super().__init__()
-        self.scorers: list[Scorer] = [
-            search_scorers.obtain(each, f"scorers.{number}") for number, each in enumerate(scorers)
-        ]
-        given = [1.0] * len(self.scorers) if weights is None else list(weights)
-        if not self.scorers or len(given) != len(self.scorers) or not math.fsum(given) > 0:
-            raise ConfigError(
-                f"are {weights!r} for {len(self.scorers)} scorers; give one a scorer, above 0 in sum", "weights"
-            )
-        self.weights = [require.number(f"weights.{number}", each, least=0) for number, each in enumerate(given)]
-        self.how = require.one_of("how", how, ("mean", "product"))
-        self.is_free = all(scorer.is_free for scorer in self.scorers)
-        self.reads_logprobs = any(scorer.reads_logprobs for scorer in self.scorers)
-
-    def prepare(self, prompt: GenerationTask) -> None:
-        for scorer in self.scorers:
-            scorer.prepare(prompt)
-
-    def reserved(self) -> int:
-        return max(scorer.reserved() for scorer in self.scorers)
-
-    def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
-        rows = []
-        for scorer in self.scorers:
-            yield from scorer.score(branches)
-            rows.append([branch.score or 0.0 for branch in branches])
-        shares = np.array(self.weights) / math.fsum(self.weights)
-        values = np.array(rows)
-        mixed = shares @ values if self.how == "mean" else np.prod(np.maximum(values, 0.0) ** shares[:, None], axis=0)
-        for branch, value in zip(branches, mixed.tolist(), strict=True):
-            branch.score = value
-
-
 class ConfidenceWeighted(Scorer):
     """The scores of another scorer, times the square root of each branch's confidence (RKSC, selection).
 
@@ -344,7 +292,7 @@ class ConfidenceWeighted(Scorer):
     """
 
     registries: ClassVar = {"scorer": search_scorers}
-    reads_logprobs = True
+    needs = Needs(tags=(), num_logprobs=1)
 
     def __init__(self, scorer: Scorer | Mapping[str, Any] | str = "verdict") -> None:
         super().__init__()

@@ -18,6 +18,7 @@ from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.chain.chain import Prefix, without_end_token
 from scaffolding_ext.controllers.chain.ending import close_with
 from scaffolding_ext.controllers.chain.probe import asking, forced_answer
+from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.expand import ControllerExpander, Expander, WorkerExpander
@@ -49,14 +50,12 @@ from scaffolding_ext.registry import (
     search_stops,
     search_strategies,
 )
-from scaffolding_ext.request.figures import Answers, Ratio
+from scaffolding_ext.request.figures import FIGURES, Answers, Ratio
 from scaffolding_ext.request.ledger import Ledger, Meter
 from scaffolding_ext.request.program import (
-    StepCounts,
     current_program,
     discard,
     next_seed,
-    publish,
     publish_figures,
     record,
     seconds_left,
@@ -147,13 +146,11 @@ class SearchController(BaseController):
         self.gates = Gates.of(gates)
         self.insist_on_answer = insist_on_answer
         self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))
-        self.expander.reads_logprobs = (
-            self.scorer.reads_logprobs or self.gates.skip is not None or self.gates.decode_exit is not None
-        )
-        self.expander.num_logprobs = int(self.expander.reads_logprobs)  # a worker without them is refused
+        reads = self.scorer.needs.num_logprobs or self.gates.skip is not None or self.gates.decode_exit is not None
+        self.expander.needs = self.expander.needs._replace(num_logprobs=int(bool(reads)))
         self._check_together()
         writes = isinstance(self.expander, WorkerExpander)
-        self.required_tags = (WorkerTag.GENERATION,) if writes or insist_on_answer else ()
+        self.needs = Needs(tags=(WorkerTag.GENERATION,) if writes or insist_on_answer else (), fields=CHAIN_FIELDS)
 
     def _check_together(self) -> None:
         whole = self.strategy.max_depth == 1
@@ -189,9 +186,6 @@ class SearchController(BaseController):
         return (
             num_first is None or not isinstance(self.expander, WorkerExpander) or self.expander.draws_alike(num_first)
         )
-
-    def honours(self) -> frozenset[str]:
-        return CHAIN_FIELDS
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
         set_sampling_params(task, sampling_params)
@@ -250,11 +244,10 @@ class _Search:
         self._leaves: list[Branch] = []  # solutions that have ended
         self._judged: list[Branch] = []  # of the last round
         self._leaders: list[tuple[int, float]] = []
-        self._certaindex = 0.0
         self._known = AnswerClasses()
         self._reason = "unfinished"
         self._most_held = 0
-        tokens_per_block = controller.capabilities(WorkerTag.GENERATION).tokens_per_block
+        tokens_per_block = controller.worker(WorkerTag.GENERATION).tokens_per_block
         self._blocks = None if tokens_per_block is None else HeldBlocks(tokens_per_block)
         self._keeps_kv = (
             controller.strategy.max_depth > 1
@@ -294,7 +287,6 @@ class _Search:
                 self._reason = "stopped"
                 break
             before = width
-        publish(StepCounts(self._section, len(self._nodes), 0, 1.0))
 
     def _widen(self, before: int, width: int | None) -> None:
         """Begin a search, or let it grow from one width to the next."""
@@ -309,7 +301,6 @@ class _Search:
         """Rounds until the strategy has no more nodes, a stop has seen enough, or the budget is used up."""
         nodes = self._asked()
         while nodes:
-            publish(self._progress())
             yield from self._keep_live(nodes)
             yield from self._write(nodes)
             going = [node for node in nodes if not node.is_cut]
@@ -403,14 +394,9 @@ class _Search:
             **held,
             spent=self._spent()._asdict(),
         )
-        self._program.figures.publish(
-            self._section,
-            stop_reason={self._reason: 1},
-            nodes=len(self._nodes),
-            leaves=len(self._leaves),
-            depth=max((node.depth for node in self._nodes), default=0),
-            **held,
-        )
+        figures = {"nodes": len(self._nodes), "leaves": len(self._leaves), "stop_reason": {self._reason: 1}, **held}
+        figures["depth"] = max((node.depth for node in self._nodes), default=0)
+        self._program.trace.record(FIGURES, section=self._section, figures=figures)
 
     def _exit_reason(self, winner: Branch) -> str:
         if self._reason == "stopped":
@@ -552,9 +538,10 @@ class _Search:
         leaves = self._seen(self._leaves, classes)
         self._leaders.append(leader_of(leaves))
         self._look = Look(leaves, self._leaders, self._leaves_left())
-        self._certaindex = entropy_certaindex(classes)
         enough = [] if self._parts.widths else self._enough()
-        record("look", classes=classes, num_left=self._look.num_left, certaindex=self._certaindex, enough=enough)
+        told = {"num_left": self._look.num_left, "certaindex": entropy_certaindex(classes), "enough": enough}
+        left = self._parts.budget.nodes_left(self._spent()) or 0
+        record("look", controller=self._section, done=len(self._nodes), left=left, classes=classes, **told)
         return bool(enough)
 
     def _enough(self) -> list[str]:
@@ -616,10 +603,6 @@ class _Search:
         decoded = total.decoded or sum(node.num_own_tokens for node in self._nodes)
         decoded = max(decoded, len(self._nodes))  # so that empty texts use the budget up, too
         return Spent(decoded, max(total.computed, decoded), len(self._nodes), self._in_time.spent)
-
-    def _progress(self) -> StepCounts:
-        left = self._parts.budget.nodes_left(self._spent())
-        return StepCounts(self._section, len(self._nodes), left or 0, self._certaindex)
 
 
 def _checked_widths(widths: Sequence[int] | None, stops: Sequence[SearchStop]) -> tuple[int, ...]:

@@ -7,54 +7,56 @@ At the deadline the vote answers with those that it has.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
-from scaffolding_ext import require
-from scaffolding_ext.controllers.vote.samples import Sample
+from scaffolding_ext.controllers.sample_times import SampleTimes
+from scaffolding_ext.controllers.vote.samples import Sample, Sampler
 from scaffolding_ext.protocol import ControllerGenerator
 from scaffolding_ext.protocol.tasks import FirstBranches
-from scaffolding_ext.request.program import elapsed
+from scaffolding_ext.request.program import elapsed, record, seconds_left
+
+Settles = Callable[[Sequence[Sample]], ControllerGenerator]
 
 WIDENING = 2
-_NUM_KEPT = 256
 
 
-class SampleTimes:
-    """How long the samples of a stack's votes take, by those that have ended.
+def draw_in_time(
+    sampler: Sampler,
+    num_more: int,
+    times: SampleTimes,
+    num_needed: int | None,
+    settles: Settles | None,
+) -> ControllerGenerator:
+    """Work: a round of a vote; with a deadline it may be wider, and ends at the deadline.
 
     Args:
-        expected: Seconds of a sample, as long as none has ended; None: nothing is known then.
-
-    Raises:
-        ConfigError: `expected` is not above 0.
+        num_more: Samples that the rule asks for.
+        times: Of the stack; it learns from this round.
+        num_needed: Samples of the round that the rule waits for; None: all.
+        settles: Work that returns True if these further samples settle the vote; None if only their end tells.
     """
+    left = seconds_left()
+    if left is None:
+        yield from sampler.draw(num_more, num_needed)
+        return
+    own = [sample.seconds for sample in sampler.samples if sample.seconds is not None]
+    num_more, is_wide = round_in_time(num_more, max(num_more, sampler.num_left), left, times, own)
+    record("round_in_time", num_samples=num_more, wide=is_wide, seconds_left=round(left, 6))
+    timed = TimedRound(left, 0 if sampler.samples else 1, settles if is_wide else None, num_needed)
+    yield sampler.start(num_more, step=timed.step)
+    times.add(sample.seconds for sample in timed.ended if sample.seconds is not None)
+    sampler.keep(timed.ended[:], sampler.samples[-num_more:])
 
-    def __init__(self, expected: float | None = None) -> None:
-        known = [] if expected is None else [require.number("sample_seconds", expected, above=0)]
-        self._seconds: deque[float] = deque(known, _NUM_KEPT)
 
-    def add(self, seconds: Sequence[float]) -> None:
-        """Take note of samples that have ended."""
-        self._seconds.extend(seconds)
-
-    def until_last(self, num_samples: int, own: Sequence[float]) -> float | None:
-        """Expected seconds until the last of some samples ends that start together; None where nothing is known.
-
-        Args:
-            num_samples: At least 1.
-            own: Seconds of the samples of the same question that have ended; they scale those of all questions.
-        """
-        if not self._seconds:
-            return None
-        seconds = np.sort(np.array(self._seconds))
-        ranks = np.arange(len(seconds) + 1) / len(seconds)
-        expected = float(seconds @ np.diff(ranks**num_samples))
-        mean = float(seconds.mean())
-        return expected * (sum(own) + mean) / (len(own) + 1) / mean if mean else 0.0
+def samples_in_time(num_more: int, sampler: Sampler) -> tuple[int, bool]:
+    """The samples that a rule asks for, as far as the deadline allows; and True if the deadline ends the vote."""
+    left = seconds_left()
+    if left is None or not num_more:
+        return num_more, False
+    num_more = min(num_more, max(0, sampler.num_left))
+    is_over = left <= 0 or not num_more
+    return (0 if is_over else num_more), is_over
 
 
 def round_in_time(
@@ -99,7 +101,7 @@ class TimedRound:
         self,
         seconds: float,
         least: int,
-        settles: Callable[[Sequence[Sample]], ControllerGenerator] | None,
+        settles: Settles | None,
         num_needed: int | None = None,
     ) -> None:
         self.ended: list[Sample] = []

@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 from scaffolding_ext import require
 from scaffolding_ext.answers.classes import AnswerClasses
-from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish
 from scaffolding_ext.controllers.chain.chain import Chain
 from scaffolding_ext.controllers.chain.ending import conclude
 from scaffolding_ext.controllers.chain.stream_chain import start_chain
+from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.prompting import prompt_family
+from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler, end_vote
 from scaffolding_ext.controllers.vote.trace_confidence import (
     RunningGroupConfidence,
@@ -32,7 +33,7 @@ from scaffolding_ext.prompts.prompting import family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, refuse_greedy, set_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.request.figures import Ratio
-from scaffolding_ext.request.program import publish_figures, record
+from scaffolding_ext.request.program import record
 
 _POSITIONS = 256  # that are looked at until others have their turn
 _CONFIDENCE = "lowest_group_confidence"  # key of a trace's customized_result_fields
@@ -80,6 +81,7 @@ class DeepConfController(BaseController):
         family: str | None = None,
     ) -> None:
         super().__init__()
+        self.needs = Needs(fields=CHAIN_FIELDS)
         self.default_sample_num = require.whole("default_sample_num", default_sample_num)
         self.mode = require.one_of("mode", mode, ("offline", "online"))
         self.warm_up_sample_num = require.whole("warm_up_sample_num", warm_up_sample_num)
@@ -91,11 +93,9 @@ class DeepConfController(BaseController):
         if self.default_sample_num > 1 and self.trace_controller.sampling_params.get("temperature") == 0:
             refuse_greedy("sampling_params.temperature")
 
-    def honours(self) -> frozenset[str]:
-        return CHAIN_FIELDS
-
     def run(self, task: GenerationTask, sample_num: int | None = None, **sampling_params: Any) -> ControllerGenerator:
         """Answer the task's prompt."""
+        run = Run(self, task)
         num = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
         sampler = Sampler(self.trace_controller, task, num, sampling_params)
         threshold = -math.inf
@@ -104,26 +104,25 @@ class DeepConfController(BaseController):
         else:
             yield sampler.start(min(self.warm_up_sample_num, num))
             threshold = warm_up_threshold([_confidence(sample) for sample in sampler.samples], self.keep_share)
-            record("warm_up", num_samples=len(sampler.samples), threshold=threshold)
+            run.event("warm_up", num_samples=len(sampler.samples), threshold=threshold)
             sampler.controller = self.trace_controller.stopping_below(threshold)
         known = AnswerClasses()
         while True:
             samples = sampler.samples
             answers = [sample.answer for sample in samples]
-            classes = yield from classify(self, answers, known)
+            classes = yield from run.group(answers, known)
             weights = self._weights(samples, classes, threshold)
             share = _share(classes, weights)
             agree = share >= self.consensus_share and sum(weight > 0 for weight in weights) > 1
             if len(samples) == num or agree:
                 break
             yield sampler.start(min(self.warm_up_sample_num, num - len(samples)))
-        sampler.look_for_copies(self)
+        sampler.look_for_copies(run.memory)
         unsure = [sample for sample in samples if _is_unsure(sample)]
         num_discarded, stopped = sampler.discard(unsure), [sample.index for sample in unsure]
-        section = type(self).__name__
-        publish_figures(section, stopped_traces=Ratio(len(unsure), len(samples)), discarded_tokens=num_discarded)
+        run.sum_up(stopped_traces=Ratio(len(unsure), len(samples)), discarded_tokens=num_discarded)
         figures: dict[str, Any] = {"share": share, "stopped": stopped, "num_discarded": num_discarded}
-        end_vote(task, samples, answers, classes, weights, num, section, **figures)
+        end_vote(run, samples, answers, classes, weights, num, **figures)
 
     def _weights(self, samples: list[Sample], classes: list[int], threshold: float) -> list[float]:
         """Each trace's confidence; 0 for those that do not vote."""
@@ -156,8 +155,7 @@ class _TraceController(BaseController):
         self.check_every = require.whole("check_every", check_every)
         self.max_tokens = require.whole("max_tokens", max_tokens)
         self.answer_tokens = require.whole("answer_tokens", answer_tokens)
-        self.longest_request = self.max_tokens + self.answer_tokens
-        self.num_logprobs = self.top_k
+        self.needs = Needs(max_tokens=self.max_tokens + self.answer_tokens, num_logprobs=self.top_k)
         self.threshold = -math.inf
         self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens", "num_logprobs"))
         self.family = None if family is None else family_named(family)
@@ -198,7 +196,7 @@ class _TraceController(BaseController):
             prefix = chain.prefix
             finish(task, prefix.text, prefix.token_ids, None, "unsure")
         else:
-            yield from conclude(task, chain, family, {"temperature": 0.0, "max_tokens": self.answer_tokens})
+            yield from conclude(chain, {"temperature": 0.0, "max_tokens": self.answer_tokens})
         task.customized_result_fields[_CONFIDENCE] = group.lowest
 
     def _logprobs(self, chain: Chain) -> Sequence[Mapping[int, Any]]:

@@ -7,38 +7,36 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import GeneratorType
 from typing import Any
 
+from scaffolding_ext import require
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import (
     ONE_GENERATION,
     BaseController,
+    StackMemory,
     attributes_of,
     finish,
     honoured_by,
     sampling_params_of,
 )
+from scaffolding_ext.controllers.needs import Needs
+from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.prompts.sampling_params import SAMPLE_TEMPERATURE, refuse_greedy, vary
 from scaffolding_ext.protocol import (
     Controller,
+    ControllerGenerator,
     GenerationTask,
     ParallelProcess,
 )
-from scaffolding_ext.protocol.meta import Purpose, meta_of, note, purpose_of
+from scaffolding_ext.protocol.meta import Meta, Purpose, meta_of, purpose_of
 from scaffolding_ext.protocol.relay import Visit, relay
 from scaffolding_ext.protocol.task_results import sampled_logprobs
 from scaffolding_ext.protocol.tasks import FirstBranches
 from scaffolding_ext.protocol.worker import WorkerTag, tag_name
 from scaffolding_ext.request.figures import Answers, KeptSample
 from scaffolding_ext.request.ledger import Ledger, Meter, enter_part
-from scaffolding_ext.request.program import (
-    Lifetime,
-    current_program,
-    discard,
-    next_seed,
-    publish_figures,
-    record,
-)
+from scaffolding_ext.request.program import DEADLINE, Lifetime, current_program, discard, next_seed, record
 from scaffolding_ext.request.seeds import branch_path, derive_seed
 
 
@@ -50,7 +48,8 @@ class Variety:
     """
 
     def __init__(self, controller: Controller) -> None:
-        self._sampling: frozenset[str] = attributes_of(controller).sampling_workers
+        workers = attributes_of(controller).capabilities.items()
+        self._sampling = frozenset(tag for tag, worker in workers if worker.is_sampled)
         self._told = False
 
     def __call__(self, work: Iterable[Any]) -> None:
@@ -88,13 +87,18 @@ _DRAWERS = ("generation_controller", "draft_controller", "target_controller")
 _log = logging.getLogger(__name__)
 
 
-def honoured_by_samples(controller: Controller, reads_logprobs: bool) -> frozenset[str]:
-    """The keywords of a request that reach every sample of a controller.
+def needs_of_samples(controller: Controller, num_samples: int, reads_logprobs: bool) -> Needs:
+    """Needs of a controller that draws samples of another one, and takes the request's keywords that reach them all.
 
     Args:
-        reads_logprobs: Whether their log-probabilities are read; a chain that is cut at a thinking budget has none.
+        reads_logprobs: Their log-probabilities are read; a chain that is cut at a thinking budget has none.
+
+    Raises:
+        ConfigError: Several samples would all be alike.
     """
-    return honoured_by(controller) - ONE_GENERATION - ({"thinking_budget"} if reads_logprobs else set())
+    check_variety(num_samples, generation_controller=controller)
+    fields = honoured_by(controller) - ONE_GENERATION - ({"thinking_budget"} if reads_logprobs else set())
+    return Needs(tags=(), fields=fields)
 
 
 class Sample:
@@ -155,27 +159,25 @@ def _mean_logprob(sample: Sample) -> float | None:
 
 
 def end_vote(
-    task: GenerationTask,
+    run: Run,
     samples: Sequence[Sample],
     answers: Sequence[str | None],
     classes: Sequence[int],
     weights: Sequence[float],
     max_samples: int,
-    section: str,
-    *,
-    is_cut: bool = False,
     **figures: Any,
 ) -> None:
     """Write the elected sample into the task, and the vote into the trace and the figures of the request.
 
     Args:
-        task: The task that the request began with; the output is written into it. The exit reason is `"deadline"` where
-            the vote was cut, `"certain"` where samples were left undrawn, `"no_answer"` where no sample has an answer,
-            else `"vote"`.
-        is_cut: Whether the request's deadline ended the vote.
+        run: The output is written into its task. The exit reason is `"no_answer"` if no sample has an answer,
+            `"deadline"` if the deadline ended the vote, `"certain"` if samples were left undrawn, else `"vote"`.
     """
     winner, first = elect(classes, weights)
-    record(
+    reason = DEADLINE if run.is_late else "certain" if len(samples) < max_samples else "vote"
+    reason = "no_answer" if winner < 0 else reason
+    run.sum_up(samples=len(samples), stop_reason=reason, answers=published_answers(samples, answers, classes))
+    run.event(
         "vote",
         num_samples=len(samples),
         num_answers=len(classes) - classes.count(-1),
@@ -186,14 +188,9 @@ def end_vote(
         num_decoded=[sample.ledger.num_decoded for sample in samples],
         **figures,
     )
-    reason = "deadline" if is_cut else "certain" if len(samples) < max_samples else "vote"
-    reason = "no_answer" if winner < 0 else reason
-    publish_figures(
-        section, samples=len(samples), stop_reason={reason: 1}, answers=published_answers(samples, answers, classes)
-    )
     elected = samples[first]
     answer = answers[first] if winner >= 0 else None
-    finish(task, elected.task.output_str or "", elected.task.output_tokens, answer, reason)
+    finish(run.task, elected.task.output_str or "", elected.task.output_tokens, answer, reason)
 
 
 Step = Callable[[list[Any], list[Sample]], ParallelProcess]
@@ -219,6 +216,7 @@ class Sampler:
         kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self.samples: list[Sample] = []
+        self.max_samples = max_samples
         self._num_started = 0
         self.controller = controller
         self._task = task
@@ -239,7 +237,8 @@ class Sampler:
         self._num_started = first + num_samples
         indices = range(first, first + num_samples)
         shared = self._task.__dict__
-        new = [Sample(index, self._copy(index, shared)) for index in indices]
+        meta = meta_of(self._task)._replace(counts=None)
+        new = [Sample(index, self._copy(index, shared, meta)) for index in indices]
         self.samples += new
         path = branch_path()
         runs = [_Run(self.controller, sample, self._kwargs, self._variety) for sample in new]
@@ -253,15 +252,28 @@ class Sampler:
         return process
 
     @property
-    def num_started(self) -> int:
-        """Runs so far, stopped ones included."""
-        return self._num_started
+    def num_left(self) -> int:
+        """Runs that may still be started; stopped ones count as started."""
+        return self.max_samples - self._num_started
 
-    def keep_first(self, step: FirstBranches) -> None:
-        """Keep the runs of a step that ended first, of more the shortest, and discard the tokens of the others."""
-        of_step = self.samples[-len(step.has_ended) :]
+    def only(self, index: int) -> ControllerGenerator:
+        """Work: the run of that index by itself, as all runs would draw it; its output is the task's."""
+        yield self.start(1, first=require.whole("only_sample", index, 0, self.max_samples - 1))
+        (drawn,) = self.samples
+        reason = drawn.task.customized_result_fields.get("exit_reason")
+        finish(self._task, drawn.task.output_str or "", drawn.task.output_tokens, drawn.answer, reason)
+
+    def draw(self, num_samples: int, num_needed: int | None = None) -> ControllerGenerator:
+        """Work: further runs; if fewer are needed, those that end first are kept, of more the shortest."""
+        if num_needed is None:
+            yield self.start(num_samples)
+            return
+        step = self.start(num_samples, step=lambda branches, _: FirstBranches(branches, num_needed))
+        yield step
+        assert isinstance(step, FirstBranches)
+        of_step = self.samples[-num_samples:]
         ended = [sample for sample, has_ended in zip(of_step, step.has_ended, strict=True) if has_ended]
-        self.keep(sorted(ended, key=lambda sample: (sample.num_decoded, sample.index))[: step.num_needed], of_step)
+        self.keep(sorted(ended, key=lambda sample: (sample.num_decoded, sample.index))[:num_needed], of_step)
 
     def keep(self, kept: Sequence[Sample], of_step: Sequence[Sample]) -> None:
         """Keep some runs of the last step, and discard the tokens of its others."""
@@ -270,13 +282,13 @@ class Sampler:
             record("first_to_finish", kept=[sample.index for sample in kept], discarded_tokens=num_tokens)
         self.samples[-len(of_step) :] = sorted(kept, key=lambda sample: sample.index)
 
-    def look_for_copies(self, controller: BaseController) -> None:
+    def look_for_copies(self, memory: StackMemory) -> None:
         """Warn in the trace where all samples are one text: such a vote costs much and says nothing."""
         texts = [sample.task.output_str for sample in self.samples]
         if len(texts) > 1 and len(set(texts)) == 1:
             reason = "all samples are the same text: set a temperature, and let each have a seed of its own"
             record("warning", what="samples", reason=reason)
-            if controller.logged_warnings.is_new(reason):
+            if memory.is_new(reason):
                 _log.warning("%s: %d samples, %s", type(self.controller).__name__, len(texts), reason)
 
     def discard(self, samples: Iterable[Sample]) -> int:
@@ -289,10 +301,10 @@ class Sampler:
                     discard(purpose, counts.decoded)
         return num_tokens
 
-    def _copy(self, index: int, shared: dict[str, Any]) -> GenerationTask:
+    def _copy(self, index: int, shared: dict[str, Any], meta: Meta) -> GenerationTask:
         twin: GenerationTask = object.__new__(self._task.__class__)  # what copy.copy does, in a third of its time
         twin.__dict__ = shared.copy()  # a display would insert one by one
-        note(twin, counts=None, draw=(*meta_of(twin).draw, index))
+        twin.__dict__["meta"] = meta._replace(draw=(*meta.draw, index))
         twin.customized_result_fields = {}
         twin.streaming_output_flag, twin.streaming_output_list = False, []  # no single sample is the request's output
         twin.seed = None if self._seed is None else derive_seed(self._seed, index)

@@ -12,9 +12,10 @@ import numpy as np
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.ending import ANSWER_PROBABILITY, without_end
-from scaffolding_ext.controllers.chain.looking import Looker, Needs
+from scaffolding_ext.controllers.chain.looking import Looker, LookNeeds
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.controllers.prompting import prompt_family
+from scaffolding_ext.controllers.reward import prepare, reads_logprobs, score
 from scaffolding_ext.controllers.vote.samples import Sample
 from scaffolding_ext.controllers.vote.trace_confidence import (
     Aggregate,
@@ -23,7 +24,7 @@ from scaffolding_ext.controllers.vote.trace_confidence import (
     trace_confidence,
 )
 from scaffolding_ext.errors import NoOutputError
-from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.task_results import (
     highest_logprobs,
     mean_token_probability,
@@ -39,10 +40,12 @@ class Weight(ABC):
 
     Attributes:
         most: The most that a sample can weigh; infinite where nobody knows it.
-        reads_logprobs: Whether it reads the log-probabilities of the samples' tokens.
+        is_uniform: Every vote weighs 1.
+        reads_logprobs: It reads the log-probabilities of the samples' tokens.
     """
 
     most: float = math.inf
+    is_uniform: bool = False
     reads_logprobs: bool = False
 
     def prepare(self, task: GenerationTask) -> None:  # noqa: B027  (most weights need nothing)
@@ -61,6 +64,28 @@ class Weight(ABC):
         return weights
 
 
+class Rewarded(Weight):
+    """Another weight, of samples that a reward controller has scored first."""
+
+    def __init__(self, weight: Weight, reward_controller: Controller) -> None:
+        self._weight, self._reward_controller = weight, reward_controller
+        self.most, self.is_uniform = weight.most, weight.is_uniform
+        self.reads_logprobs = weight.reads_logprobs or reads_logprobs(reward_controller)
+
+    def prepare(self, task: GenerationTask) -> None:
+        self._weight.prepare(task)
+        prepare(self._reward_controller, task)
+
+    def __call__(self, sample: Sample) -> float:
+        return self._weight(sample)
+
+    def weigh(self, samples: Sequence[Sample]) -> ControllerGenerator:
+        scores = yield from score(self._reward_controller, [sample.task for sample in samples])
+        for sample, value in zip(samples, scores, strict=True):
+            sample.reward = value
+        return (yield from self._weight.weigh(samples))
+
+
 class FunctionWeight(Weight):
     """A weight that a plain function of the finished sample gives."""
 
@@ -75,6 +100,7 @@ class UniformWeight(Weight):
     """Every vote weighs the same."""
 
     most = 1.0
+    is_uniform = True
 
     def __call__(self, sample: Sample) -> float:
         return 1.0
@@ -171,7 +197,7 @@ class AnswerProbabilityWeight(Weight):
     def __init__(self, max_tokens: int = 20) -> None:
         probe = AnswerProbe(max_tokens, {"temperature": 0.0})
         self.max_tokens = probe.max_tokens
-        self._looker = Looker(probe, Needs(answer=True, answer_logprobs=True))
+        self._looker = Looker(probe, LookNeeds(answer=True, answer_logprobs=True))
 
     def __call__(self, sample: Sample) -> float:
         return float(sample.task.customized_result_fields.get(ANSWER_PROBABILITY) or 0.0)

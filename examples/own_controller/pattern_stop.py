@@ -56,4 +56,4 @@ class PatternStopController(BaseController):
                 record("stop", position=chain.num_tokens)
                 break
             yield from chain.grow(chain.num_tokens + self.look_every)
-        yield from conclude(task, chain, family, self.answer_params, exit_reason="pattern")
+        yield from conclude(chain, self.answer_params, exit_reason="pattern")

@@ -431,7 +431,7 @@ def replay(logs: Logs, source: str, as_json: bool) -> None:
     from scaffolding_ext.evaluation.tune.choose import Cheapest
     from scaffolding_ext.evaluation.tune.stack_file import setting_of
     from scaffolding_ext.evaluation.tune.table import baselines, rows_of, saved_on_easiest
-    from scaffolding_ext.evaluation.tune.tuned import notes_of, table_of
+    from scaffolding_ext.evaluation.tune.tuned import meta_of, table_of
     from scaffolding_ext.stack.load import load_config
 
     plays = logs.plays()
@@ -457,4 +457,4 @@ def replay(logs: Logs, source: str, as_json: bool) -> None:
         return
     saved = " and ".join(f"{100 * saved:.0f} % on the easiest {share:.0%}" for share, saved in easiest.items())
     sentence = f"This stack: {setting}. It saves {saved} of the questions."
-    _say([table_of(rows, plays), "", sentence, *notes_of(plays)])
+    _say([table_of(rows, plays), "", sentence, *meta_of(plays)])

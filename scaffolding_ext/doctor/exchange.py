@@ -245,7 +245,7 @@ def _limit(llm: ScaffoldingLlm, max_tokens: int) -> int | None:
     controller: Any = llm.prototype_controller
     if "max_tokens" not in honoured_by(controller):
         return None
-    sent = controller.requests().get(WorkerTag.GENERATION.value)
+    sent = controller.needs_by_tag().get(WorkerTag.GENERATION.value)
     own = None if sent is None else sent.max_tokens
     worker = worker_for(llm.workers, WorkerTag.GENERATION)
     context_len = declared(worker).max_seq_len

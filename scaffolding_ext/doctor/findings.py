@@ -116,7 +116,7 @@ def no_box(examined: Examined) -> Iterator[Finding]:
     message = f'{len(unread)} of {len(ended)} chains ended without \\boxed{{}} and without "the answer is"'
     prompt = examined.config.prompt
     asks = prompt is not None and prompt.prompt_suffix is not None and "boxed" in prompt.prompt_suffix
-    insists = attributes_of(examined.controller).continues_answers
+    insists = attributes_of(examined.controller).needs.continues_answers
     change = BOX
     if asks and insists:
         change = "controller.args.probe: {type: AnswerProbe, args: {max_tokens: 64}}  # room for the answer it asks for"
@@ -216,7 +216,7 @@ def dropped_thinking(examined: Examined) -> Iterator[Finding]:
 def _dropped_by_chat(examined: Examined) -> Iterator[Finding]:
     """A chat server continues an unfinished answer with a template that changes it."""
     for tag, worker in examined.config.workers.items():
-        if worker.args.get("endpoint") != "chat" or not attributes_of(examined.controller).continues_answers:
+        if worker.args.get("endpoint") != "chat" or not attributes_of(examined.controller).needs.continues_answers:
             continue
         try:
             prompting = Prompting.for_model(str(worker.args.get("tokenizer") or worker.args.get("model")))
@@ -293,7 +293,7 @@ def unanswered_probe(examined: Examined) -> Iterator[Finding]:
     probes = [chain.probe for chain in chains if chain.probe is not None]
     silent = [probe for probe in probes if probe.answer is None]
     if probes and len(silent) == len(probes):
-        needs = attributes_of(examined.controller).continues_answers
+        needs = attributes_of(examined.controller).needs.continues_answers
         yield Finding(
             "unanswered_probe",
             f"{len(silent)} of {len(probes)} probes got no answer in a closed box, the first {silent[0].response!r}",

@@ -19,6 +19,7 @@ from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.protocol import Task, current_scope
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts
 from scaffolding_ext.protocol.worker import model_of, tag_name
+from scaffolding_ext.request.figures import FIGURES
 from scaffolding_ext.request.ledger import TaskObserver, is_stream
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class Telemetry:
         if span.is_recording():
             spans = _RequestSpans(self._tracer, span, models)
             program.meter.observer = spans
-            program.trace.observer = spans.decided
+            program.trace.observers.append(spans.decided)
             program.lifetime.at_end(functools.partial(spans.end, request))
 
     def flush(self, seconds: float = 10.0) -> bool:
@@ -193,7 +194,9 @@ class _RequestSpans(TaskObserver):
             running.end()
 
     def decided(self, event: Mapping[str, Any]) -> None:
-        """A decision: a span without duration."""
+        """A decision: a span without duration. Figures are no decision."""
+        if event["event"] == FIGURES:
+            return
         self._tracer.start_span(event["event"], context=self._inside, attributes=_of_decision(event)).end()
 
     def end(self, request: Request) -> None:

@@ -48,15 +48,20 @@ class Answers(NamedTuple):
 Figure: TypeAlias = "float | Ratio | Mapping[str, float] | Answers"
 
 
+FIGURES = "figures"  # event of a trace that tells some: `section` and `figures`
+
+
 class PublishedFigures(dict[str, dict[str, Any]]):
-    """The figures of one request by name, in sections; a section is named after its controller's class, as a rule."""
+    """The figures of one request by section and name, reduced from its trace; a section is a controller's class."""
 
     __slots__ = ()
 
-    def publish(self, section: str, **figures: Figure) -> None:
-        known = self.setdefault(section, {})
-        for name, value in figures.items():
-            known[name] = added(known.get(name), value, name)
+    def observe(self, decision: Mapping[str, Any]) -> None:
+        """Add up the figures of a decision that tells some."""
+        if decision["event"] == FIGURES:
+            known = self.setdefault(decision["section"], {})
+            for name, value in decision["figures"].items():
+                known[name] = added(known.get(name), value, name)
 
 
 def added(before: Any, new: Any, name: str = "a figure") -> Any:

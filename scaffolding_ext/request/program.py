@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.protocol import ControllerGenerator, Task, current_scope
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts, meta_of
-from scaffolding_ext.request.figures import Figure, PublishedFigures
+from scaffolding_ext.request.figures import FIGURES, Figure, PublishedFigures
 from scaffolding_ext.request.ledger import Ledger, Meter, current_parts
 from scaffolding_ext.request.seeds import BranchSeeds, branch_path, derive_seed
 
@@ -53,6 +53,7 @@ class Progress(NamedTuple):
 
 
 _numbers = itertools.count()
+DEADLINE = "deadline"  # exit reason of what the request's deadline has ended
 LAST_STEP = 0.05  # share of the time until a deadline that ending a request may take
 _NOTHING_SAID = StepCounts()
 _program: contextvars.ContextVar[Program | None] = contextvars.ContextVar("program", default=None)
@@ -166,7 +167,7 @@ NO_QUESTION = Question()
 
 
 class QueuePlace:
-    """A request's place in the waiting line.
+    """A request's place in the waiting line; `observe` reads from its trace how far it is.
 
     Attributes:
         order: The policy: the lower its number, the sooner the request is served. None if no policy orders requests.
@@ -180,7 +181,7 @@ class QueuePlace:
         self._lifetime = lifetime
         self._ledger = ledger
         self._steps = _NOTHING_SAID
-        self._said_by: tuple[int, ...] | None = None  # the branch of the controller that published the steps
+        self._said_by: list[int] | None = None  # the branch of the controller that told the steps
 
     @property
     def progress(self) -> Progress:
@@ -192,30 +193,40 @@ class QueuePlace:
     def priority(self) -> float:
         return 0.0 if self.order is None else self.order(self.progress)
 
-    def publish(self, steps: StepCounts) -> None:
-        """Say how far the request is. Where nested controllers say it, the outermost one counts."""
-        path = branch_path()
+    def observe(self, decision: Mapping[str, Any]) -> None:
+        """Take the steps of a decision that tells its `left` ones; of nested controllers the outermost counts."""
+        if "left" not in decision:
+            return
+        path = decision["branch"]
         if self._said_by is None or path == self._said_by[: len(path)]:
-            self._steps, self._said_by = steps, path
+            kind = decision.get("controller", self._steps.kind)
+            self._steps = StepCounts(kind, decision.get("done", 0), decision["left"], decision.get("certaindex", 0.0))
+            self._said_by = path
 
 
 class Trace(list[dict[str, Any]]):
     """A request's decisions in order, each a JSON-serialisable dict with `event`, `branch`, `seconds` and its figures.
 
-    A copy is a plain list. `observer`, if there is one, is called with each decision.
+    A copy is a plain list. Each of the `observers` is called with each decision: progress, figures and spans are
+    reduced from the trace.
     """
 
-    __slots__ = ("_lifetime", "observer")
+    __slots__ = ("_lifetime", "observers")
 
-    def __init__(self, lifetime: Lifetime) -> None:
+    def __init__(self, lifetime: Lifetime, *observers: Callable[[Mapping[str, Any]], object]) -> None:
         self._lifetime = lifetime
-        self.observer: Callable[[Mapping[str, Any]], object] | None = None
+        self.observers = list(observers)
 
     def record(self, event: str, **figures: Any) -> None:
         decision = {"event": event, "branch": list(branch_path()), "seconds": self._lifetime.elapsed(), **figures}
         self.append(decision)
-        if self.observer is not None:
-            self.observer(decision)
+        for observe in self.observers:
+            observe(decision)
+
+    @property
+    def decisions(self) -> list[dict[str, Any]]:
+        """The trace without figures, which are kept and shown as sums."""
+        return [event for event in self if event["event"] != FIGURES]
 
     def __reduce__(self) -> tuple[type[list[Any]], tuple[list[dict[str, Any]]]]:
         return list, (list(self),)
@@ -231,10 +242,12 @@ class Program:
         loops: Ends chains that repeat themselves; None if nobody watches for them.
         meter: Counts in the ledger what its tasks cost, and how long they took.
         audit: What goes on behind its answer; None under a host that ends with the answer.
+        audit_share: Share of the stack's requests that are audited.
     """
 
     __slots__ = (
         "audit",
+        "audit_share",
         "caller",
         "figures",
         "identity",
@@ -264,9 +277,10 @@ class Program:
         self.ledger = Ledger()
         self.place = QueuePlace(self.identity.number, self.lifetime, self.ledger)
         self.meter = Meter(self.ledger, clock, self.lifetime.began, current_parts)
-        self.trace = Trace(self.lifetime)
         self.figures = PublishedFigures()
+        self.trace = Trace(self.lifetime, self.place.observe, self.figures.observe)
         self.audit: Audit | None = None
+        self.audit_share = 0.0
 
     def behind_the_answer(self) -> Program:
         """For hosts: the same request for its audit: without a deadline, and with a ledger and a trace of its own."""
@@ -277,7 +291,6 @@ class Program:
         other.place.order = self.place.order
         other.meter = Meter(other.ledger, lifetime.clock, lifetime.began, current_parts)
         other.trace = Trace(lifetime)
-        other.figures = PublishedFigures()
         return other
 
     def close(self) -> None:
@@ -309,25 +322,16 @@ def record(event: str, **figures: Any) -> None:
 
 
 def publish_figures(section: str, **figures: Figure) -> None:
-    """Publish what a controller did: its section in `eval`, in reports and in `summary.json`; see `figures.added`.
+    """Record what a controller did as its section in `eval`, in reports and in `summary.json`; see `figures.added`.
 
-    Figures that are published several times in a request add up. Outside any program they are dropped.
+    Figures that are recorded several times in a request add up. Outside any program they are dropped.
 
     Args:
         section: The name of the controller's class, as a rule.
         **figures: A number (shown as its mean over requests), a `Ratio` (the quotient of both sums), counts by name (a
             line each), or the `Answers` of a vote's own samples (shown as best@n, maj@n and mean@n).
     """
-    program = _program.get()
-    if program is not None:
-        program.figures.publish(section, **figures)
-
-
-def publish(steps: StepCounts) -> None:
-    """Say how far the current program is; see `QueuePlace.publish`. Outside any program it is dropped."""
-    program = _program.get()
-    if program is not None:
-        program.place.publish(steps)
+    record(FIGURES, section=section, figures=figures)
 
 
 def priority_of(task: Task) -> float:

@@ -196,7 +196,7 @@ def _extras(result: ScaffoldingResult, seed: int | None, with_trace: bool) -> di
         "seed": seed,
         **({"thinking_budget": bounds} if bounds else {}),
         **({"forced_answers": forced} if forced else {}),
-        **({"trace": program.trace} if with_trace else {}),
+        **({"trace": program.trace.decisions} if with_trace else {}),
     }
 
 

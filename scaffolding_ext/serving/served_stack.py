@@ -374,7 +374,7 @@ class ServedStack:
         if tools:
             self._check_tools(controller, fields)
             fields["tools"] = tools
-        unbounded = attributes_of(controller).longest_request is None and self.context_len is None
+        unbounded = attributes_of(controller).needs.max_tokens is None and self.context_len is None
         if unbounded and "max_tokens" in honoured:
             fields.setdefault("max_tokens", limit)
         if body.stream and isinstance(controller, BaseController):

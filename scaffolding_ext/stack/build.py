@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext import registry, require
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.capabilities import Requests
+from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError, MissingDependencyError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -151,9 +151,9 @@ def engine_needs(config: StackConfig, tag: str) -> EngineNeeds:
     controller, workers = plan_stack(config)
     told = (worker.kind.engine_needs(worker.args) for worker in workers if worker.tag == tag)
     needs: EngineNeeds = next((each for each in told if each is not None), EngineNeeds())
-    sent = (controller.requests() if isinstance(controller, BaseController) else {}).get(tag, Requests())
+    sent = (controller.needs_by_tag() if isinstance(controller, BaseController) else {}).get(tag, Needs())
     return needs._replace(
-        scores=needs.scores or ScoreTask in sent.required,
+        scores=needs.scores or any(task_type is ScoreTask for _, task_type in sent.tasks),
         max_seq_len=needs.max_seq_len or (None if sent.max_tokens is None else sent.max_tokens + 1),
     )
 
@@ -172,6 +172,9 @@ def _checked_controller(config: StackConfig, builder: _Builder) -> Any:
     controller = builder.component(config.controller, registry.controllers, "controller")
     if isinstance(controller, BaseController):
         controller.check_roles(config.workers)
+        controller.audit = config.audit
+    elif config.audit:
+        raise ConfigError(f"{type(controller).__name__} is no BaseController, so nothing audits its requests", "audit")
     if config.loops:
         rule = ComponentConfig(type="loop") if config.loops is True else config.loops
         loops = builder.component(rule, registry.stopping_rules, "loops")

@@ -158,6 +158,13 @@ class StackConfig(Section):
         description="Whether a chain that repeats itself is ended and asked for its answer: true, false, or `{type: "
         "loop, args: ...}`, the stopping rule. Null is true for thinking models behind `serve`, else false.",
     )
+    audit: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of the requests, drawn by their seeds, that go on behind the answer as if no rule had "
+        "stopped them; the two answers are compared.",
+    )
     dataset: DatasetConfig | None = Field(default=None, description="What `eval` runs on.")
     evaluation: Any = Field(
         default_factory=lambda: section_reader("evaluation")(), description="How `eval` runs the dataset."

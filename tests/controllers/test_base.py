@@ -8,6 +8,7 @@ import pytest
 
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.prompting import encode, prompt_family
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -39,7 +40,7 @@ class Leaf(BaseController):
 
 
 class Outer(BaseController):
-    required_tags = ()
+    needs = Needs(tags=())
 
     def __init__(self, inner, reward=None):
         super().__init__()
@@ -52,8 +53,10 @@ class Outer(BaseController):
 
 
 class Scorer(BaseController):
-    required_tags = (WorkerTag.GENERATION, WorkerTag.REWARD)
-    required_tasks = (ScoreTask,)
+    needs = Needs(
+        tags=(WorkerTag.GENERATION, WorkerTag.REWARD),
+        tasks=((WorkerTag.GENERATION, ScoreTask), (WorkerTag.REWARD, ScoreTask)),
+    )
 
 
 class PlainWorker(ScriptedWorker):
@@ -271,7 +274,7 @@ def test_family_and_encoding_are_those_of_the_requests_prompting():
 @pytest.mark.parametrize("hold", [list, tuple, lambda subs: dict(enumerate(subs))])
 def test_sub_controllers_in_a_container_are_cloned_bound_and_asked_for_their_workers(hold):
     class Holding(BaseController):
-        required_tags = ()
+        needs = Needs(tags=())
 
         def __init__(self):
             super().__init__()

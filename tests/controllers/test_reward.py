@@ -9,6 +9,7 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.basic.process_reward import ProcessRewardController
+from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -158,7 +159,7 @@ def test_a_reward_model_that_leaves_nothing_is_an_error(prompting):
 
 def test_a_controller_that_leaves_no_scores_is_named(prompting):
     class Forgetful(BaseController):
-        required_tags = ()
+        needs = Needs(tags=())
 
         def process(self, tasks, **kwargs):
             yield []

@@ -95,7 +95,7 @@ def test_the_examples_are_found() -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_its_samples_differ(name: str) -> None:
     made = EXAMPLES[name]
-    workers = {tag: ScriptedWorker(drawn) for tag in made.requests()}
+    workers = {tag: ScriptedWorker(drawn) for tag in made.needs_by_tag()}
     with ScaffoldingLlm(made, workers, seed=0) as llm:
         trace = llm.generate("question").program.trace
     (voted,) = (event for event in trace if event["event"] == "vote")

@@ -39,7 +39,12 @@ class Dice(BaseWorker):
 
 def vote(audit: float, allocation: Any = "LeaderChange") -> MajorityVoteController:
     native = NativeGenerationController({"temperature": 0.7})
-    return MajorityVoteController(native, SAMPLES, allocation=allocation, audit=audit)
+    return audited(MajorityVoteController(native, SAMPLES, allocation=allocation), audit)
+
+
+def audited(controller: Any, share: float = 1.0) -> Any:
+    controller.audit = share
+    return controller
 
 
 def run(controller: Any, worker: Any, prompts: Sequence[str]) -> list[Any]:
@@ -53,10 +58,10 @@ def run(controller: Any, worker: Any, prompts: Sequence[str]) -> list[Any]:
 
 def test_an_audited_vote_finds_what_the_full_vote_says() -> None:
     prompts = ["what?"] * 60
-    audited, plain, full = (run(vote(*each), Dice(), prompts) for each in ((1.0,), (0.0,), (0.0, None)))
-    assert {result.exit_reason for result, _ in audited} == {"certain", "vote"}
-    assert {finding.changed for _, finding in audited} == {False, True}
-    for (result, finding), (early, nothing), (whole, _) in zip(audited, plain, full, strict=True):
+    checked, plain, full = (run(vote(*each), Dice(), prompts) for each in ((1.0,), (0.0,), (0.0, None)))
+    assert {result.exit_reason for result, _ in checked} == {"certain", "vote"}
+    assert {finding.changed for _, finding in checked} == {False, True}
+    for (result, finding), (early, nothing), (whole, _) in zip(checked, plain, full, strict=True):
         assert nothing is None
         assert (result.answer, result.outputs[0].text) == (early.answer, early.outputs[0].text)
         assert finding == (early.answer, whole.answer, early.answer != whole.answer)
@@ -69,10 +74,10 @@ def test_an_audited_vote_finds_what_the_full_vote_says() -> None:
 
 
 def test_an_audited_chain_is_written_to_its_end() -> None:
-    chain = DynasorCoTController(1000, 2, 32, sampling_params={"temperature": 0.7}, audit=1.0)
+    chain = DynasorCoTController(1000, 2, 32, sampling_params={"temperature": 0.7})
     prompts = [each.prompt for each in load_dataset("tinylm:held_out", num_samples=3)]
     with HuggingFaceWorker("tinylm/target") as worker:
-        found = run(chain, worker, prompts)
+        found = run(audited(chain), worker, prompts)
     stopped = [(result, finding) for result, finding in found if result.exit_reason == "certain"]
     assert stopped
     for result, finding in stopped:
@@ -130,7 +135,7 @@ def test_an_audit_has_no_deadline() -> None:
 
 
 @pytest.mark.parametrize(
-    "controller", [vote(1.0), DynasorCoTController(1000, mode="chunk", audit=1.0)], ids=["vote", "chain"]
+    "controller", [vote(1.0), audited(DynasorCoTController(1000, mode="chunk"))], ids=["vote", "chain"]
 )
 def test_what_its_deadline_cut_is_not_audited(controller: Any) -> None:
     with ScaffoldingLlm(controller, {"generation": Unfinished()}, seed=4, deadline=1e-6) as llm:
@@ -173,7 +178,7 @@ class Told(BaseWorker):
 def early_vote() -> MajorityVoteController:
     rule = {"type": "StaticThreshold", "args": {"threshold": 0.9, "knob": 2}}
     native = NativeGenerationController({"temperature": 0.7})
-    return MajorityVoteController(native, 4, allocation=rule, audit=1.0)  # type: ignore[arg-type]
+    return audited(MajorityVoteController(native, 4, allocation=rule))  # type: ignore[arg-type,no-any-return]
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -214,4 +219,4 @@ def test_a_shutdown_ends_an_audit_and_says_so() -> None:
 @pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
 def test_a_share_is_between_none_and_all(share: float) -> None:
     with pytest.raises(ConfigError, match="audit"):
-        vote(share)
+        vote(share).bind({"generation": Dice()})

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from scaffolding_ext.controllers.base import BaseController, finish
+from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.errors import (
     NoOutputError,
     RequestCancelledError,
@@ -131,7 +132,7 @@ class FaultyWorker(HoldingWorker):
 class ScriptedController(BaseController):
     """Does what its program says."""
 
-    required_tags = ()
+    needs = Needs(tags=())
 
     def run(self, task: GenerationTask, program: tuple[Step, ...] = (), **kwargs: Any) -> ControllerGenerator:
         yield from self._follow(program)

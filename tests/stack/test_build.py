@@ -27,6 +27,7 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.protocol import Controller, TaskCollection, Worker, with_task_collection
+from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
@@ -51,10 +52,10 @@ class Around(Worker):
         self.inner = inner
 
 class NeedsDraft(BaseController):
-    required_tags = (WorkerTag.DRAFT,)
+    needs = Needs(tags=(WorkerTag.DRAFT,))
 
 class NeedsVerdicts(BaseController):
-    required_tasks = (VerifyTask,)
+    needs = Needs(tasks=((WorkerTag.GENERATION, VerifyTask),))
 
 @with_task_collection("seen", TaskCollection)
 class Observed(NativeGenerationController):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.capabilities import Requests
+from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.protocol import Controller
 from scaffolding_ext.protocol.branching import BranchTask
 from scaffolding_ext.protocol.tasks import ScoreTask
@@ -27,15 +26,13 @@ CHAIN = {
 class Judge(BaseController):
     """A controller of a user's own: it branches on one worker, and scores on another."""
 
-    required_tags = (WorkerTag.GENERATION,)
-    required_tasks = (BranchTask,)
-
     def __init__(self, depth: int) -> None:
         super().__init__()
-        self.longest_request = 100 * depth
-
-    def own_requests(self) -> Mapping[WorkerTag, Requests]:
-        return {**super().own_requests(), WorkerTag.REWARD: Requests(frozenset({ScoreTask}), 700)}
+        self.needs = Needs(
+            tags=(WorkerTag.GENERATION, WorkerTag.REWARD),
+            tasks=((WorkerTag.GENERATION, BranchTask), (WorkerTag.REWARD, ScoreTask)),
+            max_tokens=100 * depth,
+        )
 
 
 class Silent(Controller):
@@ -72,7 +69,7 @@ def test_a_request_is_as_long_as_the_controller_says(controller: dict[str, Any],
 
 def test_each_worker_is_asked_what_it_is_sent() -> None:
     own = {"type": f"{__name__}:Judge", "args": {"depth": 4}}
-    assert needs(own, "reward", reward=engine()) == EngineNeeds(scores=True, prefix_sharing=True, max_seq_len=701)
+    assert needs(own, "reward", reward=engine()) == EngineNeeds(scores=True, prefix_sharing=True, max_seq_len=401)
     sub = {"type": "ConformalDraftTargetController", "args": {"coverage": "conditional", "max_tokens": 900}}
     args = {**sub["args"], "target_controller": NATIVE}  # type: ignore[dict-item]
     found = {tag: needs({**sub, "args": args}, tag, draft=engine(), target=engine()) for tag in ("draft", "target")}

@@ -26,7 +26,6 @@ from scaffolding_ext.stack.load import load_config
 
 CURVE = Curve((1.0, 0.5), (3, 6))
 NEEDED = {
-    "SureFirst": {"max_length": 100},
     "LengthThreshold": {"max_mean_length": 100.0},
     "InitialStepSkyline": {"knob": 3, "curve": {"certaindex": [1.0], "num_samples": [3]}},
     "DynamicSkyline": {"knobs": [3], "curves": [{"certaindex": [1.0], "num_samples": [3]}]},

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from scaffolding_ext.controllers.chain.looking import Needs, ProbeSchedule
+from scaffolding_ext.controllers.chain.looking import LookNeeds, ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.rule import DecisionRule
 
@@ -45,7 +45,7 @@ class Stop(NamedTuple):
 class StoppingRule(DecisionRule[int]):
     """Decides when thinking ends. `observe` is told the tokens where a chain was left or ended."""
 
-    needs: Needs = Needs()
+    needs: LookNeeds = LookNeeds()
     schedule: ProbeSchedule | None = None
     exit_reason: str = "certain"
     answer: Literal["newest", "best", "none"] = "newest"
@@ -56,7 +56,7 @@ class StoppingRule(DecisionRule[int]):
 
     @property
     def looks_at(self) -> frozenset[str]:
-        """The fields of `Needs` that it has."""
+        """The fields of `LookNeeds` that it has."""
         return frozenset(name for name, value in self.needs._asdict().items() if value)
 
     def figures(self, probes: Sequence[Probe]) -> Mapping[str, float]:

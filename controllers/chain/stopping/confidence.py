@@ -7,7 +7,7 @@ from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.chain import Prefix
-from scaffolding_ext.controllers.chain.looking import Needs
+from scaffolding_ext.controllers.chain.looking import LookNeeds
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.protocol.task_results import mean_token_probability, sampled_logprobs
@@ -29,7 +29,7 @@ class AnswerConfidence(StoppingRule):
         must_close: The variant: the response must close thinking, or end; the probe's `max_tokens` must leave room.
     """
 
-    needs = Needs(answer_logprobs=True)
+    needs = LookNeeds(answer_logprobs=True)
     exit_reason = "confidence"
 
     @classmethod
@@ -62,7 +62,7 @@ class ChainCertainty(StoppingRule):
         window: Tokens that are read; nothing is stopped before that many are there.
     """
 
-    needs = Needs(answer=False, chain_logprobs=True)
+    needs = LookNeeds(answer=False, chain_logprobs=True)
     exit_reason = "certainty"
 
     @classmethod

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.chain.looking import Needs
+from scaffolding_ext.controllers.chain.looking import LookNeeds
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.errors import ConfigError
@@ -53,7 +53,7 @@ class EntropyAfterThinking(StoppingRule):
         self.min_looks = require.whole("min_looks", min_looks, least=2)
         if suffix is not None and not (isinstance(suffix, str) and suffix):
             raise ConfigError(f"is {suffix!r}; give the text that closes thinking, such as '</think>'", "suffix")
-        self.needs = Needs(answer=False, entropy=require.whole("top_k", top_k), suffix=suffix)
+        self.needs = LookNeeds(answer=False, entropy=require.whole("top_k", top_k), suffix=suffix)
 
     def _moving(self, probes: Sequence[Probe]) -> Moving:
         return moving_average([probe.entropy.nats for probe in probes if probe.entropy is not None], self.smoothing)

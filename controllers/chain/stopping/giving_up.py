@@ -9,16 +9,16 @@ from scipy.special import expit
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.certaindex import window_consistency
-from scaffolding_ext.controllers.chain.looking import Needs
+from scaffolding_ext.controllers.chain.looking import LookNeeds
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.controllers.chain.stopping.confidence import certainty
 from scaffolding_ext.controllers.chain.stopping.entropy import moving_average
 
 _NEEDS = {
-    "agreement": Needs(),
-    "confidence": Needs(answer_logprobs=True),
-    "certainty": Needs(answer=False, chain_logprobs=True),
+    "agreement": LookNeeds(),
+    "confidence": LookNeeds(answer_logprobs=True),
+    "certainty": LookNeeds(answer=False, chain_logprobs=True),
 }
 _WINDOWS = {"agreement": 3, "confidence": 1, "certainty": 64}
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.chain.looking import Needs
+from scaffolding_ext.controllers.chain.looking import LookNeeds
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive
 from scaffolding_ext.controllers.chain.stopping.base import (
@@ -35,7 +35,7 @@ class SeveralRules(StoppingRule):
             stopping_rules.obtain(rule, f"rules.{number}") for number, rule in enumerate(rules)
         ]
         with require.under("rules"):
-            self.needs = functools.reduce(Needs.joined, [rule.needs for rule in self.rules])
+            self.needs = functools.reduce(LookNeeds.joined, [rule.needs for rule in self.rules])
 
     def __call__(self, probes: Sequence[Probe]) -> bool:
         return self.stop(probes) is not None

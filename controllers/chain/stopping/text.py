@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.chain.looking import Needs
+from scaffolding_ext.controllers.chain.looking import LookNeeds
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.controllers.repetition import Loop, Loops
@@ -27,7 +27,7 @@ class PatternStop(StoppingRule):
         ConfigError: The pattern is no regular expression, or matches everywhere.
     """
 
-    needs = Needs(answer=False)
+    needs = LookNeeds(answer=False)
     exit_reason = "pattern"
 
     def __init__(self, pattern: str, max_match_len: int = 200) -> None:
@@ -51,7 +51,7 @@ class LoopStop(Loops, StoppingRule):
     `DynasorCoTController`, and for `any` and `all`.
     """
 
-    needs = Needs(answer=False)
+    needs = LookNeeds(answer=False)
     exit_reason = "loop"
 
     def __call__(self, probes: Sequence[Probe]) -> bool:

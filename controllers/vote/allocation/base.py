@@ -14,6 +14,7 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.rule import DecisionRule
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,6 @@ class Votes:
     Attributes:
         classes: Class of each sample's answer in the order drawn, shape [num_samples]; -1 where there is none.
         weights: What each sample's vote weighs, at least 0; None where all weigh 1.
-        probabilities: Probability of the asked answer of each sample, where it was asked.
     """
 
     classes: Sequence[int]
@@ -32,7 +32,6 @@ class Votes:
     lengths: Sequence[int] | None = None
     weights: Sequence[float] | None = None
     most_weight: float = 1.0
-    probabilities: Sequence[float] | None = None
 
     @property
     def num_remaining(self) -> int:
@@ -72,6 +71,16 @@ class AllocationRule(DecisionRule[Votes]):
     def refuses_weights(self, most_weight: float) -> str | None:
         """Why the rule cannot decide on votes that do not all weigh 1; None where it can."""
         return "counts every vote as 1"
+
+    def check_weights(self, most_weight: float) -> None:
+        """Refuse weights that the rule cannot read; see `refuses_weights`."""
+        reason = self.refuses_weights(most_weight)
+        if reason is not None:
+            raise ConfigError(
+                f"{type(self).__name__} {reason}: set it to null to draw all samples, or to a rule that reads weights "
+                "(AgreementDoubling, Even; Curtailment for 'mean_logprob')",
+                "allocation",
+            )
 
     def settings(self) -> dict[str, Any]:
         """The rule's arguments as plain data, for JSON and YAML; the same arguments make the rule again."""

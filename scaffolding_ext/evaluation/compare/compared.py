@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaffolding_ext.documents import plain
-from scaffolding_ext.evaluation.compare.finished_run import Key, Run, distinct_names, read_run
+from scaffolding_ext.evaluation.compare.finished_run import FinishedRun, Key, distinct_names, read_run
 from scaffolding_ext.evaluation.compare.paired import Comparison, Point, compare, paired
 from scaffolding_ext.evaluation.compare.sweeps import Sweep, sweeps_of
 from scaffolding_ext.evaluation.run.load_test import requests_of
@@ -30,7 +30,7 @@ class Compared(NamedTuple):
         loads: Runs whose requests arrived by the clock.
     """
 
-    runs: list[Run]
+    runs: list[FinishedRun]
     comparisons: list[Comparison]
     points: list[Point]
     sweeps: list[Sweep]
@@ -79,7 +79,7 @@ class SecondModel(NamedTuple):
         return cls(one.run, Estimate(*(100 * each for each in gain)), ratio, pays)
 
 
-def _models(run: Run) -> set[str]:
+def _models(run: FinishedRun) -> set[str]:
     """The models of a run's workers."""
     workers = (run.config.get("workers") or {}).values()
     named = ((worker.get("args") or {}).get("model") for worker in workers)
@@ -110,7 +110,7 @@ class PairedSample(NamedTuple):
     records: list[Record]
 
 
-def kept_samples(runs: Sequence[Run], num_samples: int) -> list[PairedSample]:
+def kept_samples(runs: Sequence[FinishedRun], num_samples: int) -> list[PairedSample]:
     """Read the full records of some samples that all runs have.
 
     Args:
@@ -167,7 +167,7 @@ class UnderLoad(NamedTuple):
     more_in_time: Estimate | None
 
 
-def under_load(runs: Sequence[Run], seed: int) -> dict[str, UnderLoad]:
+def under_load(runs: Sequence[FinishedRun], seed: int) -> dict[str, UnderLoad]:
     """The runs whose stack says an arrival rate, by name."""
     found: dict[str, UnderLoad] = {}
     for run in runs:
@@ -178,7 +178,7 @@ def under_load(runs: Sequence[Run], seed: int) -> dict[str, UnderLoad]:
     return found
 
 
-def _more_in_time(baseline: Run, run: Run, seed: int) -> Estimate | None:
+def _more_in_time(baseline: FinishedRun, run: FinishedRun, seed: int) -> Estimate | None:
     pairs = paired([baseline, run])
     columns = [
         {name: column[rows] for name, column in one.columns.items()}

@@ -29,7 +29,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Run:
+class FinishedRun:
     """A run as columns, each with an entry a record, in the order of its file.
 
     Attributes:
@@ -59,7 +59,7 @@ class Run:
         return Key(self.ids[int(self.columns["question"][row])], int(self.columns["epoch"][row]))
 
 
-def read_run(path: str | os.PathLike[str], name: str | None = None) -> Run:
+def read_run(path: str | os.PathLike[str], name: str | None = None) -> FinishedRun:
     """Read a run from its records.
 
     Args:
@@ -77,7 +77,7 @@ def read_run(path: str | os.PathLike[str], name: str | None = None) -> Run:
 
 def run_of(
     records: Iterable[Record], name: str, path: Path | None = None, config: Mapping[str, Any] | None = None
-) -> Run:
+) -> FinishedRun:
     """A run from records in memory; they are read one by one and not kept.
 
     Args:
@@ -97,7 +97,7 @@ def run_of(
         raise DatasetError(f"{place} holds no record; compare takes runs that have some")
     columns = tally.columns()
     columns["correct"] = (columns["outcome"] == OUTCOMES.index("correct")).astype(np.float64)
-    run = Run(name, path, summary_of(tally), tally, columns, config or {})
+    run = FinishedRun(name, path, summary_of(tally), tally, columns, config or {})
     order = np.lexsort((columns["epoch"], columns["question"]))
     keys = np.column_stack((columns["question"], columns["epoch"]))[order]
     twice = np.flatnonzero((keys[1:] == keys[:-1]).all(axis=1))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.compare.finished_run import Key, Run
+from scaffolding_ext.evaluation.compare.finished_run import FinishedRun, Key
 from scaffolding_ext.evaluation.run.tally import Column
 from scaffolding_ext.stats.intervals import (
     Estimate,
@@ -103,7 +103,7 @@ class Pairing(NamedTuple):
         num_questions: Different questions.
     """
 
-    baseline: Run
+    baseline: FinishedRun
     rows: list[Integers]
     question_of: Integers
     num_questions: int
@@ -122,7 +122,7 @@ class Pairing(NamedTuple):
         return np.bincount(self.question_of, weights=column, minlength=self.num_questions).astype(np.float64)
 
 
-def paired(runs: Sequence[Run]) -> Pairing:
+def paired(runs: Sequence[FinishedRun]) -> Pairing:
     """Pair runs by sample and epoch.
 
     Raises:
@@ -151,7 +151,9 @@ def paired(runs: Sequence[Run]) -> Pairing:
     return Pairing(runs[0], rows, question_of.astype(np.int64), len(first_place))
 
 
-def compare(baseline: Run, run: Run, *, seed: int = 0, margin: float = 0.02, num_resamples: int = 10_000) -> Comparison:
+def compare(
+    baseline: FinishedRun, run: FinishedRun, *, seed: int = 0, margin: float = 0.02, num_resamples: int = 10_000
+) -> Comparison:
     """Compare a run with a baseline.
 
     Accuracies have the interval of `share_of_questions`. The others are percentiles of a bootstrap that draws whole
@@ -218,14 +220,14 @@ def _needed(gain: Column, question_of: Integers, difference: float, margin: floa
     return Needed(apart, number(gain, -margin, 0.0))
 
 
-def _warnings(baseline: Run, run: Run, pairs: Pairing) -> list[str]:
+def _warnings(baseline: FinishedRun, run: FinishedRun, pairs: Pairing) -> list[str]:
     found = [*_warnings_of_pairs(baseline, run, pairs), *_warnings_of_settings(baseline, run)]
     for one in (baseline, run):
         found += _warnings_of_run(one)
     return found
 
 
-def _warnings_of_pairs(baseline: Run, run: Run, pairs: Pairing) -> list[str]:
+def _warnings_of_pairs(baseline: FinishedRun, run: FinishedRun, pairs: Pairing) -> list[str]:
     found = [
         f"samples that only {one.name} has: {one.tally.num_samples - pairs.num_samples}; they are left out"
         for one in (baseline, run)
@@ -246,7 +248,7 @@ def _warnings_of_pairs(baseline: Run, run: Run, pairs: Pairing) -> list[str]:
     return found
 
 
-def _warnings_of_settings(baseline: Run, run: Run) -> list[str]:
+def _warnings_of_settings(baseline: FinishedRun, run: FinishedRun) -> list[str]:
     found = []
     if baseline.config and run.config:
         differing = [key for key in _SETTINGS if _told(baseline.config, key) != _told(run.config, key)]
@@ -274,7 +276,7 @@ def _told(config: Mapping[str, Any], key: str) -> Any:
     return config.get(key) or None
 
 
-def _warnings_of_run(run: Run) -> list[str]:
+def _warnings_of_run(run: FinishedRun) -> list[str]:
     found = []
     summary = run.summary
     if summary.num_failed:

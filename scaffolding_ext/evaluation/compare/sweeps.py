@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaffolding_ext.documents import plain
-from scaffolding_ext.evaluation.compare.finished_run import Run
+from scaffolding_ext.evaluation.compare.finished_run import FinishedRun
 from scaffolding_ext.evaluation.compare.paired import Point, paired
 from scaffolding_ext.stats.intervals import Estimate
 from scaffolding_ext.stats.resampling import resampled_totals
@@ -115,7 +115,9 @@ class Sweep(NamedTuple):
         return plain(self) | {"runs": [plain(run.point) | {"knobs": run.values} for run in self.runs]}  # type: ignore[no-any-return]
 
 
-def sweeps_of(runs: Sequence[Run], points: Sequence[Point], seed: int = 0, num_resamples: int = 10_000) -> list[Sweep]:
+def sweeps_of(
+    runs: Sequence[FinishedRun], points: Sequence[Point], seed: int = 0, num_resamples: int = 10_000
+) -> list[Sweep]:
     """The sweeps among runs; the first run is the baseline, and belongs to none.
 
     Two runs are of one sweep where their stacks have the same controllers on the same workers with the same prompts,
@@ -151,7 +153,7 @@ def sweeps_of(runs: Sequence[Run], points: Sequence[Point], seed: int = 0, num_r
     return sweeps
 
 
-def _saving(baseline: Run, runs: Sequence[Run], seed: int, num_resamples: int) -> Saving:
+def _saving(baseline: FinishedRun, runs: Sequence[FinishedRun], seed: int, num_resamples: int) -> Saving:
     pairs = paired((baseline, *runs))
     columns = [
         pairs.totals(run.columns[name][rows])

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from scaffolding_ext.documents import write_text
 from scaffolding_ext.evaluation.compare.compared import Compared, PairedSample
-from scaffolding_ext.evaluation.compare.finished_run import UNKNOWN, Run
+from scaffolding_ext.evaluation.compare.finished_run import UNKNOWN, FinishedRun
 from scaffolding_ext.evaluation.compare.paired import Point
 from scaffolding_ext.evaluation.compare.sweeps import Sweep
 from scaffolding_ext.evaluation.report import terminal as tables
@@ -174,7 +174,7 @@ def rendered(compared: Compared, samples: Sequence[PairedSample]) -> str:
     )
 
 
-def _purposes(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _purposes(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
     """Of each run, its decoded tokens a sample by purpose, and their widths in per cent of the longest bar."""
     longest = max(float(run.columns["decoded"].mean()) for run in runs) or 1.0
     bars = []
@@ -187,7 +187,7 @@ def _purposes(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return bars
 
 
-def _sections(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _sections(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
     """What controllers published, section by section, with the runs that have it."""
     names = dict.fromkeys(section for run in runs for section in run.summary.sections)
     those = {name: [run for run in runs if name in run.summary.sections] for name in names}
@@ -201,7 +201,7 @@ def _sections(runs: Sequence[Run]) -> list[dict[str, Any]]:
     ]
 
 
-def _distributions(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _distributions(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
     largest = max(float(run.columns["decoded"].max()) for run in runs)
     return [
         {

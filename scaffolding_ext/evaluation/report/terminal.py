@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scaffolding_ext.evaluation.compare.compared import Compared, UnderLoad
-from scaffolding_ext.evaluation.compare.finished_run import Key, Run
+from scaffolding_ext.evaluation.compare.finished_run import FinishedRun, Key
 from scaffolding_ext.evaluation.compare.paired import Comparison, Needed
 from scaffolding_ext.evaluation.compare.sweeps import Saving, Sweep
 from scaffolding_ext.evaluation.run.sections import SectionFigure
@@ -324,7 +324,7 @@ def shown_mcnemar(found: McNemar) -> str:
     )
 
 
-def reasons_table(runs: Sequence[Run]) -> Table:
+def reasons_table(runs: Sequence[FinishedRun]) -> Table:
     """The share of the samples by exit reason, a line a run."""
     shares = [exit_shares(run) for run in runs]
     reasons = list(dict.fromkeys(reason for own in shares for reason in own))
@@ -334,7 +334,7 @@ def reasons_table(runs: Sequence[Run]) -> Table:
     return table
 
 
-def exit_shares(run: Run) -> dict[str, float]:
+def exit_shares(run: FinishedRun) -> dict[str, float]:
     """The share of a run's samples by exit reason, the most frequent first."""
     failed = {f"failed: {error}": num for error, num in run.tally.errors.items()}
     told = Counter({**run.tally.exit_reasons, **failed}).most_common()

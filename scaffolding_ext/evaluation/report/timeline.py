@@ -41,11 +41,7 @@ def steps_of(record: Record) -> list[TimelineStep]:
     """
     steps: list[TimelineStep] = []
     ends: dict[str, float] = {}
-    rounds = [
-        (event["num_samples"], event["seconds"])
-        for event in record.trace
-        if event["event"] == "allocate" and "num_samples" in event
-    ]
+    rounds = [(event["done"], event["seconds"]) for event in record.trace if event["event"] == "allocate"]
     for event in sorted(record.trace, key=lambda event: event["seconds"]):
         path = [str(number) for number in event["branch"]]
         lane = ".".join(path) or MAIN

@@ -129,7 +129,7 @@ class LocalEngine:
                 **result.program.meter.seconds,
             },
             seed=result.program.seeds.seed,
-            trace=list(result.program.trace),
+            trace=result.program.trace.decisions,
             error=None if error is None else _told(error),
             prompt=sample.prompt,
             kind=sample.kind,

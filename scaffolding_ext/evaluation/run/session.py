@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaffolding_ext import __version__
-from scaffolding_ext.controllers.base import BaseController, sub_controllers
+from scaffolding_ext.controllers.base import sub_controllers
 from scaffolding_ext.documents import json_text, plain, write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import Example, format_of, load_dataset
@@ -41,7 +41,7 @@ from scaffolding_ext.evaluation.run.run_folder import (
 from scaffolding_ext.evaluation.run.runner import Engine, EvaluationJob, LocalEngine, check_samples, jobs_of, run_rounds
 from scaffolding_ext.evaluation.run.summary import Summary, summary_of
 from scaffolding_ext.evaluation.run.tally import Tally
-from scaffolding_ext.evaluation.run.vote_budget import VoteBudget
+from scaffolding_ext.evaluation.run.vote_budget import SampleOfVote, VoteBudget
 from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
 from scaffolding_ext.evaluation.traffic.served_requests import traffic_figures
 from scaffolding_ext.protocol import Controller
@@ -57,6 +57,8 @@ def local_engine(config: StackConfig) -> Iterator[Engine]:
     with build_stack(config) as llm:
         settings = config.evaluation
         llm.keep_samples = settings.keep_samples
+        if settings.total_tokens is not None:
+            llm.prototype_controller = SampleOfVote(llm.prototype_controller)
         yield LocalEngine(
             llm,
             settings.request_timeout,
@@ -375,6 +377,6 @@ class Interrupts:
 
 def calibration_cost(controller: Controller) -> TokenCounts | None:
     """Tokens of the calibrations of a controller and its sub-controllers; None where no calibration says how many."""
-    own = controller.calibration_cost if isinstance(controller, BaseController) else None
+    own = getattr(getattr(controller, "rule", None), "calibration_cost", None)
     costs = [cost for cost in (own, *map(calibration_cost, sub_controllers(controller))) if cost is not None]
     return TokenCounts(*map(sum, zip(*costs, strict=True))) if costs else None

@@ -14,6 +14,9 @@ from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.answers import group
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.needs import Needs
+from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.allocation.base import Votes
 from scaffolding_ext.controllers.vote.allocation.data_set import CLAIMS, Spending, next_round, skyline
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
@@ -25,10 +28,25 @@ from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.runner import EvaluationJob
 from scaffolding_ext.evaluation.run.sections import shares_of
-from scaffolding_ext.protocol import Controller
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.request.figures import Ratio, added
 
 _KEY = "evaluation.total_tokens"
+
+
+class SampleOfVote(BaseController):
+    """Draws one sample of a vote, as the vote would draw it; `only_sample` of a request is its index."""
+
+    needs = Needs(tags=())
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__()
+        self.vote = vote = _checked(controller)
+        self.prompting, self.loops, self.needs = vote.prompting, vote.loops, vote.needs
+        self.capabilities = vote.capabilities
+
+    def run(self, task: GenerationTask, only_sample: int = 0, **asked: Any) -> ControllerGenerator:
+        return self.vote.start(Run(self.vote, task), **asked).sampler.only(only_sample)
 
 
 class VoteBudget:
@@ -158,9 +176,9 @@ def _checked(controller: Controller) -> MajorityVoteController:
         raise ConfigError(
             "must be uniform with evaluation.total_tokens, which compares only answers", "controller.args.weight"
         )
-    if controller.allocation is not None and controller.allocation.looks_at & {"rewards", "probabilities"}:
+    if controller.allocation is not None and "rewards" in controller.allocation.looks_at:
         raise ConfigError(
-            "reads rewards or probabilities, and evaluation.total_tokens has neither: give a rule that reads answers",
+            "reads rewards, and evaluation.total_tokens has none: give a rule that reads answers",
             "controller.args.allocation",
         )
     return controller

@@ -112,9 +112,8 @@ class Plays:
         tried = rules_to_try(self.recording, votes)
         fitted = self._fitted(votes) if any(rules[0].is_fitted for _, rules in tried.values()) else []
         for name, (plainness, rules) in tried.items():
-            whole = Whole(is_asked="probabilities" in rules[0].looks_at)
             for index, rule in enumerate(rules):
-                setting = Setting(whole, num_samples, rule, plainness=plainness)
+                setting = Setting(Whole(), num_samples, rule, plainness=plainness)
                 self._add(name, setting, self._out_of_fold(name, index, rule, fitted) if rule.is_fitted else None)
         asked = [ASKED] if self.votes.samples.probabilities is not None else []
         endings = {"asked at the end": TriedEndings([Whole(is_asked=True)])} if asked else {}

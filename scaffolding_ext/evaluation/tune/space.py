@@ -12,14 +12,11 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
-from scaffolding_ext.controllers.vote.allocation.sure_first import SureFirst
 from scaffolding_ext.evaluation.logs.samples import Recording
-from scaffolding_ext.evaluation.tune.costs import probabilities_of
 from scaffolding_ext.evaluation.tune.endings import Ending, Whole
 from scaffolding_ext.registry import allocation_rules
 
 ASKED = "answer_probability"  # the weight for which a sample is asked once more
-_SURE = 0.95  # probability of an answer that needs no second sample, where chains end early
 _MOST_NUMBERS = 8  # of samples that are tried
 _JOINT_NUMBERS = 4  # that are tried with every way to end a chain
 _NESTED_NUMBERS = 2  # that are tried with a further schedule of such a way
@@ -115,7 +112,7 @@ def votes_over(ending: Ending, num_samples: int, weights: Sequence[str], is_nest
     if num_samples > 1:
         rules: list[AllocationRule] = [LeaderChange()]
         if not is_nested:
-            rules += [AgreementDoubling(), *([SureFirst(min_probability=_SURE)] if ASKED in weights else [])]
+            rules.append(AgreementDoubling())
         settings += [Setting(ending, num_samples, rule, plainness=ending.plainness + 10) for rule in rules]
     return settings
 
@@ -134,8 +131,6 @@ def rules_to_try(recording: Recording, votes: Sequence[LabelledVote]) -> dict[st
     lacking = {name for name, column in columns.items() if column in recording.missing}
     if recording.is_of_searches:
         lacking.add("lengths")
-    if probabilities_of(recording) is None:
-        lacking.add("probabilities")
     for name in allocation_rules.names():
         kind = allocation_rules.resolve(name)
         if not (isinstance(kind, type) and issubclass(kind, AllocationRule)):

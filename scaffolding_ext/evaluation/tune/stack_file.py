@@ -175,7 +175,7 @@ def setting_of(config: StackConfig, recording: Recording) -> Setting:
         return Setting(_ending_of(config.controller.model_dump()), 1)
     weight = None if isinstance(controller.weight, UniformWeight) else vote_weights.name_of(type(controller.weight))
     ending, rule = _ending_of(config.controller.args["generation_controller"]), controller.allocation
-    if ending == Whole() and (weight == ASKED or (rule is not None and "probabilities" in rule.looks_at)):
+    if ending == Whole() and weight == ASKED:
         ending = Whole(is_asked=True)
     if isinstance(rule, FirstToFinish):
         return Setting(ending, controller.default_sample_num, None, weight, rule.num_first)

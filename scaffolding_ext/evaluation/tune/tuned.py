@@ -93,7 +93,7 @@ class Tuned:
         yield table_of(self.rows, self.plays)
         yield ""
         yield self.sentence
-        yield from notes_of(self.plays)
+        yield from meta_of(self.plays)
         if self.promise is not None and self.keeps_promise:
             yield f"Promised: {self.promise}."
         yield from signal_lines(self.plays)
@@ -142,7 +142,7 @@ class Tuned:
             "tuned.html",
             sentence=self.sentence,
             promise=None if self.promise is None else str(self.promise),
-            notes=[*notes_of(self.plays), *signal_lines(self.plays)],
+            notes=[*meta_of(self.plays), *signal_lines(self.plays)],
             cost=COSTS[self.plays.cost],
             measure=self.plays.recording.measure,
             image=base64.b64encode(self._picture()).decode(),
@@ -220,7 +220,7 @@ def table_of(rows: Sequence[TableRow], plays: Plays) -> str:
     return "\n".join(lines)
 
 
-def notes_of(plays: Plays) -> list[str]:
+def meta_of(plays: Plays) -> list[str]:
     """Sentences on what was tried, and on what was left out."""
     recording = plays.recording
     runs = len(set(recording.runs))

@@ -217,7 +217,6 @@ class Decisions:
                 seen("rewards", samples.rewards),
                 seen("lengths", samples.tokens),
                 weighed,
-                probabilities=seen("probabilities", samples.probabilities),
             )
         )
 

@@ -120,7 +120,7 @@ def test_a_request_s_own_budget_goes_before_where_it_is_smaller() -> None:
 def test_any_controller_that_honours_budgets_keeps_them() -> None:
     plain = NativeGenerationController({"max_tokens": 300, "temperature": 0.7})
     asked = QueueAwareBudgetController(PLAN, generation_controller=MajorityVoteController(plain, 2, allocation=None))
-    assert {"task_type", "thinking_budget"} <= asked.honours()
+    assert {"task_type", "thinking_budget"} <= asked.needs.fields
     with ScaffoldingLlm(asked, {"generation": worker()}) as llm:
         result = llm.generate("What?", task_type="sums")
     assert result.outputs[0].text.startswith(("thinking " * 9)[:SUMS] + "\n\n...</think>")  # of another family

@@ -89,8 +89,9 @@ def concluded(prompt, run):
 
         def request():
             chain = make_chain(task, budget, {})
+            chain.family = family
             yield from chain.grow(budget if position is None else position)
-            yield from conclude(task, chain, family, {"max_tokens": 9}, **options)
+            yield from conclude(chain, {"max_tokens": 9}, **options)
 
         def drive():
             enter_program(program)
@@ -197,8 +198,9 @@ def test_the_token_that_ended_a_chain_is_not_read_again_when_it_is_asked(prompt,
 
     def request():
         chain = ChunkChain(task, 100, {})
+        chain.family = FAMILY
         yield from chain.grow(100)
-        yield from conclude(task, chain, FAMILY, {"max_tokens": 9})
+        yield from conclude(chain, {"max_tokens": 9})
 
     def drive():
         program.question = Question(prompting=TOKENIZER)

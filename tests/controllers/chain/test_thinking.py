@@ -180,7 +180,7 @@ def test_a_server_without_a_budget_is_not_asked(serve: Serve) -> None:
 def test_every_controller_that_honours_budgets_keeps_them(
     prompting: Prompting, speaking: Callable[[str], ScriptedWorker], controller: Any
 ) -> None:
-    assert "thinking_budget" in controller.honours()
+    assert "thinking_budget" in controller.needs.fields
     controller.prompting = prompting
 
     with ScaffoldingLlm(controller, {"generation": speaking(THINKING * 9)}) as llm:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
+from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain, Writers
 from scaffolding_ext.controllers.draft_target.on_worker import OnWorker
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, Worker
@@ -38,8 +38,9 @@ def taken_over(draft, target, concludes=False, **options):
     """A chain whose first chunk the target has taken over, and that is then asked for its answer, if it concludes."""
     task = GenerationTask(input_str="Q: ", input_tokens=PROMPT_IDS, seed=5)
     writers = [OnWorker(NativeGenerationController(), tag) for tag in (WorkerTag.DRAFT, WorkerTag.TARGET)]
-    limits = {"draft_tokens": 20, "target_tokens": 20, "max_tokens": 100} | options
-    chain = DraftTargetChain(task, 3, *writers, None, **limits)
+    keeps_rejected = options.get("keeps_rejected", False)
+    both = Writers(*writers, 20, 20, options.get("shares_tokens", False))
+    chain = DraftTargetChain(task, 3, both, None, options.get("max_tokens", 100), keeps_rejected)
 
     def drive():
         program = Program()

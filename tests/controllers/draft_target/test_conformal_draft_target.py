@@ -24,10 +24,11 @@ from scaffolding_ext.controllers.draft_target.calibration_file import (
     TurnScores,
     fingerprints,
 )
+from scaffolding_ext.controllers.draft_target.chain import Decision
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
 from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values
-from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
+from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm

@@ -331,19 +331,14 @@ def test_any_controller_writes_and_judges_and_a_search_is_a_votes_sample(events)
         SearchController("Beam", expander=DynasorCoTController())
 
 
-def test_a_verdict_counts_under_verify_and_a_blend_mixes():
+def test_a_verdict_counts_under_verify():
     worker = Stepper()
     result = searched(SearchController("Beam", {"type": "verdict", "args": {"is_about_steps": True}}), worker)
     read = sum(token_counts_of(task).prefilled for task in of_type(worker, VerifyTask))
     assert result.program.ledger.by_purpose[Purpose.VERIFY].prefilled == read > 0
     assert Characters.family.step_verdict in Characters().decode(of_type(worker, VerifyTask)[0].branches[0])
-    for how in ("mean", "product"):
-        blend = {"type": "blend", "args": {"scorers": ["mean_logprob", "verdict"], "weights": [3, 1], "how": how}}
-        assert searched(SearchController("Beam", blend)).outputs[0].answer is not None
     judged = RewardController(worker_tag="generation")
     assert searched(SearchController("Beam", judged)).outputs[0].answer is not None
-    with pytest.raises(ConfigError, match="weights"):
-        SearchController("Beam", {"type": "blend", "args": {"scorers": ["verdict"], "weights": [0]}})
 
 
 def test_every_search_takes_the_gates_and_the_weights_of_branches(events):
@@ -478,7 +473,7 @@ def test_a_stack_file_says_it_as_python_does():
             "type": "SearchController",
             "args": {
                 "strategy": {"type": "Rebase", "args": {"width": 4}},
-                "scorer": {"type": "blend", "args": {"scorers": ["mean_logprob", {"type": "random"}]}},
+                "scorer": {"type": "mean_logprob", "args": {"of": "step"}},
                 "selector": {"type": "vote", "args": {"weight": "visits"}},
                 "stop": [{"type": "agreement", "args": {"rule": {"type": "LeaderChange", "args": {"miss": 0.2}}}}],
                 "budget": {"nodes": 30},
@@ -939,20 +934,17 @@ def test_widths_that_cannot_be_are_refused(arguments, message):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_search_publishes_its_certaindex_while_it_runs_without_a_stop(strategy, events, monkeypatch):
-    told = []
-    monkeypatch.setattr(search_module, "publish", told.append)
+def test_a_search_tells_its_progress_while_it_runs_without_a_stop(strategy, events):
     result = searched(SearchController(strategy, "random", budget=40), Stepper(num_steps=1, num_answers=2))
     looks = events(result, "look")
     assert [look["certaindex"] for look in looks] == [entropy_certaindex(look["classes"]) for look in looks]
     assert tree_of(result)["reason"] in ("finished", "budget")
-    published = [steps.certaindex for steps in told]
-    assert published[0] == 0.0
-    assert published[-1] == 1.0  # it is over
-    before_last = [look["certaindex"] for look in looks[:-1]]
-    assert set(before_last) <= set(published)
+    last = looks[-1]
+    told = last["controller"], last["done"], last["left"], last["certaindex"]
+    assert result.program.place.progress.steps == told
+    assert (told[0], told[1] + told[2]) == ("SearchController", 40)
     if strategy in ("MCTS", "AdaptiveBranching"):
-        assert any(0 < value < 1 for value in published)
+        assert any(0 < look["certaindex"] < 1 for look in looks)
 
 
 MEAN_REWARD = {"measure": "mean_reward", "at_least": 0.1}

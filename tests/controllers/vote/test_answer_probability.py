@@ -10,7 +10,6 @@ import pytest
 
 from scaffolding_ext import DynasorCoTController, HuggingFaceWorker, MajorityVoteController, ScaffoldingLlm
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.meta import Purpose
@@ -93,31 +92,3 @@ def test_shortness_lets_the_shorter_of_two_answers_win() -> None:
     vote = next(event for event in result.program.trace if event["event"] == "vote")
     assert vote["weights"] == pytest.approx([1 / decoded for decoded in vote["num_decoded"]])
     assert result.answer == "1"
-
-
-@pytest.mark.parametrize(("least", "num_samples"), [(0.95, 2), (0.1, 1)])
-def test_a_rule_that_reads_probabilities_has_every_sample_asked(least: float, num_samples: int) -> None:
-    native = NativeGenerationController({"temperature": 0.7, "max_tokens": 64})
-    TwoMinds.num_asked = 0
-    rule = {"type": "SureFirst", "args": {"min_probability": least}}
-    result = run(MajorityVoteController(native, 4, allocation=rule), TwoMinds(), "1 or 2?")  # type: ignore[arg-type]
-    vote = next(event for event in result.program.trace if event["event"] == "vote")
-    assert TwoMinds.num_asked == vote["num_samples"] >= num_samples
-    assert (vote["num_samples"] == 1) == (num_samples == 1)
-
-
-def test_a_rule_and_a_weight_ask_a_sample_once() -> None:
-    class Reads(AllocationRule):
-        looks_at = frozenset({"probabilities"})  # type: ignore[assignment]
-
-        def _num_more(self, votes: Votes) -> int:
-            assert votes.probabilities is None or len(votes.probabilities) == len(votes.classes)
-            return 1
-
-        def refuses_weights(self, most_weight: float) -> str | None:
-            return None
-
-    native = NativeGenerationController({"temperature": 0.7, "max_tokens": 64})
-    TwoMinds.num_asked = 0
-    run(MajorityVoteController(native, 4, allocation=Reads(), weight="answer_probability"), TwoMinds(), "1 or 2?")
-    assert TwoMinds.num_asked == 4

@@ -16,6 +16,7 @@ from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshol
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.vote.weights import Weight
 from scaffolding_ext.errors import ConfigError, NoOutputError, TaskError
+from scaffolding_ext.evaluation.run.vote_budget import SampleOfVote
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import Purpose
@@ -80,10 +81,10 @@ def test_two_equal_answers_among_five_samples_do_not_end_a_vote():
     answers = ["7", "7", None, None, None, "7", "7", "7"]
     result = voted(boxed(*answers), default_sample_num=8, allocation=StaticThreshold(knob=5))
     event = vote_event(result)
-    assert (event["num_samples"], event["num_answers"], event["min_answers"]) == (8, 5, 3)
+    assert (event["done"], event["num_answers"], event["min_answers"]) == (8, 5, 3)
     sooner = voted(boxed(*answers), default_sample_num=8, allocation=StaticThreshold(knob=5, min_answers=2))
     event = vote_event(sooner)
-    assert (event["num_samples"], event["num_answers"], event["min_answers"]) == (5, 2, 2)
+    assert (event["done"], event["num_answers"], event["min_answers"]) == (5, 2, 2)
 
 
 def test_nothing_is_decoded_in_vain():
@@ -97,7 +98,7 @@ def test_rounds_ask_the_rule_as_its_schedule_says():
     result = voted(boxed("1", "2", "1", "1"), allocation=Curtailment())
     allocations = [event for event in result.program.trace if event["event"] == "allocate"]
     assert [event["num_more"] for event in allocations][-1] == 0
-    assert [event["num_samples"] for event in allocations] == sorted({e["num_samples"] for e in allocations})
+    assert [event["done"] for event in allocations] == sorted({event["done"] for event in allocations})
 
 
 @pytest.mark.parametrize("arguments", [{}, {"allocation": "LeaderChange"}, {"allocation": LeaderChange()}])
@@ -260,6 +261,7 @@ def test_one_sample_alone_is_the_one_that_the_vote_draws():
     vote = MajorityVoteController(NATIVE, default_sample_num=4, allocation=None)
     with ScaffoldingLlm(vote, {"generation": worker}, seed=0) as llm:
         answers = vote_event(llm.generate("Question", sample_id="a"))["answers"]
+        llm.prototype_controller = SampleOfVote(llm.prototype_controller)
         alone = [llm.generate("Question", sample_id="a", only_sample=index) for index in (2, 0)]
         with pytest.raises(ConfigError, match=r"only_sample: is 4; it must be .*3"):
             llm.generate("Question", only_sample=4)
@@ -271,10 +273,10 @@ def test_one_sample_alone_is_the_one_that_the_vote_draws():
 @pytest.mark.parametrize(("weight", "is_honoured"), [("uniform", True), ("mean_logprob", False), ("confidence", False)])
 def test_a_vote_that_reads_log_probabilities_takes_no_thinking_budget_since_a_cut_chain_has_none(weight, is_honoured):
     vote = MajorityVoteController(NativeGenerationController(), 3, weight=weight, allocation=None)
-    assert ("thinking_budget" in vote.honours()) is is_honoured
-    assert "temperature" in vote.honours()
+    assert ("thinking_budget" in vote.needs.fields) is is_honoured
+    assert "temperature" in vote.needs.fields
     of_votes = BestOfNController(vote, default_sample_num=2, reward=len)
-    assert ("thinking_budget" in of_votes.honours()) is is_honoured
+    assert ("thinking_budget" in of_votes.needs.fields) is is_honoured
 
 
 @pytest.mark.parametrize(
@@ -289,4 +291,4 @@ def test_a_vote_that_reads_log_probabilities_takes_no_thinking_budget_since_a_cu
 )
 def test_best_of_n_takes_a_thinking_budget_where_it_reads_no_log_probabilities(arguments, is_honoured):
     best = BestOfNController(NativeGenerationController(), default_sample_num=2, **arguments)
-    assert ("thinking_budget" in best.honours()) is is_honoured
+    assert ("thinking_budget" in best.needs.fields) is is_honoured

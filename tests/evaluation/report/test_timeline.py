@@ -20,7 +20,7 @@ def event(name: str, seconds: float, *branch: int, **figures: Any) -> dict[str, 
 
 
 TRACE = [
-    event("allocate", 0.5, num_more=2),
+    event("allocate", 0.5, done=2, num_more=2),
     event("probe", 0.9, 10, answer="4"),
     event("probe", 0.7, 2, answer="3"),
     event("stop", 1.0, 2),
@@ -33,7 +33,7 @@ def test_a_step_starts_where_its_lane_or_the_branch_above_it_was_last(write_run:
     (record,) = read_records(folder / "samples.jsonl")
     steps = steps_of(record)
     assert steps == [
-        TimelineStep("main", 0.0, 0.5, "allocate", {"num_more": 2}),
+        TimelineStep("main", 0.0, 0.5, "allocate", {"done": 2, "num_more": 2}),
         TimelineStep("2", 0.5, 0.7, "probe", {"answer": "3"}),
         TimelineStep("10", 0.5, 0.9, "probe", {"answer": "4"}),
         TimelineStep("2", 0.7, 1.0, "stop", {}),

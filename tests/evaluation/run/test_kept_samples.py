@@ -68,7 +68,7 @@ def test_each_kept_sample_has_a_lane_that_begins_with_its_round() -> None:
     assert lanes_of(steps) == ["main", "0", "1", "2", "3"]
     told = {step.lane: step for step in steps if step.event == "sample"}
     assert [told[str(index)].figures for index in range(4)] == record.samples
-    (first_round,) = [e["seconds"] for e in record.trace if e["event"] == "allocate" and e["num_samples"] == 2]
+    (first_round,) = [e["seconds"] for e in record.trace if e["event"] == "allocate" and e["done"] == 2]
     assert [told[lane].start for lane in "0123"] == [0.0, 0.0, first_round, first_round]
     assert all(step.start <= step.end for step in steps)
 

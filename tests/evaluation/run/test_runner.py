@@ -66,7 +66,7 @@ def test_the_trace_is_kept() -> None:
     controller = DynasorCoTController(chunk_size=4, certainty_threshold=1)
     with host(ScriptedWorker("7} and so on and on"), controller) as llm:
         [record] = evaluate(llm, samples(7))
-    assert [decision["event"] for decision in record.trace] == ["probe", "stop"]
+    assert [decision["event"] for decision in record.trace] == ["begin", "probe", "stop"]
     assert record.exit_reason == "certain"
 
 
@@ -237,7 +237,8 @@ def test_a_record_tells_what_stopping_has_changed_and_the_summary_holds_it_again
     """The first two samples say a wrong answer, the other four the right one: each vote that stops is wrong."""
     native = NativeGenerationController({"temperature": 0.7})
     rule: Any = {"type": "StaticThreshold", "args": {"threshold": 0.9, "knob": 2}}
-    vote = MajorityVoteController(native, 6, allocation=rule, audit=1.0)
+    vote = MajorityVoteController(native, 6, allocation=rule)
+    vote.audit = 1.0
     num_calls: dict[str, int] = {}
 
     def early_wrong(task: Any) -> Reply:

@@ -18,7 +18,7 @@ from scaffolding_ext.evaluation.tune.plays import Plays
 from scaffolding_ext.evaluation.tune.space import Setting, labelled_votes, numbers_to_try
 from scaffolding_ext.evaluation.tune.stack_file import setting_of
 from scaffolding_ext.evaluation.tune.table import baselines, rows_of, saved_on_easiest
-from scaffolding_ext.evaluation.tune.tuned import notes_of
+from scaffolding_ext.evaluation.tune.tuned import meta_of
 from scaffolding_ext.evaluation.tune.votes import spend_on_all
 from scaffolding_ext.stack.config import StackConfig
 
@@ -123,7 +123,7 @@ def test_where_runs_share_questions_intervals_hold_both() -> None:
     (alone,) = rows_of(questions, {"one sample": questions.play(Setting(Whole(), 1))})
     width, expected = row.points.high - row.points.low, alone.points.high - alone.points.low
     assert 0.8 * expected < width < 1.25 * expected
-    assert "intervals over runs and questions" in notes_of(trial)[0]
+    assert "intervals over runs and questions" in meta_of(trial)[0]
 
     apart = [dataclasses.replace(each, id=f"{each.id} of {each.run}") for each in logged.questions]
     assert not Plays(dataclasses.replace(logged, questions=apart)).is_crossed

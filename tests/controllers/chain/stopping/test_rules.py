@@ -6,7 +6,7 @@ import pytest
 
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.looking import Needs
+from scaffolding_ext.controllers.chain.looking import LookNeeds
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
 from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive, TotalVariation, Window
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
@@ -54,7 +54,7 @@ TWO_AGREE = Consecutive(2)
 class LongEnough(StoppingRule):
     """A rule that needs no probe, and is built without arguments."""
 
-    needs = Needs(answer=False)
+    needs = LookNeeds(answer=False)
     exit_reason = "long enough"
 
     def __call__(self, probes):

@@ -3,7 +3,7 @@
 import pytest
 
 from scaffolding_ext.controllers.chain.chain import Prefix
-from scaffolding_ext.controllers.chain.looking import Needs, ProbeSchedule, ThoughtChanges
+from scaffolding_ext.controllers.chain.looking import LookNeeds, ProbeSchedule, ThoughtChanges
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive, Window
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
@@ -63,14 +63,14 @@ def test_all_of_them_tell_what_they_decided_on_and_the_first_which_answer(looks)
 
 
 def test_rules_need_together_what_each_needs():
-    assert AnyOf([PatternStop("x"), ChainCertainty()]).needs == Needs(answer=False, chain_logprobs=True)
-    assert AllOf(["consecutive", EntropyAfterThinking(top_k=7)]).needs == Needs(entropy=7)
-    assert AnyOf([EntropyAfterThinking(suffix="a"), AnswerConfidence()]).needs == Needs(
+    assert AnyOf([PatternStop("x"), ChainCertainty()]).needs == LookNeeds(answer=False, chain_logprobs=True)
+    assert AllOf(["consecutive", EntropyAfterThinking(top_k=7)]).needs == LookNeeds(entropy=7)
+    assert AnyOf([EntropyAfterThinking(suffix="a"), AnswerConfidence()]).needs == LookNeeds(
         answer_logprobs=True, entropy=20, suffix="a"
     )
-    assert stopping_rules.obtain(lambda probes: True).needs == Needs()
-    assert Needs(answer=False).num_logprobs == 0
-    assert Needs(entropy=20, chain_logprobs=True).num_logprobs == 20
+    assert stopping_rules.obtain(lambda probes: True).needs == LookNeeds()
+    assert LookNeeds(answer=False).num_logprobs == 0
+    assert LookNeeds(entropy=20, chain_logprobs=True).num_logprobs == 20
 
 
 def test_two_suffixes_are_refused():

@@ -29,10 +29,8 @@ from scaffolding_ext.controllers.vote.allocation.skyline import (
     InitialStepSkyline,
     fit_curve,
 )
-from scaffolding_ext.controllers.vote.allocation.sure_first import SureFirst
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
 from scaffolding_ext.controllers.vote.voting import vote
-from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.testing.rounds import replay
 
 CURVE = Curve((1.0, 0.5, 0.0), (3, 6, 9))
@@ -55,7 +53,6 @@ RULES: tuple[AllocationRule, ...] = (
     AgreementDoubling(),
     Even(num_samples=7),
     LengthThreshold(max_mean_length=50.0),
-    SureFirst(max_length=50),
     InitialStepSkyline(knob=3, curve=CURVE),
     DynamicSkyline(knobs=(3, 6), curves=(CURVE, CURVE)),
 )
@@ -291,21 +288,3 @@ def test_settings_out_of_range_are_refused(make: object, message: str) -> None:
     assert callable(make)
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_one_short_or_sure_sample_is_enough_and_an_unsure_one_is_followed_by_a_leap() -> None:
-    short, sure = SureFirst(max_length=50), SureFirst(min_probability=0.9)
-    both = SureFirst(max_length=50, min_probability=0.9)
-    assert short.num_more(Votes([], 8)) == 1
-    assert short.num_more(Votes([0], 8, lengths=[50])) == 0
-    assert sure.num_more(Votes([0], 8, probabilities=[0.9])) == 0
-    assert both.num_more(Votes([0], 8, lengths=[50], probabilities=[0.8])) > 0
-    first_leap = LeaderChange().num_more(Votes([], 8))
-    assert short.num_more(Votes([0], 8, lengths=[51])) == first_leap - 1
-    assert short.num_more(Votes([-1], 8, lengths=[1])) == first_leap - 1  # no answer is never enough
-    seen = Votes([0, 1, 0], 8, lengths=[51, 1, 1])
-    assert short.num_more(seen) == LeaderChange().num_more(seen)
-    with pytest.raises(ValueError, match="carry no probabilities"):
-        sure.num_more(Votes([0], 8, lengths=[1]))
-    with pytest.raises(ConfigError, match="max_length: is missing, and so is min_probability"):
-        SureFirst()

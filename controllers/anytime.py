@@ -1,0 +1,84 @@
+"""Algorithms that can answer at any time: they draw, look, and stop as soon as a rule has seen enough.
+
+A share of a stack's requests is audited: behind the answer, such a request goes on as if no rule had stopped it, and
+the two answers are compared. The host does that work (see `request.audit`).
+"""
+
+from __future__ import annotations
+
+import random
+from abc import abstractmethod
+from typing import Any, Generic, TypeVar
+
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.run import Run
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.request.audit import AuditFinding, Work
+from scaffolding_ext.request.program import DEADLINE, current_program
+from scaffolding_ext.request.seeds import branch_path, derive_seed
+
+S = TypeVar("S")
+
+
+class AnytimeController(BaseController, Generic[S]):
+    """Starts, advances while there is more, and answers; the state of a request is an object of the algorithm's own."""
+
+    @abstractmethod
+    def start(self, run: Run, **asked: Any) -> S:
+        """Make the state of a request.
+
+        Args:
+            **asked: Keywords of the request: the controller's own, and sampling fields.
+        """
+
+    @abstractmethod
+    def more(self, state: S) -> bool:
+        """Return False once the rule has stopped the request, or nothing is left."""
+
+    @abstractmethod
+    def advance(self, run: Run, state: S) -> ControllerGenerator:
+        """Work up to the next moment at which the rule may stop the request."""
+
+    @abstractmethod
+    def answer(self, run: Run, state: S) -> ControllerGenerator:
+        """Work that writes the output into the request's task."""
+
+    @abstractmethod
+    def whole(self, run: Run, state: S) -> ControllerGenerator | None:
+        """Work that returns the answer without the rule; None if the rule stopped nothing."""
+
+    def run(self, task: GenerationTask, **asked: Any) -> ControllerGenerator:
+        """Answer the task's prompt."""
+        run = Run(self, task, getattr(self, "family", None))
+        state = self.start(run, **asked)
+        while self.more(state):
+            yield from self.advance(run, state)
+        yield from self.answer(run, state)
+        if not run.is_late and task.customized_result_fields["exit_reason"] != DEADLINE:  # that is not the rule's doing
+            _offer(run, self.whole(run, state))
+
+
+def _offer(run: Run, rest: ControllerGenerator | None) -> None:
+    """Hand the rest of a request to its host, if the request is one of those that are audited."""
+    program = current_program()
+    if program is None or not program.audit_share or branch_path():  # a part's answer is not the request's
+        return
+    if program.audit is None:
+        run.event("lowered", what="audit", reason="this host does not go on behind an answer")
+        return
+    seed = program.seeds.seed
+    if (random.random() if seed is None else derive_seed(seed, "audit") / 2**63) >= program.audit_share:
+        return
+    early = run.task.customized_result_fields["answer"]
+    if rest is not None:
+        program.audit.begin(_compared(run, early, rest))
+        return
+    finding = AuditFinding(early, early, changed=False)
+    program.audit.end(finding)
+    run.event("audit", **finding._asdict())
+
+
+def _compared(run: Run, early: str | None, rest: ControllerGenerator) -> Work:
+    whole = yield from rest
+    first, second = yield from run.group([early, whole])
+    return AuditFinding(early, whole, first != second)
