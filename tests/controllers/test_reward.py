@@ -353,7 +353,7 @@ def test_steps_are_scored_by_their_log_probabilities(prompting, aggregate, of):
     ("arguments", "message"),
     [
         ({}, "neither a reward_controller nor a reward"),
-        ({"reward": "mean_logprob", "reward_controller": RewardController()}, "sets what reward_controller sets"),
+        ({"reward": "mean_logprob", "reward_controller": RewardController()}, "conflicts with reward_controller"),
         ({"reward": "uniform"}, "reward: is 'uniform'; choose one of mean_logprob, confidence, or give a function"),
     ],
 )

@@ -259,21 +259,6 @@ def test_a_weight_of_a_stack_is_played_by_its_name(weight: str | dict[str, str],
     assert played.right.tolist() == trial.play(Setting(Whole(), 4, weight="shortness")).right.tolist()
 
 
-def test_short_first_samples_are_tried_where_lengths_tell() -> None:
-    """Where short samples are right, one of them is enough; where no lengths are known nothing is tried."""
-    own = recording(200, ability=0.7)
-    for question in own.questions:
-        question.tokens[:] = np.where(question.correct, 40, 200)
-    found = Plays(own)
-    found.try_all()
-    short = found.played[found.lists["one short sample"][0]]
-    counts = [found.played[each] for own in ("LeaderChange", "plain votes") for each in found.lists[own]]
-    as_right = [each for each in counts if each.right.mean() >= short.right.mean()]
-    assert short.right.mean() >= found.full.right.mean()
-    assert all(share(found, short.costs["decoded"]) < share(found, each.costs["decoded"]) for each in as_right)
-    assert "one sure sample" not in found.lists
-
-
 def test_one_budget_for_all_questions_stands_beside_the_choice(trial: Plays) -> None:
     trial.try_budgets()
     named = baselines(trial, MostAccurate(0.3))

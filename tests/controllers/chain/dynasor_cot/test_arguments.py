@@ -28,7 +28,7 @@ def test_the_default_is_dynasors_own_rule_and_reads_no_log_probabilities(argumen
     chosen = DynasorCoTController(**arguments)
     assert type(chosen.rule) is Consecutive
     assert (chosen.rule.threshold, chosen.schedule.chunk_size) == EFFORTS["mid"]
-    assert chosen.num_logprobs == 0
+    assert chosen.needs.num_logprobs == 0
     assert chosen.probe.sampling_params == {"temperature": 0.6, "top_p": 0.95, "max_tokens": 20}
 
 

@@ -124,7 +124,7 @@ def test_the_token_that_was_written_counts_not_the_likeliest():
 def test_a_chain_is_stopped_where_it_is_certain_without_a_probe(ask, mode, events):
     result, worker = ask(ChainCertainty(0.99, window=20), ["4}"], lambda task: {0: 1.0}, **mode)
     assert (result.answer, result.exit_reason) == ("4", "certainty")
-    assert [event["event"] for event in result.program.trace] == ["stop", "end", "force"]
+    assert [event["event"] for event in result.program.trace.decisions] == ["begin", "stop", "end", "force"]
     (stop,) = events(result, "stop")
     assert (stop["position"], stop["certainty"]) == (20, pytest.approx(1.0))
     assert {task.num_logprobs for task in worker.tasks if purpose_of(task) != PROBE} == {1}

@@ -188,7 +188,7 @@ def test_a_pattern_ends_thinking_without_a_probe(mode):
     position = 40  # the look behind the pattern's end, at 32
     assert result.outputs[0].text == CHAIN[:position] + FAMILY.close + "4" + FAMILY.answer_end
     assert (result.answer, result.exit_reason) == ("4", "pattern")
-    assert [event["event"] for event in result.program.trace] == ["stop", "end", "force"]
+    assert [event["event"] for event in result.program.trace.decisions] == ["begin", "stop", "end", "force"]
     ledger = result.program.ledger.by_purpose
     assert ledger[Purpose.CHAIN].decoded == position
     assert ledger[Purpose.PROBE].decoded == len("4}")  # the answer, once

@@ -214,7 +214,7 @@ def test_a_worker_that_gives_fewer_is_refused_with_what_it_gives():
 )
 def test_a_worker_that_gives_enough_is_taken(worker, rule):
     with load_stack(stack_file(rule, f"{__name__}:{worker}")) as llm:
-        assert llm.prototype_controller.num_logprobs <= 5
+        assert llm.prototype_controller.needs.num_logprobs <= 5
 
 
 def test_of_several_rules_the_nearest_or_the_farthest_says_how_near_the_end_is():
