@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 from scaffolding_ext import __version__
@@ -16,6 +17,11 @@ def render_page(template: str, **values: Any) -> str:
     )
     environment.filters["json"] = _json
     return environment.get_template(template).render(version=__version__, **values)
+
+
+def data_uri(png: bytes) -> str:
+    """A picture as it stands in a page."""
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
 def _json(value: Any) -> Any:

@@ -6,9 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -17,10 +15,6 @@ from scaffolding_ext.evaluation.compare.compared import compare_runs
 from scaffolding_ext.evaluation.report import terminal
 from scaffolding_ext.evaluation.tables import PIPE_WIDTH, Table, console
 
-TASKS = [
-    {"name": "sums_of_fractions", "probability": 0.7, "A": 0.55, "b": 0.02, "D": 0.3, "t0": 0.2, "c": 0.01},
-    {"name": "proofs_by_induction", "probability": 0.3, "A": 0.6, "b": 0.004, "D": 0.1, "t0": 0.4, "c": 0.01},
-]
 STACK = """
 controller: {{type: DynasorCoTController, args: {{certainty_threshold: {threshold}, chunk_size: {chunk}}}}}
 workers: {{generation: {{type: HuggingFaceWorker, args: {{model: tinylm/target}}}}}}
@@ -117,39 +111,6 @@ def test_compare_and_eval_end_in_eight_lines_of_80_columns(runs: list[Path], tmp
     for text in (lines, many, "\n".join(two)):
         assert len(text.splitlines()) <= 8
         assert max(map(len, text.splitlines()[:-2])) <= 80
-
-
-def test_budget(write_run: Callable[..., Path], tmp_path: Path, width: int) -> None:
-    rng = np.random.default_rng(0)
-    folders = []
-    for tokens in (0, 50, 100, 200, 400):
-        rows: list[Any] = []
-        for number in range(240):
-            task: dict[str, Any] = TASKS[number % 2]
-            right = rng.random() < task["D"] + task["A"] * (1 - np.exp(-task["b"] * tokens))
-            seconds = {"total": task["t0"] + task["c"] * tokens + rng.normal(0, 0.01)}
-            rows.append((f"q{number}", right, tokens, {"kind": task["name"], "seconds": seconds}))
-        config = f"controller: {{args: {{thinking_tokens: {tokens}}}}}\nmax_parallel_requests: 1\n"
-        folders.append(write_run(f"budget_{tokens}", rows, config))
-    types, plan = tmp_path / "types.json", tmp_path / "plan.json"
-    fit = shown("budget", "fit", *folders, "--output_path", types)
-    load = ("--arrival_rate", 0.3, "--alpha", 30, "--max_tokens", 4096)
-    texts = (fit, shown("budget", "solve", types, *load), shown("budget", "plan", types, *load, "--output_path", plan))
-    heads = (
-        ("kind", "share %", "A", "b", "D", "t0 s", "c s", "miss"),
-        ("type", "share %", "tokens", "correct %", "service s", "optimum"),
-        ("alpha s", "sums_of_fractions", "proofs_by_induction", "correct %", "system s", "alike"),
-    )
-    for text, own in zip(texts, heads, strict=True):
-        table = Table(*own)
-        for task in TASKS:
-            table.add_row(*([str(task["name"])] if own[0] != "alpha s" else []))
-        check(
-            "\n".join(line for line in text.splitlines() if "written" not in line and "objective" not in line),
-            [table],
-            width,
-        )
-    assert len(INTERVAL.findall(" ".join(fit.split()))) == 2 * 5
 
 
 def test_a_pipe_without_columns_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,131 +1,64 @@
-"""Renders the report: figures and charts here, the page in `templates/`."""
+"""Renders the report; its template is in `templates/`."""
 
 from __future__ import annotations
 
-import math
+import importlib.util
+import io
 import os
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup, escape
 
 from scaffolding_ext.documents import write_text
+from scaffolding_ext.errors import install_command
 from scaffolding_ext.evaluation.compare.compared import Compared, PairedSample
 from scaffolding_ext.evaluation.compare.finished_run import UNKNOWN, FinishedRun
 from scaffolding_ext.evaluation.compare.paired import Point
 from scaffolding_ext.evaluation.compare.sweeps import Sweep
+from scaffolding_ext.evaluation.drawing import COLOURS, drawing, point
 from scaffolding_ext.evaluation.report import terminal as tables
 from scaffolding_ext.evaluation.report.timeline import lanes_of, steps_of, trees_of
 from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.tally import Column
-from scaffolding_ext.evaluation.web_page import render_page
+from scaffolding_ext.evaluation.web_page import data_uri, render_page
+from scaffolding_ext.stats.intervals import Estimate
 
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#5c4b9b", "#444444")
-_WIDTH, _HEIGHT = 400, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 12, 10, 38
 _NUM_BINS = 40
 
 
 def color_of(number: int) -> str:
-    return COLORS[number % len(COLORS)]
+    return COLOURS[number % len(COLOURS)]
 
 
-def frontier_chart(points: Sequence[Point], sweeps: Sequence[Sweep]) -> Markup:
-    """Accuracy against decoded tokens: each run with both intervals, sweeps as dashed lines, and where a sweep reaches
-    the accuracy of the baseline, a hollow diamond."""
-    tokens = _Axis(0.0, max(point.tokens.high for point in points), _LEFT, _WIDTH - _RIGHT)
-    levels = [100 * value for point in points for value in (point.accuracy.low, point.accuracy.high)]
-    accuracy = _Axis(min(levels), max(levels), _HEIGHT - _BOTTOM, _TOP)
-    parts = [_axes(tokens, accuracy, "decoded tokens a sample", "accuracy, %")]
-    baseline = points[0]
-    level = accuracy(100 * baseline.accuracy.value)
-    parts.append(_line(_LEFT, level, _WIDTH - _RIGHT, level, "#999", "2 3"))
-    for sweep in sweeps:
-        places = [(tokens(point.tokens.value), accuracy(100 * point.accuracy.value)) for point, _ in sweep.runs]
-        parts += [_line(*one, *other, "#777", "5 4") for one, other in pairwise(places)]
-        if sweep.saving.saved is not None:
-            x = tokens((1 - sweep.saving.saved.value) * baseline.tokens.value)
-            parts.append(f'<path d="M{x:.1f} {level - 6:.1f}l6 6l-6 6l-6 -6z" fill="white" stroke="#333"/>')
-    for number, point in enumerate(points):
-        color = color_of(number)
-        x, y = tokens(point.tokens.value), accuracy(100 * point.accuracy.value)
-        parts.append(_line(tokens(point.tokens.low), y, tokens(point.tokens.high), y, color))
-        parts.append(_line(x, accuracy(100 * point.accuracy.low), x, accuracy(100 * point.accuracy.high), color))
-        title = f"<title>{escape(point.run)}</title>"
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{color}">{title}</circle>')
-    return _svg(parts, _HEIGHT, "Accuracy against decoded tokens")
+def frontier_chart(points: Sequence[Point], sweeps: Sequence[Sweep]) -> str:
+    """Accuracy against decoded tokens: runs with both intervals, sweeps as dashed lines, a hollow diamond at the tokens
+    with which a sweep reaches the accuracy of the baseline."""
+    image, baseline = io.BytesIO(), points[0]
+    level = 100 * baseline.accuracy.value
+    with drawing(image, figsize=(5.4, 3.5)) as (_, axes):
+        axes.axhline(level, color="0.6", linestyle=":", lw=1)
+        for sweep in sweeps:
+            places = [(point.tokens.value, 100 * point.accuracy.value) for point, _ in sweep.runs]
+            axes.plot(*zip(*places, strict=True), "--", color="0.5", lw=1)
+            if sweep.saving.saved is not None:
+                reached = (1 - sweep.saving.saved.value) * baseline.tokens.value
+                axes.plot(reached, level, "D", color="0.2", mfc="white", ms=7)
+        for number, each in enumerate(points):
+            accuracy = Estimate(*(100 * value for value in each.accuracy))
+            point(axes, each.tokens, accuracy, each.run, fmt="o", ms=6, color=color_of(number))
+        axes.set(xlabel="decoded tokens a sample", ylabel="accuracy, %")
+    return data_uri(image.getvalue())
 
 
-def distribution_chart(values: Column, largest: float, color: str) -> Markup:
-    """How many samples took how many decoded tokens, with a line at the median."""
-    height = 110
-    tokens = _Axis(0.0, largest, _LEFT, _WIDTH - _RIGHT)
-    counts, edges = np.histogram(values, bins=_NUM_BINS, range=(0.0, tokens.high))
-    samples = _Axis(0.0, float(counts.max()), height - _BOTTOM, _TOP)
-    parts = [_axes(tokens, samples, "decoded tokens", "samples", height)]
-    for count, (low, high) in zip(counts, pairwise(edges), strict=True):
-        top = samples(float(count))
-        parts.append(
-            f'<rect x="{tokens(low):.1f}" y="{top:.1f}" width="{tokens(high) - tokens(low):.2f}" '
-            f'height="{samples(0.0) - top:.1f}" fill="{color}"/>'
-        )
-    median = tokens(float(np.median(values)))
-    parts.append(_line(median, _TOP, median, height - _BOTTOM, "#111", "3 2"))
-    return _svg(parts, height, "Distribution of decoded tokens")
-
-
-class _Axis:
-    """Maps figures to a place, over a range of round numbers about them."""
-
-    def __init__(self, low: float, high: float, start: float, end: float) -> None:
-        self.step = _round_step((high - low) or 1.0)
-        self.low = math.floor(low / self.step) * self.step
-        self.high = max(math.ceil(high / self.step), math.floor(low / self.step) + 1) * self.step
-        self.start, self.end = start, end
-
-    def __call__(self, value: float) -> float:
-        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
-
-    def ticks(self) -> list[float]:
-        return [self.low + number * self.step for number in range(round((self.high - self.low) / self.step) + 1)]
-
-
-def _round_step(extent: float) -> float:
-    """1, 2 or 5 times a power of ten, so that some four of them make the extent."""
-    rough = extent / 4
-    power = 10.0 ** math.floor(math.log10(rough))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
-
-
-def _axes(horizontal: _Axis, vertical: _Axis, below: str, beside: str, height: int = _HEIGHT) -> str:
-    parts = []
-    bottom, right = height - _BOTTOM, _WIDTH - _RIGHT
-    for tick in vertical.ticks():
-        y = vertical(tick)
-        parts.append(_line(_LEFT, y, right, y, "#e4e4e4"))
-        parts.append(f'<text x="{_LEFT - 5}" y="{y + 3.5:.1f}" text-anchor="end">{tick:g}</text>')
-    for tick in horizontal.ticks():
-        x = horizontal(tick)
-        anchor = "end" if x > right - 8 else "middle"
-        parts.append(_line(x, bottom, x, bottom + 3, "#777"))
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 14}" text-anchor="{anchor}">{tick:g}</text>')
-    parts.append(_line(_LEFT, bottom, right, bottom, "#777"))
-    parts.append(f'<text x="{right}" y="{height - 6}" text-anchor="end" class="what">{escape(below)}</text>')
-    parts.append(f'<text x="2" y="{height - 6}" class="what">{escape(beside)} ↑</text>')
-    return "".join(parts)
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, color: str, dashes: str = "") -> str:
-    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-    return f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="{color}" fill="none"{dashed}/>'
-
-
-def _svg(parts: Sequence[str], height: int, label: str) -> Markup:
-    return Markup(
-        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
-    )
+def distribution_chart(values: Column, largest: float, color: str) -> str:
+    """Number of samples by decoded tokens, with a line at the median."""
+    image = io.BytesIO()
+    with drawing(image, figsize=(5.4, 1.6)) as (_, axes):
+        axes.hist(values, bins=_NUM_BINS, range=(0.0, largest or 1.0), color=color)
+        axes.axvline(float(np.median(values)), color="0.1", linestyle="--", lw=1)
+        axes.set(xlabel="decoded tokens", ylabel="samples")
+    return data_uri(image.getvalue())
 
 
 PURPOSE_COLORS = {
@@ -154,16 +87,18 @@ def write_report(path: str | os.PathLike[str], compared: Compared, samples: Sequ
 
 def rendered(compared: Compared, samples: Sequence[PairedSample]) -> str:
     runs = compared.runs
+    has_charts = importlib.util.find_spec("matplotlib") is not None
     reasons = [tables.exit_shares(run) for run in runs]
     return render_page(
         "report.html",
         runs=[{"name": run.name, "color": color_of(number), "summary": run.summary} for number, run in enumerate(runs)],
         compared=compared,
         tables=tables,
-        frontier=frontier_chart(compared.points, compared.sweeps),
+        frontier=frontier_chart(compared.points, compared.sweeps) if has_charts else None,
+        charts_need=None if has_charts else install_command("plots"),
         purposes=_purposes(runs),
         purpose_colors=PURPOSE_COLORS,
-        distributions=_distributions(runs),
+        distributions=_distributions(runs, has_charts),
         sections=_sections(runs),
         reasons=list(dict.fromkeys(reason for own in reasons for reason in own)),
         shares=reasons,
@@ -201,12 +136,12 @@ def _sections(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
     ]
 
 
-def _distributions(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
+def _distributions(runs: Sequence[FinishedRun], has_charts: bool) -> list[dict[str, Any]]:
     largest = max(float(run.columns["decoded"].max()) for run in runs)
     return [
         {
             "name": run.name,
-            "chart": distribution_chart(run.columns["decoded"], largest, color_of(number)),
+            "chart": distribution_chart(run.columns["decoded"], largest, color_of(number)) if has_charts else None,
             "median": float(np.median(run.columns["decoded"])),
             "most": float(run.columns["decoded"].max()),
         }

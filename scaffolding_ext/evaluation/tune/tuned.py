@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from scaffolding_ext.evaluation.tune.signals import qualities_of, routers_of
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.stack_file import stack_of
 from scaffolding_ext.evaluation.tune.table import TableRow, baselines, frontier_of, rows_of
-from scaffolding_ext.evaluation.web_page import render_page
+from scaffolding_ext.evaluation.web_page import data_uri, render_page
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stats.intervals import Estimate
 
@@ -145,7 +144,7 @@ class Tuned:
             notes=[*meta_of(self.plays), *signal_lines(self.plays)],
             cost=COSTS[self.plays.cost],
             measure=self.plays.recording.measure,
-            image=base64.b64encode(self._picture()).decode(),
+            image=data_uri(self._picture()),
             rows=[_line(row) for row in self.rows],
             frontier=[_line(row) for row in self.frontier],
             rules=_rules(self.plays),
