@@ -30,7 +30,7 @@ FLAGS = [
     "-freciprocal-math",
 ]
 BLOCK_ATTENTION = Extension(
-    "scaffolding_ext.workers.huggingface._block_attention",
+    "scaffolding_ext.workers.huggingface._block_kernel",
     ["workers/huggingface/block_attention.c"],
     depends=["workers/huggingface/block_attention_loops.h"],
     extra_compile_args=[] if sys.platform == "win32" else FLAGS,
@@ -54,7 +54,6 @@ EXTRAS = {
 }
 EXTRAS["all"] = sorted({requirement for requirements in EXTRAS.values() for requirement in requirements})
 EXTRAS |= {
-    "flashinfer": ["flashinfer-python>=0.2"],  # attention in blocks on an NVIDIA GPU
     "train": ["torch>=2.9", "transformers>=4.57,<6"],  # torch.optim.Muon
     "docs": ["mkdocs>=1.6", "mkdocs-material>=9.5", "mkdocstrings[python]>=0.29", "pyyaml>=6"],
     "dev": [

@@ -151,7 +151,7 @@ def test_the_other_data_files_are_in_the_wheel(files: set[str], name: str) -> No
 
 
 def kernels(files: set[str]) -> list[str]:
-    folder = "scaffolding_ext/workers/huggingface/_block_attention"
+    folder = "scaffolding_ext/workers/huggingface/_block_kernel"
     return [name for name in files if name.startswith(folder) and name.endswith((".so", ".pyd"))]
 
 
@@ -159,7 +159,7 @@ def kernels(files: set[str]) -> list[str]:
 def test_the_wheels_kernel_loads(files: set[str], wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     (name,) = kernels(files)
     wheel.extractall(tmp_path)
-    code = "from scaffolding_ext.workers.huggingface import _block_attention; print(_block_attention.__file__)"
+    code = "from scaffolding_ext.workers.huggingface import _block_kernel; print(_block_kernel.__file__)"
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=True)
     assert run.stdout.decode().strip() == str(tmp_path / name)
@@ -178,7 +178,7 @@ def test_no_scratch_is_in_the_wheel(files: set[str]) -> None:
 def test_the_wheel_serves_every_python(wheel: zipfile.ZipFile, files: set[str]) -> None:
     """Its kernel uses Python's stable interface alone."""
     assert "-cp310-abi3-" in Path(str(wheel.filename)).name
-    assert all(name.endswith((".abi3.so", "_block_attention.pyd")) for name in kernels(files))
+    assert all(name.endswith((".abi3.so", "_block_kernel.pyd")) for name in kernels(files))
 
 
 def test_neither_tests_nor_benchmarks_are_in_the_wheel(wheel: zipfile.ZipFile, files: set[str]) -> None:

@@ -136,8 +136,8 @@ def test_a_package_is_pinned_once_for_each_python(python: str) -> None:
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_every_requirement_has_a_pin_that_it_takes(python: str, setup_arguments: dict[str, Any]) -> None:
-    """Else pip searches, or finds that nothing fits. flashinfer is for machines with CUDA alone."""
-    extras = {name: lines for name, lines in setup_arguments["extras_require"].items() if name != "flashinfer"}
+    """Else pip searches, or finds that nothing fits."""
+    extras = setup_arguments["extras_require"]
     held = pins(python)
     wrong = []
     for line in [*setup_arguments["install_requires"], *(line for lines in extras.values() for line in lines)]:

@@ -59,8 +59,8 @@ class Outcome(NamedTuple):
 def worker(model: str, order: Order, num_blocks: int) -> HuggingFaceWorker:
     """A worker whose cache has so many blocks."""
     probe = HuggingFaceWorker(model, tokens_per_block=TOKENS_PER_BLOCK, max_seq_len=512)
-    kv = probe._engine._batch._runner._kv
-    block_bytes = kv.num_bytes // (kv.num_blocks + 1)
+    kv = probe._engine._batch._runner.kv
+    block_bytes = kv.num_bytes // kv.num_blocks
     probe.shutdown()
     made = HuggingFaceWorker(
         model,

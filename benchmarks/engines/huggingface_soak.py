@@ -213,13 +213,11 @@ def main(report: Report, num_requests: int, model: str, kv_cache_bytes: int | No
     report.figure("preempted_among_texts", worker.metrics.num_preempted - before)
     report.share("texts_equal_to_those_with_room", equal, NUM_TEXTS)
     settle(worker)
-    index = engine._batch._index
     report.figure("seconds", seconds)
     report.figure("tokens_per_s", metrics.tokens_per_s)
     report.figure("hit_rate", metrics.hit_rate)
     report.figure("evicted_blocks", metrics.num_evicted)
     report.figure("preempted", metrics.num_preempted)
-    report.figure("recomputed_tokens", metrics.num_recomputed)
     report.figure("longest_wait_of_a_row_s", metrics.longest_wait_s)
     for name, number in sorted(outcomes.items()):
         report.figure(name, number)
@@ -232,7 +230,6 @@ def main(report: Report, num_requests: int, model: str, kv_cache_bytes: int | No
         ("requests in the engine at the end", metrics.num_running + metrics.num_waiting + metrics.num_paused, 0),
         ("blocks held at the end", metrics.num_held_blocks, 0),
         ("requests that the engine still knows", len(engine._unfinished), 0),
-        ("promised prefixes that nobody computes", len(index._promised), 0),
         ("streams that the worker still knows", len(worker._streams), 0),
         ("asyncio tasks left", num_tasks, 0),
         ("cached blocks over their cap", max(0, metrics.num_cached_blocks - engine._batch._pool.max_cached), 0),

@@ -6,8 +6,8 @@ Branches are written on one prefix and judged, by switches of the same worker:
 
 - no KV: nothing is reused; every branch and every verdict reads all of its tokens.
 - shared prefix: branches share the prefix; a verdict reads problem and branch again (RKSC's token-exact baseline).
-- cached blocks: what engines do, generated tokens cached too; a verdict reads its question alone. The honest baseline.
-- whole blocks: the same without partial reuse: what does not fill a block of 32 tokens is read anew.
+- cached blocks: what engines do, generated tokens cached too, in whole blocks; a verdict reads the tokens behind the
+  last whole block of its branch, and its question. The honest baseline.
 - gates: cached blocks, with a skip gate and a layer exit that were fitted to other prefixes of the cell.
 - no verdicts: cached blocks without any verdict. The ceiling of what gates can save.
 
@@ -48,13 +48,11 @@ from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.protocol.branching import BranchTask, LayerExit, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch, write_back_branch
 from scaffolding_ext.stats.intervals import Estimate
-from scaffolding_ext.workers.huggingface.layer_lens import LayerLens
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 NUM_BRANCHES = 8
-NO_KV, SHARED, BLOCKS, WHOLE = "no KV", "shared prefix", "cached blocks", "whole blocks"
+NO_KV, SHARED, BLOCKS = "no KV", "shared prefix", "cached blocks"
 GATES, CEILING = "gates", "no verdicts"
-REUSE = {NO_KV: {"enable_block_reuse": False}, WHOLE: {"enable_partial_reuse": False}}  # the workers of the others: all
 PUBLISHED = {NO_KV: 3.0, SHARED: 1.66}  # what the paper saves against these
 Floats = npt.NDArray[np.float64]
 LEAST_CLOSED, LEAST_SKIPPED, LEAST_EXITS, MOST_CHANGED = 0.6, 0.4, 0.5, 0.005
@@ -113,15 +111,17 @@ class Cell:
 
     def fitted(self, prefixes: Sequence[list[int]]) -> Gates:
         """Gates for prefixes like these."""
-        lens = LayerLens(self._options["model"], self._options["dtype"], self._options["device"])
         confidences, curves = [], []
         with self._worker(BLOCKS) as worker:
             for seed, prefix in enumerate(prefixes):
                 task = asyncio.run(self._written(worker, prefix, seed))
                 confidences.append(task.confidences or [])
-                curves += [lens.curve(branch, *self._verdicts) for branch in self._questioned(task)]
+                yes, no = self._verdicts
+                asked = VerifyTask(branches=self._questioned(task), yes_token=yes, no_token=no, every_layer=True)
+                asyncio.run(worker.run_task(asked))
+                curves += asked.curves or []
         weights = np.sqrt([value for each in confidences for value in each])[:, None]
-        entropies, scores = (np.stack(values) for values in zip(*curves, strict=True))
+        entropies, scores = np.moveaxis(np.array(curves), -1, 0)
         groups = np.repeat(np.arange(len(prefixes)), NUM_BRANCHES)
         rule = fit_layer_exit(entropies, scores * weights, groups).rule
         return Gates(fit_gate(confidences), rule, entropies.shape[1])
@@ -148,7 +148,7 @@ class Cell:
         return Round(choice, surest, False, float(np.mean(early or [False])), cpu, wall)
 
     def _worker(self, switch: str) -> HuggingFaceWorker:
-        return HuggingFaceWorker(**self._options, **REUSE.get(switch, {}))
+        return HuggingFaceWorker(**self._options, enable_block_reuse=switch != NO_KV)
 
     def _judge(self, switch: str, writer: HuggingFaceWorker) -> Any:
         return self._worker(NO_KV) if switch == SHARED else nullcontext(writer)
@@ -245,7 +245,7 @@ def main(
     lengths = lengths or ((128,) if report.setting["quick"] else (128, 256, 512, 1024))
     sizes = sizes or ((8,) if report.setting["quick"] else (8, 32, 128, 256))
     report.setting |= {"prefix_len": lengths, "num_tokens": sizes, "num_branches": NUM_BRANCHES, "threads": 1}
-    switches = [NO_KV, SHARED, BLOCKS, WHOLE, *([] if shape else [GATES]), CEILING]
+    switches = [NO_KV, SHARED, BLOCKS, *([] if shape else [GATES]), CEILING]
     rounds: dict[tuple[int, int], dict[str, list[Round]]] = {}
     with folder_of(model, shape, report.seed) as folder:
         tokenizer = load_tokenizer(folder)

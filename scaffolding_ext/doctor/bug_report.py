@@ -93,7 +93,7 @@ def _has_kernel() -> bool:
     return any(
         path.suffix in (".so", ".pyd")
         for folder in folders
-        for path in (folder / "workers" / "huggingface").glob("_block_attention*")
+        for path in (folder / "workers" / "huggingface").glob("_block_kernel*")
     )
 
 

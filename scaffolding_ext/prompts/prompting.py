@@ -329,9 +329,14 @@ class Prompting(TextPrompting):
 
     @classmethod
     def for_model(
-        cls, model: str, family: str | None = None, trust_remote_code: bool = False, **options: Any
+        cls,
+        model: str,
+        family: str | None = None,
+        trust_remote_code: bool = False,
+        tokenizer: Any = None,
+        **options: Any,
     ) -> Prompting:
-        """Build the prompting of a model folder, hub name or `tinylm/NAME`.
+        """Build the prompting of a model folder, hub name or `tinylm/NAME`; a given `tokenizer` is used as it is.
 
         Without a `family`, the model's collection decides, else its config and chat template (`chosen_family`). If the
         prompt itself closes thinking, as with `enable_thinking: false`, the family is `"instruct"`. `choice` has the
@@ -342,7 +347,7 @@ class Prompting(TextPrompting):
             ConfigError: The model has no loadable tokenizer, or an option is invalid; `key` names the argument.
         """
         try:
-            tokenizer = load_tokenizer(model, trust_remote_code)
+            tokenizer = tokenizer or load_tokenizer(model, trust_remote_code)
         except ConfigError as error:
             where = f"the tokenizer of {model!r} cannot be loaded: the model " if error.key == "model" else ""
             raise type(error)(where + error.message, "model") from error

@@ -103,8 +103,10 @@ def take_prompting(controller: Any, workers: Mapping[Any, Worker]) -> None:
         )
     else:
         try:
-            trusts = declared(served.worker).trust_remote_code
-            controller.prompting = Prompting.for_model(served.model, trust_remote_code=trusts)
+            said = declared(served.worker)
+            controller.prompting = Prompting.for_model(
+                served.model, trust_remote_code=said.trust_remote_code, tokenizer=said.tokenizer
+            )
         except ConfigError as error:
             raise ConfigError(
                 f"{name} serves {served.model!r}, but {error.message}; or set controller.prompting (in a stack file "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -117,7 +118,9 @@ class VerifyTask(Task):
 
     Attributes:
         layer_exit: When a verdict may be read before the last layer; a worker that cannot do so refuses `LAYER_EXIT`.
+        every_layer: Whether `curves` is wanted; for workers that serve `layer_exit`.
         scores: Result: P(yes) / (P(yes) + P(no)) of each branch.
+        curves: Result: of each branch, entropy (nats) and score after each layer.
         exit_layers: Result: the layer after which each verdict was read, counted from 1, where the worker says it.
     """
 
@@ -125,9 +128,11 @@ class VerifyTask(Task):
     yes_token: int = 0
     no_token: int = 0
     layer_exit: LayerExit | None = None
+    every_layer: bool = False
     depth: int = 1
     scores: list[float] | None = None
     exit_layers: list[int] | None = None
+    curves: list[list[tuple[float, float]]] | None = None
 
 
 def generation_confidence(top_probabilities: Sequence[float]) -> float:
@@ -154,3 +159,31 @@ def break_even_branches(whole: float, prefix: float, suffix: float) -> float:
     """
     saved = whole - suffix
     return prefix / saved if saved > 0 else math.inf
+
+
+class LatencyModel(NamedTuple):
+    """Seconds of a forward pass, of each of its tokens, and of each pair of a token and one that it attends to.
+
+    Branches that share a prefix save all but one of their readings of it, and pay one pass more.
+
+    Reference: RKSC, equations 6 to 10. Deviation: the paper counts layers; here the three constants are measured.
+    """
+
+    per_pass: float
+    per_token: float
+    per_pair: float
+
+    def break_even_branches(self, prefix_len: int) -> float:
+        """B*: sharing a prefix of so many tokens pays with more branches than that."""
+        reading = self.per_token * prefix_len + self.per_pair * prefix_len * (prefix_len + 1) / 2
+        return 1 + self.per_pass / reading if reading else math.inf
+
+    def break_even_len(self, num_branches: int) -> float:
+        """n*: with so many branches sharing pays for longer prefixes, in tokens; infinite if it never does."""
+        if num_branches < 2 or not (self.per_token or self.per_pair):
+            return math.inf
+        saved = self.per_pass / (num_branches - 1)
+        if not self.per_pair:
+            return saved / self.per_token
+        linear = self.per_token + self.per_pair / 2
+        return (math.sqrt(linear * linear + 2 * self.per_pair * saved) - linear) / self.per_pair

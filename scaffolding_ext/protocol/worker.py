@@ -76,6 +76,7 @@ class BaseWorker(Worker):
             none. A worker without this attribute says nothing: see `model_of`.
         takes_messages: Whether it sends prompts as the messages of a chat, which its server renders.
         trust_remote_code: Whether Python code that the model's tokenizer brings may be run.
+        tokenizer: The model's tokenizer, if the worker has it; None: it is loaded by the model's name.
         chat_template: How the model's prompts are rendered; None if unknown.
         tokenizer_fingerprint: Equal for tokenizers that give the same ids; None if unknown.
         max_seq_len: Prompt and generated tokens of one task at most; None where it does not say.
@@ -90,6 +91,7 @@ class BaseWorker(Worker):
     model: str | None
     takes_messages: bool = False
     trust_remote_code: bool = False
+    tokenizer: Any = None
     chat_template: str | None = None
     tokenizer_fingerprint: str | None = None
     max_seq_len: int | None = None

@@ -69,7 +69,7 @@ def test_an_extra_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_says_whether_the_kernel_was_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_built: bool) -> None:
     folder = tmp_path / "workers" / "huggingface"
     folder.mkdir(parents=True)
-    (folder / f"_block_attention.abi3.{'so' if is_built else 'c'}").touch()
+    (folder / f"_block_kernel.abi3.{'so' if is_built else 'c'}").touch()
     spec = importlib.machinery.ModuleSpec("scaffolding_ext", None, is_package=True)
     spec.submodule_search_locations = [str(tmp_path)]
     monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)

@@ -15,7 +15,7 @@ from scaffolding_ext.errors import MissingDependencyError, how_to_install, insta
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "docs" / "_scripts" / "install_commands.py"
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-BRINGS_TORCH = {"hf", "lm-eval", "semantic", "train", "all", "flashinfer"}
+BRINGS_TORCH = {"hf", "lm-eval", "semantic", "train", "all"}
 INSTALL = re.compile(
     r"pip install (?:-e |--editable )?'?(?:\.|scaffolding-ext)(?:\[([^]]*)])?'?(?=[\s`;]|$)", re.MULTILINE
 )

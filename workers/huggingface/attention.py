@@ -1,9 +1,8 @@
 """Attention over cached keys and values in blocks, for all the tokens of a step in one flat sequence.
 
 The tokens of all requests in a step form one sequence, without padding between the requests. All parts of a model
-except attention treat them as one text. Attention reads the blocks of each request through a table: in C on a CPU
-(`block_attention`), by FlashInfer on an NVIDIA GPU (`flashinfer_attention`), else by torch, span by span. transformers
-calls `attend` instead of its own attention if a model's `attn_implementation` is `ATTENTION`.
+except attention treat them as one text. Attention reads the blocks of each request through a table. transformers calls
+`attend` instead of its own attention if a model's `attn_implementation` is `ATTENTION`.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.workers.huggingface import block_attention, flashinfer_attention
-from scaffolding_ext.workers.huggingface.flashinfer_attention import FlashInferPlans
+from scaffolding_ext.workers.huggingface import block_attention
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, LayerKV, Slots
 
 ATTENTION = "scaffolding_ext_blocks"
@@ -27,33 +25,25 @@ class Span:
 
     Args:
         start: Index in the step at which their tokens begin.
-        tables: Their blocks, int64, shape (rows, blocks).
+        tables: Their blocks, int64, shape (rows, blocks); places behind a row's own tokens are masked.
         positions: The positions of their tokens, int64, shape (rows, tokens).
-        kv_len: Number of positions that they see.
-        shared_len: How many of these positions all requests see in the same blocks.
+        kv_len: Number of places in these blocks.
         dtype: Type of the mask.
     """
 
     def __init__(
-        self,
-        start: int,
-        tables: torch.Tensor,
-        positions: torch.Tensor,
-        kv_len: int,
-        shared_len: int,
-        dtype: torch.dtype,
+        self, start: int, tables: torch.Tensor, positions: torch.Tensor, kv_len: int, dtype: torch.dtype
     ) -> None:
         self.num_rows, self.num_tokens = positions.shape
         self.start, self.stop = start, start + positions.numel()
         self.tables = tables
-        self.positions = positions
-        self.kv_len = kv_len
-        self.shared_len = shared_len
+        self._positions = positions
+        self._kv_len = kv_len
         self._dtype = dtype
         self._masks: dict[tuple[int | None, int], torch.Tensor] = {}
 
-    def mask(self, window: int | None = None, num_groups: int = 1) -> torch.Tensor:
-        """What is added to the scores: 0 where a token sees a position, else the lowest number.
+    def mask(self, window: int | None, num_groups: int) -> torch.Tensor:
+        """Added to the scores: 0 if a token sees a position, else the lowest number.
 
         Args:
             window: Most positions that a token sees, itself included; None: it sees all positions before it.
@@ -64,8 +54,8 @@ class Span:
         """
         key = window, 1 if self.num_tokens == 1 else num_groups
         if key not in self._masks:
-            places = torch.arange(self.kv_len, device=self.positions.device)
-            own = self.positions[:, None, :, None]
+            places = torch.arange(self._kv_len, device=self._positions.device)
+            own = self._positions[:, None, :, None]
             hidden = places > own
             if window is not None:
                 hidden |= places <= own - window
@@ -76,21 +66,16 @@ class Span:
 
 
 class AttentionMetadata(NamedTuple):
-    """What attention must know about one forward pass.
-
-    Requests that hold the same blocks have these blocks in both tables and stand next to each other. So the shared
-    positions are read once for all of them.
+    """The tokens of one forward pass, as attention sees them.
 
     Attributes:
         kv: All keys and values.
-        slots: Where the keys and values of the pass are written.
+        slots: Places at which the keys and values of the pass are written.
         tables: The blocks of each request, int64, shape (requests, blocks).
         rows: For each token, the row of its request's table; int64, shape (tokens,).
         positions: The position of each token, int64, shape (tokens,).
-        shared: For each token, how many positions it and the next token see in the same blocks; int64, shape (tokens,).
         num_few: Tokens at the beginning that belong to requests with few tokens in the pass; the kernel computes these.
-        spans: All requests, in the order of the tokens; padding may follow the last span's tokens.
-        plans: What FlashInfer must know about the requests.
+        spans: All requests, in the order of the tokens.
         layers: The layers whose attention has run.
     """
 
@@ -99,10 +84,8 @@ class AttentionMetadata(NamedTuple):
     tables: torch.Tensor
     rows: torch.Tensor
     positions: torch.Tensor
-    shared: torch.Tensor
     num_few: int
     spans: list[Span]
-    plans: FlashInferPlans
     layers: set[int]
 
 
@@ -146,23 +129,12 @@ def attend(
     step.layers.add(layer)
     kv = step.kv.write(layer, key[0], value[0], step.slots)
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
-    output = query.new_zeros(query.shape[2], query.shape[1], value.shape[3])
+    output = query.new_empty(query.shape[2], query.shape[1], value.shape[3])
     done = 0
-    if flashinfer_attention.serves(query[0], kv):
-        done = step.spans[-1].stop
-        output[:done] = step.plans.attend(query[0, :, :done], kv, sliding_window, scale)
-    elif step.num_few and block_attention.serves(query[0], kv):
+    if step.num_few and block_attention.serves(query[0], kv):
         done = step.num_few
         block_attention.block_attention(
-            query[0, :, :done],
-            kv,
-            step.tables,
-            step.rows,
-            step.positions,
-            sliding_window,
-            scale,
-            output[:done],
-            step.shared,
+            query[0, :, :done], kv, step.tables, step.rows, step.positions, sliding_window, scale, output[:done]
         )
     for span in step.spans:
         if span.start >= done:
@@ -180,9 +152,8 @@ def _check(module: torch.nn.Module, again: bool, mask: torch.Tensor | None, opti
         if not unknown:
             what = "two passes" if again else "a mask of its own" if causal else "attention that is not causal"
         raise ConfigError(
-            f"is not set, and the default attention of this worker cannot compute {what}, which the model uses: set "
-            "attn_implementation to 'eager', or choose another model",
-            "attn_implementation",
+            f"is a model that uses {what}, which the attention of this worker cannot compute: choose another model",
+            "model",
         )
 
 
@@ -192,49 +163,11 @@ def _attend_span(queries: torch.Tensor, kv: LayerKV, span: Span, window: int | N
     num_groups = num_heads // num_kv_heads
     grouped = queries.unflatten(1, (span.num_rows, span.num_tokens)).unflatten(0, (num_kv_heads, num_groups))
     by_row = grouped.permute(2, 0, 1, 3, 4).flatten(2, 3)  # heads that share keys count as tokens: keys are read once
+    keys, values = kv.gather(span.tables)
     mask = span.mask(window, num_groups)
-    if span.shared_len and window is None:
-        attended = _attend_together(by_row, kv, span, mask, scale)
-    else:
-        keys, values = kv.gather(span.tables, span.kv_len, queries.dtype)
-        attended = scaled_dot_product_attention(by_row, keys, values, attn_mask=mask, scale=scale)
+    attended = scaled_dot_product_attention(by_row, keys, values, attn_mask=mask, scale=scale)
     attended = attended.unflatten(2, (num_groups, span.num_tokens)).permute(0, 3, 1, 2, 4)
     return attended.reshape(span.num_rows * span.num_tokens, num_heads, -1)
-
-
-def _attend_together(queries: torch.Tensor, kv: LayerKV, span: Span, mask: torch.Tensor, scale: float) -> torch.Tensor:
-    """Attend once to the positions that all rows share, and row by row to the rest; sums of exponentials join them.
-
-    Queries and result have the shape (rows, key-value heads, tokens, head size).
-
-    Reference:
-        Hydragen (Juravsky et al., arXiv 2402.05099), section 3.1.
-    """
-    shared_len, block_len = span.shared_len, kv.keys.shape[2]
-    num_rows, num_tokens = queries.shape[0], queries.shape[2]
-    keys, values = kv.gather(span.tables[:1, : shared_len // block_len], shared_len, queries.dtype)
-    together = queries.transpose(0, 1).flatten(1, 2)[None]  # all rows' tokens side by side
-    first = _sums(together, keys, values, None, scale)
-    first = tuple(part[0].unflatten(1, (num_rows, num_tokens)).transpose(0, 1) for part in first)
-    keys, values = kv.gather(span.tables[:, shared_len // block_len :], span.kv_len - shared_len, queries.dtype)
-    second = _sums(queries, keys, values, mask[..., shared_len:], scale)
-    highest = torch.maximum(first[2], second[2])
-    weighted, total = (
-        first[part] * (first[2] - highest).exp() + second[part] * (second[2] - highest).exp() for part in (0, 1)
-    )
-    return (weighted / total).to(queries.dtype)
-
-
-def _sums(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Weighted values and sum of weights, both relative to the highest score; and the highest score; float32."""
-    scores = (queries @ keys.transpose(-1, -2)).float() * scale
-    if mask is not None:
-        scores = scores + mask
-    highest = scores.amax(-1, keepdim=True)
-    weights = (scores - highest).exp()
-    return (weights.to(values.dtype) @ values).float(), weights.sum(-1, keepdim=True), highest
 
 
 def register() -> None:

@@ -19,13 +19,12 @@ from scaffolding_ext.protocol.lowering import (
     run_pieces,
     write_back_branch,
 )
-from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note, token_counts_of
+from scaffolding_ext.protocol.meta import TokenCounts, note, token_counts_of
 from scaffolding_ext.request.figures import Ratio
-from scaffolding_ext.request.program import count, publish_figures, record
+from scaffolding_ext.request.program import publish_figures, record
 from scaffolding_ext.workers.huggingface.block_pool import BlockPriority
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest, Waiter, Wants
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
-from scaffolding_ext.workers.huggingface.sharing_probe import EngineReads, SharingProbe
 from scaffolding_ext.workers.shared.streaming import NEVER
 from scaffolding_ext.workers.shared.task_reading import block_scores, number
 
@@ -90,10 +89,9 @@ async def write_branches(
     builder: RequestBuilder,
     tokens_per_block: int,
     generate: Callable[..., Coroutine[Any, Any, Any]],
-    probe: SharingProbe | None = None,
     by_score: bool = False,
 ) -> None:
-    """Run one request for each branch. They share the blocks of the prefix and copy the shared part of the next block.
+    """Run one request for each branch. They share the whole blocks of the prefix.
 
     Args:
         task: The task; its results are written into it.
@@ -101,7 +99,6 @@ async def write_branches(
         builder: Makes the requests that only read.
         tokens_per_block: Of the engine.
         generate: Serves a generation task, with further arguments of its request.
-        probe: Decides whether branches on one prefix share it; None: they always share it.
         by_score: Whether blocks are evicted by the score and the depth of their branch (RKSC, algorithm 4).
 
     Raises:
@@ -112,30 +109,21 @@ async def write_branches(
     if task.least_similarity is not None:
         on_prefix = await _gate(task, engine, builder)
         probed = token_counts_of(task)
-    shares = True
-    if probe is not None and task.phrasings is None and task.prefix_tokens and len(task.suffixes) > 1:
-        reads = EngineReads(task, engine, builder, tokens_per_block)
-        try:
-            shares = await probe.pays(len(task.suffixes), len(task.prefix_tokens), reads)
-        finally:
-            count(Purpose.OVERHEAD, reads.counts)
     lowered = lower_branch(task, on_prefix)
     prefixes = prefixes_of(task, on_prefix)
     priorities = [
         _block_priority(len(prefix) // tokens_per_block, own) if by_score else None
         for prefix, own in zip(prefixes, scores, strict=True)
     ]
-    runs = [
-        generate(piece, reuses=shares, priority=priority) for piece, priority in zip(lowered, priorities, strict=True)
-    ]
+    runs = [generate(piece, priority=priority) for piece, priority in zip(lowered, priorities, strict=True)]
     await run_pieces(task, lowered, runs, before=probed)
     write_back_branch(task, lowered)
     counts = [token_counts_of(piece) or TokenCounts() for piece in lowered]
     reused, prefilled = [each.reused for each in counts], [each.prefilled for each in counts]
     evicted = engine.metrics.num_evicted - num_evicted
-    record("branch_kv", shares=shares, reused=reused, prefilled=prefilled, evicted_blocks=evicted)
+    record("branch_kv", reused=reused, prefilled=prefilled, evicted_blocks=evicted)
     share = Ratio(sum(reused), sum(reused) + sum(prefilled))
-    publish_figures("KV of branches", shared=Ratio(int(shares), 1), reused_tokens=share, evicted_blocks=evicted)
+    publish_figures("KV of branches", reused_tokens=share, evicted_blocks=evicted)
 
 
 def _block_priority(num_shared: int, own: float) -> BlockPriority:
@@ -168,7 +156,7 @@ async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuil
         waiters = [Waiter() for _ in read]
         requests = builder.reads(task, read, [waiter.notify for waiter in waiters], wants=Wants(states=True))
         await _read(task, engine, requests, waiters)
-        root, *states = [np.asarray(request.hidden_states) for request in requests]
+        root, *states = [np.stack([state.numpy() for state in request.states]) for request in requests]
         for branch, similarity in zip(own, layer_weighted_similarity(states, root).tolist(), strict=True):
             similarities[branch] = similarity
     on_prefix = [similarity >= least for similarity in similarities]
@@ -185,6 +173,11 @@ async def verify_branches(task: VerifyTask, engine: GenerationEngine, builder: R
     task.scores = [probability_of_first(*request.choice_logits) for request in requests]
     if task.layer_exit is not None:
         task.exit_layers = [request.exit_layer or 0 for request in requests]
+    if task.every_layer:
+        task.curves = [
+            [(verdict.entropy, probability_of_first(*verdict.choice_logits)) for verdict in request.verdicts.values()]
+            for request in requests
+        ]
 
 
 async def _read(

@@ -1,4 +1,4 @@
-"""Continuous batching: which requests run, what each step computes, and how its results are used.
+"""Continuous batching: steps of a model over the requests that run at the moment.
 
 Requests join and leave between steps. A step computes one token of every request that decodes. In the same pass it
 computes a limited number of prompt tokens of requests that still read, so a long prompt delays the others only a
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,6 @@ from scaffolding_ext.errors import EngineError
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Work, reported_logprobs
 from scaffolding_ext.workers.huggingface.model_runner import ModelRunner
-from scaffolding_ext.workers.huggingface.prefix_index import NO_MATCH, PrefixIndex
 from scaffolding_ext.workers.huggingface.request_scheduler import RequestScheduler
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, Sampled, sample
 
@@ -38,18 +37,12 @@ class EngineMetrics(NamedTuple):
         num_preempted: How often a request lost its blocks to others, since the start.
         longest_wait_s: Longest time, since the start, for which an admitted or put-back request got no place in a step
             although a caller waited for it.
-        num_cached_tokens: Tokens in the cached blocks.
         num_decoded: Generated tokens whose KV was computed since the start (the last of a text needs none).
         num_prefilled: Prompt tokens whose KV was computed since the start.
-        num_recomputed: Positions counted in these two whose KV had already been computed before their request was put
-            back.
         num_reused: Prompt tokens taken from cached KV since the start.
-        num_reread: Prompt tokens computed anew, in whole 16s, because their KV had left the cache, since the start.
         num_evicted: Blocks that left the cache for others.
         busy_s: Seconds spent in steps since the start; the engine idles the rest.
         num_steps: Steps begun since the start.
-        num_probed: Number of prefix lengths, in 64s, for which the engine timed whether sharing pays.
-        probes_s: Seconds that these timings took.
     """
 
     num_running: int
@@ -61,17 +54,12 @@ class EngineMetrics(NamedTuple):
     num_paused: int
     num_preempted: int
     longest_wait_s: float
-    num_cached_tokens: int
     num_decoded: int
     num_prefilled: int
-    num_recomputed: int
     num_reused: int
-    num_reread: int
     num_evicted: int
     busy_s: float
     num_steps: int
-    num_probed: int = 0
-    probes_s: float = 0.0
 
     @property
     def num_computed(self) -> int:
@@ -109,7 +97,6 @@ class ContinuousBatch:
         self,
         runner: ModelRunner,
         pool: BlockPool,
-        index: PrefixIndex,
         tokenizer: Any,
         end_ids: frozenset[int],
         max_batch_size: int,
@@ -118,12 +105,11 @@ class ContinuousBatch:
     ) -> None:
         self._runner = runner
         self._pool = pool
-        self._index = index
         self._tokenizer = tokenizer
         self._end_ids = end_ids
         self._on_end = on_end
-        self._scheduler = RequestScheduler(pool, index, max_batch_size, prefill_chunk)
-        self._num_decoded = self._num_prefilled = self._num_recomputed = 0
+        self._scheduler = RequestScheduler(pool, max_batch_size, prefill_chunk)
+        self._num_decoded = self._num_prefilled = 0
         self._busy_s, self._num_steps = 0.0, 0
 
     @property
@@ -144,12 +130,9 @@ class ContinuousBatch:
             num_paused=scheduler.num_paused,
             num_preempted=scheduler.num_preempted,
             longest_wait_s=scheduler.longest_wait_s,
-            num_cached_tokens=pool.num_cached_tokens,
             num_decoded=self._num_decoded,
             num_prefilled=self._num_prefilled,
             num_reused=scheduler.num_reused,
-            num_reread=scheduler.num_reread,
-            num_recomputed=self._num_recomputed,
             num_evicted=pool.num_evicted,
             busy_s=self._busy_s,
             num_steps=self._num_steps,
@@ -158,9 +141,9 @@ class ContinuousBatch:
     def warm_up(self) -> None:
         """Run the model once, so that a model that does not fit or cannot be served fails now."""
         request = EngineRequest([0], Ends(), GREEDY, notify=lambda _: None)
-        self._index.allocate(request.sequence, NO_MATCH, may_adopt=False)
+        self._pool.begin(request.sequence, [], announces=False)
         self._runner.forward([Work(request, 1)])
-        self._index.discard(request.sequence)
+        self._discard(request)
 
     def add(self, request: EngineRequest) -> None:
         self._scheduler.add(request)
@@ -171,14 +154,6 @@ class ContinuousBatch:
             self._end(request, "cancelled")
         else:
             self._release(request, "cancelled")
-
-    def keep_kv(self, owner: str, salt: str | None, sequences: Sequence[list[int]]) -> None:
-        """See `PrefixIndex.keep`."""
-        self._index.keep(owner, salt, sequences)
-
-    def end_owner(self, owner: str) -> None:
-        """See `BlockPool.end`."""
-        self._pool.end(owner)
 
     def clear(self) -> None:
         """Drop every request without telling it."""
@@ -223,14 +198,8 @@ class ContinuousBatch:
         self._advance(works)
         self._accept(drawn.completed, drawn.sampled)
         for request in [request for request, broken in zip(drawn.completed, drawn.broken, strict=True) if broken]:
-            self._index.discard(request.sequence)
-            self._fail(
-                request,
-                EngineError(
-                    "the model computed logits that are no numbers (NaN): set another dtype, or leave kv_cache_dtype "
-                    "out"
-                ),
-            )
+            self._discard(request)
+            self._fail(request, EngineError("the model computed logits that are no numbers (NaN): set another dtype"))
         read = set(drawn.completed)
         for work in works:
             request = work.request
@@ -242,6 +211,11 @@ class ContinuousBatch:
                 self._release(request, "length")
             elif request.num_decoded >= request.wanted:
                 request.notify(request)
+
+    def _discard(self, request: EngineRequest) -> None:
+        """Take a request's blocks, whose content is wrong."""
+        for block in self._pool.discard(request.sequence):
+            self._runner.kv.clear(block)
 
     def _fail(self, request: EngineRequest, error: EngineError) -> None:
         request.kv = request.kv._replace(keep=False)
@@ -275,20 +249,16 @@ class ContinuousBatch:
         reading = self._scheduler.reading
         decoding = [work.request for work in works if work.request not in reading]
         self._num_decoded += len(decoding)
-        for request in decoding:
-            if request.sequence.num_kv < request.num_known:
-                self._num_recomputed += 1
-        self._index.extend_each([request.sequence for request in decoding])
+        self._pool.advance([(request.sequence, 1) for request in decoding])
         if not reading:
             return
         for request, num_tokens, completes in [work for work in works if work.request in reading]:
             request.num_prefilled += num_tokens
             self._num_prefilled += num_tokens
-            self._num_recomputed += max(0, min(request.num_known - request.sequence.num_kv, num_tokens))
             if completes:
                 self._scheduler.has_read(request)
-            if request.exit_layer is None:  # otherwise the KV of some layers is missing
-                self._index.extend(request.sequence, num_tokens)
+            if request.exit_layer is None:  # otherwise the KV of some layers may be missing
+                self._pool.advance([(request.sequence, num_tokens)])
 
     def _accept(self, requests: list[EngineRequest], sampled: Sampled | None) -> None:
         """Append the drawn tokens to the requests that generate."""

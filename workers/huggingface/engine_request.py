@@ -1,4 +1,4 @@
-"""One request of the generation engine: what it asks for, its state, and how a coroutine waits for it."""
+"""One request of the generation engine: its wishes, its state, and the way in which a coroutine waits for it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from scaffolding_ext.protocol.branching import LayerExit
 from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.protocol.task_results import TokenLogprob
-from scaffolding_ext.workers.huggingface.block_pool import BlockPriority
-from scaffolding_ext.workers.huggingface.prefix_index import TokenSequence
+from scaffolding_ext.workers.huggingface.block_pool import BlockPriority, TokenSequence
 from scaffolding_ext.workers.huggingface.sampling import Sampled, SamplingParams
 from scaffolding_ext.workers.shared.streaming import NEVER
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Ends(NamedTuple):
-    """Where the text of a request ends.
+    """Ends of a request's text.
 
     Attributes:
         max_tokens: Tokens to decode at most; 0 only reads the prompt.
@@ -39,7 +38,7 @@ class Ends(NamedTuple):
 
 
 class Wants(NamedTuple):
-    """What a request reports beside its text.
+    """Results of a request beside its text.
 
     Attributes:
         num_logprobs: Alternatives whose log-probabilities are reported for each token; 0 reports none.
@@ -49,6 +48,7 @@ class Wants(NamedTuple):
         states: Whether the hidden states of the prompt's last token are wanted.
         layer_exit: The rule by which the prompt's next token may be read before the last layer; then no other request
             may reuse its KV.
+        verdicts: Whether the next token so far is read after each layer.
     """
 
     num_logprobs: int = 0
@@ -57,22 +57,21 @@ class Wants(NamedTuple):
     logits: bool = False
     states: bool = False
     layer_exit: LayerExit | None = None
+    verdicts: bool = False
 
 
 class Kv(NamedTuple):
-    """How the KV of a request is used and kept.
+    """Use of a request's KV by others.
 
     Attributes:
         keep: Whether the KV stays as cache when the request ends.
         priority: Of its blocks in the cache; None: the least recently used are evicted first.
-        reuses: Whether the request takes the KV of a prefix that others have computed.
         salt: Requests with different salts share no KV.
         owner: The request of the host that it serves.
     """
 
     keep: bool = True
     priority: BlockPriority | None = None
-    reuses: bool = True
     salt: str | None = None
     owner: str | None = None
 
@@ -85,6 +84,18 @@ def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int
     entry = {token: TokenLogprob(value, rank) for rank, (token, value) in enumerate(likeliest, 1)}
     entry.setdefault(sampled.token_ids[row], TokenLogprob(sampled.logprobs[row]))
     return entry
+
+
+class LayerVerdict(NamedTuple):
+    """The next token so far, after one layer.
+
+    Attributes:
+        entropy: Of its distribution, in nats.
+        choice_logits: Logits of the request's `choices`.
+    """
+
+    entropy: float
+    choice_logits: list[float]
 
 
 class Snapshot(NamedTuple):
@@ -115,9 +126,10 @@ class EngineRequest:
         awaited: Whether a caller waits for its next tokens or its end; otherwise a stream runs ahead of its reader.
         may_run_to: Number of generated tokens at which it pauses.
         number: Number of requests that came before it.
-        num_known: How many first tokens had computed KV before it was preempted.
-        num_reread: Prompt tokens that it computes anew because their KV had left the cache.
-        exit_layer: The layer after which its next token was read, if the request may leave before the last layer.
+        exit_layer: The last layer that it went through, if it may leave before the last layer of the model.
+        verdicts: The next token so far, by layer (counted from 1), as far as it was read.
+        states: The hidden state of its last token after each layer, shape (width,), float32; the last one is normed.
+        context_logits: After each token of the prompt, shape (prompt tokens, vocabulary), float32.
         last_step: The last step of the engine that computed a part of it, or admitted it.
         skipped_since: Since when it could compute and had no room in a step; None once it has computed.
     """
@@ -143,7 +155,7 @@ class EngineRequest:
         self.awaited = True
         self.may_run_to = NEVER
         self.num_decoded = 0
-        self.number = self.num_preempted = self.num_known = 0
+        self.number = self.num_preempted = 0
         self.last_step = 0
         self.skipped_since: float | None = None
         self.finish_reason: str | None = None
@@ -153,10 +165,10 @@ class EngineRequest:
         self.scores: list[float] = []
         self.choice_logits: list[float] = []
         self.exit_layer: int | None = None
-        self.context_logits: torch.Tensor | None = None  # shape (prompt tokens, vocabulary), float32
-        self.hidden_states: torch.Tensor | None = None  # after each layer, shape (layers, width), float32
-        self.num_reused = self.num_reread = 0
-        self.num_prefilled = 0
+        self.verdicts: dict[int, LayerVerdict] = {}
+        self.states: list[torch.Tensor] = []
+        self.context_logits: torch.Tensor | None = None
+        self.num_reused = self.num_prefilled = 0
         self.submitted_at = time.monotonic()
         self.first_token_at: float | None = None
         self._decoder = _decode_stream()
@@ -264,7 +276,7 @@ class Waiter:
 
 
 class Work(NamedTuple):
-    """What one request computes in a pass.
+    """One request's part of a pass.
 
     Attributes:
         request: The request.

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from scaffolding_ext.errors import ConfigError, EngineError
-from scaffolding_ext.workers.huggingface.block_pool import Block, BlockPool
+from scaffolding_ext.workers.huggingface.block_pool import BlockPool
 from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch, EngineMetrics, caused_by
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Work
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
 from scaffolding_ext.workers.huggingface.model_runner import ModelRunner
-from scaffolding_ext.workers.huggingface.prefix_index import PrefixIndex
 from scaffolding_ext.workers.huggingface.sampling import GREEDY
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ class GenerationEngine:
         end_ids: Token ids that end a text.
         num_blocks: Blocks of keys and values; they must be enough for the longest single request.
         max_cached: Most blocks that stay as cache.
-        kv_dtype: What keys and values are rounded to; None keeps them as the model computes them.
         **: As in `HuggingFaceWorker`.
     """
 
@@ -58,15 +56,12 @@ class GenerationEngine:
         prefill_chunk: int,
         enable_block_reuse: bool,
         threads: int,
-        enable_partial_reuse: bool = True,
-        kv_dtype: torch.dtype | None = None,
     ) -> None:
-        kv, pool = KVBlocks(num_blocks, tokens_per_block, kv_dtype), BlockPool(num_blocks, max_cached)
+        self._pool = BlockPool(num_blocks, tokens_per_block, max_cached, enable_block_reuse)
         self._unfinished: set[EngineRequest] = set()
         self._batch = ContinuousBatch(
-            ModelRunner(model, kv),
-            pool,
-            PrefixIndex(kv, pool, enable_block_reuse, enable_partial_reuse),
+            ModelRunner(model, KVBlocks(num_blocks, tokens_per_block)),
+            self._pool,
             tokenizer,
             end_ids,
             max_batch_size,
@@ -75,7 +70,6 @@ class GenerationEngine:
         )
         self._threads = threads
         self._inbox: deque[EngineRequest] = deque()
-        self._cancelled: deque[EngineRequest] = deque()
         self._calls: deque[Callable[[], None]] = deque()  # further work for the engine's thread
         self._wake = threading.Condition()
         self._closed = False
@@ -113,18 +107,15 @@ class GenerationEngine:
 
     def cancel(self, request: EngineRequest) -> None:
         """End a request before its next step; from any thread. The request keeps its generated tokens."""
-        with self._wake:
-            if not self._closed:
-                self._cancelled.append(request)
-                self._wake.notify()
+        self._call(partial(self._drop, request))
 
     def keep_kv(self, owner: str, salt: str | None, sequences: Sequence[list[int]]) -> None:
-        """Evict the KV of these token ids last, and free other cached KV that `owner` alone has used; any thread."""
-        self._call(partial(self._batch.keep_kv, owner, salt, sequences))
+        """Free the cached KV that only `owner` has used, except that of these token ids; from any thread."""
+        self._call(partial(self._pool.keep, owner, salt, sequences))
 
     def end_owner(self, owner: str) -> None:
         """A request of the host has ended: its cached KV has no priority over other KV; from any thread."""
-        self._call(partial(self._batch.end_owner, owner))
+        self._call(partial(self._pool.end, owner))
 
     def _call(self, work: Callable[[], None]) -> None:
         with self._wake:
@@ -166,22 +157,23 @@ class GenerationEngine:
         """Step until the engine is shut down."""
         while True:
             with self._wake:
-                while self._batch.idle and not (self._inbox or self._cancelled or self._calls or self._closed):
+                while self._batch.idle and not (self._inbox or self._calls or self._closed):
                     self._wake.wait()
                 if self._closed:
                     return
-                arrived, cancelled, calls = list(self._inbox), list(self._cancelled), list(self._calls)
-                for queue in (self._inbox, self._cancelled, self._calls):
-                    queue.clear()
+                arrived, calls = list(self._inbox), list(self._calls)
+                self._inbox.clear()
+                self._calls.clear()
             for request in arrived:
                 self._batch.add(request)
-            for request in cancelled:
-                if request in self._unfinished:
-                    self._batch.drop(request)
             for work in calls:
                 work()
             if not self._batch.idle:
                 self._batch.step()
+
+    def _drop(self, request: EngineRequest) -> None:
+        if request in self._unfinished:
+            self._batch.drop(request)
 
     def _end_all(self, cause: BaseException | None) -> None:
         """Refuse further requests and fail those that have not ended."""
@@ -229,19 +221,13 @@ class KVLimits(NamedTuple):
     limited_by: str
 
 
-def rounded_to(dtype: str, kv_cache_dtype: str | None) -> torch.dtype | None:
-    """The type in which keys and values are kept; None if they stay as the model computes them."""
-    return None if kv_cache_dtype in (None, dtype) else getattr(torch, str(kv_cache_dtype))
-
-
-def token_bytes(network: Any, kv_dtype: torch.dtype | None = None) -> int:
-    """Memory of the keys and values of one token, measured by a pass over one token; `kv_dtype` as in `KVBlocks`."""
-    kv = KVBlocks(1, 1, kv_dtype)
-    request = EngineRequest([0], Ends(), GREEDY, notify=lambda _: None)
-    request.sequence.add(Block(0))
+def token_bytes(network: Any) -> int:
+    """Memory of the keys and values of one token, measured by a pass over one token."""
+    kv, request = KVBlocks(1, 1), EngineRequest([0], Ends(), GREEDY, notify=lambda _: None)
+    BlockPool(1, 1, 0).begin(request.sequence, [], announces=False)
     with torch.inference_mode():
         ModelRunner(network, kv).forward([Work(request, 1)])
-    return kv.num_bytes // 2  # one additional block is allocated
+    return kv.num_bytes
 
 
 def kv_limits(
@@ -253,7 +239,6 @@ def kv_limits(
     tokens_per_block: int,
     kv_cache_bytes: int | None,
     prefix_cache_bytes: int,
-    kv_dtype: torch.dtype | None = None,
 ) -> KVLimits:
     """How many blocks fit into the memory for keys and values, and how long a request can be.
 
@@ -273,13 +258,13 @@ def kv_limits(
         room = int(torch.cuda.mem_get_info(network.device)[0] * _SHARE_OF_FREE)
     else:
         room = DEFAULT_KV_BYTES
-    block_bytes = max(1, token_bytes(network, kv_dtype) * tokens_per_block)  # a model may have no keys and values
-    num_fitting = room // block_bytes - 1  # one additional block is for padding
+    block_bytes = max(1, token_bytes(network) * tokens_per_block)  # a model may have no keys and values
+    num_fitting = room // block_bytes
     longest = num_fitting * tokens_per_block
     if (max_seq_len or 1) > longest:
         advice = f"set max_seq_len to at most {longest}" if longest >= 1 else "choose a smaller model"
         raise ConfigError(
-            f"is {max_seq_len or context_len}, but kv_cache_bytes is {room}, which holds {max(num_fitting, 0)} blocks "
+            f"is {max_seq_len or context_len}, but kv_cache_bytes is {room}, which holds {num_fitting} blocks "
             f"of {tokens_per_block} tokens ({block_bytes} bytes each): {advice}, or raise kv_cache_bytes",
             "max_seq_len",
         )

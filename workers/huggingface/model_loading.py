@@ -1,4 +1,4 @@
-"""Loads a causal LM with its tokenizer, and turns errors of either into errors of the worker's arguments."""
+"""Loads a causal LM with its tokenizer, or takes a loaded one; errors of either become errors of the arguments."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError
 from scaffolding_ext.prompts.model_files import how_to_load
 from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
+from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 
 _DTYPES = ("float32", "bfloat16", "float16")
-_NARROWER = {"kv_cache_dtype": ("float16",), "weight_dtype": ("bfloat16", "int8")}  # than float32, on a CPU
 _LEAST = {
     **dict.fromkeys(("threads", "max_batch_size", "max_seq_len", "prefill_chunk", "kv_cache_bytes"), 1),
     **dict.fromkeys(("prefix_cache_bytes", "seed"), 0),
@@ -27,18 +27,18 @@ class LoadedModel(NamedTuple):
     """A model that can be run.
 
     Attributes:
-        network: The causal LM, on its device, in evaluation mode.
-        tokenizer: The Rust backend of the tokenizer.
-        chat_template: How its prompts are rendered; None where it has no template.
+        name: The given name.
+        network: The causal LM, on its device, in evaluation mode, with the attention of this package.
+        tokenizer: Its tokenizer, of transformers.
         end_ids: Token ids that end a text.
-        attends_to_blocks: Whether its attention is this package's own.
+        defaults: Its sampling fields.
     """
 
+    name: str
     network: Any
     tokenizer: Any
-    chat_template: str | None
     end_ids: frozenset[int]
-    attends_to_blocks: bool
+    defaults: SamplingDefaults
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
@@ -57,40 +57,25 @@ def check_arguments(given: Mapping[str, Any]) -> None:
         require.one_of("eviction_policy", given["eviction_policy"], ("lru", "branch_score"))
     if "dtype" in given:
         require.one_of("dtype", given["dtype"], _DTYPES)
-    if given.get("probes_sharing") and not given.get("enable_block_reuse", True):
-        raise ConfigError(
-            "is true, but enable_block_reuse is false, so that no blocks are shared: set one of the two",
-            "probes_sharing",
-        )
     device = given.get("device", "cpu")
     if device != "cpu":
         _check_kind(device)
-    for key in _NARROWER:
-        if given.get(key) is not None:
-            _check_narrower(key, given[key], given.get("dtype", "float32"), device)
     if "model" in given:
         model = given["model"]
-        if not isinstance(model, str):
+        if isinstance(model, str):
+            with _argument("model"):
+                how_to_load(model_folder(model), model, bool(given.get("trust_remote_code")))
+        elif not hasattr(model, "get_output_embeddings"):
             raise ConfigError(
-                f"is {model!r}; it must be a string: a folder, a name on the hub, or tinylm/NAME", "model"
+                f"is {model!r}; it must be a folder, a name on the hub, tinylm/NAME, or a causal LM of transformers",
+                "model",
             )
-        with _argument("model"):
-            how_to_load(model_folder(model), model, bool(given.get("trust_remote_code")))
-
-
-def _check_narrower(key: str, value: Any, dtype: Any, device: Any) -> None:
-    """Refuse a type of keys, values or weights that cannot be computed with."""
-    if value == dtype:
-        return
-    require.one_of(key, value, (dtype, *_NARROWER[key]))
-    if dtype != "float32":
-        raise ConfigError(
-            f"is {value!r}, which needs dtype 'float32', and dtype is {dtype!r}: change one of the two", key
-        )
-    if device != "cpu":
-        raise ConfigError(
-            f"is {value!r}, which needs device 'cpu', and device is {device!r}: leave it out, and set dtype", key
-        )
+        elif not hasattr(given.get("tokenizer"), "backend_tokenizer"):
+            raise ConfigError(
+                f"is {given.get('tokenizer')!r}, and a model that is loaded needs its tokenizer beside it: give the "
+                "fast tokenizer that transformers' AutoTokenizer loads",
+                "tokenizer",
+            )
 
 
 def _check_kind(device: Any) -> None:
@@ -107,62 +92,72 @@ def _check_kind(device: Any) -> None:
 
 
 def load_model(
-    model: str, dtype: str, device: str, attn_implementation: str | None, trust_remote_code: bool = False
+    model: Any, tokenizer: Any = None, dtype: str = "float32", device: str = "cpu", trust_remote_code: bool = False
 ) -> LoadedModel:
-    """Load a model.
+    """Load a model by its name, or take one that is loaded, with its tokenizer.
 
     Raises:
         MissingDependencyError: torch or transformers is not installed.
-        ConfigError: There is no such model, its weights do not fit it, or there is no such device.
+        ConfigError: There is no such model, its weights do not fit it, its attention cannot be replaced, or there is
+            no such device.
     """
-    if attn_implementation is None and model.startswith("tinylm/"):
-        return _load_embedded(model, dtype, device)
     try:
         import torch
-        from transformers import AutoModelForCausalLM
     except ImportError as error:
         raise MissingDependencyError("torch with transformers", "hf") from error
-    from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
-
-    _check_device(device)
-    chosen = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
-    with _no_progress_bars(), _model_errors(model):
-        folder = model_folder(model)
-        tokenizer = load_tokenizer(model, trust_remote_code)
-        options = how_to_load(folder, model, trust_remote_code)
-        network, report = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), output_loading_info=True, **chosen, **options
-        )
-        _check_weights(model, report)
-    network.to(device).eval()
-    _check_finite(model, network)
-    attends_to_blocks = attn_implementation is None and network._supports_attention_backend
-    if attends_to_blocks:
-        register()
-        network.set_attn_implementation(ATTENTION)
-        attends_to_blocks = network.config.get_text_config()._attn_implementation == ATTENTION
-    ends = _end_ids(network, tokenizer)
-    return LoadedModel(network, tokenizer.backend_tokenizer, tokenizer.chat_template, ends, attends_to_blocks)
-
-
-def _load_embedded(model: str, dtype: str, device: str) -> LoadedModel:
-    """Load an embedded model without transformers: importing transformers takes longer than a short run."""
-    try:
-        import torch
-
-        from scaffolding_ext.tinylm.network import Network
-    except ImportError as error:
-        raise MissingDependencyError("torch with transformers", "hf") from error
-    from scaffolding_ext.workers.huggingface.attention import ATTENTION, attend
-
+    if not isinstance(model, str):
+        network, name = model.eval(), model.name_or_path or type(model).__name__
+        _attend_to_blocks(name, network)
+        defaults = SamplingDefaults.of_config(network.generation_config.to_diff_dict())
+        return LoadedModel(name, network, tokenizer, _end_ids(network, tokenizer), defaults)
     _check_device(device)
     with _argument("model"):
         folder = model_folder(model)
-        tokenizer = load_tokenizer(model)
-    network = Network(folder, getattr(torch, dtype), device, attend, ATTENTION)
+    if model.startswith("tinylm/"):
+        network, tokenizer = _load_embedded(folder, getattr(torch, dtype), device), load_tokenizer(model)
+    else:
+        network, tokenizer = _load_by_name(model, folder, getattr(torch, dtype), trust_remote_code)
+        network.to(device).eval()
+        _attend_to_blocks(model, network)
     _check_finite(model, network)
-    ends = _end_ids(network, tokenizer)
-    return LoadedModel(network, tokenizer.backend_tokenizer, tokenizer.chat_template, ends, attends_to_blocks=True)
+    return LoadedModel(model, network, tokenizer, _end_ids(network, tokenizer), SamplingDefaults.of_model(folder))
+
+
+def _load_embedded(folder: str, dtype: Any, device: str) -> Any:
+    """Load an embedded model without transformers: importing it takes 2 seconds, as long as a short run."""
+    from scaffolding_ext.tinylm.network import Network
+    from scaffolding_ext.workers.huggingface.attention import ATTENTION, attend
+
+    return Network(folder, dtype, device, attend, ATTENTION)
+
+
+def _load_by_name(model: str, folder: str, dtype: Any, trust_remote_code: bool) -> tuple[Any, Any]:
+    """The network and the tokenizer of a folder, or of a name on the hub."""
+    try:
+        from transformers import AutoModelForCausalLM
+    except ImportError as error:
+        raise MissingDependencyError("torch with transformers", "hf") from error
+    with _no_progress_bars(), _model_errors(model):
+        tokenizer = load_tokenizer(model, trust_remote_code)
+        options = how_to_load(folder, model, trust_remote_code)
+        network, report = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True, **options)
+        _check_weights(model, report)
+    return network, tokenizer
+
+
+def _attend_to_blocks(model: str, network: Any) -> None:
+    """Put this package's attention in the place of the model's."""
+    from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
+
+    register()
+    if network._supports_attention_backend:
+        network.set_attn_implementation(ATTENTION)
+    if network.config.get_text_config()._attn_implementation != ATTENTION:
+        raise ConfigError(
+            f"is {model!r}, a {network.config.model_type}, whose attention transformers cannot replace, so that it "
+            "reads no keys and values in blocks: choose another model",
+            "model",
+        )
 
 
 def _check_device(device: str) -> None:
@@ -203,36 +198,22 @@ def _check_finite(model: str, network: Any) -> None:
             )
 
 
-def check_attention(config: Any, max_seq_len: int, serves_windows: bool) -> None:
+def check_attention(config: Any, max_seq_len: int) -> None:
     """Refuse a model whose layers would see other positions than in training.
 
     Args:
         config: The text part of the model's config.
         max_seq_len: Most tokens of a request.
-        serves_windows: Whether attention to a sliding window shorter than a request can be computed.
 
     Raises:
-        ConfigError: The attention window is shorter than a request, or there are layers of another kind.
+        ConfigError: There are layers of an unknown kind, or the positions of a token depend on other requests.
     """
-    window = getattr(config, "sliding_window", None)
-    if getattr(config, "use_sliding_window", None) is False:
-        window = None
-    if "local" in str(getattr(config, "attention_types", "")):  # GPT-Neo's name for it
-        window = config.window_size
     _check_positions(config, max_seq_len)
-    if window is not None and window < max_seq_len and not serves_windows:
-        raise ConfigError(
-            f"is {max_seq_len}, but the model attends to a sliding window of {window} tokens, and this "
-            f"attn_implementation has no such window: set max_seq_len to at most {window}, or leave "
-            "attn_implementation out",
-            "max_seq_len",
-        )
-    served = {"full_attention"} if window is None else {"full_attention", "sliding_attention"}
-    refused = set(getattr(config, "layer_types", None) or ()) - served
+    refused = {*(getattr(config, "layer_types", None) or ())} - {"full_attention", "sliding_attention"}
     if refused:
         raise ConfigError(
-            f"has layers of type {', '.join(sorted(refused))}, and this worker computes only "
-            f"{' and '.join(sorted(served))}: choose another model",
+            f"has layers of type {', '.join(sorted(refused))}, and this worker computes only full_attention and "
+            "sliding_attention: choose another model",
             "model",
         )
 
@@ -269,10 +250,6 @@ def _model_errors(model: str) -> Iterator[None]:
         raise
     except Exception as error:  # of any type: transformers and its libraries raise many
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        if "attn_implementation" in str(error):
-            raise ConfigError(
-                f"cannot be used with the model {model!r} ({error}): leave it out", "attn_implementation"
-            ) from error
         if "trust_remote_code" in str(error):
             raise ConfigError(
                 f"is {model!r}, and this model needs Python code from its own repository: read the code, and set "

@@ -39,7 +39,7 @@ _REFUSED = (
 
 
 class RequestBuilder:
-    """Makes requests from tasks, or says what is wrong with them; `seed` is for tasks without one of their own."""
+    """Makes requests from tasks, and refuses unusable ones; `seed` is for tasks without a seed."""
 
     def __init__(self, reader: TaskReader, defaults: SamplingDefaults, seed: int | None, watch: GreedyWatch) -> None:
         self._reader = reader
@@ -56,7 +56,6 @@ class RequestBuilder:
         self,
         task: GenerationTask,
         notify: Callable[[EngineRequest], None],
-        reuses: bool = True,
         priority: BlockPriority | None = None,
     ) -> EngineRequest:
         """The request of a generation task.
@@ -64,7 +63,6 @@ class RequestBuilder:
         Args:
             task: The task.
             notify: What the request calls.
-            reuses: Whether the request takes the KV of a prefix that others have computed.
             priority: Of its blocks in the cache.
 
         Raises:
@@ -80,7 +78,7 @@ class RequestBuilder:
         )
         wants = Wants(integer("num_logprobs", task.num_logprobs, 0, 0), logits=bool(task.return_context_logits))
         keep = purpose_of(task).written is not Purpose.PROBE  # nothing continues a probe
-        kv = _kv(task, Kv(keep, priority, reuses))
+        kv = _kv(task, Kv(keep, priority))
         sampling = self._sampling(task)
         return _request(prompt, ends, sampling, wants=wants, kv=kv, task=task, notify=notify)
 
@@ -101,7 +99,9 @@ class RequestBuilder:
             InvalidTaskError: A field is unusable.
         """
         branches = self._reader.verified(task)
-        wants = Wants(choices=(int(task.yes_token), int(task.no_token)), layer_exit=task.layer_exit)
+        wants = Wants(
+            choices=(int(task.yes_token), int(task.no_token)), layer_exit=task.layer_exit, verdicts=task.every_layer
+        )
         kv = _kv(task, Kv(keep=False))
         return [
             _request(prompt, Ends(), GREEDY, wants=wants, kv=kv, task=task, notify=word)
@@ -113,11 +113,9 @@ class RequestBuilder:
         task: BranchTask,
         prompts: Sequence[list[int]],
         notify: Sequence[Callable[[EngineRequest], None]],
-        ends: Ends = Ends(),  # noqa: B008  (it cannot change)
-        wants: Wants = Wants(),  # noqa: B008
-        kv: Kv = Kv(),  # noqa: B008
+        wants: Wants,
     ) -> list[EngineRequest]:
-        """Requests that read prompts of a branch task before its branches are written. `kv` gets the task's salt.
+        """Requests that read prompts of a branch task before its branches are written.
 
         Raises:
             InvalidTaskError: A prompt is empty or too long, or has ids that are not the model's.
@@ -125,9 +123,9 @@ class RequestBuilder:
         read = [self._reader.ids(prompt, None, "input") for prompt in prompts]
         for ids in read:
             self._reader.check_len(len(ids), "prefix and suffix have")
-        kv = _kv(task, kv)
+        kv = _kv(task)
         return [
-            _request(ids, ends, GREEDY, wants=wants, kv=kv, task=task, notify=word)
+            _request(ids, Ends(), GREEDY, wants=wants, kv=kv, task=task, notify=word)
             for ids, word in zip(read, notify, strict=True)
         ]
 

@@ -1,4 +1,4 @@
-"""Decides which requests hold blocks of keys and values, and which of them compute in a step.
+"""The requests that hold blocks of keys and values, and those of them that compute in a step.
 
 Urgent requests (probes, forced answers, scores, verdicts) are admitted before new chains and compute before them. A
 chain that no caller waits for runs ahead if there is room in the batch. If no block is left, paused requests are
@@ -13,9 +13,8 @@ from collections.abc import Callable
 from itertools import chain
 
 from scaffolding_ext.scheduling import WaitingLine
-from scaffolding_ext.workers.huggingface.block_pool import BlockPool
+from scaffolding_ext.workers.huggingface.block_pool import Block, BlockPool
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest, Work
-from scaffolding_ext.workers.huggingface.prefix_index import NO_MATCH, Match, PrefixIndex
 
 _PATIENCE = 512  # urgent requests that are admitted before a waiting chain
 _OVERDUE = 16  # steps without a place, after which a request computes before others
@@ -27,19 +26,18 @@ class RequestScheduler:
     """Requests that wait for blocks, requests that hold blocks, and requests that were preempted.
 
     Attributes:
-        running: The requests that hold blocks, and what each computes in a step once it has read all its tokens.
+        running: The requests that hold blocks, and the work of each in a step once it has read all its tokens.
         reading: Requests that have not read all their tokens, the oldest first.
         longest_wait_s: Longest time for which a request had no room in a step although a caller waited for it.
     """
 
-    def __init__(self, pool: BlockPool, index: PrefixIndex, max_batch_size: int, prefill_chunk: int) -> None:
+    def __init__(self, pool: BlockPool, max_batch_size: int, prefill_chunk: int) -> None:
         self.running: dict[EngineRequest, Work]
         self.reading: dict[EngineRequest, None]
         self.max_batch_size = max_batch_size
-        self.num_reused = self.num_reread = self.num_preempted = 0
+        self.num_reused = self.num_preempted = 0
         self.longest_wait_s = 0.0
         self._pool = pool
-        self._index = index
         self._prefill_chunk = prefill_chunk
         self._num_kept = pool.num_blocks // _KEPT_SHARE
         self._urgent: WaitingLine[EngineRequest]
@@ -89,7 +87,7 @@ class RequestScheduler:
         """Remove a running request, and free its blocks. `keep`: whether its computed KV stays as cache."""
         del self.running[request]
         self.reading.pop(request, None)
-        self._index.free(request.sequence, keep, request.kv.priority)
+        self._pool.free(request.sequence, keep, request.kv.priority)
 
     def admit(self) -> None:
         """Admit waiting requests, as long as there are blocks and the next steps can begin to read them."""
@@ -130,9 +128,10 @@ class RequestScheduler:
                 if skipped.awaited and skipped.skipped_since is None:
                     skipped.skipped_since = now
             works = works[: self.max_batch_size]
-        lacking = self._index.lacking([work.request.sequence for work in works])
-        if lacking:
-            self._grow([works[row].request for row in lacking])
+        block_len = self._pool.block_len
+        full = [w.request for w in works if w.request.sequence.num_kv == w.request.sequence.num_blocks * block_len]
+        if full:
+            self._grow(full)
             works = [work for work in works if work.request in self.running]
         for work in works:
             request = work.request
@@ -169,8 +168,8 @@ class RequestScheduler:
         """Admit requests from a queue, until there is no room or enough to read.
 
         Args:
-            line: The queue. Requests keep its order, except that a request waits while others are about to compute its
-                prefix.
+            line: The queue. Requests keep its order, except that a request waits while another one is about to compute
+                the prefix that both share.
             num_kept: Blocks that must stay free.
             has_place: Whether one more of these requests may run.
 
@@ -182,41 +181,31 @@ class RequestScheduler:
         num_placed = place = 0
         while place < min(len(line), 2 * self.max_batch_size) and to_read > 0 and has_place():
             request = line[place]
-            match = self._match(request)
-            if match is None:
+            found = self._find(request)
+            if not all(block.is_computed for block in found):
                 place += 1
-            elif self._index.num_needed(request.sequence, match) + num_kept <= self._num_to_give:
+            elif self._pool.num_needed(request.sequence, found) + num_kept <= self._num_to_give:
                 line.remove(request)
-                self._begin(request, match)
+                self._begin(request, found)
                 to_read -= request.num_pending
                 num_placed += 1
             elif not self._make_room(only_paused=not (request.urgent or (urgent and request.awaited))):
                 return num_placed, False
         return num_placed, True
 
-    def _match(self, request: EngineRequest) -> Match | None:
-        """The cached KV of a request's tokens; None if another request is about to compute more of it."""
-        if not request.kv.reuses:
-            return NO_MATCH
-        sequence = request.sequence
-        limit = len(sequence.token_ids) - 1  # the last token is always computed: its logits are needed
+    def _find(self, request: EngineRequest) -> list[Block]:
+        """The blocks that a request can share; another request may be about to compute some of them."""
+        limit = len(request.sequence.token_ids) - 1  # the last token is always computed: its logits are needed
         if request.wants.score_from is not None:
             limit = min(limit, request.wants.score_from - 1)
-        if request.wants.logits:
-            limit = 0
-        match = self._index.find(sequence, limit)
-        return None if self.running and self._index.promised(sequence, match.num_tokens, limit) else match
+        return self._pool.find(request.sequence, 0 if request.wants.logits else limit)
 
-    def _begin(self, request: EngineRequest, match: Match) -> None:
-        self._index.allocate(request.sequence, match, may_adopt=request.kv.keep)
-        if request.kv.reuses and not request.num_preempted:
-            request.num_reused += match.num_tokens
-            self.num_reused += match.num_tokens
-            request.num_reread = self._index.num_reread(request.sequence, match)
-            self.num_reread += request.num_reread
-        is_found = request.ends.max_tokens > 1 or self._pool.max_cached  # else nobody can find its KV
-        if is_found and request.wants.layer_exit is None:
-            self._index.promise(request.sequence)
+    def _begin(self, request: EngineRequest, found: list[Block]) -> None:
+        others_find = request.ends.max_tokens > 1 or self._pool.max_cached > 0  # if not, its blocks are gone too soon
+        self._pool.begin(request.sequence, found, announces=others_find and request.wants.layer_exit is None)
+        if not request.num_preempted:
+            request.num_reused = request.sequence.num_kv
+            self.num_reused += request.num_reused
         self.running[request], self.reading[request] = Work(request, 1), None
         request.last_step = self._step
 
@@ -248,11 +237,10 @@ class RequestScheduler:
                 if not self._make_room(only_paused=False):
                     self._preempt(max(self.running, key=lambda other: other.number))
             if request in self.running:
-                self._index.grow(request.sequence)
+                self._pool.grow(request.sequence)
 
     def _preempt(self, request: EngineRequest) -> None:
         """Free a request's blocks; tokens that the cache does not keep are computed anew."""
-        request.num_known = max(request.num_known, request.sequence.num_kv)
         self.leave(request, keep=True)
         self.num_preempted += 1
         request.num_preempted += 1

@@ -8,7 +8,6 @@ import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
-from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, TaskStatus, current_scope
 from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE, BranchTask, VerifyTask
 from scaffolding_ext.protocol.meta import note
@@ -19,12 +18,13 @@ from scaffolding_ext.workers.huggingface.branches import verify_branches, write_
 from scaffolding_ext.workers.huggingface.engine_request import Waiter
 from scaffolding_ext.workers.huggingface.model_loading import check_arguments, check_attention, load_model
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, fill
-from scaffolding_ext.workers.huggingface.sharing_probe import SharingProbe
-from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch, SamplingDefaults
+from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
 from scaffolding_ext.workers.shared.streaming import NEVER, OpenStreams, furthest, is_over, next_len, show
 from scaffolding_ext.workers.shared.task_reading import TaskReader
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
     from scaffolding_ext.protocol.standins import TaskHandler
     from scaffolding_ext.workers.huggingface.continuous_batch import EngineMetrics
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
@@ -54,13 +54,11 @@ class HuggingFaceWorker(ChatWorker):
     takes memory: four bytes for each pair of a prompt token and a token of the vocabulary.
 
     Args:
-        model: A folder, a hub name, or `tinylm/NAME` for an embedded model.
-        dtype: `"float32"`, `"bfloat16"` or `"float16"`.
-        kv_cache_dtype: `"float16"` halves the memory of keys and values, on a CPU with `dtype` `"float32"`; nearly all
-            greedy texts stay the same. None keeps `dtype`.
-        weight_dtype: `"bfloat16"` or `"int8"` rounds the matrices of linear layers and their inputs, which is faster
-            and changes texts; on a CPU with instructions for it.
-        device: A torch device.
+        model: A folder, a hub name, or `tinylm/NAME` for an embedded model. Or a causal LM of transformers that is
+            loaded: the worker replaces its attention, so it generates only here from then on.
+        tokenizer: Of a loaded `model`, with a fast (Rust) version; a name brings its tokenizer.
+        dtype: `"float32"`, `"bfloat16"` or `"float16"`, for a model that is loaded by name.
+        device: A torch device, for a model that is loaded by name.
         threads: Threads of each torch operation of this worker. If other work or another worker shares the cores, 1 is
             often fastest.
         max_batch_size: Most requests that a step computes; more requests are admitted as long as there are blocks.
@@ -70,25 +68,19 @@ class HuggingFaceWorker(ChatWorker):
         prefix_cache_bytes: The part of `kv_cache_bytes` that the KV of ended requests may take; later requests reuse
             it.
         enable_block_reuse: Whether a request takes the KV of a prefix that others have computed.
-        enable_partial_reuse: Whether a request also copies matching first tokens of a block; if not, it reuses only
-            whole blocks.
-        probes_sharing: Whether the worker times from how many branches on sharing a prefix pays, once for each 64
-            tokens of its length.
         kv_cache_bytes: Memory for keys and values. None is 4 GiB, or on a CUDA device 80 % of the memory that is free
             beside the model.
         tokens_per_block: Tokens of a block, a power of two. Requests share only whole blocks.
         eviction_policy: `"lru"` evicts the least recently used block, `"branch_score"` those of the lowest score /
             (depth + 1) (RKSC, algorithm 4), which computes more anew.
         seed: Seeds tasks without a seed of their own; None draws fresh entropy.
-        attn_implementation: Attention by its name in transformers (`"eager"`, `"sdpa"`). None takes this package's own,
-            which is faster, if the model allows it.
         trust_remote_code: Whether Python code among the model's files may be run; if not, a model with such code is
             refused.
 
     Raises:
         MissingDependencyError: torch or transformers is not installed.
-        ConfigError: An argument is outside its range, the model's attention is not full within `max_seq_len`, or not
-            even one request of that length fits into `kv_cache_bytes`.
+        ConfigError: An argument is outside its range, the model cannot be served, or not even one request of
+            `max_seq_len` tokens fits into `kv_cache_bytes`.
 
     Attributes:
         model: The served model, by the name that was given.
@@ -99,11 +91,10 @@ class HuggingFaceWorker(ChatWorker):
 
     def __init__(
         self,
-        model: str,
+        model: str | PreTrainedModel,
         *,
+        tokenizer: PreTrainedTokenizerFast | None = None,
         dtype: str = "float32",
-        kv_cache_dtype: str | None = None,
-        weight_dtype: str | None = None,
         device: str = "cpu",
         threads: int = 1,
         max_batch_size: int = 64,
@@ -111,20 +102,16 @@ class HuggingFaceWorker(ChatWorker):
         prefill_chunk: int = 512,
         prefix_cache_bytes: int = 256 * 2**20,
         enable_block_reuse: bool = True,
-        enable_partial_reuse: bool = True,
-        probes_sharing: bool = False,
         kv_cache_bytes: int | None = None,
         tokens_per_block: int = 32,
         eviction_policy: EvictionPolicy = "lru",
         seed: int | None = None,
-        attn_implementation: str | None = None,
         trust_remote_code: bool = False,
     ) -> None:
         self.check_arguments(
             model=model,
+            tokenizer=tokenizer,
             dtype=dtype,
-            kv_cache_dtype=kv_cache_dtype,
-            weight_dtype=weight_dtype,
             device=device,
             threads=threads,
             max_batch_size=max_batch_size,
@@ -135,38 +122,29 @@ class HuggingFaceWorker(ChatWorker):
             tokens_per_block=tokens_per_block,
             seed=seed,
             trust_remote_code=trust_remote_code,
-            enable_block_reuse=enable_block_reuse,
-            probes_sharing=probes_sharing,
             eviction_policy=eviction_policy,
         )
-        self.trust_remote_code = trust_remote_code
-        network, tokenizer, chat_template, end_ids, attends_to_blocks = load_model(
-            model, dtype, device, attn_implementation, trust_remote_code
-        )
+        loaded = load_model(model, tokenizer, dtype, device, trust_remote_code)
         from scaffolding_ext.workers.huggingface.block_attention import warn_without_kernel
-        from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine, kv_limits, rounded_to
-        from scaffolding_ext.workers.huggingface.layer_loop import why_not_layer_by_layer
+        from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine, kv_limits
+        from scaffolding_ext.workers.huggingface.model_runner import why_not_layer_by_layer
 
-        if weight_dtype is not None and weight_dtype != dtype:
-            from scaffolding_ext.workers.huggingface.narrow_weights import narrow_weights
-
-            narrow_weights(network, weight_dtype)
-        kv_dtype = rounded_to(dtype, kv_cache_dtype)
-        if attends_to_blocks and threads == 1 and (device, dtype) == ("cpu", "float32"):
+        network, self.tokenizer = loaded.network, loaded.tokenizer
+        self.model, self.trust_remote_code = loaded.name, trust_remote_code
+        self.chat_template = loaded.tokenizer.chat_template
+        if threads == 1 and (network.device.type, str(network.dtype)) == ("cpu", "torch.float32"):
             warn_without_kernel()
-        config = network.config.get_text_config()
-        context_len = getattr(config, "max_position_embeddings", None)
         why_not = why_not_layer_by_layer(network)
         needed_by = {LAYER_EXIT: "layer_exit", SIMILARITY_GATE: "least_similarity"}
         self.refused = {name: f"{why_not}; leave {field} out" for name, field in needed_by.items() if why_not}
-        self.model = model
-        self.chat_template = chat_template
+        config = network.config.get_text_config()
+        context_len = getattr(config, "max_position_embeddings", None)
         if context_len is not None and (max_seq_len or 0) > context_len:
             raise ConfigError(
                 f"is {max_seq_len}, but the model's context is {context_len} tokens: set at most {context_len}",
                 "max_seq_len",
             )
-        check_attention(config, max_seq_len or context_len or 4096, serves_windows=attends_to_blocks)
+        check_attention(config, max_seq_len or context_len or 4096)
         limits = kv_limits(
             network,
             max_batch_size=max_batch_size,
@@ -175,38 +153,30 @@ class HuggingFaceWorker(ChatWorker):
             tokens_per_block=tokens_per_block,
             kv_cache_bytes=kv_cache_bytes,
             prefix_cache_bytes=prefix_cache_bytes,
-            kv_dtype=kv_dtype,
         )
         self.max_seq_len = limits.max_seq_len
         self._tokens_per_block = tokens_per_block
         self.tokens_per_block = tokens_per_block if enable_block_reuse else None
         vocab_size = network.get_input_embeddings().weight.shape[0]
-        defaults = SamplingDefaults.of_model(model_folder(model))
-        self.default_temperature = defaults.temperature
-        self._builder = RequestBuilder(
-            TaskReader(tokenizer, vocab_size, self.max_seq_len, limits.limited_by),
-            defaults,
-            seed,
-            GreedyWatch(model),
-        )
+        self.default_temperature = loaded.defaults.temperature
+        backend = loaded.tokenizer.backend_tokenizer
+        reader = TaskReader(backend, vocab_size, self.max_seq_len, limits.limited_by)
+        self._builder = RequestBuilder(reader, loaded.defaults, seed, GreedyWatch(self.model))
         self._streams: OpenStreams[EngineRequest] = OpenStreams(self._cancel)
         self._engine: GenerationEngine = GenerationEngine(
             network,
-            tokenizer,
-            end_ids,
+            backend,
+            loaded.end_ids,
             num_blocks=limits.num_blocks,
             tokens_per_block=tokens_per_block,
             max_cached=limits.max_cached,
             max_batch_size=max_batch_size,
             prefill_chunk=prefill_chunk,
             enable_block_reuse=enable_block_reuse,
-            enable_partial_reuse=enable_partial_reuse,
             threads=threads,
-            kv_dtype=kv_dtype,
         )
         self._by_score = eviction_policy == "branch_score"
         self._prioritized: set[str] = set()  # requests whose blocks may have a priority
-        self._probe = SharingProbe() if probes_sharing else None
         weakref.finalize(self, self._engine.close).atexit = False  # when the interpreter exits, the engine ends itself
 
     @staticmethod
@@ -226,8 +196,7 @@ class HuggingFaceWorker(ChatWorker):
     @property
     def metrics(self) -> EngineMetrics:
         """A snapshot of the engine."""
-        metrics, probe = self._engine.metrics, self._probe
-        return metrics if probe is None else metrics._replace(num_probed=probe.num_buckets, probes_s=probe.seconds)
+        return self._engine.metrics
 
     def decoded_so_far(self) -> int:
         return self._engine.metrics.num_decoded
@@ -247,7 +216,7 @@ class HuggingFaceWorker(ChatWorker):
         self._engine.cancel(request)
 
     def chat_tokenizer(self) -> Any:
-        return load_tokenizer(self.model, self.trust_remote_code)
+        return self.tokenizer
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
         return await self._generate_with(task)
@@ -265,8 +234,6 @@ class HuggingFaceWorker(ChatWorker):
             ended = fill(task, request)
             if task.streaming_output_flag:
                 show(task)
-        if request.num_reread:
-            record("kv_reread", tokens=request.num_reread)
         return TaskStatus.SUCCESS
 
     async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
@@ -310,7 +277,7 @@ class HuggingFaceWorker(ChatWorker):
         if self._by_score and (scope := current_scope.get()) is not None:
             self._prioritized.add(scope.request_id)
         await write_branches(
-            task, self._engine, self._builder, self._tokens_per_block, self._generate_with, self._probe, self._by_score
+            task, self._engine, self._builder, self._tokens_per_block, self._generate_with, self._by_score
         )
         return TaskStatus.SUCCESS
 
@@ -329,7 +296,7 @@ class HuggingFaceWorker(ChatWorker):
         return TaskStatus.SUCCESS
 
     async def _verify(self, task: VerifyTask) -> TaskStatus:
-        if task.layer_exit is not None and LAYER_EXIT in self.refused:
+        if (task.layer_exit is not None or task.every_layer) and LAYER_EXIT in self.refused:
             raise InvalidTaskError(f"layer_exit is {task.layer_exit}, but {self.refused[LAYER_EXIT]}")
         await verify_branches(task, self._engine, self._builder)
         return TaskStatus.SUCCESS

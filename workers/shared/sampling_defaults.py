@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,20 +53,28 @@ class SamplingDefaults(NamedTuple):
         if path is None:
             return cls()
         try:
-            said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            if not said.get("do_sample"):  # greedy, as in transformers
-                return cls()
-            temperature = require.number("temperature", said.get("temperature") or 1.0, least=0)
-            top_p, top_k = said.get("top_p"), said.get("top_k")
-            return cls(
-                temperature,
-                None if top_p is None else require.number("top_p", top_p, above=0, most=1),
-                None if top_k is None else require.whole("top_k", top_k, least=0),
-            )
+            return cls.of_config(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, AttributeError) as error:
             raise ConfigError(
                 f"has a {path} whose sampling fields cannot be used ({error}): correct the file", "model"
             ) from error
+
+    @classmethod
+    def of_config(cls, said: Mapping[str, Any]) -> SamplingDefaults:
+        """Read them from the fields of a generation config.
+
+        Raises:
+            ConfigError: A number is none.
+        """
+        if not said.get("do_sample"):  # greedy, as in transformers
+            return cls()
+        temperature = require.number("temperature", said.get("temperature") or 1.0, least=0)
+        top_p, top_k = said.get("top_p"), said.get("top_k")
+        return cls(
+            temperature,
+            None if top_p is None else require.number("top_p", top_p, above=0, most=1),
+            None if top_k is None else require.whole("top_k", top_k, least=0),
+        )
 
     def selection(self, task: GenerationTask) -> Selection:
         """Sampling parameters of a task.

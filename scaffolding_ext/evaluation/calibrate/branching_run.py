@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +27,6 @@ from scaffolding_ext.registry import search_scorers
 from scaffolding_ext.request.program import current_program
 from scaffolding_ext.stack.build import build_stack, check_stack
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
-from scaffolding_ext.workers.huggingface.layer_lens import LayerLens
 
 OFF = {"gates": {"skip": False, "decode_exit": False}, "calibration": None}
 
@@ -92,23 +93,22 @@ def run_branches(config: StackConfig, samples: Sequence[Example]) -> list[Branch
         ConfigError: The stack is another.
     """
     config = _checked(config)
-    args = config.workers[WorkerTag.GENERATION.value].args
-    lens = LayerLens(args["model"], args.get("dtype", "float32"), args.get("device", "cpu"))
     with build_stack(config) as llm:
         workers = dict(llm.workers)
         key = worker_key(workers, WorkerTag.GENERATION)
-        recorder = workers[key] = _Recorder(workers[key])
+        worker = workers[key]
+        recorder = workers[key] = _Recorder(worker)
         with ScaffoldingLlm(
             llm.prototype_controller, workers, config.max_parallel_requests, seed=config.seed
         ) as judged:
             records = evaluate(judged, samples)
+        curves = asyncio.run(_read_every_layer(worker, recorder.verified))
     problems = []
     for sample, record in zip(samples, records, strict=True):
         if record.error is not None:
             raise ConfigError(f"sample {sample.id} failed: {record.error}", "controller")
         events = {event["event"]: event for event in record.trace}
-        written, task = events["branches"], recorder.verified[sample.id]
-        curves = [lens.curve(branch, task.yes_token, task.no_token) for branch in task.branches]
+        written = events["branches"]
         problems.append(
             BranchedProblem(
                 sample.id,
@@ -119,11 +119,23 @@ def run_branches(config: StackConfig, samples: Sequence[Example]) -> list[Branch
                 written["confidences"],
                 written["mean_probabilities"],
                 events["verify"]["scores"],
-                [curve.entropies.tolist() for curve in curves],
-                [curve.scores.tolist() for curve in curves],
+                [[entropy for entropy, _ in curve] for curve in curves[sample.id]],
+                [[score for _, score in curve] for curve in curves[sample.id]],
             )
         )
     return problems
+
+
+async def _read_every_layer(
+    worker: Any, verified: Mapping[str, VerifyTask]
+) -> dict[str, list[list[tuple[float, float]]]]:
+    """Entropy and score of each branch after each layer, by the sample that it is of."""
+    curves = {}
+    for sample, task in verified.items():
+        asked = replace(task, layer_exit=None, every_layer=True)
+        await worker.run_task(asked)
+        curves[sample] = asked.curves or []
+    return curves
 
 
 def calibrate(

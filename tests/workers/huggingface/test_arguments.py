@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import GPTJConfig, GPTJForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError, UnknownNameError
-from scaffolding_ext.prompts.prompting import model_folder
+from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.workers.huggingface.model_loading import _MOST
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
@@ -74,7 +75,10 @@ def test_an_embedded_model_that_does_not_exist():
 
 
 def test_a_model_that_is_no_name():
-    assert refusal(5).message == "is 5; it must be a string: a folder, a name on the hub, or tinylm/NAME"
+    assert (
+        refusal(5).message
+        == "is 5; it must be a folder, a name on the hub, tinylm/NAME, or a causal LM of transformers"
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
@@ -95,29 +99,18 @@ def test_a_dtype_that_does_not_exist():
     assert str(refusal(MODEL, dtype="int8")) == "dtype: is 'int8'; choose one of float32, bfloat16, float16"
 
 
-def test_keys_and_values_of_a_type_that_nothing_reads():
-    assert str(refusal(MODEL, kv_cache_dtype="int8")) == "kv_cache_dtype: is 'int8'; choose one of float32, float16"
-    error = refusal(MODEL, kv_cache_dtype="float16", dtype="bfloat16")
-    assert (
-        str(error)
-        == "kv_cache_dtype: is 'float16', which needs dtype 'float32', and dtype is 'bfloat16': change one of the two"
-    )
-    error = refusal(MODEL, kv_cache_dtype="float16", device="cuda")
-    assert error.message == "is 'float16', which needs device 'cpu', and device is 'cuda': leave it out, and set dtype"
-    with HuggingFaceWorker(MODEL, kv_cache_dtype="bfloat16", dtype="bfloat16", max_seq_len=32):
-        pass  # it says what holds anyway
+def test_a_loaded_model_without_its_tokenizer():
+    network = LlamaForCausalLM(LlamaConfig(vocab_size=512, hidden_size=32, num_hidden_layers=1, num_attention_heads=2))
+    error = refusal(network)
+    assert error.key == "tokenizer"
+    assert "give the fast tokenizer that transformers' AutoTokenizer loads" in error.message
 
 
-def test_weights_of_a_type_that_nothing_reads():
-    assert str(refusal(MODEL, weight_dtype="int4")) == "weight_dtype: is 'int4'; choose one of float32, bfloat16, int8"
-    assert refusal(MODEL, weight_dtype="int8", dtype="bfloat16").key == "weight_dtype"
-    assert refusal(MODEL, weight_dtype="int8", device="cuda").key == "weight_dtype"
-
-
-def test_an_attention_that_does_not_exist():
-    error = refusal(MODEL, attn_implementation="none")
-    assert error.key == "attn_implementation"
-    assert error.message.startswith("cannot be used with the model 'tinylm/draft' (")
+def test_a_model_whose_attention_cannot_be_replaced():
+    config = GPTJConfig(vocab_size=512, n_embd=32, n_layer=1, n_head=2, n_positions=64, rotary_dim=8)
+    error = refusal(GPTJForCausalLM(config), tokenizer=load_tokenizer(MODEL))
+    assert error.key == "model"
+    assert "a gptj, whose attention transformers cannot replace" in error.message
 
 
 @pytest.mark.parametrize("stop", [5, {"a": 1}, ["a", 5], b"a"])

@@ -1,15 +1,14 @@
-"""The C kernel for attention in blocks: as exact as float32 allows for all shapes and lengths; and life without it."""
+"""Attention in blocks by torch and by the C kernel: as exact as float32 allows for all shapes; and life without it."""
 
 import subprocess
 import warnings
 
-import numpy
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from scaffolding_ext.workers.huggingface import attention
 from scaffolding_ext.workers.huggingface import block_attention as module
+from scaffolding_ext.workers.huggingface.attention import Span, _attend_span
 from scaffolding_ext.workers.huggingface.block_attention import block_attention, kernel, serves
 from scaffolding_ext.workers.huggingface.kv_blocks import LayerKV
 
@@ -57,6 +56,13 @@ def attend_by_kernel(queries, keys, values, positions, window, scale, block_len=
     return output
 
 
+def attend_by_spans(queries, keys, values, positions, window, scale, block_len=16):
+    layer, tables = in_blocks(keys.nan_to_num(), values.nan_to_num(), block_len)
+    layer = LayerKV(layer.keys.nan_to_num(), layer.values.nan_to_num())  # what is masked must be numbers
+    span = Span(0, tables, positions.view(-1, 1), tables.shape[1] * block_len, queries.dtype)
+    return _attend_span(queries, layer, span, window, scale)
+
+
 def error_bound(queries, keys, values, positions, window, scale):
     """How far any float32 computation in any order may be from the exact one: shape (rows, heads, size).
 
@@ -79,7 +85,7 @@ def assert_as_exact_as_float32(attend, queries, keys, values, positions, window,
     assert (error <= error_bound(*doubled, positions, window, scale)).all()
 
 
-both = pytest.mark.parametrize("attend", [attend_by_torch, pytest.param(attend_by_kernel, marks=needs_kernel)])
+both = pytest.mark.parametrize("attend", [attend_by_spans, pytest.param(attend_by_kernel, marks=needs_kernel)])
 
 
 @both
@@ -132,76 +138,13 @@ def test_several_tokens_read_through_one_table_whatever_the_blocks():
         torch.testing.assert_close(output, expected)
 
 
-# ---- keys and values in half precision
-
-
-@needs_kernel
-@pytest.mark.parametrize("size", [1, 20, 32, 64, 80, 128, 512])
-@pytest.mark.parametrize("window", [None, 7])
-def test_halves_count_as_the_floats_that_they_are(size, window):
-    torch.manual_seed(size)
-    keys, values = (torch.randn(3, 2, 75, size) * 3 for _ in range(2))
-    queries = torch.randn(4, 3, size)
-    narrow, tables = in_blocks(keys, values, 16)
-    narrow = LayerKV(narrow.keys.half(), narrow.values.half())
-    wide = LayerKV(narrow.keys.float(), narrow.values.float())
-    given = tables, torch.arange(3), torch.tensor([0, 40, 74]), window, 0.3
-    of_narrow, of_wide, unrounded = (torch.empty(3, 4, size) for _ in range(3))
-    block_attention(queries, narrow, *given, of_narrow)
-    block_attention(queries, wide, *given, of_wide)
-    block_attention(queries, in_blocks(keys, values, 16)[0], tables, *given[1:], unrounded)
-    assert torch.equal(of_narrow, of_wide)
-    assert not torch.equal(of_narrow, unrounded)  # they were rounded
-
-
-@needs_kernel
-@pytest.mark.parametrize("size", [64, 20])  # by whole vectors, and one by one
-def test_every_half_is_widened_to_itself(size):
-    numbers = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.float16)
-    numbers = numbers[torch.isfinite(numbers)]
-    numbers = torch.cat([numbers, numbers.new_zeros(-len(numbers) % size)]).view(-1, 1, 1, size)
-    layer, num_rows = LayerKV(torch.zeros_like(numbers), numbers), len(numbers)  # one position has all the weight
-    output = torch.empty(num_rows, 1, size)
-    tables, positions = torch.arange(num_rows)[:, None], torch.zeros(num_rows, dtype=torch.int64)
-    block_attention(torch.zeros(1, num_rows, size), layer, tables, tables[:, 0], positions, None, 1.0, output)
-    assert torch.equal(output, numbers[:, 0].float())
-
-
-@needs_kernel
-@pytest.mark.parametrize("broken", [torch.inf, torch.nan])
-def test_what_a_half_cannot_hold_shows(broken):
-    values = torch.ones(1, 1, 16, 32).half()
-    values[0, 0, 3, 5] = broken
-    output, place = torch.empty(1, 1, 32), torch.zeros(1, dtype=torch.int64)
-    for kv in (LayerKV(torch.ones_like(values), values), LayerKV(values, torch.ones_like(values))):
-        block_attention(torch.ones(1, 1, 32), kv, place[None], place, torch.tensor([9]), None, 1.0, output)
-        assert not torch.isfinite(output).all()
-
-
-@pytest.mark.parametrize("shared_len", [0, 32])
-def test_torch_attends_to_halves_in_floats(shared_len):
-    layer, tables, positions, _ = shared_step([65, 81, 70, 96, 66], 2)
-    narrow = LayerKV(layer.keys.half(), layer.values.half())
-    wide = LayerKV(narrow.keys.float(), narrow.values.float())
-    queries = torch.randn(4, 5, 32)
-    span = attention.Span(0, tables, positions[:, None], 96, shared_len, torch.float32)
-    of_narrow, of_wide = (attention._attend_span(queries, kv, span, None, 0.3) for kv in (narrow, wide))
-    assert of_narrow.dtype is torch.float32
-    assert torch.equal(of_narrow, of_wide)
-
-
 @needs_kernel
 def test_what_it_serves(monkeypatch):
     tensor = torch.zeros(1, 1, 1, 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     assert serves(tensor[0], LayerKV(tensor, tensor))
-    assert serves(tensor[0], LayerKV(tensor.half(), tensor.half()))
     assert not serves(tensor[0].half(), LayerKV(tensor.half(), tensor.half()))
     assert not serves(tensor[0], LayerKV(tensor, tensor.half()))
-    long = torch.zeros(1, 1, 1, module._WIDEST + 1)
-    assert serves(long[0], LayerKV(long, long))
-    assert not serves(long[0], LayerKV(long.half(), long.half()))
-    assert not serves(tensor[0], LayerKV(tensor.bfloat16(), tensor.bfloat16()))
     assert not serves(tensor[0], LayerKV(tensor, torch.zeros(1, 1, 1, 2)))  # values of another size than the keys
     meta = torch.zeros(1, 1, 1, 1, device="meta")
     assert not serves(meta[0], LayerKV(meta, meta))
@@ -246,15 +189,14 @@ def test_with_the_kernel_a_worker_says_nothing():
         module.warn_without_kernel()
 
 
-@pytest.mark.parametrize("kv_cache_dtype", [None, "float16"])
-def test_a_worker_writes_the_same_text_with_and_without_the_kernel(monkeypatch, kv_cache_dtype):
+def test_a_worker_writes_the_same_text_with_and_without_the_kernel(monkeypatch):
     import asyncio
 
     from scaffolding_ext.protocol import GenerationTask
     from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
     def texts():
-        worker = HuggingFaceWorker("tinylm/draft", kv_cache_dtype=kv_cache_dtype)
+        worker = HuggingFaceWorker("tinylm/draft")
         tasks = [
             GenerationTask(input_tokens=[*range(5, 30 + 9 * i)], max_tokens=80, ignore_eos=True, temperature=0.0)
             for i in range(9)
@@ -287,85 +229,3 @@ def test_loading_it_leaves_the_number_format_of_the_process_alone(warm_torch):
     )
     run = subprocess.run([warm_torch / "python", "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "True"
-
-
-def shared_step(lengths, num_shared, block_len=16):
-    """Rows that begin in the same blocks, one token each: tables, positions, and what each shares with the next."""
-    torch.manual_seed(len(lengths))
-    num_blocks = -(-max(lengths) // block_len)
-    own = torch.arange(len(lengths) * num_blocks).view(len(lengths), num_blocks)
-    tables = own.clone()
-    tables[:, :num_shared] = own[0, :num_shared]
-    layer = LayerKV(*[torch.randn(own.numel(), 2, block_len, 32) for _ in range(2)])
-    positions = torch.tensor(lengths) - 1
-    shared = torch.zeros(len(lengths), dtype=torch.int64)
-    shared[:-1] = torch.minimum(positions[1:], positions[:-1]).div(block_len, rounding_mode="floor")
-    return layer, tables, positions, shared.clamp(max=num_shared) * block_len
-
-
-@needs_kernel
-@pytest.mark.parametrize("num_rows", [2, 5, 40])  # more than the kernel takes together
-@pytest.mark.parametrize("num_shared", [1, 3])
-def test_what_rows_share_is_read_together_and_no_figure_changes(num_rows, num_shared):
-    lengths = [70 + 7 * row % 50 for row in range(num_rows)]
-    layer, tables, positions, shared = shared_step(lengths, num_shared)
-    queries, rows = torch.randn(4, num_rows, 32), torch.arange(num_rows)
-    alone, together = torch.empty(num_rows, 4, 32), torch.empty(num_rows, 4, 32)
-    block_attention(queries, layer, tables, rows, positions, None, 0.3, alone)
-    block_attention(queries, layer, tables, rows, positions, None, 0.3, together, shared)
-    assert shared.max() == num_shared * 16
-    assert torch.equal(alone, together)
-
-
-@pytest.mark.parametrize("num_shared", [1, 4])
-def test_torch_joins_what_rows_share_with_what_is_their_own(num_shared):
-    lengths = [65, 81, 70, 96, 66]
-    layer, tables, positions, shared = shared_step(lengths, num_shared)
-    queries = torch.randn(4, 5, 32)
-    spans = [
-        attention.Span(0, tables, positions[:, None], 96, shared_len, torch.float32)
-        for shared_len in (0, int(shared[:-1].min()))
-    ]
-    assert spans[1].shared_len == num_shared * 16
-    alone, together = (attention._attend_span(queries, layer, span, None, 0.3) for span in spans)
-    exact = attention._attend_span(
-        queries.double(),
-        LayerKV(layer.keys.double(), layer.values.double()),
-        attention.Span(0, tables, positions[:, None], 96, 0, torch.float64),
-        None,
-        0.3,
-    )
-    assert not torch.equal(alone, together)  # it was another computation
-    torch.testing.assert_close(together.double(), exact, rtol=1e-4, atol=1e-5)
-
-
-def test_the_runner_tells_what_siblings_share():
-    from scaffolding_ext.workers.huggingface.model_runner import _shared_with_next
-
-    tables = numpy.array([[3, 4, 5], [3, 4, 6], [7, 8, 0], [3, 4, 5]])
-    rows, positions = numpy.array([0, 1, 1, 2, 3]), numpy.array([40, 20, 21, 47, 47])
-    assert _shared_with_next(tables, rows, positions, 16).tolist() == [16, 16, 0, 0]
-    assert _shared_with_next(tables[1:3], numpy.array([0, 1]), positions[:2], 16) == 0
-
-
-def test_a_stranger_of_like_length_does_not_keep_siblings_from_reading_together():
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from scaffolding_ext.workers.huggingface.block_pool import Block
-    from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Work
-    from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
-    from scaffolding_ext.workers.huggingface.model_runner import ModelRunner
-    from scaffolding_ext.workers.huggingface.sampling import GREEDY
-
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    works, own = [], iter(range(2, 40))
-    for first_blocks in ([0, 1], [0, 1], [20, 21], [0, 1], [30, 31]):
-        request = EngineRequest(list(range(41)), Ends(1), GREEDY, notify=lambda _: None)
-        for index in [*first_blocks, next(own)]:
-            request.sequence.add(Block(index))
-        request.sequence.num_kv = 40
-        works.append(Work(request, 1))
-    runner = ModelRunner(LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes)), KVBlocks(40, 16))
-    works.sort(key=lambda work: work.request.sequence.table[0])
-    _, step = runner._prepare(works)
-    assert [(span.num_rows, span.shared_len) for span in step.spans] == [(3, 32), (2, 0)]

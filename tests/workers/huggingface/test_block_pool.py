@@ -1,122 +1,303 @@
-"""Blocks: who holds them, which stay as cache, and in which order they leave."""
+"""Sequences and their blocks against a brute-force model: what is found is there, and every block is accounted for."""
 
-import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from scaffolding_ext.workers.huggingface.block_pool import GRAIN, BlockPool
+from scaffolding_ext.workers.huggingface.block_pool import BlockPool, TokenSequence
+from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
 
-
-def computed(pool, tokens, parent=None):
-    """A block with tokens of its own behind another one."""
-    block = pool.allocate()
-    block.token_ids = list(tokens)
-    block.stand_behind(parent or pool.root)
-    return block
+BLOCK_LEN = 8
+LONGEST = 5 * BLOCK_LEN
 
 
-def counts(pool):
-    return pool.num_free, pool.num_held, pool.num_cached
+class Memory:
+    """A pool over real blocks, in which a token's key tells all the tokens up to it."""
+
+    def __init__(self, num_blocks=64, max_cached=64, shares=True):
+        self.kv, self.pool = KVBlocks(num_blocks, BLOCK_LEN), BlockPool(num_blocks, BLOCK_LEN, max_cached, shares)
+
+    def begin(self, token_ids, owner=None, salt=None, announces=True):
+        """A sequence with what is found of it; None where there is no room, or another one is about to compute it."""
+        sequence = TokenSequence(list(token_ids), salt, owner)
+        found = self.pool.find(sequence, len(sequence.token_ids) - 1)
+        if not all(block.is_computed for block in found):
+            return None
+        if self.pool.num_needed(sequence, found) > self.pool.num_available:
+            return None
+        self.pool.begin(sequence, found, announces)
+        return sequence
+
+    def compute(self, sequence, num_tokens):
+        """Compute the next tokens, as far as there are any."""
+        stop = min(len(sequence.token_ids), sequence.num_kv + num_tokens)
+        positions = range(sequence.num_kv, stop)
+        if positions:
+            slots = Slots(
+                torch.tensor([sequence.table[position // BLOCK_LEN] for position in positions]),
+                torch.tensor([position % BLOCK_LEN for position in positions]),
+            )
+            keys = torch.tensor([history(sequence.token_ids, position) for position in positions]).double()
+            self.kv.write(0, keys[None, :, None], keys[None, :, None], slots)
+            self.pool.advance([(sequence, len(positions))])
+
+    def running(self, token_ids, num_computed=LONGEST, **options):
+        sequence = self.begin(token_ids, **options)
+        self.compute(sequence, num_computed)
+        return sequence
+
+    def num_found(self, token_ids, salt=None):
+        """Tokens that are found and computed."""
+        found = self.pool.find(TokenSequence(list(token_ids), salt), len(token_ids))
+        return sum(block.is_computed for block in found) * BLOCK_LEN
+
+    def check(self, sequences):
+        """Every sequence holds its own tokens' KV, and every block is free, held or cached."""
+        held = {}
+        for sequence in sequences:
+            assert list(sequence.table) == [block.index for block in sequence.blocks]
+            assert sequence.num_kv <= sequence.num_blocks * BLOCK_LEN
+            for block in sequence.blocks:
+                held[block] = held.get(block, 0) + 1
+            for position in range(sequence.num_kv):
+                block, offset = sequence.table[position // BLOCK_LEN], position % BLOCK_LEN
+                assert self.kv.buffers[0][block, 0, offset, 0] == history(sequence.token_ids, position)
+        pool = self.pool
+        assert all(block.num_holders == number for block, number in held.items())
+        assert pool.num_held == len(held)
+        assert pool.num_free + pool.num_held + pool.num_cached == pool.num_blocks
+        assert pool.num_free >= 0
+        assert pool.num_cached <= pool.max_cached
 
 
-def tokens(first):
-    return list(range(first, first + 2 * GRAIN))
+def history(token_ids, position):
+    """A number that float64 holds, and that no two prefixes of these tests share."""
+    return hash(tuple(token_ids[: position + 1])) % 2**52
 
 
-def test_blocks_go_from_free_to_held_to_cached_to_free():
-    pool = BlockPool(2, max_cached=2)
-    block = computed(pool, tokens(0))
-    assert counts(pool) == (1, 1, 0)
-    pool.hold(block)
-    assert not pool.free(block, keep=True)
-    assert counts(pool) == (1, 1, 0)  # the other one holds it still
-    assert not pool.free(block, keep=True)
-    assert counts(pool) == (1, 0, 1)
-    assert pool.num_cached_tokens == 2 * GRAIN
-    pool.hold(block)
-    assert counts(pool) == (1, 1, 0)
-    assert pool.num_cached_tokens == 0
-    assert not pool.free(block, keep=False)
-    assert counts(pool) == (1, 0, 1)  # who had it first wanted it to stay
-    pool.hold(block)
-    block.stays = False
-    assert pool.free(block, keep=False)
-    assert counts(pool) == (2, 0, 0)
-    assert pool.root.next(tokens(0)) is None
+# Few different blocks and ragged ends, so that sequences share prefixes of all lengths.
+_BLOCKS = [[token] * BLOCK_LEN for token in (1, 2)] + [[1] * (BLOCK_LEN - 1) + [3]]
+_TOKENS = st.builds(
+    lambda blocks, end: [token for block in blocks for token in block] + end,
+    st.lists(st.sampled_from(_BLOCKS), max_size=3),
+    st.lists(st.integers(1, 3), min_size=1, max_size=BLOCK_LEN),
+)
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("begin"), _TOKENS, st.booleans()),
+        st.tuples(st.just("compute"), st.integers(0, 9), st.integers(1, LONGEST)),
+        st.tuples(st.just("decode"), st.integers(0, 9), st.integers(1, 3)),
+        st.tuples(st.just("free"), st.integers(0, 9), st.booleans()),
+        st.tuples(st.just("discard"), st.integers(0, 9), st.none()),
+        st.tuples(st.just("keep"), st.sampled_from(["one", "two"]), st.lists(_TOKENS, max_size=3)),
+        st.tuples(st.just("end"), st.sampled_from(["one", "two"]), st.none()),
+    ),
+    max_size=40,
+)
 
 
-def test_what_was_freed_last_is_given_out_first():
-    pool = BlockPool(9, max_cached=0)
-    first, second = pool.allocate(), pool.allocate()
-    pool.free(first, keep=False)
-    assert pool.allocate() is first
-    assert pool.allocate().index == 2
-    assert second.index == 1
+@settings(max_examples=200, deadline=None)
+@given(_STEPS, st.integers(4, 12), st.integers(0, 12))
+def test_sequences_hold_their_own_kv_whatever_they_share(steps, num_blocks, max_cached):
+    memory, running = Memory(num_blocks, max_cached), []
+    pool = memory.pool
+    for action, what, how in steps:
+        if action == "begin":
+            sequence = memory.begin(what, ("one", "two", None)[len(what) % 3], announces=how)
+            running += [] if sequence is None else [sequence]
+        elif action == "keep":
+            pool.keep(what, None, how)
+        elif action == "end":
+            pool.end(what)
+        elif running:
+            sequence = running[what % len(running)]
+            if action == "compute":
+                memory.compute(sequence, how)
+            elif action == "decode" and sequence.num_kv == len(sequence.token_ids) < LONGEST:
+                if sequence.num_kv == sequence.num_blocks * BLOCK_LEN:
+                    if not pool.num_available:
+                        continue
+                    pool.grow(sequence)
+                sequence.token_ids.append(how)
+                memory.compute(sequence, 1)
+            elif action == "free":
+                pool.free(sequence, how)
+                running.remove(sequence)
+            elif action == "discard":
+                running.remove(sequence)
+                for index in pool.discard(sequence):
+                    memory.kv.clear(index)
+        memory.check(running)
+    for sequence in running:
+        pool.free(sequence, keep=False)
+    memory.check([])
+    rest = TokenSequence([7] * num_blocks * BLOCK_LEN)
+    pool.begin(rest, [], announces=False)  # takes every block
+    assert pool.num_cached == pool.num_free == 0
+    assert not pool._owned
+    assert not pool._found
 
 
-def test_what_is_in_no_tree_is_not_kept():
-    pool = BlockPool(1, max_cached=1)
-    assert pool.free(pool.allocate(), keep=True)
-    assert counts(pool) == (1, 0, 0)
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(_TOKENS, st.integers(0, LONGEST)), max_size=8), _TOKENS)
+def test_all_whole_blocks_are_found_and_nothing_else(given_sequences, asked):
+    memory, known = Memory(), []
+    for token_ids, num_computed in given_sequences:
+        sequence = memory.begin(token_ids, announces=False)
+        memory.compute(sequence, num_computed)
+        known.append(sequence)
+    longest = max((shared_len(asked, s.token_ids[: s.num_kv]) for s in known), default=0)
+    assert memory.num_found(asked) == longest // BLOCK_LEN * BLOCK_LEN
+    for sequence in known:
+        memory.pool.free(sequence, keep=True)
+    assert memory.num_found(asked) == longest // BLOCK_LEN * BLOCK_LEN
+    assert memory.pool.num_cached == len(memory.pool._found)  # no block that nobody could find
 
 
-def test_the_least_recently_used_leave_first():
-    pool = BlockPool(3, max_cached=3)
-    blocks = [computed(pool, tokens(100 * number)) for number in range(3)]
-    for block in blocks:
-        pool.free(block, keep=True)
-    pool.hold(blocks[0])
-    pool.free(blocks[0], keep=True)
-    assert [pool.allocate() for _ in range(3)] == [blocks[1], blocks[2], blocks[0]]
-    assert pool.num_evicted == 3
+def shared_len(a, b):
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def test_branches_share_whole_blocks_and_never_write_to_them():
+    memory = Memory()
+    prefix = list(range(3 * BLOCK_LEN + 5))
+    first = memory.running([*prefix, 900])
+    shared = memory.kv.buffers[0][list(first.table[:3])].clone()
+    branches = [memory.running([*prefix, 901 + number, *[7] * BLOCK_LEN]) for number in range(4)]
+    assert all(branch.blocks[:3] == first.blocks[:3] for branch in branches)
+    assert memory.pool.num_held == 3 + 1 + 4 * 2
+    assert torch.equal(memory.kv.buffers[0][list(first.table[:3])], shared)
+    memory.check([first, *branches])
+
+
+def test_a_block_is_announced_until_it_is_computed():
+    memory = Memory()
+    tokens = list(range(2 * BLOCK_LEN + 1))
+    first = memory.begin(tokens)
+    assert memory.begin([*tokens, 5]) is None  # the first sequence is about to compute both blocks
+    assert memory.begin([*tokens[:BLOCK_LEN], 99]) is None
+    assert memory.begin([7] * BLOCK_LEN) is not None
+    memory.compute(first, BLOCK_LEN)
+    assert memory.begin([*tokens[:BLOCK_LEN], 99]).num_kv == BLOCK_LEN
+    assert memory.begin([*tokens, 5]) is None
+    memory.pool.free(first, keep=True)  # it was cancelled
+    assert memory.begin([*tokens, 5]).num_kv == BLOCK_LEN
+
+
+def test_equal_blocks_that_were_computed_side_by_side_are_found_once():
+    memory = Memory()
+    first, second = (memory.begin([*range(BLOCK_LEN), 9], announces=False) for _ in range(2))
+    for sequence in (first, second):
+        memory.compute(sequence, BLOCK_LEN)
+    memory.check([first, second])
+    for sequence in (first, second):
+        memory.pool.free(sequence, keep=True)
+    assert (memory.pool.num_cached, memory.num_found(range(BLOCK_LEN))) == (1, BLOCK_LEN)
+
+
+def test_who_leaves_nothing_behind_leaves_what_it_found():
+    """Whether it was in the cache before, or was let go of by who keeps it while the other held it."""
+    memory = Memory()
+    memory.pool.free(memory.running(range(2 * BLOCK_LEN)), keep=True, priority=lambda number: 0.5)
+    asked = [*range(2 * BLOCK_LEN), 99]
+    memory.pool.free(memory.running(asked), keep=False)
+    assert memory.num_found(asked) == 2 * BLOCK_LEN
+    assert {block.priority for block in memory.pool._cached} == {0.5}
+    kept = memory.running(range(500, 500 + BLOCK_LEN))
+    other = memory.running([*range(500, 500 + BLOCK_LEN), 99])
+    memory.pool.free(kept, keep=True)
+    memory.pool.free(other, keep=False)
+    assert memory.pool.num_cached == 3
+    memory.pool.discard(memory.running(asked))  # but what is wrong is given up
+    assert memory.pool.num_cached == 1
+
+
+def test_the_least_recently_used_leave_first_and_from_their_ends():
+    memory = Memory(num_blocks=6)
+    one, two, three = (memory.running([number] * 2 * BLOCK_LEN) for number in (1, 2, 3))
+    for sequence in (one, two, three):
+        memory.pool.free(sequence, keep=True)
+    memory.pool.free(memory.begin([1] * 2 * BLOCK_LEN + [9]), keep=True)  # evicts a block for its last token
+    assert [memory.num_found([number] * 2 * BLOCK_LEN) for number in (1, 2, 3)] == [16, 8, 16]
+    memory.begin([8] * 3 * BLOCK_LEN)
+    assert [memory.num_found([number] * 2 * BLOCK_LEN) for number in (1, 2, 3)] == [16, 0, 8]
+    assert memory.pool.num_evicted == 3
 
 
 def test_an_owner_can_say_what_leaves_first():
-    pool = BlockPool(3, max_cached=3)
-    blocks = [computed(pool, tokens(100 * number)) for number in range(3)]
-    for block, priority in zip(blocks, (0.5, 0.9, 0.1), strict=True):
-        pool.free(block, keep=True, priority=priority)
-    assert [pool.allocate() for _ in range(3)] == [blocks[2], blocks[0], blocks[1]]
-
-
-def test_branches_leave_from_their_ends():
-    pool = BlockPool(3, max_cached=3)
-    trunk = computed(pool, tokens(0))
-    branches = [computed(pool, tokens(100 * number), trunk) for number in (1, 2)]
-    pool.free(trunk, keep=True, priority=-1.0)
-    for block in branches:
-        pool.free(block, keep=True)
-    assert [pool.allocate() for _ in range(3)] == [*branches, trunk]
+    memory = Memory(num_blocks=4)
+    worthy, worthless = memory.running([1] * 2 * BLOCK_LEN), memory.running([2] * 2 * BLOCK_LEN)
+    memory.pool.free(worthy, keep=True, priority=lambda number: 1.0 / (number + 1))
+    memory.pool.free(worthless, keep=True)
+    memory.begin([8] * 3 * BLOCK_LEN)
+    assert memory.num_found([2] * 2 * BLOCK_LEN) == 0
+    assert memory.num_found([1] * 2 * BLOCK_LEN) == BLOCK_LEN
 
 
 def test_no_more_is_cached_than_may_be():
-    pool = BlockPool(9, max_cached=2)
-    blocks = [computed(pool, tokens(100 * number)) for number in range(4)]
-    for block in blocks:
-        pool.free(block, keep=True)
-    assert counts(pool) == (7, 0, 2)
-    assert [block.parent for block in blocks] == [None, None, pool.root, pool.root]
-    assert pool.num_evicted == 2
+    memory = Memory(max_cached=2)
+    for number in range(4):
+        memory.pool.free(memory.running([number] * BLOCK_LEN), keep=True)
+    assert (memory.pool.num_free, memory.pool.num_held, memory.pool.num_cached) == (62, 0, 2)
+    assert [memory.num_found([number] * BLOCK_LEN) for number in range(4)] == [0, 0, 8, 8]
+    assert memory.pool.num_evicted == 2
 
 
-@pytest.mark.parametrize(
-    ("num_common", "num_after", "found"),
-    [(2 * GRAIN, 16, True), (GRAIN + 3, 16, True), (GRAIN - 1, 15, True), (GRAIN - 1, 16, False)],
-)
-def test_a_block_is_found_by_the_first_of_its_tokens(num_common, num_after, found):
-    pool = BlockPool(17, max_cached=0)
-    before = computed(pool, tokens(0))
-    after = [computed(pool, tokens(500 * number)) for number in range(1, 1 + num_after)][-1]
-    asked = [*before.token_ids[:num_common], *[7] * (2 * GRAIN - num_common)]
-    assert pool.root.next(asked) is (before if found else after)  # among the 16 latest by any of them
+def test_what_was_freed_last_is_given_out_first():
+    memory = Memory(max_cached=0)
+    first, second = memory.begin([1]), memory.begin([2])
+    place = first.table[0]
+    memory.pool.free(first, keep=False)
+    assert memory.begin([3]).table[0] == place
+    assert memory.begin([4]).table[0] == 2
+    assert second.table[0] == 1
 
 
-def test_a_block_that_grows_is_found_by_more():
-    pool = BlockPool(17, max_cached=0)
-    block = pool.allocate()
-    block.token_ids = tokens(0)[:3]
-    block.stand_behind(pool.root)
-    others = [computed(pool, tokens(500 * number)) for number in range(1, 17)]
-    assert pool.root.next(tokens(0)) is others[-1]
-    block.token_ids += tokens(0)[3:GRAIN]
-    block.stand_behind(pool.root)
-    assert pool.root.next(tokens(0)) is block
-    assert pool.root.num_behind == 17
+def test_an_owner_frees_what_only_it_has_used():
+    memory = Memory()
+    for number, owner in ((1, "one"), (2, "one"), (3, "two")):
+        memory.pool.free(memory.running([number] * BLOCK_LEN, owner=owner), keep=True)
+    memory.pool.free(memory.running([2] * BLOCK_LEN + [9], owner="two"), keep=True)
+    memory.pool.free(memory.running([4] * BLOCK_LEN, owner="one"), keep=True)
+    memory.pool.keep("one", None, [[4] * BLOCK_LEN])
+    assert [memory.num_found([number] * BLOCK_LEN) for number in (1, 2, 3, 4)] == [0, 8, 8, 8]
+
+
+def test_the_same_block_elsewhere_is_another_prefix():
+    memory = Memory()
+    memory.running([1] * BLOCK_LEN + [2] * BLOCK_LEN)
+    assert memory.num_found([2] * BLOCK_LEN) == 0
+
+
+def test_a_pool_that_does_not_share_finds_and_keeps_nothing():
+    memory = Memory(shares=False)
+    sequence = memory.running([1] * BLOCK_LEN)
+    assert memory.num_found([1] * BLOCK_LEN) == 0
+    memory.pool.free(sequence, keep=True)
+    assert memory.pool.num_free == memory.pool.num_blocks
+
+
+def test_sequences_of_different_salts_share_nothing():
+    memory = Memory()
+    tokens = list(range(2 * BLOCK_LEN))
+    for salt in (None, "", "ours", "theirs"):
+        assert memory.num_found(tokens, salt) == 0
+        memory.pool.free(memory.running(tokens, salt=salt), keep=True)
+        assert memory.num_found(tokens, salt) == 2 * BLOCK_LEN
+    assert memory.num_found(tokens, "another") == 0
+
+
+def test_the_keys_of_a_sequence_are_computed_once(monkeypatch):
+    """A search for a prefix costs a digest for each block, not one for each pair of blocks."""
+    from scaffolding_ext.workers.huggingface import block_pool
+
+    num_digests, digest = [], block_pool.blake2b
+    monkeypatch.setattr(block_pool, "blake2b", lambda *a, **k: (num_digests.append(1), digest(*a, **k))[1])
+    memory, sequence = Memory(num_blocks=100), TokenSequence([1] * 90 * BLOCK_LEN)
+    for _ in range(3):
+        assert memory.pool.find(sequence, 90 * BLOCK_LEN) == []
+    assert len(num_digests) == 90
+    memory.pool.begin(sequence, [], announces=True)
+    for _ in range(90):
+        memory.pool.advance([(sequence, BLOCK_LEN)])
+    assert len(num_digests) == 90

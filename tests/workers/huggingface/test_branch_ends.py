@@ -70,7 +70,6 @@ def check_nothing_is_left(worker, requests):
     metrics, engine = worker.metrics, worker._engine
     assert metrics.num_running == metrics.num_waiting == metrics.num_paused == metrics.num_held_blocks == 0
     assert not engine._unfinished
-    assert not engine._batch._index._promised
 
 
 @pytest.mark.parametrize("num_passes", [1, 2, 12])  # while the prefix is read, while others wait for it, in mid decode
@@ -85,7 +84,7 @@ def test_cancelling_a_branch_task_ends_its_requests_and_frees_their_blocks(worke
     prefilled = token_counts_of(
         task
     ).prefilled  # what it had cost is told: 64 tokens a pass, as far as passes had ended
-    assert min(64 * (num_passes - 1), len(PREFIX)) <= prefilled <= len(PREFIX) + NUM_BRANCHES
+    assert min(64 * (num_passes - 1), len(PREFIX)) <= prefilled <= len(PREFIX) + NUM_BRANCHES * 32
 
 
 def test_a_branch_that_fails_ends_the_others(worker, monkeypatch):
@@ -125,7 +124,7 @@ def test_blocks_of_cancelled_branches_serve_those_that_come_after(worker, monkey
     asyncio.run(cut_off(worker, monkeypatch, 12, lambda served: served.cancel(), branches()))
     again, alone = branches(max_tokens=20), branches(max_tokens=20)
     asyncio.run(worker.run_task(again))
-    assert token_counts_of(again).reused >= NUM_BRANCHES * len(PREFIX)
+    assert token_counts_of(again).reused >= NUM_BRANCHES * (len(PREFIX) // 32 * 32)
     with HuggingFaceWorker("tinylm/draft", max_seq_len=512) as other:
         asyncio.run(other.run_task(alone))
     assert again.output_tokens == alone.output_tokens

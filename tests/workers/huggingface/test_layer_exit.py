@@ -8,15 +8,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.prompts.prompting import model_folder
+from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import LAYER_EXIT, LayerExit, VerifyTask
 from scaffolding_ext.testing import float32_tolerance
-from scaffolding_ext.workers.huggingface import layer_loop, request_scheduler
-from scaffolding_ext.workers.huggingface.layer_lens import LayerLens
+from scaffolding_ext.tinylm import network
+from scaffolding_ext.workers.huggingface import request_scheduler
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODEL, NUM_LAYERS = "tinylm/target", 4
@@ -55,9 +63,16 @@ def worker():
 @pytest.fixture(scope="module")
 def curves():
     """Entropies and scores after each layer, shape (branches, layers), by transformers' own pass."""
-    lens = LayerLens(MODEL)
-    found = [lens.curve(branch, YES, NO) for branch in BRANCHES]
-    return np.stack([curve.entropies for curve in found]), np.stack([curve.scores for curve in found])
+    model = AutoModelForCausalLM.from_pretrained(model_folder(MODEL)).eval()
+    entropies, scores = [], []
+    for branch in BRANCHES:
+        with torch.inference_mode():
+            *states, last = model(torch.tensor([branch]), output_hidden_states=True).hidden_states[1:]
+            normed = [*(model.model.norm(state[0, -1]) for state in states), last[0, -1]]
+            logits = model.lm_head(torch.stack(normed)).double()
+        entropies.append(torch.distributions.Categorical(logits=logits).entropy().numpy())
+        scores.append((logits[:, YES] - logits[:, NO]).sigmoid().numpy())
+    return np.stack(entropies), np.stack(scores)
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +98,17 @@ def test_each_branch_leaves_where_its_rule_says_with_that_layers_score(worker, c
     assert task.scores == pytest.approx(scores[range(len(BRANCHES)), expected - 1].tolist(), abs=TOLERANCE)
 
 
+def test_verdicts_after_every_layer_are_those_of_the_models_own_states(worker, curves):
+    task = verdicts(None)
+    task.every_layer = True
+    run(worker, task)
+    entropies, scores = np.moveaxis(np.array(task.curves), -1, 0)
+    assert entropies == pytest.approx(curves[0], abs=TOLERANCE)
+    assert scores == pytest.approx(curves[1], abs=TOLERANCE)
+    assert task.scores == pytest.approx(curves[1][:, -1].tolist(), abs=TOLERANCE)
+    assert task.exit_layers is None
+
+
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_a_rule_that_never_fires_changes_no_score(kind, tmp_path):
     torch.manual_seed(0)
@@ -105,7 +131,7 @@ def test_a_rule_that_never_fires_changes_no_score(kind, tmp_path):
 
 def test_who_leaves_early_leaves_nothing_that_others_could_read(worker, rule):
     branches = [[9, *branch] for branch in BRANCHES]  # nobody has computed them
-    cached = worker.metrics.num_cached_tokens
+    cached = worker.metrics.num_cached_blocks
     first = verdicts(rule, branches)
     beside = [
         GenerationTask(input_tokens=branch, max_tokens=8, ignore_eos=True, temperature=0.0) for branch in branches[:3]
@@ -120,12 +146,12 @@ def test_who_leaves_early_leaves_nothing_that_others_could_read(worker, rule):
     with HuggingFaceWorker(MODEL, enable_block_reuse=False, max_seq_len=256) as fresh:
         alone = [GenerationTask(input_tokens=branch, max_tokens=8, temperature=0.0) for branch in branches]
         run(fresh, *alone)
-        assert fresh.metrics.num_cached_tokens == 0
+        assert fresh.metrics.num_cached_blocks == 0
     assert min(first.exit_layers) < NUM_LAYERS
     assert again.exit_layers == first.exit_layers
     assert again.scores == pytest.approx(first.scores, abs=TOLERANCE)
     assert [task.output_tokens for task in texts] == [task.output_tokens for task in alone]
-    assert worker.metrics.num_cached_tokens > cached
+    assert worker.metrics.num_cached_blocks > cached
     assert worker.metrics.num_running == worker.metrics.num_waiting == worker.metrics.num_held_blocks == 0
 
 
@@ -135,7 +161,7 @@ def test_a_branch_whose_kv_is_there_costs_its_question_in_the_layers_that_it_run
     before = worker.metrics.num_prefilled
     task = verdicts(rule, [[*written.input_tokens, *written.output_tokens, 7, 8]])
     run(worker, task)
-    assert worker.metrics.num_prefilled - before == 3  # the last token was never computed
+    assert worker.metrics.num_prefilled - before == 1 + len(BRANCHES[2]) + 32 - 64  # behind two whole blocks
 
 
 ALWAYS = LayerExit(1e9, 1e9)
@@ -147,12 +173,12 @@ def token_layers(monkeypatch):
     """The tokens that each call of a layer computes."""
     found = []
 
-    def through(layer, hidden, *rest):
+    def through(layer, hidden, **options):
         found.append(hidden.shape[1])
-        return run_through(layer, hidden, *rest)
+        return run_through(layer, hidden, **options)
 
-    run_through = layer_loop._through
-    monkeypatch.setattr(layer_loop, "_through", through)
+    run_through = network._Layer.__call__
+    monkeypatch.setattr(network._Layer, "__call__", through)
     return found
 
 
@@ -196,11 +222,12 @@ def test_a_rule_that_never_fires_costs_little(call_count):
 
 
 def test_models_whose_layers_cannot_be_called_say_so():
-    with HuggingFaceWorker("tinylm/draft", attn_implementation="eager", max_seq_len=128) as worker:
-        assert "only while attn_implementation is not set" in worker.refused[LAYER_EXIT]
-        with pytest.raises(
-            InvalidTaskError, match=r"layer_exit is LayerExit.*only while attn_implementation is not set"
-        ):
+    config = GPTNeoXConfig(
+        vocab_size=512, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
+    )
+    with HuggingFaceWorker(GPTNeoXForCausalLM(config), tokenizer=load_tokenizer(MODEL), max_seq_len=128) as worker:
+        assert "the model is a gpt_neox" in worker.refused[LAYER_EXIT]
+        with pytest.raises(InvalidTaskError, match=r"layer_exit is LayerExit.*only layers of llama, mistral"):
             asyncio.run(worker.run_task(verdicts(NEVER)))
         plain = verdicts(None)
         run(worker, plain)

@@ -155,13 +155,12 @@ def test_memory_for_one_request_serves_chains_and_their_probes_by_putting_chains
             await asyncio.gather(*probes)
             return await asyncio.gather(*grow), worker.metrics
 
-    memory = {"max_seq_len": 64, "tokens_per_block": 16, "kv_cache_bytes": 5 * BLOCK_BYTES}
+    memory = {"max_seq_len": 64, "tokens_per_block": 16, "kv_cache_bytes": 4 * BLOCK_BYTES}
     few, metrics = asyncio.run(asyncio.wait_for(texts(max_batch_size=4, **memory), WAIT))
     many, _ = asyncio.run(asyncio.wait_for(texts(), WAIT))
     assert few == many
     assert metrics.num_free_blocks + metrics.num_cached_blocks == 4
     assert metrics.num_preempted > 0
-    assert metrics.num_recomputed > 0
     assert (metrics.num_running, metrics.num_waiting, metrics.num_paused) == (0, 0, 0)
 
 

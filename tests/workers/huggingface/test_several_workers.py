@@ -77,20 +77,20 @@ def test_a_worker_that_is_busy_for_long_does_not_hold_up_another():
 
 
 def test_metrics_tell_what_was_computed_reused_and_how_fast():
-    worker = HuggingFaceWorker("tinylm/draft", max_batch_size=4)
+    worker = HuggingFaceWorker("tinylm/draft", max_batch_size=4, tokens_per_block=16)
     fresh = worker.metrics
-    assert fresh == EngineMetrics(0, 0, fresh.num_free_blocks, 0, 0, 4, 0, 0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0)
+    assert fresh == EngineMetrics(0, 0, fresh.num_free_blocks, 0, 0, 4, 0, 0, 0.0, 0, 0, 0, 0, 0.0, 0)
     assert (fresh.hit_rate, fresh.tokens_per_s, fresh.num_computed) == (0.0, 0.0, 0)
     run((worker, tasks(1, 11)))
     first = worker.metrics
     assert (first.num_prefilled, first.num_decoded, first.num_reused, first.num_computed) == (26, 10, 0, 36)
-    assert first.num_cached_tokens == 36
+    assert first.num_cached_blocks == 36 // 16
     assert first.num_steps == 11  # one reads the prompt and draws the first token, ten compute the others' KV
     assert first.tokens_per_s == pytest.approx(first.num_decoded / first.busy_s)
     run((worker, tasks(3, 11)))
     then = worker.metrics
-    assert then.num_reused == 3 * 25
-    assert then.hit_rate == pytest.approx(75 / (75 + 26 + 3))
+    assert then.num_reused == 3 * 16
+    assert then.hit_rate == pytest.approx(48 / (48 + 26 + 3 * 10))
     assert then.busy_s > first.busy_s
     worker.shutdown()
 
@@ -102,7 +102,7 @@ def test_of_equal_new_prefixes_one_is_read_and_the_others_wait():
         GenerationTask(input_tokens=[*prefix, 7 + i], max_tokens=4, ignore_eos=True, temperature=0.0) for i in range(12)
     ]
     run((worker, given))
-    assert worker.metrics.num_prefilled == 301 + 11 * (301 - 300)
+    assert worker.metrics.num_prefilled == 301 + 11 * (301 - 288)
     worker.shutdown()
     worker = HuggingFaceWorker("tinylm/draft", max_batch_size=16, prefill_chunk=64, enable_block_reuse=False)
     without = [
@@ -110,6 +110,6 @@ def test_of_equal_new_prefixes_one_is_read_and_the_others_wait():
     ]
     run((worker, without))
     assert (worker.metrics.num_prefilled, worker.metrics.num_reused) == (12 * 301, 0)
-    assert worker.metrics.num_cached_tokens == 0
+    assert worker.metrics.num_cached_blocks == 0
     assert [task.output_tokens for task in without] == [task.output_tokens for task in given]
     worker.shutdown()

@@ -5,15 +5,16 @@ import asyncio
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM
 
 from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask
 from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.request.program import Program, enter_program, leave_program
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.branches import layer_weighted_similarity
-from scaffolding_ext.workers.huggingface.model_loading import load_model
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODEL = "tinylm/draft"
@@ -45,7 +46,7 @@ def worker():
 @pytest.fixture(scope="module")
 def similarities():
     """Of each branch, by transformers' own pass over the prefix and its suffix."""
-    model = load_model(MODEL, "float32", "cpu", "eager").network
+    model = AutoModelForCausalLM.from_pretrained(model_folder(MODEL)).eval()
 
     def last_states(ids):
         with torch.inference_mode():
@@ -103,18 +104,20 @@ def test_without_a_threshold_each_branch_is_computed_on_its_own_phrasing(worker,
     assert task.similarities is None
 
 
-def test_a_gate_costs_the_suffixes_and_a_branch_that_stays_one_token_more():
+def test_a_gate_costs_the_suffixes_and_what_lies_behind_the_last_whole_block():
     suffix_len = sum(map(len, SUFFIXES[1:]))
     with HuggingFaceWorker(MODEL, max_seq_len=512) as worker:
         stays = branches(-1.0, max_tokens=1)
         run(worker, stays)
-    first = len(SUFFIXES[0])  # of the branch that asks for nothing
-    assert token_counts_of(stays).prefilled == len(PREFIX) + suffix_len + first + 3
+    behind = len(PREFIX) % 32  # read again by each
+    first = behind + len(SUFFIXES[0])  # of the branch that asks for nothing
+    read = len(PREFIX) + 3 * behind + suffix_len
+    assert token_counts_of(stays).prefilled == read + first + 3 * behind + suffix_len
     assert token_counts_of(stays).decoded == 4
     with HuggingFaceWorker(MODEL, max_seq_len=512) as worker:
         leaves = branches(1.0, max_tokens=1, phrasings=[PREFIX, *([400 + n] * 40 for n in (1, 2, 3))])
         run(worker, leaves)
-    assert token_counts_of(leaves).prefilled == len(PREFIX) + suffix_len + first + 3 * 40 + suffix_len
+    assert token_counts_of(leaves).prefilled == read + first + 3 * 40 + suffix_len
     assert leaves.on_prefix == [True, False, False, False]
 
 
@@ -135,7 +138,7 @@ def test_where_every_phrasing_is_the_prefix_nothing_is_asked(worker):
     task = branches(0.9, phrasings=[PREFIX] * 2, suffixes=[[], [7]], max_tokens=1)
     run(worker, task)
     assert (task.similarities, task.on_prefix) == ([1.0, 1.0], [True, True])
-    assert token_counts_of(task).prefilled == 2
+    assert token_counts_of(task).prefilled == 2 * 6 + 1
 
 
 @pytest.mark.parametrize(
@@ -159,8 +162,12 @@ def test_what_is_unusable_is_refused_by_name(worker, fields, message):
     assert worker.metrics.num_running == 0
 
 
+@pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.shared.sampling_defaults.GreedyThinkingWarning")
 def test_a_model_whose_layers_cannot_be_called_refuses_the_gate_alone():
-    with HuggingFaceWorker(MODEL, max_seq_len=512, attn_implementation="eager") as worker:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    network = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=512, max_position_embeddings=512, **sizes))
+    with HuggingFaceWorker(network, tokenizer=load_tokenizer(MODEL)) as worker:
         assert "leave least_similarity out" in worker.refused[SIMILARITY_GATE]
         with pytest.raises(InvalidTaskError, match=r"least_similarity is 0.9, but .* leave least_similarity out"):
             asyncio.run(worker.run_task(branches(0.9)))

@@ -69,10 +69,10 @@ def test_a_branch_that_was_generated_costs_only_its_question(worker):
     assert run(worker, branch) == [TaskStatus.SUCCESS]
     whole = branch.input_tokens + branch.output_tokens
     task = VerifyTask(branches=[[*whole, 7, 8, 9]], yes_token=YES, no_token=NO)
-    stored = worker.metrics.num_cached_tokens
+    stored = worker.metrics.num_cached_blocks
     assert run(worker, task) == [TaskStatus.SUCCESS]
-    assert token_counts_of(task) == TokenCounts(decoded=0, prefilled=4, reused=79)  # the last token was never computed
-    assert worker.metrics.num_cached_tokens == stored  # nothing continues a verdict
+    assert token_counts_of(task) == TokenCounts(decoded=0, prefilled=83 - 64, reused=64)
+    assert worker.metrics.num_cached_blocks == stored  # nothing continues a verdict
 
 
 def test_extreme_logits_give_no_overflow(worker):

@@ -131,8 +131,8 @@ def test_prefix_reuse_computes_only_what_is_new(worker, reference):
     second = GenerationTask(input_tokens=longer, max_tokens=10, temperature=0.0)
     run(worker, [second])
     counts = token_counts_of(second)
-    assert counts.reused == len(longer) - 1
-    assert counts.prefilled == 1
+    assert counts.reused == (len(longer) - 1) // 32 * 32 > len(prompt)
+    assert counts.prefilled == len(longer) - counts.reused
     assert_greedy(reference, longer, second.output_tokens)
 
 
@@ -152,8 +152,8 @@ def test_a_probe_reuses_a_running_chain(worker, reference):
         return prefix, probe, chain
 
     prefix, probe, chain = asyncio.run(chain_and_probe())
-    assert token_counts_of(probe).reused >= len(prefix) - 1
-    assert token_counts_of(probe).prefilled <= len(suffix) + 1
+    assert token_counts_of(probe).reused == (len(prefix) - 1) // 32 * 32 > 0
+    assert token_counts_of(probe).prefilled <= len(suffix) + 32
     assert_greedy(reference, prefix + suffix, probe.output_tokens)
     assert chain.end_flag
     assert worker.metrics.num_running == 0
@@ -219,7 +219,7 @@ def test_scores_equal_the_reference(worker, reference):
     expected = expected.gather(-1, torch.tensor(continuation)[:, None])[:, 0].tolist()
     assert task.logprobs == pytest.approx(expected, abs=TOLERANCE)
     assert again.logprobs == pytest.approx(expected, abs=TOLERANCE)
-    assert token_counts_of(again).reused >= len(ids) - 2
+    assert token_counts_of(again).reused == (len(ids) - 1) // 32 * 32 > 0
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,9 @@ def test_the_prefix_store_stays_under_its_cap(reference):
     metrics = worker.metrics
     worker.shutdown()
     assert metrics.num_evicted > 0
-    assert 0 < metrics.num_cached_tokens * 3 * 2 * 64 * 4 <= 200_000  # layers x (keys, values) x hidden size x float32
+    assert (
+        0 < metrics.num_cached_blocks * 32 * 3 * 2 * 64 * 4 <= 200_000
+    )  # layers x (keys, values) x hidden size x float32
 
 
 def test_shutdown_wakes_and_refuses(worker):

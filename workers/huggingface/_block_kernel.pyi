@@ -6,7 +6,6 @@ def block_attention(
     positions: int,
     rows: int,
     tables: int,
-    shared: int,
     tokens: int,
     heads: int,
     groups: int,
@@ -19,6 +18,5 @@ def block_attention(
     kv_head: int,
     window: int,
     scale: float,
-    is_half: bool,
     /,
 ) -> None: ...
