@@ -103,7 +103,8 @@ def test_a_controller_asks_again_on_the_embedded_model() -> None:
     first_prompt = len(load_tokenizer(MODEL)(f"<|user|>{prompt}<|assistant|><think>\n").input_ids)
     read = sum(counts.prefilled + counts.reused for counts in chain.values())
     assert read > 2 * first_prompt + 20  # the second turn holds the first and its answer
-    assert sum(counts.reused for counts in chain.values()) >= first_prompt + 20  # which are had from the cache
+    whole = (first_prompt + 20) // 32 * 32  # which are had from the cache, in whole blocks
+    assert sum(counts.reused for counts in chain.values()) >= whole > 0
 
 
 def test_without_prompting_nothing_says_how_a_turn_looks() -> None:
