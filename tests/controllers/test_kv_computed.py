@@ -7,6 +7,7 @@ from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.prompts.prompting import Prompting
 
 NUM_PROBLEMS = 24
+BLOCK_LEN = 32
 
 
 def run(mode):
@@ -26,10 +27,11 @@ def run(mode):
 
 
 @pytest.mark.parametrize("mode", ["stream", "chunk"])
-def test_kv_computed_is_at_most_a_tenth_above_what_is_needed(mode):
+def test_nothing_is_computed_twice_but_half_a_block_at_each_border(mode):
     metrics, needed, num_probes, ledger_computed = run(mode)
     assert num_probes > 2 * NUM_PROBLEMS  # the probes really ran
     assert metrics.num_reused > needed  # without reuse each of them would have computed its whole prefix
-    assert metrics.num_computed <= 1.1 * needed
+    borders = num_probes * (2 if mode == "chunk" else 1)  # before a probe, and before a chunk
+    assert metrics.num_computed <= 1.1 * needed + BLOCK_LEN / 2 * borders
     # The ledger tells the same story; the last token of each text is decoded, but its KV never computed.
     assert 0 <= ledger_computed - metrics.num_computed <= 0.1 * needed
