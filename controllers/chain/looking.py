@@ -197,6 +197,6 @@ def _entropy(task: GenerationTask) -> Entropy:
 
 def _without_logprobs(what: str) -> NoOutputError:
     return NoOutputError(
-        f"the worker brought no log-probabilities of {what}, and the stopping rule needs them: take another worker, or "
-        "a rule that needs none, such as consecutive"
+        f"the worker returned no log-probabilities of {what}, and the stopping rule needs them: use another worker, "
+        "or a rule that needs none, such as consecutive"
     )

@@ -1,1 +1,1 @@
-"""What votes share: samples, and what each weighs."""
+"""Votes: sampling, weights and the rules that end a vote early."""

@@ -1,4 +1,4 @@
-"""The samples of one vote, counted round by round."""
+"""Count the samples of one vote, round by round."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from scaffolding_ext.protocol import ControllerGenerator
 
 
 class Ballot:
-    """The samples that a vote has drawn, their answers, classes and weights, and how many more its rule wants.
+    """State of a vote: its samples, their answers, classes and weights, and the size of the next round.
 
     Args:
-        rule: Says how many more samples to draw; None draws them all in one round.
+        rule: Decides how many more samples to draw; None draws them all in one round.
 
     Attributes:
         num_wanted: Samples of the next round; 0 ends the vote.
@@ -40,7 +40,6 @@ class Ballot:
         run.event("begin", controller=run.name, left=sampler.max_samples)
 
     def draw(self) -> ControllerGenerator:
-        """Work: draw and count the round that is wanted."""
         run, rule, sampler = self._run, self._rule, self.sampler
         num_needed = None if rule is None else rule.num_to_wait_for
         times = run.memory.sample_times
@@ -74,7 +73,7 @@ class Ballot:
         )
 
     def whole(self) -> ControllerGenerator | None:
-        """Work that draws the samples that were left out, and returns the answer of all; None if none was."""
+        """Return work that draws the skipped samples and returns the full vote's answer; None if none was skipped."""
         num_left = self.sampler.max_samples - len(self.classes)
         return self._drawn_on(num_left) if num_left else None
 
@@ -86,7 +85,6 @@ class Ballot:
         return full.answers[first] if winner >= 0 else None
 
     def _count(self, samples: Sequence[Sample]) -> ControllerGenerator:
-        """Work: weigh and classify the samples that have not been counted yet."""
         new = samples[len(self._counted) :]
         self.weights = [*self.weights, *(yield from self._weight.weigh(new))]
         self.answers = [*self.answers, *(sample.answer for sample in new)]
@@ -94,7 +92,6 @@ class Ballot:
         self._counted = list(samples)
 
     def _num_more(self) -> int:
-        """Samples that the rule wants beside those counted; 0 ends the vote."""
         most, counted = self.sampler.max_samples, self._counted
         if self._rule is None:
             return most - len(counted)
@@ -104,7 +101,7 @@ class Ballot:
         return self._rule.num_more(Votes(self.classes, most, rewards or None, lengths, weights, self._weight.most))
 
     def _settling(self) -> Callable[[Sequence[Sample]], ControllerGenerator] | None:
-        """Work that returns True if further samples settle the vote; None if samples must be weighed for that."""
+        """Return work that tests whether further samples settle the vote; None if the weights cannot be known early."""
         if self._rule is None or not isinstance(self._weight, UniformWeight):
             return None
         before = self._counted
@@ -115,5 +112,5 @@ class Ballot:
             yield from trial._count([*before, *ended])
             return not trial._num_more()
 
-        known = AnswerClasses()  # of its own: this work may be stopped within a comparison
+        known = AnswerClasses()  # a fresh one, because this work may be stopped within a comparison
         return settles

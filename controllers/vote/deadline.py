@@ -1,8 +1,8 @@
-"""How a vote spends the time until its deadline: small rounds where it is long, wide ones where it is short.
+"""Fit a vote into its deadline: small rounds while time allows, wide ones when it runs short.
 
-A rule that stops early draws round after round, and the rounds of a vote take longer than all samples at once. Where
-two more rounds would be late, the next one is wider, and ends as soon as the samples that have ended settle the vote.
-At the deadline the vote answers with those that it has.
+Drawing round after round takes longer than drawing all samples at once. If two more rounds would be late, the next one
+is wider and ends as soon as the finished samples settle the vote. At the deadline the vote answers with the samples it
+has.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ def draw_in_time(
     num_needed: int | None,
     settles: Settles | None,
 ) -> ControllerGenerator:
-    """Work: a round of a vote; with a deadline it may be wider, and ends at the deadline.
+    """Draw one round of a vote; with a deadline it may be wider, and ends at the deadline.
 
     Args:
         num_more: Samples that the rule asks for.
-        times: Of the stack; it learns from this round.
-        num_needed: Samples of the round that the rule waits for; None: all.
-        settles: Work that returns True if these further samples settle the vote; None if only their end tells.
+        times: Sample times of the stack, updated by this round.
+        num_needed: Samples of the round that the rule waits for; None waits for all.
+        settles: Work that returns True if the given further samples settle the vote; None if only the round's end
+            tells.
     """
     left = seconds_left()
     if left is None:
@@ -50,7 +51,9 @@ def draw_in_time(
 
 
 def samples_in_time(num_more: int, sampler: Sampler) -> tuple[int, bool]:
-    """The samples that a rule asks for, as far as the deadline allows; and True if the deadline ends the vote."""
+    """Limit the samples that a rule asks for by the deadline; the second value is True if the deadline ends the
+    vote.
+    """
     left = seconds_left()
     if left is None or not num_more:
         return num_more, False
@@ -67,15 +70,13 @@ def round_in_time(
     own: Sequence[float],
     widening: int = WIDENING,
 ) -> tuple[int, bool]:
-    """Samples of the next round, and whether it is a wide one.
+    """Return the number of samples of the next round, and True if it is a wide one.
 
     Args:
         num_more: Samples that the rule asks for, at least 1.
-        num_remaining: Samples that may still be drawn, at least as many.
-        seconds_left: Until the deadline.
-        times: Of the stack.
-        own: Seconds of the vote's own samples that have ended.
-        widening: A wide round has so many times the samples that the rule asks for.
+        num_remaining: Samples that may still be drawn, at least `num_more`.
+        times: Sample times of the stack.
+        own: Seconds of the vote's finished samples.
     """
     this, rest = (times.until_last(max(1, number), own) for number in (num_more, num_remaining - num_more))
     if this is None or rest is None or this + rest <= seconds_left:
@@ -87,14 +88,10 @@ class TimedRound:
     """A round whose samples vote as they end, until they settle the vote or its time is over.
 
     Args:
-        seconds: Time that the samples have.
-        least: Samples that must end, though the time is over.
-        settles: Work that says whether the samples that have ended settle the vote; None: nothing but their number
-            does. It runs for one sample at a time.
+        seconds: Time limit of the round.
+        least: Samples that must end even if the time is over.
+        settles: Work that returns True if the finished samples settle the vote; None if only their number counts.
         num_needed: Samples that are enough; None: all.
-
-    Attributes:
-        ended: The samples that have ended, in that order.
     """
 
     def __init__(
@@ -104,7 +101,7 @@ class TimedRound:
         settles: Settles | None,
         num_needed: int | None = None,
     ) -> None:
-        self.ended: list[Sample] = []
+        self.ended: list[Sample] = []  # in the order of their end
         self._seconds = seconds
         self._least = least
         self._settles = settles
@@ -112,7 +109,6 @@ class TimedRound:
         self._is_settled = self._is_asking = False
 
     def step(self, branches: Iterable[Any], samples: Sequence[Sample]) -> FirstBranches:
-        """The step of the round, from the branches of its samples."""
         heard = [self._heard(branch, sample) for branch, sample in zip(branches, samples, strict=True)]
         return FirstBranches(
             heard,
@@ -127,7 +123,7 @@ class TimedRound:
         yield from branch
         sample.seconds = round(elapsed() - began, 6)
         self.ended.append(sample)
-        if self._settles is None or self._is_asking:  # the branch that asks goes on with those that end meanwhile
+        if self._settles is None or self._is_asking:  # the branch that asks also covers those that end meanwhile
             return
         self._is_asking = True
         num_asked = 0

@@ -1,8 +1,8 @@
-"""DeepConf: a vote of the traces that the model is sure of, and an early end for those that it is not.
+"""DeepConf: a vote of the most confident traces that stops unsure traces early.
 
 Reference: Fu et al., "Deep Think with Confidence" (DeepConf), arXiv 2508.15260.
-Deviations: a trace is stopped at the exact token at which its group falls below the threshold, whatever has arrived by
-then. Consensus is tested between rounds of traces, so that the vote repeats at any concurrency.
+Deviations: A trace is cut at the exact token at which its group falls below the threshold, even if more has arrived.
+    Consensus is tested between rounds of traces, so the vote is the same at any concurrency.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import record
 
-_POSITIONS = 256  # that are looked at until others have their turn
-_CONFIDENCE = "lowest_group_confidence"  # key of a trace's customized_result_fields
+_POSITIONS = 256  # per turn on the event loop
+_CONFIDENCE = "lowest_group_confidence"  # key in customized_result_fields
 
 
 class DeepConfController(BaseController):
-    """Draws traces, weighs each vote by the trace's lowest group confidence, and leaves out the least sure.
+    """Draws traces, weighs each vote by the trace's lowest group confidence, and drops the least confident ones.
 
-    A token's confidence is the negative mean log-probability of the `top_k` likeliest tokens at its position, a group's
-    the mean over `group_size` consecutive tokens.
+    A token's confidence is the negative mean log-probability of the `top_k` likeliest tokens at its position. A group's
+    confidence is the mean over `group_size` consecutive tokens.
 
-    *Offline*, all traces run to their end and the `keep_share` with the highest confidence vote. *Online*, the traces
-    of a warm-up set a threshold: `keep_share` of them lie above it. Later traces are stopped once a group falls below
-    the threshold, and have no vote. No more traces are drawn once `consensus_share` of two or more votes agree.
+    *Offline*, all traces run to their end and the `keep_share` with the highest confidence vote. *Online*, warm-up
+    traces set a threshold that `keep_share` of them exceed. Later traces are stopped once a group falls below the
+    threshold, and do not vote. Drawing ends once `consensus_share` of at least two votes agree.
 
     Args:
-        default_sample_num: Traces in all, at most.
+        default_sample_num: Maximum number of traces.
         mode: `"offline"` or `"online"`.
-        warm_up_sample_num: Online: traces of the warm-up, and of each round after it.
+        warm_up_sample_num: Online: traces of the warm-up, and of each later round.
         keep_share: eta as a share, in (0, 1]: 0.1 or 0.9 in the paper.
         consensus_share: Online: tau, in (0, 1].
         group_size: Tokens in a group.
-        top_k: Likeliest tokens that a position's confidence reads.
-        check_every: Online: tokens between looks at a trace; fewer decode less in vain, and stop at the same places.
-        max_tokens: Budget of each trace; at its end the controller asks for an answer.
+        top_k: Likeliest tokens read at each position.
+        check_every: Online: tokens between checks of a trace; fewer waste fewer tokens and stop at the same places.
+        max_tokens: Token budget of a trace; at its end the controller asks for an answer.
         answer_tokens: Tokens of that answer.
         sampling_params: Sampling fields of the traces.
         family: Name of the prompt family; None takes the one of the stack's prompting.
@@ -94,7 +94,6 @@ class DeepConfController(BaseController):
             refuse_greedy("sampling_params.temperature")
 
     def run(self, task: GenerationTask, sample_num: int | None = None, **sampling_params: Any) -> ControllerGenerator:
-        """Answer the task's prompt."""
         run = Run(self, task)
         num = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
         sampler = Sampler(self.trace_controller, task, num, sampling_params)
@@ -125,7 +124,7 @@ class DeepConfController(BaseController):
         end_vote(run, samples, answers, classes, weights, num, **figures)
 
     def _weights(self, samples: list[Sample], classes: list[int], threshold: float) -> list[float]:
-        """Each trace's confidence; 0 for those that do not vote."""
+        """Return each trace's confidence; 0 for those that do not vote."""
         confidences = [_confidence(sample) for sample in samples]
         if self.mode == "offline":
             return filtered_weights(classes, confidences, self.keep_share)
@@ -134,10 +133,7 @@ class DeepConfController(BaseController):
 
 
 class _TraceController(BaseController):
-    """One chain whose confidence is watched; below the threshold it is left, without an answer.
-
-    Args: as for `DeepConfController`.
-    """
+    """One chain that is abandoned without an answer once its confidence falls below the threshold."""
 
     def __init__(
         self,
@@ -161,14 +157,12 @@ class _TraceController(BaseController):
         self.family = None if family is None else family_named(family)
 
     def stopping_below(self, threshold: float) -> _TraceController:
-        """A copy that stops below a confidence."""
         twin = self.clone()
         assert isinstance(twin, _TraceController)
         twin.threshold = threshold
         return twin
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
-        """Answer the task's prompt, or leave it where the trace becomes unsure."""
         set_sampling_params(task, sampling_params)
         family = self.family or prompt_family()
         chain = start_chain(
@@ -189,7 +183,7 @@ class _TraceController(BaseController):
                     confidence = group.add(token_confidence(step, self.top_k))
                     if confidence < self.threshold:
                         break
-                yield []  # others have their turn
+                yield []  # let other work run
         if confidence < self.threshold:
             record("unsure", position=group.num_tokens, confidence=confidence, threshold=self.threshold)
             yield from chain.leave()
@@ -200,12 +194,11 @@ class _TraceController(BaseController):
         task.customized_result_fields[_CONFIDENCE] = group.lowest
 
     def _logprobs(self, chain: Chain) -> Sequence[Mapping[int, Any]]:
-        """What the worker told of each token of the chain."""
         prefix = chain.prefix
         if prefix.logprobs is None and prefix.num_tokens:
             raise NoOutputError(
-                f"the worker brought no log-probabilities, though num_logprobs is {self.top_k}; DeepConfController "
-                "needs them: take another worker"
+                f"the worker returned no log-probabilities, though num_logprobs is {self.top_k}; DeepConfController "
+                "needs them: use another worker"
             )
         return prefix.logprobs or []
 
@@ -220,6 +213,5 @@ def _is_unsure(sample: Sample) -> bool:
 
 
 def _share(classes: list[int], weights: list[float]) -> float:
-    """The winner's share of the weights; 0 where no vote weighs anything."""
     winner, total = vote(classes, weights), math.fsum(weights)
     return math.fsum(w for w, kind in zip(weights, classes, strict=True) if kind == winner) / total if total else 0.0

@@ -1,9 +1,9 @@
-"""Self-consistency: several samples of one question, and the answer that most of them give.
+"""Self-consistency: draw several samples of one question and elect the most frequent answer.
 
-With an allocation rule the vote is drawn in rounds. It ends as soon as the rule calls it certain; no sample runs then.
+With an allocation rule the vote is drawn in rounds and ends once the rule is certain. No sample runs at that point.
 
 Reference: Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models"; the allocation rules
-name their own sources.
+    name their own sources.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ from scaffolding_ext.registry import allocation_rules, vote_weights
 
 
 class MajorityVoteController(AnytimeController[Ballot]):
-    """Samples a sub-controller several times and gives the answer with the most votes.
+    """Samples a sub-controller several times and returns the answer with the most votes.
 
-    The output is the first sample that gave the winning answer. Ties go to the answer that appeared first, samples
-    without an answer have no vote, and if no sample has one the output is the first sample's, without an answer.
+    The output is the first sample that gave the winning answer. Ties go to the answer that appeared first. Samples
+    without an answer do not vote; if no sample has one, the output is the first sample's, without an answer.
 
     Args:
         generation_controller: Draws one sample; any controller, a vote included.
-        default_sample_num: Samples of a vote; with a rule, the most samples.
+        default_sample_num: Samples of a vote; with a rule, the maximum.
         allocation: The rule that ends the vote, or its name. None draws all samples.
         weight: Weight of a sample's vote: `"uniform"`, `"mean_logprob"`, `"answer_probability"`, `"confidence"`,
-            `"shortness"`, `"reward"`, or a function of the sample. A rule that cannot read weights is refused beside
-            any but the first.
+            `"shortness"`, `"reward"`, or a function of the sample. Any but the first needs a rule that reads weights.
         reward_controller: Scores the samples; needed by `weight="reward"` and by rules that read rewards.
     """
 
@@ -81,7 +80,7 @@ class MajorityVoteController(AnytimeController[Ballot]):
         generation_kwargs: Mapping[str, Any] | None = None,
         **sampling_params: Any,
     ) -> Ballot:
-        """Prepare the draws; keywords of the request reach the sub-controller, too."""
+        """Prepare the draws; keywords of the request also reach the sub-controller."""
         most = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
         weight = self._weighing
         weight.prepare(run.task)

@@ -1,4 +1,4 @@
-"""Several different runs of one sub-controller on one prompt, side by side."""
+"""Run one sub-controller several times on one prompt, in parallel, with different seeds."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from scaffolding_ext.request.seeds import branch_path, derive_seed
 
 
 class Variety:
-    """Gives the chains of one request a temperature where nobody sets one, and says so once in the trace.
+    """Gives the chains of one request a temperature if none is set, and records that once in the trace.
 
     Args:
-        controller: Draws the chains. Where it knows that a worker's model says itself how it is sampled, that holds.
+        controller: Draws the chains. If its worker's model brings its own sampling defaults, these are kept.
     """
 
     def __init__(self, controller: Controller) -> None:
@@ -53,9 +53,8 @@ class Variety:
         self._told = False
 
     def __call__(self, work: Iterable[Any]) -> None:
-        """Look at the tasks of a step."""
         for task in work:
-            if not isinstance(task, GenerationTask) or task.temperature:  # one above 0 says how the task is drawn
+            if not isinstance(task, GenerationTask) or task.temperature:  # above 0: already sampled
                 continue
             if task.temperature is None and tag_name(task.worker_tag or WorkerTag.GENERATION) in self._sampling:
                 continue
@@ -67,14 +66,14 @@ class Variety:
 
 
 def check_variety(num_samples: int, **controllers: Controller) -> None:
-    """Refuse controllers whose own sampling parameters make several samples alike."""
+    """Refuse controllers whose sampling parameters would make all samples alike."""
     for key, params in _sampling(controllers) if num_samples > 1 else ():
         if params.get("temperature") == 0:
             refuse_greedy(f"{key}.temperature")
 
 
 def _sampling(controllers: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The sampling parameters of the controllers and of their sub-controllers that draw."""
+    """Yield the sampling parameters of the controllers and of the sub-controllers that draw for them."""
     for key, controller in controllers.items():
         yield f"{key}.sampling_params", sampling_params_of(controller)
         inner = {name: value for name, value in vars(controller).items() if name in _DRAWERS and value is not None}
@@ -88,13 +87,13 @@ _log = logging.getLogger(__name__)
 
 
 def needs_of_samples(controller: Controller, num_samples: int, reads_logprobs: bool) -> Needs:
-    """Needs of a controller that draws samples of another one, and takes the request's keywords that reach them all.
+    """Return the needs of a controller that draws samples of another one.
 
     Args:
-        reads_logprobs: Their log-probabilities are read; a chain that is cut at a thinking budget has none.
+        reads_logprobs: True if the samples' log-probabilities are read; a chain cut at a thinking budget has none.
 
     Raises:
-        ConfigError: Several samples would all be alike.
+        ConfigError: All samples would be alike.
     """
     check_variety(num_samples, generation_controller=controller)
     fields = honoured_by(controller) - ONE_GENERATION - ({"thinking_budget"} if reads_logprobs else set())
@@ -105,8 +104,8 @@ class Sample:
     """One run of a sub-controller.
 
     Attributes:
-        index: Its number among the samples of its prompt; its seed derives from this number.
-        seconds: From its start to its end, where the caller keeps samples.
+        index: Number among the samples of its prompt; its seed derives from it.
+        seconds: Duration, if the caller keeps samples.
     """
 
     def __init__(self, index: int, task: GenerationTask) -> None:
@@ -118,21 +117,21 @@ class Sample:
 
     @property
     def answer(self) -> str | None:
-        """The answer that the sub-controller extracted; of a foreign sub-controller, the answer in its text."""
+        """The sub-controller's extracted answer; extracted from the text here if the sub-controller is foreign."""
         fields = self.task.customized_result_fields
         answer: str | None = fields["answer"] if "answer" in fields else extract(self.task.output_str or "")
         return answer
 
     @property
     def num_decoded(self) -> int:
-        """Tokens decoded for the run, whatever their purpose."""
+        """Tokens decoded for the run, for any purpose."""
         return self.ledger.num_decoded
 
 
 def published_answers(
     samples: Sequence[Sample], answers: Sequence[str | None], classes: Sequence[int] | None = None
 ) -> Answers:
-    """The answers of samples for an evaluation, with the samples themselves where the caller keeps them."""
+    """Return the samples' answers for an evaluation, with the samples themselves if the caller keeps them."""
     program = current_program()
     if program is None or not program.caller.keeps_samples:
         return Answers(answers, classes)
@@ -167,11 +166,11 @@ def end_vote(
     max_samples: int,
     **figures: Any,
 ) -> None:
-    """Write the elected sample into the task, and the vote into the trace and the figures of the request.
+    """Write the elected sample into the task, and the vote into the request's trace and figures.
 
     Args:
-        run: The output is written into its task. The exit reason is `"no_answer"` if no sample has an answer,
-            `"deadline"` if the deadline ended the vote, `"certain"` if samples were left undrawn, else `"vote"`.
+        run: Its task receives the output. The exit reason is `"no_answer"` if no sample has an answer, `"deadline"` if
+            the deadline ended the vote, `"certain"` if samples were left undrawn, else `"vote"`.
     """
     winner, first = elect(classes, weights)
     reason = DEADLINE if run.is_late else "certain" if len(samples) < max_samples else "vote"
@@ -201,8 +200,8 @@ class Sampler:
 
     Args:
         task: Its prompt and sampling fields are every run's; its seed, or one of the program's, seeds them all.
-        max_samples: The most runs. Several runs must differ: where nobody says how to sample, they have a temperature
-            of 0.7, and the trace says so.
+        max_samples: Maximum number of runs. If more than one may be drawn and no temperature is set, 0.7 is used and
+            recorded in the trace.
 
     Attributes:
         controller: Draws the next runs; it may be replaced between rounds.
@@ -223,15 +222,17 @@ class Sampler:
         self._kwargs = dict(kwargs or {})
         self._variety = Variety(controller) if max_samples > 1 else None
         self._seed = next_seed() if task.seed is None else task.seed
-        if self._seed is None and not isinstance(controller, BaseController):  # upstream's sets its own on all alike
+        if self._seed is None and not isinstance(
+            controller, BaseController
+        ):  # upstream's controllers give every sample the same seed
             self._seed = sampling_params_of(controller).get("seed")
 
     def start(self, num_samples: int, first: int | None = None, step: Step | None = None) -> ParallelProcess:
-        """Work to yield: so many more runs in parallel branches.
+        """Return a step that runs `num_samples` more samples in parallel branches.
 
         Args:
-            first: Index of the first; None continues behind the last one.
-            step: Makes the step from the branches and their samples; None waits for all of them.
+            first: Index of the first; None continues after the last one.
+            step: Builds the step from the branches and their samples; None waits for all of them.
         """
         first = self._num_started if first is None else first
         self._num_started = first + num_samples
@@ -243,12 +244,14 @@ class Sampler:
         path = branch_path()
         runs = [_Run(self.controller, sample, self._kwargs, self._variety) for sample in new]
         branches: list[Any] = list(runs)
-        if current_program() is None:  # within a foreign controller: no meter counts for the parts
+        if current_program() is None:  # inside a foreign controller no meter counts the parts
             branches = [relay(run, self._variety, Meter(run.sample.ledger)) for run in runs]
         process = ParallelProcess([], [], []) if step is None else step(branches, new)
         if step is None:
             process.sub_gens = branches
-        process.branch_paths = [(*path, sample.index) for sample in new]  # so that a branch is a sample in every round
+        process.branch_paths = [
+            (*path, sample.index) for sample in new
+        ]  # a branch keeps its sample's number in every round
         return process
 
     @property
@@ -257,14 +260,14 @@ class Sampler:
         return self.max_samples - self._num_started
 
     def only(self, index: int) -> ControllerGenerator:
-        """Work: the run of that index by itself, as all runs would draw it; its output is the task's."""
+        """Run the sample of one index, as the full vote would draw it, and return its output as the task's."""
         yield self.start(1, first=require.whole("only_sample", index, 0, self.max_samples - 1))
         (drawn,) = self.samples
         reason = drawn.task.customized_result_fields.get("exit_reason")
         finish(self._task, drawn.task.output_str or "", drawn.task.output_tokens, drawn.answer, reason)
 
     def draw(self, num_samples: int, num_needed: int | None = None) -> ControllerGenerator:
-        """Work: further runs; if fewer are needed, those that end first are kept, of more the shortest."""
+        """Draw more runs; of `num_needed` if given, keep the first to end, and the shortest of any surplus."""
         if num_needed is None:
             yield self.start(num_samples)
             return
@@ -276,23 +279,23 @@ class Sampler:
         self.keep(sorted(ended, key=lambda sample: (sample.num_decoded, sample.index))[:num_needed], of_step)
 
     def keep(self, kept: Sequence[Sample], of_step: Sequence[Sample]) -> None:
-        """Keep some runs of the last step, and discard the tokens of its others."""
+        """Keep some runs of the last step and discard the tokens of the others."""
         num_tokens = self.discard(sample for sample in of_step if sample not in kept)
         if len(kept) < len(of_step):
             record("first_to_finish", kept=[sample.index for sample in kept], discarded_tokens=num_tokens)
         self.samples[-len(of_step) :] = sorted(kept, key=lambda sample: sample.index)
 
     def look_for_copies(self, memory: StackMemory) -> None:
-        """Warn in the trace where all samples are one text: such a vote costs much and says nothing."""
+        """Warn if all samples are the same text; such a vote is costly and says nothing."""
         texts = [sample.task.output_str for sample in self.samples]
         if len(texts) > 1 and len(set(texts)) == 1:
-            reason = "all samples are the same text: set a temperature, and let each have a seed of its own"
+            reason = "all samples are the same text: set a temperature, and give each sample its own seed"
             record("warning", what="samples", reason=reason)
             if memory.is_new(reason):
                 _log.warning("%s: %d samples, %s", type(self.controller).__name__, len(texts), reason)
 
     def discard(self, samples: Iterable[Sample]) -> int:
-        """Count all tokens that the samples decoded as discarded; returns their number."""
+        """Count the samples' decoded tokens as discarded; return their number."""
         num_tokens = 0
         for sample in samples:
             num_tokens += sample.num_decoded
@@ -302,17 +305,17 @@ class Sampler:
         return num_tokens
 
     def _copy(self, index: int, shared: dict[str, Any], meta: Meta) -> GenerationTask:
-        twin: GenerationTask = object.__new__(self._task.__class__)  # what copy.copy does, in a third of its time
-        twin.__dict__ = shared.copy()  # a display would insert one by one
+        twin: GenerationTask = object.__new__(self._task.__class__)  # as copy.copy, in a third of the time
+        twin.__dict__ = shared.copy()  # faster than a dict display
         twin.__dict__["meta"] = meta._replace(draw=(*meta.draw, index))
         twin.customized_result_fields = {}
-        twin.streaming_output_flag, twin.streaming_output_list = False, []  # no single sample is the request's output
+        twin.streaming_output_flag, twin.streaming_output_list = False, []  # no single sample is the output
         twin.seed = None if self._seed is None else derive_seed(self._seed, index)
         return twin
 
 
 class _Run:
-    """The work of one sample. It begins in the branch that drives it: with a part, and with a clone."""
+    """Work of one sample; the clone and the ledger part are created in the branch that runs it."""
 
     __slots__ = ("_controller", "_kwargs", "_look", "sample")
 

@@ -1,4 +1,4 @@
-"""DeepConf's formulas: how sure a model is of a whole trace, which traces vote, and what the online form adds.
+"""DeepConf's formulas: the confidence of a trace, the votes it casts, and the online threshold.
 
 Reference: Fu et al., "Deep Think with Confidence" (DeepConf), arXiv 2508.15260.
 """
@@ -20,7 +20,7 @@ Aggregate = Literal["mean", "tail", "lowest_group", "bottom_10"]
 
 
 def token_confidence(step: Mapping[int, Any], top_k: int) -> float:
-    """The negative mean of the k highest log-probabilities that are reported at a position, in nats.
+    """Return the negative mean of the k highest log-probabilities reported at a position, in nats.
 
     Reference: DeepConf, section 3.
     """
@@ -31,16 +31,12 @@ def token_confidence(step: Mapping[int, Any], top_k: int) -> float:
 def trace_confidence(
     top_logprobs: npt.ArrayLike, aggregate: Aggregate = "lowest_group", group_size: int = 2048
 ) -> float:
-    """Confidence of one trace from the log-probabilities of each position's k likeliest tokens.
-
-    Returns:
-        The confidence in nats, at least 0.
-    """
+    """Return a trace's confidence, in nats, from the log-probabilities of each position's k likeliest tokens."""
     return confidence_of_positions(position_confidences(top_logprobs), aggregate, group_size)
 
 
 def position_confidences(top_logprobs: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """The confidence of each position of a trace: the negative mean of the log-probabilities of its k likeliest tokens.
+    """Return the negative mean log-probability of the k likeliest tokens at each position of a trace.
 
     Args:
         top_logprobs: Natural logs, at most 0, shape [num_tokens, k], at least one token.
@@ -56,14 +52,11 @@ def position_confidences(top_logprobs: npt.ArrayLike) -> npt.NDArray[np.float64]
 def confidence_of_positions(
     positions: npt.NDArray[np.float64], aggregate: Aggregate = "lowest_group", group_size: int = 2048
 ) -> float:
-    """Confidence of one trace from the confidence of each position. A group is a sliding window of positions.
+    """Return the confidence of a trace, in nats, from that of its positions. A group is a sliding window of positions.
 
     Args:
         aggregate: `"mean"` over all positions, `"tail"` over the last `group_size`, `"lowest_group"` of all groups, or
             `"bottom_10"`, the mean of the lowest tenth of them.
-
-    Returns:
-        The confidence in nats, at least 0.
 
     Reference: DeepConf, section 3.
     """
@@ -83,7 +76,7 @@ def confidence_of_positions(
 
 
 def filtered_weights(classes: Sequence[int], confidences: Sequence[float], keep_share: float) -> list[float]:
-    """What the votes of DeepConf's offline vote weigh: the most confident traces their confidence, the others nothing.
+    """Weigh the most confident traces by their confidence and the others by 0, as in DeepConf's offline vote.
 
     Args:
         keep_share: eta as a share, in (0, 1], of which at least one trace is kept: 0.1 or 0.9 in the paper.
@@ -100,10 +93,10 @@ def filtered_weights(classes: Sequence[int], confidences: Sequence[float], keep_
 
 
 def warm_up_threshold(lowest: Sequence[float], keep_share: float) -> float:
-    """The confidence below which a trace is stopped: the (1 - keep_share) quantile of the warm-up's lowest groups.
+    """Return the stopping threshold: the (1 - keep_share) quantile of the warm-up's lowest group confidences.
 
     Args:
-        keep_share: eta as a share, in (0, 1]: about this share of the warm-up would have gone on to its end.
+        keep_share: eta as a share, in (0, 1]: about this share of the warm-up would have run to its end.
 
     Reference: DeepConf, section on online thinking.
     """
@@ -114,7 +107,7 @@ def warm_up_threshold(lowest: Sequence[float], keep_share: float) -> float:
 
 
 class RunningGroupConfidence:
-    """The confidence of a growing trace's newest group, in constant time a token."""
+    """Confidence of a growing trace's newest group, in constant time per token."""
 
     def __init__(self, group_size: int) -> None:
         require.whole("group_size", group_size)
@@ -125,16 +118,16 @@ class RunningGroupConfidence:
 
     @property
     def lowest(self) -> float:
-        """The least sure group so far; a trace shorter than one group is a group, and an empty one is infinitely sure.
+        """Lowest group confidence so far, equal to `trace_confidence(..., "lowest_group")` of the tokens so far.
 
-        It equals `trace_confidence(..., "lowest_group")` of the tokens so far.
+        A trace shorter than one group is one group; an empty trace has infinite confidence.
         """
         if self._group and self.num_tokens < (self._group.maxlen or 0):
             return self._sum / len(self._group)
         return self._lowest
 
     def add(self, confidence: float) -> float:
-        """Add a token; returns the newest full group's confidence, infinity while none is full."""
+        """Add a token; return the newest full group's confidence, infinity while none is full."""
         self.num_tokens += 1
         if len(self._group) == self._group.maxlen:
             self._sum -= self._group[0]

@@ -1,4 +1,4 @@
-"""Votes, plain and weighted. Ties go to the class that appeared first."""
+"""Plain and weighted votes. Ties go to the class that appeared first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scaffolding_ext import require
 
 
 def vote(classes: Sequence[int], weights: Sequence[float] | None = None) -> int:
-    """The class with most votes, or with the largest sum of weights; of equals the one that appeared first.
+    """Return the class with the most votes or the largest sum of weights; on a tie, the one that appeared first.
 
     Args:
         classes: Class of each sample's answer in order, shape [num_samples]; -1 (no answer) does not vote.
@@ -20,18 +20,18 @@ def vote(classes: Sequence[int], weights: Sequence[float] | None = None) -> int:
     totals: dict[int, float] = {}
     for index, number in enumerate(classes):
         weight = 1.0 if weights is None else weights[index]
-        if type(weight) is not float or not 0.0 <= weight < math.inf:  # a sound weight costs no call
+        if type(weight) is not float or not 0.0 <= weight < math.inf:  # skips the call for a valid weight
             weight = require.number(f"weight {index}", weight, least=0)
         if number != -1:
             totals[number] = totals.get(number, 0.0) + weight
-    return max(totals, key=totals.__getitem__, default=-1)  # of equals, the first inserted
+    return max(totals, key=totals.__getitem__, default=-1)  # on a tie, the first inserted
 
 
 class Election(NamedTuple):
-    """How a vote ended.
+    """Result of a vote.
 
     Attributes:
-        first: Index of the first sample of that class, which is the vote's output; 0 where no sample has an answer.
+        first: Index of the winning class's first sample, which is the vote's output; 0 if no sample has an answer.
     """
 
     winner: int
@@ -39,6 +39,5 @@ class Election(NamedTuple):
 
 
 def elect(classes: Sequence[int], weights: Sequence[float] | None = None) -> Election:
-    """The winner, as `vote` finds it, and the sample that stands for it."""
     winner = vote(classes, weights)
     return Election(winner, list(classes).index(winner) if winner != -1 else 0)

@@ -1,4 +1,4 @@
-"""How much the vote of a sample weighs."""
+"""Weights of votes."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ from scaffolding_ext.protocol.task_results import (
     sampled_logprobs,
 )
 
-_POSITIONS = 256  # that are looked at until others have their turn
+_POSITIONS = 256  # per turn on the event loop
 
 
 class Weight(ABC):
-    """A weight of votes. Where samples need no preparation, a plain function of the finished sample is enough.
+    """Interface for weights of votes. If samples need no preparation, a plain function of the finished sample is
+    enough.
 
     Attributes:
-        most: The most that a sample can weigh; infinite where nobody knows it.
-        is_uniform: Every vote weighs 1.
-        reads_logprobs: It reads the log-probabilities of the samples' tokens.
+        most: Largest weight of a sample; infinite if unknown.
+        is_uniform: True if every vote weighs 1.
+        reads_logprobs: True if the log-probabilities of the samples' tokens are read.
     """
 
     most: float = math.inf
@@ -49,14 +50,14 @@ class Weight(ABC):
     reads_logprobs: bool = False
 
     def prepare(self, task: GenerationTask) -> None:  # noqa: B027  (most weights need nothing)
-        """Have the samples of a task bring what the weight reads."""
+        """Make the samples of a task bring the fields that the weight reads."""
 
     @abstractmethod
     def __call__(self, sample: Sample) -> float:
-        """The weight of a finished sample, finite and at least 0."""
+        """Return the weight of a finished sample, finite and at least 0."""
 
     def weigh(self, samples: Sequence[Sample]) -> ControllerGenerator:
-        """Work to `yield from`, which returns the weight of each sample; between samples others have their turn."""
+        """Return the weight of each sample, letting other work run between samples."""
         weights = []
         for sample in samples:
             weights.append(self(sample))
@@ -65,7 +66,7 @@ class Weight(ABC):
 
 
 class Rewarded(Weight):
-    """Another weight, of samples that a reward controller has scored first."""
+    """Applies another weight after a reward controller has scored the samples."""
 
     def __init__(self, weight: Weight, reward_controller: Controller) -> None:
         self._weight, self._reward_controller = weight, reward_controller
@@ -87,8 +88,6 @@ class Rewarded(Weight):
 
 
 class FunctionWeight(Weight):
-    """A weight that a plain function of the finished sample gives."""
-
     def __init__(self, function: Callable[[Sample], float]) -> None:
         self._function = function
 
@@ -97,8 +96,6 @@ class FunctionWeight(Weight):
 
 
 class UniformWeight(Weight):
-    """Every vote weighs the same."""
-
     most = 1.0
     is_uniform = True
 
@@ -107,11 +104,11 @@ class UniformWeight(Weight):
 
     def weigh(self, samples: Sequence[Sample]) -> ControllerGenerator:
         return [1.0] * len(samples)
-        yield  # a generator that has nothing to do
+        yield  # makes this a generator
 
 
 class MeanLogprobWeight(Weight):
-    """The geometric mean of the probabilities of a sample's tokens, in [0, 1].
+    """Weighs by the geometric mean of the probabilities of a sample's tokens, in [0, 1].
 
     Reference: Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models", table 1
         (normalised weighted sum).
@@ -128,11 +125,11 @@ class MeanLogprobWeight(Weight):
 
 
 class ConfidenceWeight(Weight):
-    """DeepConf's confidence of a trace, in nats.
+    """Weighs by DeepConf's confidence of a trace, in nats.
 
     Args:
-        top_k: How many of a position's likeliest tokens it reads.
-        aggregate: How positions become one figure; see `trace_confidence`.
+        top_k: Likeliest tokens read at each position.
+        aggregate: Aggregation over positions; see `trace_confidence`.
         group_size: Tokens in a group.
 
     Reference: Fu et al., "Deep Think with Confidence", section 3.
@@ -168,8 +165,6 @@ class ConfidenceWeight(Weight):
 
 
 class RewardWeight(Weight):
-    """The score that the vote's reward controller gave."""
-
     def __call__(self, sample: Sample) -> float:
         if sample.reward is None:
             raise NoOutputError("a sample has no reward: the vote needs a reward_controller to weigh by it")
@@ -177,13 +172,13 @@ class RewardWeight(Weight):
 
 
 class AnswerProbabilityWeight(Weight):
-    """The probability of a sample's asked answer: the geometric mean of its tokens' probabilities, in [0, 1].
+    """Weighs by the geometric mean of the token probabilities of a sample's answer, in [0, 1].
 
-    A sample that has ended is asked for its answer once more, greedily; that costs one look. A chain that stopped at a
-    look with a probability is not asked again. A sample without an answer weighs 0.
+    A finished sample is asked for its answer once more, greedily, which costs one look. A chain that stopped at a look
+    with a probability is not asked again. A sample without an answer weighs 0.
 
     Args:
-        max_tokens: Tokens of the answer that is asked for; at least 1.
+        max_tokens: Tokens of the requested answer; at least 1.
 
     Reference: Taubenfeld et al., "Confidence Improves Self-Consistency in LLMs" (CISC), arXiv 2502.06233: votes weighed
         by the model's own probability.
@@ -220,7 +215,7 @@ class AnswerProbabilityWeight(Weight):
 
 
 class ShortnessWeight(Weight):
-    """The inverse of the tokens that a sample decoded: where a model doubts, it writes more."""
+    """Weighs by the inverse of a sample's decoded tokens: a model in doubt writes more."""
 
     most = 1.0
 
@@ -229,15 +224,14 @@ class ShortnessWeight(Weight):
 
 
 def weight_of_function(part: Any) -> Weight | None:
-    """The weight of a function of the finished sample; None where the part cannot be called."""
     return FunctionWeight(part) if callable(part) else None
 
 
 def top_logprobs(task: GenerationTask, top_k: int) -> list[list[float]]:
-    """The k highest log-probabilities of each position, shape (tokens, k).
+    """Return the k highest log-probabilities of each position, shape (tokens, k).
 
-    A position reports k tokens, or k + 1 with the sampled one; the k highest count. Where a worker reports fewer at
-    some position, all positions are cut to the fewest.
+    A worker may report k + 1 with the sampled token; the k highest are used. If some position has fewer than k, all
+    positions are cut to the fewest.
     """
     reported = reported_logprobs(task)
     width = _width(reported, top_k)
@@ -245,7 +239,6 @@ def top_logprobs(task: GenerationTask, top_k: int) -> list[list[float]]:
 
 
 def _width(reported: Sequence[Mapping[int, Any]], top_k: int) -> int:
-    """How many log-probabilities every position has, at most k."""
     return min(top_k, min(map(len, reported), default=0))
 
 

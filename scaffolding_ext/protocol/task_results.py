@@ -42,7 +42,7 @@ def reported_logprobs(task: GenerationTask) -> Any:
     """What a worker reported beside the tokens of a task; NoOutputError if it wrote tokens and reported nothing."""
     if not task.logprobs and (task.output_tokens or (task.output_tokens is None and task.output_str)):
         raise NoOutputError(
-            f"a task brought no log-probabilities, though num_logprobs is {task.num_logprobs}: its worker or its "
+            f"a task returned no log-probabilities, though num_logprobs is {task.num_logprobs}: its worker or its "
             "controller does not pass them on; draw samples with NativeGenerationController on a worker that gives "
             "them, or choose a weight, a reward or a rule that reads none"
         )

@@ -80,7 +80,7 @@ def test_a_log_probability_that_is_no_probability_is_refused(wrong):
 @pytest.mark.parametrize(("text", "ids"), [("a", [7]), ("a", None), (None, [7])])
 def test_a_task_that_brought_none_is_refused(text, ids):
     task = GenerationTask(output_str=text, output_tokens=ids, num_logprobs=1)
-    with pytest.raises(NoOutputError, match="brought no log-probabilities, though num_logprobs is 1"):
+    with pytest.raises(NoOutputError, match="returned no log-probabilities, though num_logprobs is 1"):
         reported_logprobs(task)
 
 

@@ -1,7 +1,7 @@
-"""Adaptive-Consistency: stop when the leader is probably the likeliest answer, whatever number of samples is left.
+"""Adaptive-Consistency: stop when the leader is probably the likeliest answer, regardless of the remaining samples.
 
 Reference: Aggarwal et al., "Let's Sample Step by Step: Adaptive-Consistency for Efficient Reasoning and Coding with
-LLMs", EMNLP 2023, arXiv 2305.11860.
+    LLMs", EMNLP 2023, arXiv 2305.11860.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.vote.allocation.base import SequentialRule, Standing
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 
-CONFIDENCES = (0.95, 0.9, 0.85, 0.8, 0.7)  # that a trial tries
+CONFIDENCES = (0.95, 0.9, 0.85, 0.8, 0.7)  # tried by `tune`
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
 
 
 def beta_probability(lead: float, runner_up: float) -> float:
-    """P(the leader is likelier than the runner-up), given their votes alone: 1 - I_{1/2}(lead + 1, runner_up + 1)."""
+    """P(the leader is likelier than the runner-up), given only their votes: 1 - I_{1/2}(lead + 1, runner_up + 1)."""
     return 1.0 - float(betainc(lead + 1, runner_up + 1, 0.5))
 
 
 @lru_cache(maxsize=65_536)
 def dirichlet_probability(lead: float, rivals: tuple[float, ...]) -> float:
-    """P(the leader is the likeliest of the classes seen) under a Dirichlet posterior with a prior of 1 a class.
+    """P(the leader is the likeliest of the classes seen) under a Dirichlet posterior with a prior of 1 per class.
 
     The shares are independent gamma variables over their sum, so the probability is one integral over the leader's
-    gamma variable. Gauss-Legendre quadrature takes it over the variable's quantiles.
+    gamma variable, taken by Gauss-Legendre quadrature over its quantiles.
     """
     quantiles = gammaincinv(lead + 1, (_NODES + 1) / 2)
     below = np.prod([gammainc(votes + 1, quantiles) for votes in rivals], axis=0)
@@ -45,7 +45,7 @@ class BetaConsistency(SequentialRule):
 
     Args:
         confidence: Probability at which to stop, in (0.5, 1).
-        min_samples: Samples drawn whatever the confidence, at least 1.
+        min_samples: Samples drawn at any confidence, at least 1.
 
     Deviation: The paper's code integrates numerically; this is the closed form.
     """
@@ -67,7 +67,6 @@ class BetaConsistency(SequentialRule):
         }
 
     def is_certain(self, standing: Standing) -> bool:
-        """Whether the leader is likelier than the runner-up with the wanted confidence."""
         enough = standing.num_samples >= self.min_samples
         return enough and beta_probability(standing.lead, standing.runner_up) >= self.confidence
 
@@ -79,7 +78,7 @@ class DirichletConsistency(SequentialRule):
     Args:
         confidence: Probability at which to stop, in (0.5, 1).
 
-    Deviation: The prior has a place for a class that was not seen yet; without it one sample would be certain.
+    Deviation: The prior includes one unseen class; without it a single sample would be certain.
     """
 
     confidence: float = 0.95
@@ -93,6 +92,5 @@ class DirichletConsistency(SequentialRule):
         return {"Adaptive-Consistency, Dirichlet": [{"confidence": value} for value in CONFIDENCES]}
 
     def is_certain(self, standing: Standing) -> bool:
-        """Whether the leader is the likeliest class with the wanted confidence."""
         rivals = (*(rival.num_votes for rival in standing.rivals), 0)
         return dirichlet_probability(standing.lead, rivals) >= self.confidence

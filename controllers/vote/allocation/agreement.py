@@ -1,4 +1,4 @@
-"""Rules over the samples of one round: the vote ends where they, or enough of all samples, agree."""
+"""Rules that end the vote when enough samples agree."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVo
 
 @dataclass(frozen=True, kw_only=True)
 class AgreementDoubling(AllocationRule):
-    """Draws `first` samples and as many again at each look, until the leader's share of the votes is enough.
+    """Draws `first` samples and doubles them at each look, until the leader's share of the votes is enough.
 
     Args:
         agreement: Share of the votes, by weight, that must agree, in (0.5, 1].
         first: Samples before the first look, at least 1.
-        min_answers: Answers that a look must find: so many of the samples, or all of them where there are fewer.
+        min_answers: Answers needed to stop; if fewer samples are drawn, all of them need one.
 
-    Reference: `AdaptiveSelfConsistency` of its_hub (Red Hat AI Innovation Team), whose defaults `agreement` and `first`
-        are.
+    Reference: `AdaptiveSelfConsistency` of its_hub (Red Hat AI Innovation Team), the source of the defaults of
+        `agreement` and `first`.
     """
 
     plainness = 1
@@ -49,7 +49,7 @@ class AgreementDoubling(AllocationRule):
         return 0 if agree else num_drawn
 
     def refuses_weights(self, most_weight: float) -> str | None:
-        return None  # shares are shares of the weight
+        return None  # shares are by weight
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The contract of every rule that decides how many more samples a vote draws."""
+"""Interface for rules that decide how many more samples a vote draws."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Votes:
     """A vote so far.
 
     Attributes:
-        classes: Class of each sample's answer in the order drawn, shape [num_samples]; -1 where there is none.
-        weights: What each sample's vote weighs, at least 0; None where all weigh 1.
+        classes: Class of each sample's answer in the order drawn, shape [num_samples]; -1 for no answer.
+        weights: Weight of each sample's vote, at least 0; None if all weigh 1.
     """
 
     classes: Sequence[int]
@@ -40,15 +40,16 @@ class Votes:
 
 
 class AllocationRule(DecisionRule[Votes]):
-    """Decides when a vote has seen enough. Rules are frozen dataclasses: equal settings, equal decisions.
+    """Decides when a vote has seen enough. Rules are frozen dataclasses: equal settings make equal decisions.
 
-    Callers ask `num_more`, draw as many samples, and ask again. A setting that is an object can be given as plain data.
+    Callers ask `num_more`, draw that many samples, and ask again. A setting that is an object can be given as plain
+    data.
 
     Attributes:
-        min_answers: Answers that a vote must have before the rule may stop it, for the trace; None where the rule
-            counts samples without an answer in another way.
-        is_fitted: Whether `settings_to_try` fits each setting to the recorded votes. A trial then fits on some
-            questions and plays on the others, so the lists must be equally long for any votes.
+        min_answers: Answers that a vote needs before the rule may stop it, for the trace; None if the rule treats
+            samples without an answer differently.
+        is_fitted: True if `settings_to_try` fits each setting to the recorded votes. `tune` then fits on some questions
+            and plays on the others, so the lists must be equally long for any votes.
     """
 
     min_answers: int | None = None
@@ -56,12 +57,12 @@ class AllocationRule(DecisionRule[Votes]):
 
     @property
     def looks_at(self) -> frozenset[str]:
-        """`"size"`, `"counts"` (of each class), `"answers"` (the order counts, too), or columns of `Votes`."""
+        """Inputs of the rule: `"size"`, `"counts"` (per class), `"answers"` (in order), or columns of `Votes`."""
         return frozenset({"counts"})
 
     @property
     def num_to_wait_for(self) -> int | None:
-        """How many samples of a round must end before the rule decides; the others are stopped then. None: all."""
+        """Samples of a round that must end before the rule decides; the others are then stopped. None: all."""
         return None
 
     @classmethod
@@ -69,11 +70,10 @@ class AllocationRule(DecisionRule[Votes]):
         return {}
 
     def refuses_weights(self, most_weight: float) -> str | None:
-        """Why the rule cannot decide on votes that do not all weigh 1; None where it can."""
+        """Return the reason that the rule cannot decide on weighted votes; None if it can."""
         return "counts every vote as 1"
 
     def check_weights(self, most_weight: float) -> None:
-        """Refuse weights that the rule cannot read; see `refuses_weights`."""
         reason = self.refuses_weights(most_weight)
         if reason is not None:
             raise ConfigError(
@@ -83,30 +83,30 @@ class AllocationRule(DecisionRule[Votes]):
             )
 
     def settings(self) -> dict[str, Any]:
-        """The rule's arguments as plain data, for JSON and YAML; the same arguments make the rule again."""
+        """Return the rule's arguments as plain data, for JSON and YAML; they construct an equal rule."""
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
         return {field.name: _plain(getattr(self, field.name)) for field in fields}
 
     def num_more(self, votes: Votes) -> int:
-        """How many more samples to draw at once, at most those that are left; 0 stops the vote."""
+        """Return the number of samples to draw at once, at most `num_remaining`; 0 stops the vote."""
         if votes.num_remaining <= 0:
             return 0
         return max(0, min(votes.num_remaining, self._num_more(votes)))
 
     @abstractmethod
     def _num_more(self, votes: Votes) -> int:
-        """What the rule wants while samples are left; any number, since `num_more` cuts it to the rest."""
+        """Return the number of samples wanted; `num_more` limits it to those that remain."""
 
 
 class Rival(NamedTuple):
-    """A class that does not lead: its votes, by weight, and whether it would win a tie against the leader."""
+    """A class that does not lead: its votes, by weight, and True if it would win a tie against the leader."""
 
     num_votes: float
     wins_ties: bool
 
 
 class Standing(NamedTuple):
-    """What a sequential rule decides on."""
+    """Counts that a sequential rule decides on."""
 
     lead: float
     rivals: tuple[Rival, ...]
@@ -116,11 +116,10 @@ class Standing(NamedTuple):
 
     @property
     def runner_up(self) -> float:
-        """Votes of the first rival; 0 without one."""
         return self.rivals[0].num_votes if self.rivals else 0
 
     def after(self, num_agreeing: int) -> Standing:
-        """The standing after so many further samples that all vote for the leader, each with the most weight."""
+        """Return the standing after further samples that all vote for the leader with the largest weight."""
         return self._replace(
             lead=self.lead + num_agreeing * self.most_weight,
             num_samples=self.num_samples + num_agreeing,
@@ -129,7 +128,7 @@ class Standing(NamedTuple):
 
 
 def standing_of(votes: Votes) -> Standing:
-    """Count a vote; of equals the class that appeared first leads."""
+    """Count a vote; on a tie, the class that appeared first leads."""
     counts: dict[int, float] = {}
     weights = [1] * len(votes.classes) if votes.weights is None else votes.weights
     for number, weight in zip(votes.classes, weights, strict=True):
@@ -146,15 +145,15 @@ def standing_of(votes: Votes) -> Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class SequentialRule(AllocationRule):
-    """A rule that could stop after any sample.
+    """A rule that can stop after any sample.
 
-    A *leap* is the fewest samples after which the rule could stop: it would stop if all of them voted for the leader.
-    It draws no sample that one-by-one sampling would have saved, if certainty only grows with the leader's votes.
+    A *leap* is the smallest number of samples after which the rule could stop, if all of them voted for the leader. If
+    certainty only grows with the leader's votes, a leap draws no sample that one-by-one sampling would save.
 
     Args:
         leap: 0 draws one by one, 1 in leaps; 2 doubles each leap but the first, which saves rounds and costs some
             samples.
-        give_up: Whether a question is given up once "no answer" is as certain as an answer must be.
+        give_up: Stop once "no answer" is as certain as an answer must be.
     """
 
     leap: float = 0.0
@@ -165,7 +164,7 @@ class SequentialRule(AllocationRule):
 
     @abstractmethod
     def is_certain(self, standing: Standing) -> bool:
-        """Whether the leader is certain enough to stop."""
+        """Return True if the leader is certain enough to stop."""
 
     def _num_more(self, votes: Votes) -> int:
         standing = standing_of(votes)

@@ -1,4 +1,4 @@
-"""Baselines: the same number of samples for every vote, and fewer samples where answers are short.
+"""Baselines: equal samples for every vote, or fewer samples if answers are short.
 
 Reference: Fu et al., arXiv 2412.20993, baseline-even and baseline-length.
 """
@@ -18,7 +18,7 @@ from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVo
 
 @dataclass(frozen=True, kw_only=True)
 class Even(AllocationRule):
-    """Baseline-even: every vote draws `num_samples`, whatever they say.
+    """Baseline-even: every vote draws `num_samples`, regardless of its answers.
 
     Args:
         num_samples: Samples of every vote, at least 1.
@@ -43,10 +43,10 @@ class Even(AllocationRule):
 
 @dataclass(frozen=True, kw_only=True)
 class LengthThreshold(AllocationRule):
-    """Baseline-length: after `knob` samples stop where they are short on average, else draw all the rest.
+    """Baseline-length: after `knob` samples, stop if they are short on average, else draw all the rest.
 
     Args:
-        max_mean_length: Tokens, the mean length up to which a vote stops, above 0.
+        max_mean_length: Mean length in tokens up to which a vote stops, above 0.
         knob: Samples before the look, at least 1.
 
     Raises:

@@ -1,9 +1,10 @@
-"""One budget of tokens for the votes of a whole data set: further samples go where the vote is least settled.
+"""Spend one token budget on the votes of a whole data set: further samples go to the least settled votes.
 
-The budget is spent in rounds, each decided on all samples of the rounds before, so the order depends on no time.
+The budget is spent in rounds, each decided on all samples of the earlier rounds, so the order does not depend on
+timing.
 
 Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex", arXiv 2412.20993, section 3.3 and D.2.1:
-certain programs give their compute up to uncertain ones.
+    certain programs give their compute up to uncertain ones.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ ROUND_SHARE = 1 / 8  # of the questions get a sample in a round: enough for a bu
 
 
 class Round(NamedTuple):
-    """Samples that may be drawn side by side.
+    """Samples that may be drawn in parallel.
 
     Attributes:
         questions: Indices of the questions that get one further sample each, in the order of their claim.
-        is_last: Whether the budget ends with them, or nothing is left to draw.
+        is_last: True if the budget ends with them, or nothing is left to draw.
     """
 
     questions: list[int]
@@ -35,12 +36,12 @@ class Round(NamedTuple):
 
 
 def unsettledness(votes: Votes) -> tuple[float, float]:
-    """Sorts the least settled vote first, by certaindex; of equals, the vote with the shortest samples so far."""
+    """Sort key: the lowest certaindex first; on a tie, the shortest samples so far."""
     return entropy_certaindex(votes.classes), mean_length(votes)
 
 
 def evenness(votes: Votes) -> tuple[float, float]:
-    """Sorts the vote with the fewest samples first."""
+    """Sort key: the fewest samples first."""
     return len(votes.classes), 0.0
 
 
@@ -53,18 +54,18 @@ def next_round(
     claim: Claim = unsettledness,
     rule: AllocationRule | None = None,
 ) -> Round:
-    """The questions that get a further sample.
+    """Choose the questions that get a further sample.
 
-    Every question gets one sample first. A sample is expected to be as long as the samples of its question so far, on
-    average. The round ends, and the spending with it, before the first sample that the rest of the budget is not
-    expected to pay for. Samples that have begun are not cut. So the last round may take more than was left, or less,
-    by at most what the samples of one round take.
+    Every question gets one sample first. A sample's expected length is the mean length of its question's samples so
+    far. The round and the spending end before the first sample that the remaining budget is not expected to cover.
+    Running samples are not cut, so the last round may use more or less than was left, by at most the samples of one
+    round.
 
     Args:
-        rule: Votes that the rule calls settled get no more samples; None draws up to each vote's most.
+        rule: Votes that the rule calls settled get no more samples; None draws up to each vote's maximum.
 
     Raises:
-        ValueError: The budget does not pay for one sample a question, as far as the samples so far tell.
+        ValueError: The budget does not cover one sample per question, judging by the samples so far.
     """
     size = math.ceil(ROUND_SHARE * len(questions))
     left = total_tokens - sum(sum(votes.lengths or ()) for votes in questions)
@@ -89,7 +90,6 @@ def next_round(
 
 
 def mean_length(votes: Votes) -> float:
-    """Mean tokens of the samples so far; 0 without any."""
     return sum(votes.lengths) / len(votes.lengths) if votes.lengths else 0.0
 
 
@@ -99,7 +99,7 @@ def spend(
     claim: Claim = unsettledness,
     rule: AllocationRule | None = None,
 ) -> list[int]:
-    """Spend a budget on the votes, each giving its samples in their order."""
+    """Spend a budget on recorded votes; return the samples drawn for each."""
     drawn = [0] * len(votes)
     is_last = False
     while not is_last:
@@ -114,10 +114,10 @@ def spend(
 
 
 def skyline(votes: Sequence[LabelledVote], total_tokens: float) -> list[int]:
-    """The purchase of an oracle that knows every sample: the most right votes that the budget can pay for.
+    """Return the samples that an oracle buys: the most correct votes that the budget can pay for.
 
-    Every question has one sample. From there, a right answer of a question costs the samples up to the first size at
-    which its vote is right. The oracle buys the cheapest right answers first, which no other choice can beat.
+    Every question has one sample. A correct answer then costs the samples up to the first size at which the vote is
+    right. Buying the cheapest correct answers first is optimal.
     """
     drawn = [1] * len(votes)
     left = total_tokens - sum(each.lengths[0] for each in votes)
@@ -135,5 +135,4 @@ def skyline(votes: Sequence[LabelledVote], total_tokens: float) -> list[int]:
 
 
 def _first_right(votes: LabelledVote) -> int | None:
-    """The fewest samples whose vote is right."""
     return next((num for num in range(1, len(votes.classes) + 1) if votes.is_right(num)), None)

@@ -1,4 +1,4 @@
-"""short-m@k: start all samples at once, and vote with the first that end; for answers that are wanted soon."""
+"""short-m@k: start all samples at once and vote with the first to end, for low latency."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Vot
 
 @dataclass(frozen=True, kw_only=True)
 class FirstToFinish(AllocationRule):
-    """Starts all samples, and ends the vote when the first `num_first` have ended; the others are stopped.
+    """Starts all samples and ends the vote when the first `num_first` have ended; the others are stopped.
 
-    It saves time where samples differ in length, and few tokens: all samples decode as long as the last one that votes.
-    Which samples end first depends on the engine. So two runs of one seed may differ, unlike under every other rule.
+    It saves time if samples differ in length, but few tokens: all samples decode until the last voting one ends. The
+    engine's timing decides which samples end first, so two runs of one seed may differ, unlike under any other rule.
 
     Args:
         num_first: Samples that vote, at least 1.

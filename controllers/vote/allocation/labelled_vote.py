@@ -1,4 +1,4 @@
-"""All samples of one question with their labels: rules are tried on these."""
+"""Recorded samples of one question with labels, on which rules are tried."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from scaffolding_ext.controllers.vote.voting import elect
 
 @dataclass(frozen=True)
 class LabelledVote:
-    """All samples of one question; which of them are right is known.
+    """All samples of one question, each known to be right or wrong.
 
     Attributes:
-        classes: Class of each sample's answer, shape [num_samples]; -1 where there is none.
-        correct: Whether each sample is right, shape [num_samples].
+        classes: Class of each sample's answer, shape [num_samples]; -1 for no answer.
+        correct: True for each right sample, shape [num_samples].
     """
 
     id: str
@@ -26,7 +26,6 @@ class LabelledVote:
     logprobs: Sequence[float] | None = None
 
     def reordered(self, order: Sequence[int]) -> LabelledVote:
-        """The same samples in another order."""
         return LabelledVote(
             self.id,
             [self.classes[index] for index in order],
@@ -37,17 +36,17 @@ class LabelledVote:
         )
 
     def is_right(self, num_samples: int) -> bool:
-        """Whether the vote of the first samples is right: its output is the winner's first sample."""
+        """Return True if the vote of the first samples is right; its output is the winner's first sample."""
         winner, first = elect(self.classes[:num_samples])
         return winner != -1 and bool(self.correct[first])
 
     def samples_needed(self) -> int | None:
-        """The fewest samples from which on the vote is right, at every larger size; None where the full vote is wrong.
+        """Return the fewest samples from which the vote is right at every larger size; None if the full vote is wrong.
 
         Reference: Fu et al., arXiv 2412.20993: steps to the right answer, of questions that can be solved.
 
-        Deviation: The paper counts the steps up to the first right answer. A vote that is right once and then wrong has
-            not arrived there, so here it must stay right.
+        Deviation: The paper counts the steps up to the first right answer. Here the vote must stay right: one that
+            turns wrong again has not converged.
         """
         counts: Counter[int] = Counter()
         order: dict[int, int] = {}  # the first sample of each class
@@ -64,5 +63,4 @@ class LabelledVote:
 
 
 def most_samples(votes: Sequence[LabelledVote]) -> int:
-    """Samples of the largest vote; 0 without one."""
     return max((len(each.classes) for each in votes), default=0)

@@ -1,7 +1,7 @@
-"""Stop when the samples that are left cannot, or will probably not, change the winner of the full vote.
+"""Stop when the remaining samples cannot, or probably will not, change the winner of the full vote.
 
-Adaptive-Consistency asks whether the leader is the likeliest answer of an endless vote. Here the samples that are left
-are asked for: the probability that they change the winner has a closed form under a Polya urn.
+Adaptive-Consistency asks whether the leader is the likeliest answer of an endless vote. These rules ask whether the
+remaining samples change the winner; under a Polya urn that probability has a closed form.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.vote.allocation.base import Rival, SequentialRule, Standing
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 
-MISSES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)  # that a trial tries
+MISSES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)  # tried by `tune`
 
 
 @lru_cache(maxsize=65_536)
@@ -31,12 +31,12 @@ def overtake_probability(
     """P(a rival beats the leader once the remaining samples are drawn) under a Polya urn.
 
     The urn holds the leader's votes, the rival's votes, and a rest: the other samples, and `concentration` for answers
-    that nobody has given yet. The further votes of rival and leader are then Dirichlet-multinomial. The probability is
-    their mass where the rival ends ahead.
+    not seen yet. The further votes of rival and leader are then Dirichlet-multinomial, and the probability is their
+    mass in which the rival ends ahead.
 
     Args:
         lead: Votes of the leader, at least 1.
-        rival: The rival. A rival without votes stands for all answers not seen yet, and holds `concentration`.
+        rival: A rival without votes stands for all answers not seen yet, and holds `concentration`.
         concentration: Weight of unseen answers, above 0.
     """
     rival_mass = rival.num_votes or concentration
@@ -63,7 +63,7 @@ def _log_rising(mass: float, more: npt.NDArray[np.int64]) -> npt.NDArray[np.floa
 
 
 def change_probability(standing: Standing, concentration: float) -> float:
-    """Bound on P(the full vote's winner is not the present leader): the sum over all rivals, seen and unseen."""
+    """Bound P(the full vote's winner is not the present leader) by the sum over all rivals, seen and unseen."""
     if not standing.lead:
         return 1.0
     rivals = (*standing.rivals, Rival(0, False))
@@ -77,7 +77,7 @@ def change_probability(standing: Standing, concentration: float) -> float:
 
 
 def fit_concentration(votes: Sequence[Sequence[int]]) -> float:
-    """The concentration under which full votes, labelled or not, are likeliest; within [0.01, 100].
+    """Fit the concentration by maximum likelihood of full votes, labelled or not; within [0.01, 100].
 
     Args:
         votes: Classes of each vote, each with at least one sample; -1 counts as an answer that no other repeats.
@@ -85,7 +85,7 @@ def fit_concentration(votes: Sequence[Sequence[int]]) -> float:
     Reference: Ewens, "The sampling theory of selectively neutral alleles", 1972: the probability of a partition.
     """
     if not votes:
-        raise ValueError("there is no vote to fit; give at least one")
+        raise ValueError("no votes to fit; give at least one")
     sizes = np.array([len(classes) for classes in votes], dtype=float)
     num_classes = sum(len(set(classes) - {-1}) + list(classes).count(-1) for classes in votes)
 
@@ -101,11 +101,12 @@ class LeaderChange(SequentialRule):
     """Stops when the probability that the remaining samples change the winner is at most `miss`.
 
     The defaults are the cheapest setting that lost at most 0.2 points on each of four recordings
-    (`benchmarks/studies/real.py`). On MedQA, which did not choose them, they lost 3 points: halve `miss` to be careful.
+    (`benchmarks/studies/real.py`). On MedQA, which had no part in the choice, they lost 3 points: halve `miss` to be
+    careful.
 
     Args:
         miss: That probability, in [0, 1); at 0 the rule is curtailment.
-        concentration: Weight of answers not seen yet, above 0, in votes; `fit_concentration` takes it from data.
+        concentration: Weight of answers not seen yet, above 0, in votes; `fit_concentration` estimates it from data.
 
     Reference: Ours. The urn is Blackwell and MacQueen's, "Ferguson distributions via Polya urn schemes", 1973.
     """
@@ -138,7 +139,7 @@ class LeaderChange(SequentialRule):
 class Curtailment(SequentialRule):
     """Stops once no class, seen or new, could overtake the leader with all the remaining samples.
 
-    Where votes have weights, each remaining sample counts with the most that a vote can weigh.
+    With weighted votes, each remaining sample counts with the largest possible weight.
 
     Reference: Curtailed sampling, as in acceptance sampling: Wald, "Sequential Analysis", 1947.
     """
@@ -155,4 +156,4 @@ class Curtailment(SequentialRule):
         return all((rival.num_votes + further, rival.wins_ties) <= (standing.lead, False) for rival in rivals)
 
     def refuses_weights(self, most_weight: float) -> str | None:
-        return None if isfinite(most_weight) else "stops where no vote to come can matter, and has no bound on a weight"
+        return None if isfinite(most_weight) else "stops when no further vote can matter, which needs bounded weights"

@@ -1,6 +1,6 @@
-"""Curves from certaindex to samples, fitted on votes whose outcome is known: at one step, or again at every step.
+"""Curves from certaindex to samples, fitted to labelled votes and read at one step or at every step.
 
-Curves that are fitted on the questions that test them are the paper's skylines; those of other questions are policies.
+A curve tested on the questions it was fitted to is one of the paper's skylines; on other questions it is a policy.
 
 Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex", arXiv 2412.20993, curve-fitted policies.
 """
@@ -27,7 +27,7 @@ class Curve:
 
     Attributes:
         certaindex: Values in falling order, shape [num_steps].
-        num_samples: Samples in all for a vote at least as certain, shape [num_steps], not falling.
+        num_samples: Total samples for a vote at least as certain, shape [num_steps], not falling.
     """
 
     certaindex: tuple[float, ...]
@@ -41,11 +41,10 @@ class Curve:
 
     @classmethod
     def of(cls, value: Curve | Mapping[str, Any]) -> Curve:
-        """The curve itself, or one made of its attributes."""
         return value if isinstance(value, Curve) else cls(**value)
 
     def allocated(self, certaindex: float) -> int:
-        """Samples in all; a vote that is less certain than all votes of the fit gets the last value."""
+        """Return the total samples; a vote less certain than all fitted votes gets the last value."""
         for least, num_samples in zip(self.certaindex, self.num_samples, strict=True):
             if certaindex >= least - 1e-12:
                 return num_samples
@@ -55,12 +54,13 @@ class Curve:
 def fit_curve(votes: Sequence[LabelledVote], knob: int, quantile: float) -> Curve:
     """Fit the samples that votes need to be right to their certaindex after `knob` samples.
 
-    At each value that occurs the curve is the `quantile` of what the votes with that value needed, and never below the
-    curve at a higher value. Votes that are wrong with all their samples say nothing: no number of samples helps them.
+    At each value that occurs, the curve is the `quantile` of the samples needed by the votes with that value, and never
+    below the curve at a higher value. Votes that are wrong with all their samples are ignored: no number of samples
+    helps them.
 
     Args:
         votes: Labelled votes in the order drawn, each with at least `knob` samples.
-        quantile: Share of the votes that get what they need, in (0, 1].
+        quantile: Share of the votes that get enough samples, in (0, 1].
     """
     if knob < 1 or not 0 < quantile <= 1:
         raise ValueError(f"knob {knob}, quantile {quantile}; give 1 or more, and a share in (0, 1]")
@@ -80,13 +80,13 @@ def fit_curve(votes: Sequence[LabelledVote], knob: int, quantile: float) -> Curv
     return Curve(tuple(values), tuple(int(number) for number in np.maximum.accumulate(wanted)))
 
 
-KNOBS = (2, 4)  # that a trial tries
-QUANTILES = (0.95, 0.9, 0.8, 0.65)  # that a trial tries
+KNOBS = (2, 4)  # tried by `tune`
+QUANTILES = (0.95, 0.9, 0.8, 0.65)  # tried by `tune`
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitialStepSkyline(AllocationRule):
-    """Look once after `knob` samples, and draw at once what the curve allots.
+    """Look once after `knob` samples, and draw the curve's allocation at once.
 
     Args:
         knob: Samples before the look.
@@ -121,7 +121,7 @@ class InitialStepSkyline(AllocationRule):
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicSkyline(AllocationRule):
-    """Look at every knob, each with its own curve, and draw up to the next for as long as the curve allots more.
+    """Look at every knob, each with its own curve, and draw up to the next while the curve allots more.
 
     Args:
         knobs: Sizes at which to look, rising.
@@ -165,5 +165,4 @@ class DynamicSkyline(AllocationRule):
 
 
 def _can_be_fitted(votes: Sequence[LabelledVote]) -> bool:
-    """Whether the votes are equally large, and one of them is right."""
     return len({len(each.classes) for each in votes}) == 1 and any(each.samples_needed() for each in votes)

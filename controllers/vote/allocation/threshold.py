@@ -13,21 +13,21 @@ from scaffolding_ext.controllers.certaindex import MIN_ANSWERS, Measure, Thresho
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote, most_samples
 
-KNOBS = (2, 4, 5)  # samples before a look, or between looks, that a trial tries
-THRESHOLDS = (1.0, 0.8, 0.7, 0.5)  # that a trial tries
-BESIDE_REWARDS = (0.9, 0.5, 0.0)  # of the entropy, that it tries beside a threshold of the rewards
+KNOBS = (2, 4, 5)  # samples before or between looks, tried by `tune`
+THRESHOLDS = (1.0, 0.8, 0.7, 0.5)  # tried by `tune`
+BESIDE_REWARDS = (0.9, 0.5, 0.0)  # entropy thresholds tried beside a reward threshold
 REWARD_MEASURES: tuple[Measure, ...] = ("mean_reward", "max_reward")
-REWARD_QUANTILES = (0.25, 0.5, 0.75)  # of the questions reach the threshold that it tries
+REWARD_QUANTILES = (0.25, 0.5, 0.75)  # of the questions' rewards, tried as thresholds
 
 
 @dataclass(frozen=True, kw_only=True)
 class CertaindexRule(AllocationRule):
-    """What the rules share that compare certaindex with a threshold.
+    """Base of the rules that compare certaindex with a threshold.
 
     Args:
         threshold: Least entropy certaindex.
         reward_thresholds: Further measures that must reach a threshold too; they need the samples' rewards.
-        min_answers: Answers that a look must find: so many of the samples, or all of them where there are fewer.
+        min_answers: Answers needed to stop; if fewer samples are drawn, all of them need one.
     """
 
     plainness = 2
@@ -45,7 +45,6 @@ class CertaindexRule(AllocationRule):
         return frozenset({"counts", "rewards"} if self.reward_thresholds else {"counts"})
 
     def is_certain(self, votes: Votes, num_samples: int) -> bool:
-        """Whether every measure of the first samples reaches its threshold."""
         thresholds = (Threshold("entropy", self.threshold), *self.reward_thresholds)
         rewards = None if votes.rewards is None else votes.rewards[:num_samples]
         return is_certain(thresholds, votes.classes[:num_samples], rewards, self.min_answers)
@@ -53,7 +52,7 @@ class CertaindexRule(AllocationRule):
 
 @dataclass(frozen=True, kw_only=True)
 class StaticThreshold(CertaindexRule):
-    """Look once, after `knob` samples: stop where certain, else draw all the rest.
+    """Look once, after `knob` samples: stop if certain, else draw all the rest.
 
     Args:
         knob: Samples before the look, at least 1.
@@ -102,7 +101,6 @@ class ThresholdEvery(CertaindexRule):
 
 
 def _lists(name: str, votes: Sequence[LabelledVote]) -> dict[str, list[dict[str, Any]]]:
-    """The thresholds to try at each `knob` or `step`, alone and beside the rewards where there are some."""
     lists: dict[str, list[dict[str, Any]]] = {}
     for number in (number for number in KNOBS if number < most_samples(votes)):
         where = f"certaindex, {name} {number}"
@@ -114,10 +112,10 @@ def _lists(name: str, votes: Sequence[LabelledVote]) -> dict[str, list[dict[str,
 
 
 def _conjunctions(votes: Sequence[LabelledVote], knob: int) -> list[dict[str, Any]]:
-    """Thresholds of the entropy and of a reward measure, for a calibration to try; none where there are no rewards.
+    """Return thresholds of the entropy and a reward measure; none if there are no rewards.
 
-    A reward model's scores may be crowded anywhere in [0, 1], so that the thresholds are quantiles of what the votes
-    have after `knob` samples.
+    Reward scores may be crowded anywhere in [0, 1], so the cuts are quantiles of the votes' rewards after `knob`
+    samples.
     """
     if any(each.rewards is None for each in votes):
         return []

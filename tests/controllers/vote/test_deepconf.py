@@ -106,7 +106,7 @@ def test_without_log_probabilities_it_is_an_error_that_says_so():
 
     with (
         ScaffoldingLlm(DeepConfController(2), {"generation": Bare("no")}) as llm,
-        pytest.raises(Exception, match="brought no log-probabilities, though num_logprobs is 20"),
+        pytest.raises(Exception, match="returned no log-probabilities, though num_logprobs is 20"),
     ):
         llm.generate("Question")
 

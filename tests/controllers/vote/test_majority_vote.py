@@ -153,12 +153,12 @@ def test_a_rule_stops_a_weighted_vote_by_its_weights(allocation):
     [(Given(), "LeaderChange"), (Given(), StaticThreshold()), (lambda sample: 1.0, Curtailment())],
 )
 def test_a_rule_that_cannot_read_the_weights_is_refused(weight, allocation):
-    with pytest.raises(ConfigError, match=r"^allocation: \w+ (counts every vote as 1|stops where no vote to come)"):
+    with pytest.raises(ConfigError, match=r"^allocation: \w+ (counts every vote as 1|stops when no further vote)"):
         MajorityVoteController(NATIVE, 6, weight=weight, allocation=allocation)
 
 
 def test_a_weight_that_was_not_brought_is_an_error():
-    with pytest.raises(Exception, match="brought no log-probabilities, though num_logprobs is 1"):
+    with pytest.raises(Exception, match="returned no log-probabilities, though num_logprobs is 1"):
         voted(boxed("1", "1", "2", "3"), weight="mean_logprob")
 
 
