@@ -33,7 +33,6 @@ from benchmarks._lib.report import Report
 from benchmarks._lib.runs import GREEDY
 from benchmarks._lib.schedule import Latency, ScheduledChunk, scheduled_ends
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.controllers.draft_target.baselines import Coin
 from scaffolding_ext.controllers.draft_target.calibrate_draft_target import CalibrateDraftTargetController, turns_in
 from scaffolding_ext.controllers.draft_target.calibration_file import (
     ConformalCalibration,
@@ -41,6 +40,7 @@ from scaffolding_ext.controllers.draft_target.calibration_file import (
     LevelScores,
     TurnScores,
 )
+from scaffolding_ext.controllers.draft_target.coin import Coin
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
 from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
-from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType, UnstableLoadError
+from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
 from scaffolding_ext.controllers.calibration_file import CalibrationFile
 from scaffolding_ext.errors import ConfigError
 
@@ -112,20 +112,6 @@ class PlannedBudgets(CalibrationFile):
             uniform_forecast=_forecast(demand, [uniform] * len(budgets)),
             **origin,  # type: ignore[arg-type]  # mypy holds them against all fields
         )
-
-    def replanned(self, arrival_rate: float, shares: Mapping[str, float]) -> PlannedBudgets:
-        """The plan for the same types at another rate and in another mix.
-
-        Where no budget can be served, each type gets its quickest one: nothing else lets the queue shrink.
-        """
-        demand = self.demand.changed(arrival_rate, shares)
-        origin = {name: getattr(self, name) for name in ("model", "data", "fingerprint", "date")}
-        try:
-            return self.of(demand, **origin)
-        except UnstableLoadError:
-            budgets, uniform = demand.quickest()
-            named = dict(zip(demand.names, budgets, strict=True))
-            return PlannedBudgets(demand=demand, budgets=named, mixture_budget=uniform, **origin)
 
     @model_validator(mode="after")
     def _check(self) -> PlannedBudgets:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
 from scaffolding_ext.controllers.calibration_file import CalibrationFile
-from scaffolding_ext.controllers.draft_target.scores import PoolKey, ScorePool, TurnPools, pool_key
+from scaffolding_ext.controllers.draft_target.scores import ScorePool
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol.meta import TokenCounts
 
@@ -90,11 +90,9 @@ class ConformalCalibration(CalibrationFile):
     questions: list[str]
     levels: list[LevelScores]
 
-    def pools(self, alpha: float) -> TurnPools:
-        """The pools for decisions at a level."""
-        level = self.level(alpha)
-        keys: list[PoolKey] = [pool_key(t, alpha, self.setting.on_reject) for t in range(len(level.turns))]
-        return TurnPools(zip(keys, (ScorePool(turn.scores) for turn in level.turns), strict=True))
+    def pools(self, alpha: float) -> list[ScorePool]:
+        """Pools of the turns, for decisions at a level; only chunks of one turn are exchangeable."""
+        return [ScorePool(turn.scores) for turn in self.level(alpha).turns]
 
     def level(self, alpha: float) -> LevelScores:
         for level in self.levels:

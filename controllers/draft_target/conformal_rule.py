@@ -14,7 +14,7 @@ from scaffolding_ext.controllers.draft_target.adaptive import AdaptiveLevel
 from scaffolding_ext.controllers.draft_target.calibration_file import ConformalCalibration, DraftTargetSetting
 from scaffolding_ext.controllers.draft_target.chain import Decision, DraftTargetChain
 from scaffolding_ext.controllers.draft_target.p_values import Ties, leave_one_out_p_values
-from scaffolding_ext.controllers.draft_target.scores import Pool, ScorePool, pool_key
+from scaffolding_ext.controllers.draft_target.scores import Pool, ScorePool
 from scaffolding_ext.controllers.draft_target.take_over import SHARES, TakeOverRule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator
@@ -76,7 +76,7 @@ class ConformalRule(TakeOverRule):
             with require.under("calibration"):
                 calibration = ConformalCalibration.load(calibration)
         self.calibration = calibration if coverage == "marginal" else None
-        self._pools = {} if self.calibration is None else self.calibration.pools(alpha)
+        self._pools = [] if self.calibration is None else self.calibration.pools(alpha)
         self.calibration_cost = None if self.calibration is None else self.calibration.level(alpha).cost
         self._own = _NO_SCORES  # of a request, where coverage is conditional
         self._adaptive: AdaptiveLevel | None = None
@@ -144,7 +144,7 @@ class ConformalRule(TakeOverRule):
         if self.calibration is None:
             return self._own
         turn = 0 if self.pool == "first_turn" else turn
-        return self._pools.get(pool_key(turn, self.alpha, self.calibration.setting.on_reject), _NO_SCORES)
+        return self._pools[turn] if turn < len(self._pools) else _NO_SCORES
 
     def _decision(self, p_value: float, num_calibration: int) -> Decision:
         level = self.alpha if self._adaptive is None else self._adaptive.level

@@ -1,10 +1,10 @@
-"""Nonconformity scores of chunks, and pools of calibration scores: one for each turn, level and policy."""
+"""Nonconformity scores of chunks, and pools of calibration scores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isfinite
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from sortedcontainers import SortedList
@@ -83,35 +83,6 @@ class ScorePool:
 
 
 Pool = Literal["per_turn", "first_turn"]  # whose scores a chunk is ranked among: of its own turn, or of the first
-
-
-class PoolKey(NamedTuple):
-    """What chunks must have in common for their scores to share a pool.
-
-    A chunk of turn t is exchangeable only with chunks of turn t whose chains lived through the same decisions. Before
-    the first turn nothing has been decided.
-
-    Attributes:
-        alpha: Level of the decisions before it; None on turn 0.
-        policy: What a rejection led to; None on turn 0.
-    """
-
-    turn: int
-    alpha: float | None
-    policy: str | None
-
-
-def pool_key(turn: int, alpha: float, policy: str) -> PoolKey:
-    """The key of a turn's pool: that of turn 0 is shared by all levels and policies."""
-    return PoolKey(turn, alpha, policy) if turn else PoolKey(0, None, None)
-
-
-class TurnPools(dict[PoolKey, ScorePool]):
-    """A pool for each turn, level and policy; one that is asked for and not there starts empty."""
-
-    def __missing__(self, key: PoolKey) -> ScorePool:
-        self[key] = ScorePool()
-        return self[key]
 
 
 def _checked(score: float) -> float:

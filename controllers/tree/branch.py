@@ -88,12 +88,6 @@ class Branch(Node):
         hint, phrasing = in_turn(hints, path[-1]) or "", in_turn(wordings, path[-1])
         return Branch(self.root, path, self.chain.max_tokens, self, to_end, hint=hint, phrasing=phrasing)
 
-    def look_ahead(self) -> Branch:
-        """A greedy branch behind it that is no node of the tree."""
-        twin = Branch(self.root, (*self.path, -1), self.chain.max_tokens, self)
-        twin.prompt.temperature = 0.0
-        return twin
-
     @property
     def has_ended(self) -> bool:
         return self.chain.ended and (self.to_end or not self.refines)

@@ -23,7 +23,6 @@ from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.expand import ControllerExpander, Expander, WorkerExpander
 from scaffolding_ext.controllers.tree.gates.confidence import Gates
-from scaffolding_ext.controllers.tree.held_blocks import HeldBlocks
 from scaffolding_ext.controllers.tree.in_time import SPARE, InTime
 from scaffolding_ext.controllers.tree.score import Scorer
 from scaffolding_ext.controllers.tree.select import Leaf, Selector
@@ -40,7 +39,6 @@ from scaffolding_ext.prompts.sampling_params import (
 )
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.meta import Purpose
-from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.tasks import KeepKVTask
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.registry import (
@@ -88,7 +86,6 @@ class SearchController(BaseController):
         budget: `{nodes, tokens, computed_tokens, seconds}`, or a number of nodes.
         steps: Where a step ends: `{ends, max_tokens}`, or a number of tokens.
         max_tokens: Tokens of a solution from the root to its end.
-        look_ahead: Steps that are decoded greedily behind a node, judged in its place, and thrown away.
         gates: `{skip, decode_exit}`, each a mapping of its arguments, true for the paper's values, false for never.
         insist_on_answer: Whether a leaf without an answer is asked for one.
         sampling_params: Sampling fields of the steps; the temperature is 0.7 by default.
@@ -121,7 +118,6 @@ class SearchController(BaseController):
         budget: Budget | Mapping[str, Any] | int | None = None,
         steps: StepEnds | Mapping[str, Any] | int | None = None,
         max_tokens: int = 8192,
-        look_ahead: int = 0,
         gates: Gates | Mapping[str, Any] | None = None,
         insist_on_answer: bool = True,
         sampling_params: dict[str, Any] | None = None,
@@ -142,7 +138,6 @@ class SearchController(BaseController):
         self.budget = Budget.of(budget)
         self.steps = StepEnds.of(steps)
         self.max_tokens = require.whole("max_tokens", max_tokens)
-        self.look_ahead = require.whole("look_ahead", look_ahead, least=0)
         self.gates = Gates.of(gates)
         self.insist_on_answer = insist_on_answer
         self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))
@@ -155,7 +150,7 @@ class SearchController(BaseController):
     def _check_together(self) -> None:
         whole = self.strategy.max_depth == 1
         if not self.expander.writes_steps:
-            looks = {"strategy": not whole, "look_ahead": self.look_ahead, "gates.decode_exit": self.gates.decode_exit}
+            looks = {"strategy": not whole, "gates.decode_exit": self.gates.decode_exit}
             key = next((key for key, looks_in in looks.items() if looks_in), None)
             if key is not None:
                 raise ConfigError("needs steps, and the expander writes whole branches: leave it out", key)
@@ -208,8 +203,8 @@ class SearchController(BaseController):
         )
         search = _Search(self, root)
         try:
-            yield from search.watched(search.meter.watch(search.grow_in_time()))
-            winner = yield from search.watched(search.answer())
+            yield from search.meter.watch(search.grow_in_time())
+            winner = yield from search.answer()
         finally:
             search.record_tree()
         search.write_out(task, winner)
@@ -247,8 +242,6 @@ class _Search:
         self._known = AnswerClasses()
         self._reason = "unfinished"
         self._most_held = 0
-        tokens_per_block = controller.worker(WorkerTag.GENERATION).tokens_per_block
-        self._blocks = None if tokens_per_block is None else HeldBlocks(tokens_per_block)
         self._keeps_kv = (
             controller.strategy.max_depth > 1
             and isinstance(controller.expander, WorkerExpander)
@@ -259,10 +252,6 @@ class _Search:
         self._winner: Branch | None = None
         self._program = current_program()
         self._section = type(controller).__name__
-
-    def watched(self, work: ControllerGenerator) -> ControllerGenerator:
-        """Work of the search; its blocks of KV are counted where the worker reports the length of a block."""
-        return work if self._blocks is None else relay(work, watch=self._blocks)
 
     def grow_in_time(self) -> ControllerGenerator:
         """Rounds until the search ends, or until its seconds are over; late steps are given up then."""
@@ -378,10 +367,7 @@ class _Search:
     def record_tree(self) -> None:
         if self._program is None:
             return
-        blocks = None if self._blocks is None else self._blocks.most
-        if blocks is not None:
-            self._program.ledger.hold(blocks)
-        held = {"most_tokens_held": self._most_held, **({} if blocks is None else {"most_blocks_held": blocks})}
+        held = {"most_tokens_held": self._most_held}
         self._program.trace.record(
             "tree",
             strategy=type(self._parts.strategy).__name__,
@@ -500,31 +486,17 @@ class _Search:
                 for node, confidence in zip(nodes, confidences, strict=True):
                     node.score = _settled(confidence)
                 return
-        judged = yield from self._looked_ahead(nodes)
-        yield from self._parts.scorer.score(judged)
-        layers = Counter(f"layer {twin.exit_layer}" for twin in judged if twin.exit_layer is not None)
+        yield from self._parts.scorer.score(nodes)
+        layers = Counter(f"layer {node.exit_layer}" for node in nodes if node.exit_layer is not None)
         if layers:
             publish_figures(self._section, exit_layers=layers)
-        for node, twin in zip(nodes, judged, strict=True):
-            if twin.score is None or not np.isfinite(twin.score):
+        for node in nodes:
+            if node.score is None or not np.isfinite(node.score):
                 raise NoOutputError(
-                    f"{type(self._parts.scorer).__name__} gave the branch {node.path} the score {twin.score}; a score "
+                    f"{type(self._parts.scorer).__name__} gave the branch {node.path} the score {node.score}; a score "
                     "is a finite number"
                 )
-            node.score, node.weight = _settled(twin.score), twin.weight
-
-    def _looked_ahead(self, nodes: list[Branch]) -> ControllerGenerator:
-        """The branches that are judged in the place of the nodes: the nodes, or greedy branches behind them."""
-        if not self._parts.look_ahead:
-            return nodes
-        twins = [node if node.is_whole else node.look_ahead() for node in nodes]
-        for _ in range(self._parts.look_ahead):
-            going = [twin for twin, node in zip(twins, nodes, strict=True) if twin is not node and not twin.is_whole]
-            yield from self._parts.expander.write(going, self._positions(going), self._parts.steps)
-        num_tokens = sum(twin.chain.num_generated for twin, node in zip(twins, nodes, strict=True) if twin is not node)
-        record("look_ahead", num_tokens=num_tokens)
-        discard(Purpose.CHAIN, num_tokens)
-        return twins
+            node.score = _settled(node.score)
 
     def _sees_enough(self) -> ControllerGenerator:
         """Look at the leaves, and whether a stop has seen enough; one that decides between widths is asked there.

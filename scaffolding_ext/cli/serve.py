@@ -12,7 +12,6 @@ from scaffolding_ext.cli.options import Command, Finite, OwnModel, config_option
 
 if TYPE_CHECKING:
     from scaffolding_ext.serving.access import Keys
-    from scaffolding_ext.stack.config import StackConfig
 
 
 @click.command(cls=Command, short_help="Serve stacks under OpenAI's HTTP interface.")
@@ -87,11 +86,6 @@ if TYPE_CHECKING:
     show_default=True,
     help="Whether a request with unknown fields is refused, or they are left out.",
 )
-@click.option(
-    "--replan",
-    is_flag=True,
-    help="Make the plan of a stack anew when arrivals drift from it.",
-)
 @click.option("--log_content", is_flag=True, help="Write prompts and answers to the log.")
 def serve(
     source: str,
@@ -117,7 +111,6 @@ def serve(
     keep_alive_seconds: float,
     drain_seconds: float,
     unknown_fields: str,
-    replan: bool,
     log_content: bool,
 ) -> None:
     """Serve stacks under OpenAI's HTTP interface, each as a model.
@@ -162,11 +155,6 @@ def serve(
                 f"is {further!r}; it must have the form NAME=FILE, with a name that no other stack has", "stack"
             )
         configs[own] = own_model.load(file)
-    if replan:
-        kept = configs
-        configs = {own: _replanning(config) for own, config in kept.items()}
-        if all(config is kept[own] for own, config in configs.items()):
-            raise ConfigError("is set, and no stack has a plan by type: leave it out", "replan")
     knobs = list(map(Knob.read, allow))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     served: list[ServedStack] = []
@@ -183,24 +171,6 @@ def serve(
     finally:
         for stack in served:
             stack.llm.shutdown()
-
-
-def _replanning(config: StackConfig) -> StackConfig:
-    """A stack whose plan is made anew when arrivals drift; a stack without a plan stays.
-
-    Raises:
-        ConfigError: The stack is wrong.
-    """
-    from scaffolding_ext.controllers.budgets.queue_aware_budget import PlannedController
-    from scaffolding_ext.registry import controllers
-    from scaffolding_ext.stack.config import ComponentConfig
-
-    kind = controllers.resolve(config.controller.type)
-    if not (isinstance(kind, type) and issubclass(kind, PlannedController)):
-        return config
-    args = {**config.controller.args, "drift": config.controller.args.get("drift") or {}}
-    controller = ComponentConfig.model_validate({"type": config.controller.type, "args": args})
-    return config.model_copy(update={"controller": controller})
 
 
 def _keys(file: Path | None, variable: str | None, share_prefixes: bool) -> Keys:

@@ -25,13 +25,11 @@ class Ledger:
         num_suffix_tokens: Tokens of the suffixes that asked chains for something; `by_purpose` holds them, too.
         num_unmetered_tasks: Tasks whose worker gave nothing that tokens could be counted from.
         queue_seconds: How long the program's tasks waited in engines that tell it, all together.
-        most_blocks_held: Most KV blocks that one search of the program held at once; None if it is unknown.
     """
 
     # Counts are kept as plain tuples: unlike named ones, the garbage collector need not look at them.
     __slots__ = (
         "_counts",
-        "most_blocks_held",
         "num_suffix_tokens",
         "num_unmetered_tasks",
         "queue_seconds",
@@ -44,7 +42,6 @@ class Ledger:
         self.num_suffix_tokens = 0
         self.num_unmetered_tasks = 0
         self.queue_seconds = 0.0
-        self.most_blocks_held: int | None = None
 
     @property
     def by_purpose(self) -> dict[Purpose, TokenCounts]:
@@ -87,10 +84,6 @@ class Ledger:
             self.add(purpose, -decoded, 0, -reused)
             self.add(to, decoded, 0, reused)
 
-    def hold(self, num_blocks: int) -> None:
-        """Say that one of the program's searches held so many blocks of KV at once."""
-        self.most_blocks_held = max(self.most_blocks_held or 0, num_blocks)
-
     def to_json(self) -> dict[str, Any]:
         return {
             "total": self.total._asdict(),
@@ -99,7 +92,6 @@ class Ledger:
             **({} if self.task_type is None else {"task_type": self.task_type}),
             **({"num_suffix_tokens": self.num_suffix_tokens} if self.num_suffix_tokens else {}),
             **({"queue_seconds": round(self.queue_seconds, 6)} if self.queue_seconds else {}),
-            **({} if self.most_blocks_held is None else {"most_blocks_held": self.most_blocks_held}),
         }
 
 

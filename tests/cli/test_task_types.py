@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from scaffolding_ext.cli.main import main
-from scaffolding_ext.cli.serve import _replanning
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config
@@ -23,7 +22,7 @@ def test_run_names_the_type() -> None:
     done = CliRunner().invoke(main, [*ASK, *given], catch_exceptions=False)
     found = json.loads(done.stdout)
     assert found["ledger"]["task_type"] == KINDS[0]
-    budgets = check_stack(load_config("configs:queue_aware_budget")).live.plan.budgets
+    budgets = check_stack(load_config("configs:queue_aware_budget")).plan.budgets
     assert next(each["planned"] for each in found["trace"] if each["event"] == "queue_budget") == budgets[KINDS[0]]
 
 
@@ -46,13 +45,3 @@ def test_an_unknown_type_is_refused(stack: str, says: str) -> None:
     assert done.exit_code == 2
     assert says in done.stderr
     assert "task_type" in done.stderr
-
-
-def test_serve_makes_plans_anew_on_request_alone() -> None:
-    config = load_config("configs:queue_aware_budget")
-    assert check_stack(config).live.replans is False
-    assert check_stack(_replanning(config)).live.replans is True
-    native = load_config("configs:native")
-    assert _replanning(native) is native
-    done = CliRunner().invoke(main, ["serve", "--config", "configs:native", "--replan"])
-    assert "no stack has a plan by type: leave it out" in done.stderr

@@ -60,8 +60,7 @@ def test_table_1_is_the_special_case_of_one_chain(tmp_path: Path) -> None:
     assert found["system_time"] == pytest.approx(2.178, abs=0.001)
     assert found["simulated_time"]["value"] == pytest.approx(found["system_time"], rel=0.02)
     assert found["objective"] > found["for_all"]["objective"]
-    live = check_stack(load_config(stack)).live
-    assert live.plan.budgets == found["budgets"]
+    assert check_stack(load_config(stack)).plan.budgets == found["budgets"]
     shown = tune("configs:calibrations/queueing_table_1.yaml", *LOAD, 0.1, "--alpha", 30).stdout
     assert "plan         objective 9.7542" in shown
 

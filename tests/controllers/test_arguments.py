@@ -15,7 +15,6 @@ from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.record_chain import RecordChainController
 from scaffolding_ext.controllers.chain.stopping.several import AllOf, AnyOf
 from scaffolding_ext.controllers.chain.stopping.text import PatternStop
-from scaffolding_ext.controllers.draft_target.baselines import SpecReasonMarks
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
@@ -27,7 +26,6 @@ NEEDED = {
     BudgetForcingController: {"thinking_tokens": 8},
     ConformalDraftTargetController: {"coverage": "conditional"},
     ConformalRule: {"coverage": "conditional"},
-    SpecReasonMarks: {"threshold": 5, "close": "", "question": "", "yes_token": 1, "no_token": 2},
     MajorityVoteController: {"generation_controller": NativeGenerationController()},
     PatternStop: {"pattern": "so"},
     RecordChainController: {"generation_controller": DynasorCoTController()},

@@ -23,7 +23,6 @@ from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree.expand import WorkerExpander
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.tree.search import SearchController
-from scaffolding_ext.controllers.tree.tree_inference import ResultRewardController, TreeInferenceController
 from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
 from scaffolding_ext.controllers.vote.deepconf import DeepConfController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
@@ -39,7 +38,6 @@ from scaffolding_ext.testing.doubles import ScriptedWorker
 SCORING = {
     RewardController,
     ProcessRewardController,
-    ResultRewardController,
 }  # they judge what others wrote, and write nothing
 NEEDS_LOGPROBS = {DeepConfController, RecordChainController}  # the contract's script has none
 
@@ -99,10 +97,9 @@ CONTROLLERS = {
     "search_dvts": lambda: search("DVTS"),
     "search_rebase": lambda: search({"type": "Rebase", "args": {"width": 3}}, selector="vote"),
     "search_best_first": lambda: search("BestFirst", stop="unchanged"),
-    "search_mcts": lambda: search({"type": "MCTS", "args": {"rollouts": True}}, look_ahead=1),
+    "search_mcts": lambda: search({"type": "MCTS", "args": {"rollouts": True}}),
     "search_budget_guided": lambda: search("BudgetGuidedMCTS", budget={"tokens": 900}),
     "search_refine": lambda: search("BestFirst", expander="refine"),
-    "their_tree": lambda: TreeInferenceController(NativeGenerationController()),
     "search_over_chains": lambda: search("BestOfN", expander=DynasorCoTController(rule="consecutive", chunk_size=24)),
     "vote_of_searches": lambda: MajorityVoteController(search({"type": "Beam", "args": {"width": 2}}), 2),
     "budget_cut": lambda: BudgetForcingController(40),
@@ -111,7 +108,7 @@ CONTROLLERS = {
     "budget_of_a_controller": lambda: BudgetForcingController(
         60, DynasorCoTController(rule="consecutive", chunk_size=24)
     ),
-    "budget_by_queue": lambda: QueueAwareBudgetController(PLAN, drift={"window": 10}),
+    "budget_by_queue": lambda: QueueAwareBudgetController(PLAN),
     "setting_by_queue": lambda: QueueAwareController(
         SETTINGS, [NativeGenerationController(), MajorityVoteController(NativeGenerationController(), 3)]
     ),

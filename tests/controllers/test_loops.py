@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.stopping.text import LoopStop
-from scaffolding_ext.controllers.draft_target.baselines import Coin
+from scaffolding_ext.controllers.draft_target.coin import Coin
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController

@@ -16,7 +16,6 @@ PAGES = sorted(page for page in FOLDER.glob("*.md") if page.name != "index.md")
 PARTS = ["When to use it", "YAML", "Measured", "What it does not do"]
 INSIDE_OTHERS = {"RewardController", "ProcessRewardController", "RecordChainController"}
 INSIDE_OTHERS |= {
-    "TreeInferenceController",
     "ResultRewardController",
 }  # around TensorRT-LLM's own trees: docs/algorithms/search.md
 INSIDE_OTHERS |= {"QueueAwareController"}  # `tune --cost queue` writes its stacks

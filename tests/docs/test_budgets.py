@@ -41,6 +41,6 @@ def test_the_commands_take_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert result.exit_code == 0, result.output
     Path("stack.yaml").write_text(stack, encoding="utf-8")
     controller = check_stack(load_config("stack.yaml", ["controller.args.plan=plan.yaml"]))
-    assert set(controller.live.plan.budgets) == {"sums", "proofs"}
+    assert set(controller.plan.budgets) == {"sums", "proofs"}
     known = {option for parameter in main.commands["tune"].params for option in parameter.opts}
     assert set(re.findall(r"--\w+", sweep.partition(" tune ")[2])) <= known

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -94,24 +93,6 @@ def test_a_stack_without_a_plan_refuses_a_type_and_reads_no_metadata(serve: Any)
         with pytest.raises(openai.BadRequestError, match="NativeGenerationController has no plan for types"):
             client.chat.completions.create(**ASK, extra_body={"scaffolding": {"task_type": "sums"}})
         client.chat.completions.create(**ASK, metadata={"task_type": "anything"})
-
-
-def test_a_served_plan_is_made_anew_where_arrivals_drift(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    forcing = BudgetForcingController(400, family="tinylm")
-    drift: dict[str, float] = {"window": 10, "in_a_row": 2}
-    controller = QueueAwareBudgetController(PLAN, generation_controller=forcing, drift=drift)
-    served = serve(lambda task: "4}" if purpose_of(task) == PROBE else "thinking " * 200, controller)
-    asked = {"extra_body": {"scaffolding": {"task_type": "proofs", "trace": True}}}
-    with served.client() as client:  # many a second, all of one type; the plan is for 0.3 of two types
-        found = [client.chat.completions.create(**ASK, **asked).choices[0].scaffolding for _ in range(21)]
-    replans = [event for each in found for event in each["trace"] if event["event"] == "replan"]
-    assert [event["budgets_before"] for event in replans] == [PLAN.budgets]
-    assert replans[0]["mix_drifted"]
-    assert thought(found[0]) == PLAN.budgets["proofs"]
-    assert thought(found[-1]) == replans[0]["budgets"]["proofs"] < PLAN.budgets["proofs"]
-    (said,) = [entry.getMessage() for entry in caplog.records if "planned anew" in entry.getMessage()]
-    assert str(dict(PLAN.budgets)) in said
 
 
 def test_a_tuned_stack_by_type_serves(serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

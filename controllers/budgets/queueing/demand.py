@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -73,15 +72,6 @@ class Demand:
     def measured(self) -> list[MeasuredType]:
         return [each for each in self.types if isinstance(each, MeasuredType)]
 
-    def changed(self, arrival_rate: float, shares: Mapping[str, float]) -> Demand:
-        """The same types at another rate and mix.
-
-        Args:
-            shares: Shares of the types by name; above 0, summing to 1.
-        """
-        types = [replace(each, probability=shares[each.name]) for each in self.types]
-        return replace(self, types=tuple(types), arrival_rate=arrival_rate)
-
     def forecast(self, budgets: npt.ArrayLike) -> Forecast:
         tokens, shares = np.asarray(budgets, dtype=np.float64), shares_of(self.types)
         found = [each.given(tokens[..., k]) for k, each in enumerate(self.types)]
@@ -115,13 +105,6 @@ class Demand:
         budgets = self._uniform_budgets()
         uniform = np.repeat(budgets[:, None], len(self.types), axis=1)
         return int(budgets[int(np.argmax(self.forecast(uniform).objective))])
-
-    def quickest(self) -> tuple[tuple[int, ...], int]:
-        """Budgets with the least work: one per type, and a single one for all types."""
-        measured = {each.name: each.budgets[int(np.argmin(each.seconds))] for each in self.measured}
-        tried = self._uniform_budgets()
-        load = self.forecast(np.repeat(tried[:, None], len(self.types), axis=1)).load
-        return tuple(measured.get(name, 0) for name in self.names), int(tried[int(np.argmin(load))])
 
     def _uniform_budgets(self) -> npt.NDArray[np.int64]:
         if self.measured:

@@ -69,7 +69,7 @@ def solve(
     alpha: float,
     max_tokens: float,
     *,
-    solver: str = "lbfgs",
+    solver: str = "fixed_point",
     rounding: str = "best",
     step: float | None = None,
 ) -> BudgetPlan:
@@ -77,7 +77,7 @@ def solve(
 
     Args:
         alpha: Value of an accuracy of 1, in seconds, at least 0.
-        solver: `"lbfgs"`, or one of the paper's two: `"fixed_point"` (eq. 24) and `"projected_gradient"` (eq. 38).
+        solver: One of the paper's two: `"fixed_point"` (eq. 24) or `"projected_gradient"` (eq. 38).
         rounding: `"best"` of all roundings up and down (eq. 39), or the `"nearest"` whole budgets (eq. 40).
         step: Constant step of the projected gradient, such as the paper's 1 / lipschitz; None adapts each step.
     Reference: arXiv 2601.10274.

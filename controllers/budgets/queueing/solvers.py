@@ -1,8 +1,8 @@
-"""Budgets that maximize J: by scipy's L-BFGS-B, and by the paper's two methods.
+"""Budgets that maximize J, by the paper's two methods; scipy's L-BFGS-B maximizes what has no closed form.
 
 J is strictly concave if the load can be served, so it has one optimum there, and `model.kkt_residual` measures the
-distance to it. `lbfgs` is the default. The paper's two methods are for comparison: their convergence conditions fail in
-the paper's own example, so each of their steps is halved until J improves.
+distance to it. The methods' convergence conditions fail in the paper's own example, so each step is halved until J
+improves.
 
 Reference: Ozbas and Bastopcu, arXiv 2601.10274.
 """
@@ -28,7 +28,6 @@ from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix
 
 _TOLERANCE = 1e-10  # a sufficiently small KKT residual
 _POLISH = 3
-_FIRST_STEPS = 12
 _UNSERVED = 1e9  # replaces an infinite loss, which line searches cannot handle
 _GAIN = 1e-4  # required share of the gain that the gradient promises
 _SHORTEST = 2.0**-60
@@ -67,39 +66,6 @@ def maximised(
         options={"ftol": 0.0, "gtol": 1e-14, "maxiter": 3000, "maxcor": 20},
     )
     return np.asarray(np.clip(found.x * scale, 0, max_tokens))
-
-
-def lbfgs(mix: Mix, start: Floats, max_rounds: int = 20) -> Floats:
-    """L-BFGS-B of scipy, followed by one Newton step for the last digits.
-
-    It starts after some steps of the paper's fixed point. If the line search ends at the edge of the servable region,
-    another round continues from there.
-    """
-    budgets = fixed_point(mix, start, _FIRST_STEPS)
-    for _ in range(max_rounds):
-        scale = 1 / np.sqrt(curvature(mix, budgets).diagonal)
-        budgets = maximised(
-            lambda tried: float(objective(mix, tried)),
-            lambda tried: gradient(mix, tried),
-            budgets,
-            mix.max_tokens,
-            scale,
-        )
-        polished = _newton_step(mix, budgets)
-        if np.isfinite(objective(mix, polished)) and kkt_residual(mix, polished) < kkt_residual(mix, budgets):
-            budgets = polished
-        if kkt_residual(mix, budgets) <= _TOLERANCE:
-            break
-    return budgets
-
-
-def _newton_step(mix: Mix, budgets: Floats) -> Floats:
-    """Newton step among the budgets away from the bounds."""
-    near = np.minimum(1e-6 / mix.b, mix.max_tokens / 4)
-    rise, curve = gradient(mix, budgets), curvature(mix, budgets)
-    held = ((budgets <= near) & (rise < 0)) | ((budgets >= mix.max_tokens - near) & (rise > 0))
-    step = np.where(held, rise / curve.diagonal, curve.solve(rise, ~held))
-    return np.asarray(np.clip(budgets + step, 0, mix.max_tokens))
 
 
 def best_responses(mix: Mix, base: float, slope: float) -> Floats:
@@ -230,7 +196,6 @@ def projected_gradient(mix: Mix, start: Floats, max_steps: int = 20_000, step: f
 
 
 SOLVERS: dict[str, Callable[[Mix, Floats], Floats]] = {
-    "lbfgs": lbfgs,
     "fixed_point": fixed_point,
     "projected_gradient": projected_gradient,
 }

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from scaffolding_ext import plain_yaml
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets
-from scaffolding_ext.controllers.budgets.queue_aware_budget import LivePlan
-from scaffolding_ext.controllers.budgets.queueing.arrivals import DriftBounds
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
@@ -61,62 +57,3 @@ def test_what_is_no_plan_is_refused_with_what_to_do(tmp_path: Path, change: dict
     assert "scaffolding-ext tune LOG --plan" in str(caught.value)
     with pytest.raises(ConfigError, match="cannot read"):
         PlannedBudgets.load(tmp_path / "none.yaml")
-
-
-@pytest.mark.parametrize(
-    ("demand", "quickest"), [(DEMANDS[0], {"sums": 0, "proofs": 0}), (DEMANDS[1], {"s": 32, "flat": 0})]
-)
-def test_a_load_that_cannot_be_served_gets_the_quickest_budgets(demand: Demand, quickest: dict[str, int]) -> None:
-    plan = PlannedBudgets.of(demand).replanned(1e3, demand.shares)
-    assert plan.budgets == quickest
-    assert plan.mixture_budget == 0
-    assert plan.model_dump(mode="json")["budgets"] == quickest
-
-
-def test_the_quickest_setting_of_a_menu_need_not_be_its_first() -> None:
-    types = (
-        MeasuredType("sums", 0.5, (0, 1, 2), (0.9, 0.8, 0.7), (3.0, 1.0, 2.0)),
-        MeasuredType("proofs", 0.5, (0, 1, 2), (0.9, 0.8, 0.7), (3.0, 2.5, 1.0)),
-    )
-    demand = Demand(types, 0.1, 30, 2)
-    plan = PlannedBudgets.of(demand).replanned(1e3, demand.shares)
-    assert plan.budgets == {"sums": 1, "proofs": 2}
-    assert plan.mixture_budget == 2  # 3.0 s for both, against 3.5
-
-
-def arrive(live: LivePlan, rate: float, shares: list[float], number: int) -> list[dict[str, object]]:
-    rng, now, found = np.random.default_rng(3), 0.0, []
-    for _ in range(number):
-        now += rng.exponential(1 / rate)
-        figures = live.arrived(now, ("sums", "proofs")[rng.choice(2, p=shares)])
-        found += [] if figures is None else [figures]
-    return found
-
-
-def test_a_plan_in_use_follows_the_rate() -> None:
-    live = LivePlan(PlannedBudgets.of(DEMANDS[0]), DriftBounds(window=100, in_a_row=1))
-    before = dict(live.plan.budgets)
-    (first, *_) = arrive(live, 0.6, [0.7, 0.3], 101)
-    assert first["rate_drifted"]
-    assert not first["mix_drifted"]
-    assert live.plan.demand.arrival_rate == pytest.approx(0.6, rel=0.3)
-    assert live.plan.demand.shares == DEMANDS[0].shares
-    assert all(live.plan.budgets[name] < before[name] for name in before)
-    assert json.loads(json.dumps(first))["budgets"] == live.plan.budgets
-    assert (
-        arrive(LivePlan(live.plan, DriftBounds(window=100, in_a_row=1)), live.plan.demand.arrival_rate, [0.7, 0.3], 301)
-        == []
-    )
-
-
-def test_a_plan_in_use_follows_the_mix() -> None:
-    live = LivePlan(PlannedBudgets.of(DEMANDS[0]), DriftBounds(window=200, in_a_row=1))
-    (figures,) = arrive(live, 0.3, [0.2, 0.8], 201)
-    assert figures["mix_drifted"]
-    assert live.plan.demand.arrival_rate == 0.3
-    assert live.plan.demand.shares["proofs"] == pytest.approx(0.8, abs=0.08)
-
-
-def test_a_plan_may_be_kept_for_ever() -> None:
-    live = LivePlan(PlannedBudgets.of(DEMANDS[0]), None)
-    assert arrive(live, 100.0, [0.1, 0.9], 500) == []

@@ -13,11 +13,9 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import (
-    LivePlan,
     QueueAwareBudgetController,
     QueueAwareController,
 )
-from scaffolding_ext.controllers.budgets.queueing.arrivals import DriftBounds
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
@@ -145,54 +143,6 @@ def run(asked: QueueAwareBudgetController, clock: FakeClock, name: str) -> list[
     return program.trace
 
 
-def test_it_plans_anew_where_the_rate_drifts(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    asked, clock = controller(drift={"window": 20, "rate": 0.5, "in_a_row": 1}), FakeClock(0.0)
-    traces = []
-    for number in range(41):
-        clock.advance(1.0)  # a question a second; planned are 0.3
-        traces.append(run(asked, clock, ("sums", "sums", "proofs")[number % 3]))
-    replans = [(number, event) for number, trace in enumerate(traces) for event in trace if event["event"] == "replan"]
-    ((number, event),) = replans  # and at the new rate no more
-    assert number == 20
-    assert event["arrival_rate"]["value"] == 1.0
-    assert event["rate_drifted"]
-    assert event["budgets_before"] == PLAN.budgets
-    assert event["budgets"] == asked.live.plan.budgets
-    (said,) = [entry.getMessage() for entry in caplog.records if "planned anew" in entry.getMessage()]
-    assert str(dict(PLAN.budgets)) in said
-    assert str(dict(asked.live.plan.budgets)) in said
-    budgets = [event["given"] for event in traces[-1] if event["event"] == "queue_budget"]
-    assert budgets == [asked.live.plan.budgets["sums" if 40 % 3 != 2 else "proofs"]]
-    assert budgets[0] < SUMS
-    assert PLAN.budgets["sums"] == SUMS
-
-
-def test_one_drifted_window_is_not_enough() -> None:
-    clock, live = FakeClock(0.0), LivePlan(PLAN, DriftBounds(rate=0.5, window=20))
-
-    def window(gap: float) -> list[dict[str, Any]]:
-        found = []
-        for number in range(20):
-            clock.advance(gap)
-            found.append(live.arrived(clock(), ("sums", "sums", "proofs")[number % 3]))
-        return [each for each in found if each is not None]
-
-    live.arrived(0.0, "sums")
-    assert [len(window(gap)) for gap in (1.0, 1 / 0.3, 1.0)] == [0, 0, 0]  # the calm one between them starts anew
-    assert len(window(1.0)) == 1
-    assert live.plan.demand.arrival_rate == 1.0
-
-
-def test_the_rate_of_a_new_plan_is_bounded_by_the_first_plan_s() -> None:
-    live = LivePlan(PLAN, DriftBounds(window=10, in_a_row=1, most=2.0))
-    times = [0.001 * number for number in range(31)]  # a thousand a second
-    replans = [found for at in times if (found := live.arrived(at, "sums")) is not None and found["rate_drifted"]]
-    assert live.plan.demand.arrival_rate == 2 * PLAN.demand.arrival_rate
-    assert replans[0]["arrival_rate"]["value"] == pytest.approx(1000)
-    assert all(found["mix_drifted"] for found in replans[1:])  # at the bound the rate alone makes no further plan
-
-
 SETTINGS = PlannedBudgets.of(
     Demand(
         (
@@ -220,7 +170,7 @@ def test_each_type_has_its_own_setting() -> None:
 
 def test_settings_have_a_plan_that_counts_them() -> None:
     inline = vote_or_chain(SETTINGS.model_dump(mode="json"))
-    assert inline.live.plan == SETTINGS
+    assert inline.plan == SETTINGS
     assert inline.task_types() == ("sums", "proofs")
     with pytest.raises(ConfigError, match="has 2 controllers, and the plan counts settings from 0 to -1"):
         vote_or_chain(PLAN)
@@ -247,7 +197,7 @@ def test_a_plan_of_another_model_is_warned_of() -> None:
 
 def test_the_plan_may_be_a_file(tmp_path: Path) -> None:
     PLAN.save(tmp_path / "plan.json")
-    assert QueueAwareBudgetController(str(tmp_path / "plan.json")).live.plan == PLAN
+    assert QueueAwareBudgetController(str(tmp_path / "plan.json")).plan == PLAN
     assert QueueAwareBudgetController(tmp_path / "plan.json").generation_controller.thinking_tokens == 400  # type: ignore[attr-defined]
 
 
@@ -255,10 +205,10 @@ def test_the_packaged_stack_is_planned_for_its_model_and_all_kinds_of_its_questi
     config = load_config("configs:queue_aware_budget")
     asked = check_stack(config)
     model = config.workers["generation"].args["model"]
-    assert asked.live.plan.model == model
+    assert asked.plan.model == model
     asked.bind({"generation": type("Named", (ScriptedWorker,), {"model": model})("x")})  # without a warning
     assert model == "tinylm/target"
-    budgets, demand = asked.live.plan.budgets, asked.live.plan.demand
+    budgets, demand = asked.plan.budgets, asked.plan.demand
     assert set(budgets) == set(KINDS)
     assert demand.measured
     assert tuple(budgets.values()) == demand.best()
@@ -270,8 +220,6 @@ def test_the_packaged_stack_is_planned_for_its_model_and_all_kinds_of_its_questi
     [
         ({"plan": "nowhere.json"}, "plan", "cannot read"),
         ({"plan": PLAN, "classifier": "os:nothing"}, "classifier", "cannot import"),
-        ({"plan": PLAN, "drift": {"windows": 3}}, "drift", "has windows; it takes rate, mix, window, level"),
-        ({"plan": PLAN, "drift": {"window": 3}}, "drift.window", "at least 10"),
     ],
 )
 def test_bad_arguments_name_their_key(arguments: dict[str, Any], key: str, says: str) -> None:

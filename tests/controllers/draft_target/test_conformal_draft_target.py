@@ -15,7 +15,6 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.ending import forced_answers
-from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, ReflectionWords
 from scaffolding_ext.controllers.draft_target.calibrate_draft_target import CalibrateDraftTargetController, turns_in
 from scaffolding_ext.controllers.draft_target.calibration_file import (
     ConformalCalibration,
@@ -25,6 +24,7 @@ from scaffolding_ext.controllers.draft_target.calibration_file import (
     fingerprints,
 )
 from scaffolding_ext.controllers.draft_target.chain import Decision
+from scaffolding_ext.controllers.draft_target.coin import Coin
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
 from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values
@@ -547,8 +547,6 @@ def test_the_usual_arguments_are_the_conformal_rules() -> None:
     [
         ("coin", Coin, {"rate": 0.4}),
         ({"type": "coin", "args": {"rate": 0.5}}, Coin, {"rate": 0.5}),
-        ({"type": "ranking", "args": {"alpha": 0.1}}, Ranking, {"alpha": 0.1}),
-        ("reflection_words", ReflectionWords, {"scores_chunks": False}),
         (
             {"type": "conformal", "args": {"alpha": 0.1, "coverage": "conditional", "ties": "conservative"}},
             ConformalRule,
@@ -569,7 +567,6 @@ def test_a_stack_file_names_a_take_over_rule(rule, kind, attributes) -> None:
     ("rule", "message"),
     [
         ("coins", "did you mean 'coin'"),
-        ("verdict", "needs 'threshold'"),
         ({"type": "consecutive"}, "unknown take-over rule 'consecutive'"),
         ({"type": "os:getcwd"}, "no subclass of TakeOverRule"),
         ({"type": "coin", "args": {"rate": 1.5}}, "controller.args.rule.args.rate: is 1.5; it must be"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaffolding_ext.controllers.draft_target.p_values import Ties, p_values
-from scaffolding_ext.controllers.draft_target.scores import ScorePool, TurnPools, pool_key
+from scaffolding_ext.controllers.draft_target.scores import ScorePool
 
 scores_lists = st.lists(st.integers(-4, 4).map(float), min_size=1, max_size=30)
 
@@ -41,16 +41,6 @@ def test_scores_can_be_taken_out_again(scores: list[float], data: st.DataObject)
 def test_an_empty_pool_knows_nothing() -> None:
     assert ScorePool().p_value(3.0) == 1.0
     assert 0 < ScorePool().p_value(3.0, "random", np.random.default_rng(0)) <= 1
-
-
-def test_a_pool_for_each_turn_level_and_policy_and_one_for_the_first_turn() -> None:
-    pools = TurnPools()
-    pools[pool_key(0, 0.4, "resample")].add(1.0)
-    pools[pool_key(1, 0.4, "resample")].add(2.0)
-    assert list(pools[pool_key(0, 0.1, "continue")]) == [1.0]
-    assert list(pools[pool_key(1, 0.4, "resample")]) == [2.0]
-    assert not len(pools[pool_key(1, 0.1, "resample")])
-    assert not len(pools[pool_key(1, 0.4, "continue")])
 
 
 def test_what_is_no_score_is_refused() -> None:

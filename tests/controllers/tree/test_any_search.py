@@ -172,7 +172,6 @@ SEARCHES = st.fixed_dictionaries(
         "gates": GATES,
         "selector": st.sampled_from(["best", "vote", "first_accepted", {"type": "vote", "args": {"weight": "visits"}}]),
         "steps": st.sampled_from([{"ends": ["\n\n"], "max_tokens": 5}, 3]),
-        "look_ahead": st.sampled_from([0, 0, 1]),
         "insist_on_answer": st.booleans(),
         "expander": st.sampled_from([None, None, "refine"]),
     }

@@ -253,17 +253,6 @@ def test_leaves_that_end_without_an_answer_are_asked_for_it(events):
     assert kept.outputs[0].answer is None
 
 
-def test_a_look_ahead_is_judged_and_thrown_away(events):
-    lengths = []
-    controller = SearchController(
-        Beam(3, 1), Judge(lambda text: lengths.append(text.count("\n\n")) or 0.5), look_ahead=1, insist_on_answer=False
-    )
-    result = searched(controller)
-    assert lengths[:3] == [2, 2, 2]  # a step further than what was written
-    ahead = sum(each["num_tokens"] for each in events(result, "look_ahead"))
-    assert result.program.ledger.by_purpose[Purpose.DISCARDED].decoded == ahead > 0
-
-
 def test_scores_weigh_votes_and_the_first_that_is_accepted_wins(events):
     def judge(text):
         return {"0": 0.9, "1": 0.2, "2": 0.3}[text[-2]] if text.endswith("}") else 0.5
@@ -504,7 +493,6 @@ def test_a_stack_file_says_it_as_python_does():
         ({"budget": 0}, "budget: is 0; it must be at least 1"),
         ({"stop": {"type": "certaindex", "args": {"thresholds": "gsm8k"}}}, "thresholds"),
         ({"sampling_params": {"temperature": 0}}, "are equal"),
-        ({"look_ahead": -1}, "look_ahead"),
         ({"scorer": "mean_logprob", "gates": {"skip": True}}, r"^gates\.skip: spares judgements"),
         ({"gates": {"decode_exit": {"after": 0}}}, r"^gates\.decode_exit\.after: "),
         ({"gates": {"layer_exit": False}}, "^gates: .*give a mapping of skip and decode_exit"),
@@ -797,11 +785,6 @@ def test_votes_weigh_negative_rewards_as_logits_and_equal_weights_alike():
     assert chosen([0.0, 0.0, 0.0]) == 1
     assert chosen([0.5, 0.5, 0.5], "visits", (0.0, 0.0, 0.0)) == 1
     result = searched(SearchController("Beam", Judge(lambda text: -len(text)), selector="vote"))
-    assert result.outputs[0].answer is not None
-
-
-def test_a_random_score_is_given_to_look_aheads_too():
-    result = searched(SearchController(Beam(3, 1), "random", look_ahead=1))
     assert result.outputs[0].answer is not None
 
 

@@ -7,7 +7,7 @@ import pytest
 from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.draft_target.baselines import Coin
+from scaffolding_ext.controllers.draft_target.coin import Coin
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.vote.deepconf import DeepConfController

@@ -10,7 +10,6 @@ from scaffolding_ext.cli.main import main
 from scaffolding_ext.controllers.draft_target.calibration_file import ConformalCalibration, fingerprint
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
-from scaffolding_ext.controllers.draft_target.scores import pool_key
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.evaluation.run.session import calibration_cost
@@ -81,7 +80,7 @@ def test_it_leaves_the_scores_of_every_turn_and_what_they_depend_on(stack):
     assert [level.alpha for level in made.levels] == [0.4, 0.25]
     assert [len(turn.scores) for turn in made.levels[0].turns] == [12, 12, 12]
     first = [float(length % 7 + 1) for length in range(1, 7) for _ in range(2)]
-    assert list(made.pools(0.4)[pool_key(0, 0.4, "resample")]) == sorted(first)
+    assert list(made.pools(0.4)[0]) == sorted(first)
     assert all(turn.low <= turn.rate <= turn.high for turn in made.levels[0].turns)
     assert made.setting.model_dump() == {
         "draft_model": "small",

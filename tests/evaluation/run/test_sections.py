@@ -16,7 +16,7 @@ from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking
+from scaffolding_ext.controllers.draft_target.coin import Coin
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
@@ -194,7 +194,7 @@ def test_a_run_without_coins_does_not_speak_of_them() -> None:
 
 def test_the_intensity_is_work_over_what_chains_waited_for_decisions() -> None:
     """A1's r = T_c / (T_m + T_s), with T_s the waiting of the chains and T_m part of the work."""
-    records = run(conformal(Ranking(0.5)), draft_and_target())
+    records = run(conformal(Coin(0.5, scores=True)), draft_and_target())
     intensity = summarize(records).sections["ConformalDraftTargetController"]["intensity"]
     decided = [event for record in records for event in record.trace if event["event"] in ("take_over", "accept")]
     assert intensity.of == pytest.approx(sum(event["seconds_waited"] for event in decided), abs=1e-6 * len(decided))

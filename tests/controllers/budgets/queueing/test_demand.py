@@ -123,12 +123,6 @@ def test_fitted_curves_before_an_engine_that_batches() -> None:
     assert value > float(demand.forecast(alone).objective)
 
 
-def test_another_rate_and_mix() -> None:
-    demand = Demand(FITTED, 0.3, 30, 4096).changed(0.1, {"sums": 0.5, "proofs": 0.5})
-    assert demand.shares == {"sums": 0.5, "proofs": 0.5}
-    assert demand.best() == solve(demand.types, 0.1, 30, 4096).integer_budgets  # type: ignore[arg-type]
-
-
 def test_what_cannot_be_asked() -> None:
     with pytest.raises(ConfigError, match="mix fitted and measured types"):
         Demand((replace(FITTED[0]), replace(MEASURED[1], probability=0.3)), 0.1, 1, 10)  # type: ignore[arg-type]
