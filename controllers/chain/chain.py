@@ -15,20 +15,20 @@ from scaffolding_ext.protocol.meta import Purpose, meta_of, note
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import DEADLINE, current_program, discard, elapsed, record, seconds_left
 
-LOOP = "loop"  # finish reason of a chain that repeats itself
-CUT = (LOOP, DEADLINE)  # finish reasons of chains that were ended: their answer is asked for
-ANSWER_LEN = 64  # tokens for which a chain with a deadline keeps time
-LOOP_STEP = 64  # tokens from one look for loops to the next
+LOOP = "loop"  # finish reason of a repetitive chain
+CUT = (LOOP, DEADLINE)  # finish reasons of chains that were cut off; their answer is asked for
+ANSWER_LEN = 64  # tokens for which a deadline leaves time
+LOOP_STEP = 64  # tokens between checks for loops
 
 
 class Prefix(NamedTuple):
     """A chain as it stood at one position.
 
     Attributes:
-        num_tokens: How many tokens of the chain it holds (the prompt not counted).
-        token_ids: Their ids, or None where the worker gives none.
-        logprobs: For each of the tokens a dict of the likeliest ids at its place, each with a `logprob` (and perhaps a
-            `rank`); None where nobody asked for `num_logprobs`: `token_logprobs` raises then.
+        num_tokens: Tokens of the chain, without the prompt.
+        token_ids: Their ids; None if the worker gives none.
+        logprobs: For each token a dict of the likeliest ids at its position, each with a `logprob` (and perhaps a
+            `rank`); None if `num_logprobs` was not requested.
     """
 
     num_tokens: int
@@ -37,11 +37,11 @@ class Prefix(NamedTuple):
     logprobs: list[Any] | None = None
 
     def token_logprobs(self) -> list[Any]:
-        """`logprobs`; an error where there are none."""
+        """Return `logprobs`; raise ConfigError if there are none."""
         if self.logprobs is None and self.num_tokens:
             raise ConfigError(
                 "the chain has no log-probabilities: add num_logprobs to its sampling_params, such as "
-                "{'num_logprobs': 5}. If it is set already, take a worker that reports them",
+                "{'num_logprobs': 5}. If it is set already, use a worker that reports them",
                 "num_logprobs",
             )
         return self.logprobs or []
@@ -50,20 +50,19 @@ class Prefix(NamedTuple):
 class Chain(ABC):
     """One chain of thought on a prompt.
 
-    A chain is read at token positions alone: its prefix, text and end depend on how far it was told to grow, never on
-    how much has arrived. Tokens beyond only count as discarded.
+    A chain is read only at token positions: its prefix, text and end depend on how far it was told to grow, never on
+    how much has arrived. Tokens beyond that count as discarded.
 
     Attributes:
-        family: Prompt family of the stack's prompting; a controller may set its own.
-        runs_on: Whether the worker goes on with the chain while nothing of it is yielded.
-        finish_reason: Once it has ended: `"length"` where the budget ended it, `"loop"` where it repeats itself and the
-            stack's `loops` are watched for, `"deadline"` where the request's deadline leaves time for the answer alone,
-            else what the worker says.
-        is_timed: Whether the chain ends in time for the request's deadline.
+        family: Prompt family of the stack's prompting; a controller may set another.
+        runs_on: True if the worker continues the chain while no task of it is yielded.
+        finish_reason: After the end: `"length"` at the budget, `"loop"` if the stack's `loops` found a repetition,
+            `"deadline"` if the deadline leaves time only for the answer, else the worker's reason.
+        is_timed: True if the chain ends in time for the request's deadline.
 
     Args:
         prompt: The task whose `input_str` (and `input_tokens`, if it has them) the chain answers.
-        sampling_params: Sampling fields of the chain; a field that the prompt's task sets takes precedence.
+        sampling_params: Sampling fields of the chain; a field set by the prompt's task takes precedence.
     """
 
     runs_on: ClassVar[bool]
@@ -81,7 +80,7 @@ class Chain(ABC):
         self.loops: Loops | None = None if program is None else program.loops
         self._next_look = LOOP_STEP
         self.is_timed = seconds_left() is not None
-        self._first_read: tuple[float, int] | None = None  # when, and where the chain was then
+        self._first_read: tuple[float, int] | None = None  # time and position
 
     @property
     @abstractmethod
@@ -91,43 +90,40 @@ class Chain(ABC):
     @property
     @abstractmethod
     def num_generated(self) -> int:
-        """Tokens that the worker is known to have generated for the chain, read or not, decoded or reused."""
+        """Tokens that the worker has generated for the chain, read or not, decoded or reused."""
 
     @abstractmethod
     def advance(self, num_tokens: int) -> list[Task]:
-        """Tasks to yield so that the chain grows towards `num_tokens`; none once it is there or has ended.
+        """Return the tasks that grow the chain towards `num_tokens`; none once it is there or has ended.
 
-        Call `absorb` after the yield, and `advance` again, until there are none. `grow` does all of that.
+        Yield them, call `absorb`, and repeat until there are none; `grow` does all of that.
         """
 
     @abstractmethod
     def absorb(self) -> None:
-        """Take in what the worker wrote into the tasks of the last `advance` or `stop`."""
+        """Take in the results of the tasks of the last `advance` or `stop`."""
 
     @abstractmethod
     def stop(self) -> list[Task]:
-        """Tasks to yield so that the worker gives the chain up; call `absorb` after the yield. `leave` does both."""
+        """Return the tasks that make the worker drop the chain; yield them, then `absorb`. `leave` does both."""
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens of the chain have been read."""
         return self._num_tokens
 
     @property
     def text(self) -> str:
-        """The text of the chain so far."""
         return self._text.text
 
     def contains(self, marker: str) -> bool:
-        """Whether the marker stands in the chain so far."""
         return marker in self.text
 
     def grow(self, num_tokens: int, beside: Sequence[Task] = ()) -> ControllerGenerator:
-        """Work to `yield from`: afterwards the chain has `num_tokens` tokens, or has ended before or at its budget.
+        """Grow the chain to `num_tokens` tokens, or until it ends before that or at its budget.
 
         Args:
-            num_tokens: The position to reach, counted from the chain's beginning; at most the budget is reached.
-            beside: Other tasks that run meanwhile, such as a probe; they are done afterwards, too.
+            num_tokens: Position to reach, counted from the chain's beginning.
+            beside: Other tasks to run in the meantime, such as a probe; they are done afterwards, too.
         """
         tasks = self.advance(num_tokens)
         while tasks or beside:
@@ -137,7 +133,7 @@ class Chain(ABC):
             tasks, beside = self.advance(num_tokens), ()
 
     def leave(self, prefix: Prefix | None = None) -> ControllerGenerator:
-        """Work to `yield from`: the worker gives the chain up, and what lies beyond the prefix counts as discarded."""
+        """Make the worker drop the chain; tokens beyond the prefix count as discarded."""
         kept = self._num_tokens if prefix is None else prefix.num_tokens
         tasks = self.stop()
         if tasks:
@@ -146,7 +142,6 @@ class Chain(ABC):
         discard(Purpose.CHAIN, max(0, self.num_generated - kept))
 
     def _look_for_an_end(self) -> None:
-        """End the chain where it has no time left, or repeats itself."""
         left = seconds_left() if self.is_timed and not self.ended else None
         if left is not None and left < (LOOP_STEP + ANSWER_LEN) * self._seconds_per_token():
             record(DEADLINE, position=self._num_tokens, seconds_left=round(left, 6))
@@ -154,7 +149,7 @@ class Chain(ABC):
         self._look_for_loops()
 
     def _seconds_per_token(self) -> float:
-        """Seconds of a token since the chain was first read; 0 at that moment. A piece that waits counts with that."""
+        """Seconds per token, waits included, since the chain was first read; 0 at that moment."""
         now = elapsed()
         if self._first_read is None:
             self._first_read = now, self._num_tokens
@@ -162,14 +157,14 @@ class Chain(ABC):
         return (now - began) / max(1, self._num_tokens - num_before)
 
     def _step_len(self) -> int:
-        """Tokens until the next look at the clock: half of the time that is left, and `LOOP_STEP` at least."""
+        """Tokens until the next check of the clock: half of the remaining time, at least `LOOP_STEP`."""
         left = seconds_left() if self.is_timed else None
         if left is None or self._first_read is None or not (seconds := self._seconds_per_token()):
             return LOOP_STEP
         return max(LOOP_STEP, int(left / 2 / seconds))
 
     def _look_for_loops(self) -> None:
-        """End the chain where it repeats itself; thinking that has been closed is not looked at any more."""
+        """End the chain if it repeats itself; closed thinking is not checked any more."""
         if self.loops is None or self._num_tokens < (1 if self.ended else self._next_look):
             return
         self._next_look = (self._num_tokens // LOOP_STEP + 1) * LOOP_STEP
@@ -181,18 +176,16 @@ class Chain(ABC):
             self.ended, self.finish_reason = True, LOOP
 
     def _last_ids(self, num_tokens: int) -> list[int] | None:
-        """The ids of the last so many tokens, or of all, where there are fewer; None where they are not known."""
         ids = self.prefix.token_ids
         return None if ids is None else ids[-num_tokens:]
 
     def _configure(self, piece: GenerationTask, position: int = 0) -> None:
-        """Set the sampling fields of a task that generates a piece of the chain, from a position on."""
         inherit_sampling_params(piece, self.prompt, *([position] if position else []))
         apply_sampling_params(piece, self._sampling_params)
 
 
 def continuation(prompt: GenerationTask, prefix: Prefix, max_tokens: int, suffix: str = "") -> GenerationTask:
-    """A task that generates after prompt, prefix and suffix, as token ids where all three are known, and as text."""
+    """Build a task that generates after prompt, prefix and suffix: as token ids if all three are known, and as text."""
     suffix_ids = encode(suffix) if suffix else []
     ids = None
     if prompt.input_tokens is not None and prefix.token_ids is not None and suffix_ids is not None:
@@ -207,29 +200,29 @@ def continuation(prompt: GenerationTask, prefix: Prefix, max_tokens: int, suffix
 
 
 def rest_of(prompt: GenerationTask, prefix: Prefix, max_tokens: int) -> GenerationTask:
-    """A task for the rest of a chain of `max_tokens` behind a prefix, drawn anew."""
+    """Build a task that draws the rest of a chain of `max_tokens` after a prefix."""
     rest = continuation(prompt, prefix, max_tokens - prefix.num_tokens)
     inherit_sampling_params(rest, prompt, "audit")
     return rest
 
 
-_SPLIT = "\ufffd"  # what a decoder writes for a part of a character
+_SPLIT = "\ufffd"  # decoded from a partial character
 
 
 class ChunkText:
     """Text that grows piece by piece.
 
-    A worker decodes each chunk by itself, and loses a character or a stop string that lies in two chunks. By the
-    worker's tokenizer, ids are decoded again in the context of those before.
+    A worker decodes each chunk separately and loses a character or stop string that spans two chunks. The worker's
+    tokenizer therefore decodes ids again in the context of the earlier ones.
 
     Attributes:
-        text: The text so far; an incomplete character is left out until it is whole.
+        text: The text so far, without a trailing incomplete character.
     """
 
     def __init__(self) -> None:
         self.text = ""
-        self._context: list[int] = []  # ids whose text is in `text`: the next ones are decoded behind them
-        self._pending: list[int] = []  # ids behind them that end inside a character
+        self._context: list[int] = []  # last ids whose text is in `text`
+        self._pending: list[int] = []  # ids after them that end inside a character
         self._pending_text = ""  # the worker's text of those
 
     def add(self, text: str, token_ids: list[int] | None, stop: str | list[str] | None) -> bool:
@@ -247,7 +240,6 @@ class ChunkText:
         return bool(found)
 
     def add_ids(self, token_ids: list[int]) -> None:
-        """Add the text of token ids; the running request must have a tokenizer."""
         self._pending += token_ids
         known = decode(self._context) or ""
         together = decode(self._context + self._pending) or ""
@@ -257,10 +249,10 @@ class ChunkText:
 
 
 def is_text_of(token_ids: list[int], text: str, whole: bool = True) -> bool:
-    """Whether the running request's tokenizer gives a text for token ids, parts of characters left out.
+    """Return True if the running request's tokenizer decodes the ids to the text, ignoring partial characters.
 
     Args:
-        whole: Off, the text may lack an end: a worker holds back what may become a stop string.
+        whole: If False, the text may lack its end: workers hold back a possible beginning of a stop string.
     """
     decoded = decode(token_ids)
     if decoded is None:
@@ -270,5 +262,5 @@ def is_text_of(token_ids: list[int], text: str, whole: bool = True) -> bool:
 
 
 def without_end_token(token_ids: list[int]) -> list[int]:
-    """The ids of an ended text, without the end token that some workers report: it has no text."""
+    """Drop the end token, which has no text, that some workers report after an ended text."""
     return token_ids[:-1] if decode(token_ids[-1:]) == "" else token_ids

@@ -1,4 +1,4 @@
-"""A chain of thought in chunks, which any worker serves; a controller may write them."""
+"""A chain of thought in chunks, for any worker; a controller may write the chunks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from scaffolding_ext.request.ledger import Ledger, Meter
 
 
 class Chunk(NamedTuple):
-    """What was written at one go.
+    """Text written in one piece.
 
     Attributes:
-        token_ids: Its ids; None where the worker gives none, or another model goes on, which does not know them.
-        num_generated: Tokens that the worker is known to have generated for it.
-        logprobs: For each of its tokens, where they were asked for.
+        token_ids: Its ids; None if the worker gives none, or if another model with other ids continues.
+        num_generated: Tokens that the worker generated for it.
+        logprobs: For each of its tokens, if requested.
     """
 
     text: str
@@ -31,7 +31,7 @@ class Chunk(NamedTuple):
     logprobs: Sequence[Any] = ()
 
     def without_end(self) -> Chunk:
-        """The chunk as a beginning for another writer: open, and without the token that ended it."""
+        """Return the chunk without its end token and finish reason, for another writer to continue."""
         ids = self.token_ids
         if self.finish_reason != "length" and ids:
             ids = without_end_token(ids)
@@ -39,11 +39,11 @@ class Chunk(NamedTuple):
 
 
 class ChunkChain(Chain):
-    """Plain generation tasks, one a chunk; token ids are carried on, so that no text is tokenised twice.
+    """A chain of plain generation tasks, one per chunk; token ids are carried over, so no text is tokenised twice.
 
     Args:
-        carries_ids: Off, chunks are passed on as text, to a reader with another tokenizer.
-        reseeds: Whether each chunk draws from a seed of its own.
+        carries_ids: If False, chunks are passed on as text, to a reader with another tokenizer.
+        reseeds: Give each chunk a different seed.
     """
 
     runs_on = False
@@ -80,7 +80,7 @@ class ChunkChain(Chain):
             asked = min(asked, self._step_len())
         self._chunk = self.next_chunk(asked, *([self._num_tokens] if self._num_tokens and self._reseeds else []))
         apply_sampling_params(self._chunk, self._sampling_params)
-        if self._num_tokens + asked < self.max_tokens:  # what comes next reads on behind it: a chunk, or a probe
+        if self._num_tokens + asked < self.max_tokens:  # a chunk or a probe will continue it
             note(self._chunk, is_chunk=True)
         return [self._chunk]
 
@@ -90,9 +90,9 @@ class ChunkChain(Chain):
             return
         text, ids, asked = output_of(task), task.output_tokens, task.max_tokens or 0
         produced = asked if ids is None else len(ids)
-        cost = cost_of(task)  # where it is not known, the ledger knows of no tokens either
+        cost = cost_of(task)  # if unknown, the ledger counts no tokens either
         generated = 0 if cost is None else cost.written.decoded + cost.written.reused
-        reason = finish_reason_of(task) or "length"  # without token ids either, all that was asked for is assumed
+        reason = finish_reason_of(task) or "length"  # without token ids, a full chunk is assumed
         if reason == "length" and produced < asked:
             reason = "stop"
         self.keep(Chunk(text, ids, produced, generated, reason, task.logprobs or ()), task.stop)
@@ -101,10 +101,10 @@ class ChunkChain(Chain):
         return []
 
     def next_chunk(self, max_tokens: int, *part: int | str) -> GenerationTask:
-        """A task that writes on behind the chain, with the prompt's own sampling fields.
+        """Build a task that continues the chain with the prompt's sampling fields.
 
         Args:
-            part: Which chunk it is, so that it draws from a seed of its own; without it, it has the prompt's.
+            part: Number of the chunk, from which its seed derives; without it, the prompt's seed is used.
         """
         task = continuation(self.prompt, self.prefix, max_tokens)
         note(task, purpose=CHAIN if self._num_tokens else CHAIN_START)
@@ -112,8 +112,9 @@ class ChunkChain(Chain):
         return task
 
     def keep(self, chunk: Chunk, stop: str | list[str] | None) -> None:
-        """Make a chunk part of the chain, and see whether that ends it: by itself, by a stop string, at its budget, or
-        since it repeats itself."""
+        """Append a chunk; the chain may end by itself, by a stop string, at its budget, or because it repeats
+        itself.
+        """
         self._num_generated += chunk.num_generated
         self._num_tokens += chunk.num_tokens
         if chunk.token_ids is None:
@@ -132,11 +133,10 @@ class ChunkChain(Chain):
         return None if self._ids is None else self._ids[-num_tokens:]
 
     def as_chunk(self) -> Chunk:
-        """All that was written so far, as the beginning of another chain."""
         return Chunk(self.text, self.prefix.token_ids, self._num_tokens, 0, "length", tuple(self._logprobs))
 
     def cut(self, num_tokens: int) -> None:
-        """Take back what lies behind a position; `leave` counts it as discarded. The chain goes on from there."""
+        """Remove the tokens after a position; `leave` counts them as discarded. The chain continues from there."""
         ids = encode(self.text) if self._ids is None else self._ids
         if ids is None or len(ids) <= num_tokens:
             return
@@ -148,15 +148,15 @@ class ChunkChain(Chain):
         self.ended, self.finish_reason = False, None
 
     def put(self, token_ids: list[int]) -> None:
-        """Append tokens that no worker wrote; they count as the chain's own."""
+        """Append tokens that no worker wrote; they count as the chain's."""
         self.keep(Chunk(decode(token_ids) or "", token_ids, len(token_ids), len(token_ids), "length"), None)
 
 
-_STOPPED_BY_MODEL = (None, "length", "end")  # exit reasons after which the finish reason says whether the chain ended
+_STOPPED_BY_MODEL = (None, "length", "end")  # exit reasons after which the finish reason decides
 
 
 class ControlledChain(ChunkChain):
-    """A controller writes each piece of the chain, and may end before the piece is full."""
+    """A chain whose pieces are written by a controller, which may end before the piece is full."""
 
     def __init__(self, prompt: GenerationTask, max_tokens: int, controller: Controller) -> None:
         super().__init__(prompt, max_tokens, {})
@@ -172,14 +172,13 @@ class ControlledChain(ChunkChain):
             note(task, is_chunk=True)
             chunk = yield from written_chunk(self._controller.clone().process([task]), task)
             self.keep(chunk, self.prompt.stop)
-            if self.num_tokens > wanted:  # a controller that does not keep to the task's `max_tokens`
+            if self.num_tokens > wanted:  # the controller exceeded the task's `max_tokens`
                 self.cut(wanted)
             if self.num_tokens == before:
                 return
 
 
 def written_chunk(work: Iterable[object], task: GenerationTask) -> ControllerGenerator:
-    """Work to `yield from`: a controller's work on a task."""
     spent = Ledger()
     yield from Meter(spent).watch(work)
     ids, reason = task.output_tokens, finish_reason_of(task) or "length"

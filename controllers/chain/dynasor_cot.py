@@ -1,9 +1,9 @@
-"""Dynasor-CoT: probe an unfinished chain of thought for its answer now and then, and stop when the answers agree.
+"""Dynasor-CoT: probe an unfinished chain of thought for its answer, and stop when the answers agree.
 
 Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), section on chain-of-thought
-probing.
-Deviations: hedge words match whole words; a chain that ends by itself keeps its own answer; at the end of the budget an
-answer is forced; every probe token and everything that an exit discards is counted.
+    probing.
+Deviations: Hedge words match whole words. A chain that ends by itself keeps its answer. At the end of the budget an
+    answer is forced. All probe tokens and discarded tokens are counted.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class ProbedChain:
     """A chain and its probes.
 
     Attributes:
-        gaps: Tokens from each position at which the chain is read to the next.
-        position: The next of them.
-        stop: Why the chain is left at its last probe; None if it goes on, or has ended.
+        gaps: Tokens between the positions at which the chain is read.
+        position: The next of these positions.
+        stop: Reason for leaving the chain at its last probe; None if it goes on or has ended.
     """
 
     chain: Chain
@@ -52,17 +52,16 @@ class ProbedChain:
 
     @property
     def answered(self) -> Probe | None:
-        """The probe whose answer a stopped chain is left with; None if it must be asked for one, or has none."""
+        """The probe that answers for a stopped chain; None if the chain must be asked again, or has no answer."""
         probe = None if self.stop is None else self.stop.left_with(self.probes)
         return None if probe is None or probe.is_part else probe
 
     @property
     def new_text(self) -> str:
-        """The text behind the last probe."""
         return self.chain.text[len(self.probes[-1].prefix.text) if self.probes else 0 :]
 
     def add(self, run: Run, probe: Probe, asked: LookTasks, rule: StoppingRule) -> ControllerGenerator:
-        """Work: add a probe and classify its answer; a shorter form of an answer may renumber the others."""
+        """Add a probe and classify its answer; a shorter form of an answer may renumber the other classes."""
         self.probes.append(probe)
         if asked.answer is not None:
             classes = yield from run.group([each.answer for each in self.probes], self.known)
@@ -77,8 +76,8 @@ class ProbedChain:
 class DynasorCoTController(AnytimeController[ProbedChain]):
     """Stops a chain of thought when its probed answers agree.
 
-    In *stream* mode the chain is one streaming generation that runs on while it is probed. In *chunk* mode it is a row
-    of plain generation tasks, which any worker serves; the next chunk runs while the last one is probed, unless
+    In *stream* mode the chain is one streaming generation that continues while it is probed. In *chunk* mode it is a
+    series of plain generation tasks, which any worker serves; the next chunk runs while the last one is probed, unless
     `overlap` is off. If the worker cannot stream, stream mode falls back to chunks and the trace says so.
 
     Args:
@@ -88,17 +87,17 @@ class DynasorCoTController(AnytimeController[ProbedChain]):
         chunk_size: Tokens between probes, if no `schedule` is given; None takes the schedule's default of 64.
         effort: Preset for the two above, instead of them: mild, low, mid (the defaults), high or crazy.
         hedge_match: Matching of hedge words, if no `probe` is given: `"word"` or `"substring"`.
-        schedule: Positions at which the chain is probed; None has it probed every `chunk_size` tokens.
+        schedule: Positions at which the chain is probed; None probes every `chunk_size` tokens.
         probe: Asks for the answer; None takes an `AnswerProbe`.
         rule: Ends thinking: a rule, its name, or a function whose first argument is called `probes`. None takes
-            `"consecutive"`, Dynasor's own.
+            `"consecutive"`, Dynasor's rule.
         mode: `"stream"` or `"chunk"`.
-        overlap: In chunk mode, the next chunk runs while a probe does.
+        overlap: In chunk mode, run the next chunk during a probe.
         sampling_params: Sampling fields of the chain.
         family: Name of the prompt family; None takes the one of the stack's prompting.
-        streaming: The chain is streamed to the caller (stream mode only).
-        max_lead: Tokens that a stream may run ahead of a probe that has not been answered; None takes one spacing.
-        insist_on_answer: A chain that ended by itself without an answer is asked for one.
+        streaming: Stream the chain to the caller (stream mode only).
+        max_lead: Tokens that a stream may run ahead of an unanswered probe; None takes one spacing.
+        insist_on_answer: Ask a chain that ended by itself without an answer for one.
     """
 
     registries: ClassVar = {"rule": stopping_rules, "schedule": probe_schedules, "probe": answer_probes}
@@ -128,7 +127,7 @@ class DynasorCoTController(AnytimeController[ProbedChain]):
         self.rule, self.schedule, self.probe = Parts.of(rule, schedule, probe, **short)
         self.max_tokens = require.whole("max_tokens", max_tokens)
         self.looker = Looker(self.probe, self.rule.needs)
-        self.forcing = {**self.probe.sampling_params, "temperature": 0.0}  # no vote reads an answer that is forced
+        self.forcing = {**self.probe.sampling_params, "temperature": 0.0}  # no vote reads a forced answer
         self.mode = require.one_of("mode", mode, ("stream", "chunk"))
         self.overlap = overlap
         self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))
@@ -154,7 +153,8 @@ class DynasorCoTController(AnytimeController[ProbedChain]):
             run.task,
             max_tokens=run.budget(self.max_tokens, thinking_budget),
             sampling_params=self.looker.chain_params(self.sampling_params),
-            streaming_output=self.streaming and not run.task.streaming_output_flag,  # that caller is shown final text
+            streaming_output=self.streaming
+            and not run.task.streaming_output_flag,  # such a caller is shown only final text
             max_lead=self.max_lead,
         )
         gaps = self.schedule.gaps()
@@ -166,7 +166,6 @@ class DynasorCoTController(AnytimeController[ProbedChain]):
         return thought.stop is None and not thought.chain.ended
 
     def advance(self, run: Run, thought: ProbedChain) -> ControllerGenerator:
-        """Read on to the next position, and probe the chain there."""
         chain = thought.chain
         yield from chain.grow(thought.position)
         if chain.ended:
@@ -179,22 +178,21 @@ class DynasorCoTController(AnytimeController[ProbedChain]):
             if self.schedule.is_due(thought.new_text):
                 yield from self._probe(run, thought)
         if self.more(thought):
-            run.show(prefix.text)  # whatever later probes say, the chain goes on behind this one
+            run.show(prefix.text)  # final: later probes only cut the chain after this one
 
     def _probe(self, run: Run, thought: ProbedChain) -> ControllerGenerator:
-        """Ask the chain for its answer, and the rule for its decision."""
         chain, prefix = thought.chain, thought.chain.prefix
         asked = self.looker.asking(run.task, prefix, run.family)
-        if asked.tasks and self.overlap and not chain.runs_on:  # a stream runs on beside its probes by itself
+        if asked.tasks and self.overlap and not chain.runs_on:  # a stream keeps running during probes
             yield from chain.grow(thought.position, beside=asked.tasks)
         elif asked.tasks:
             yield asked.tasks
         yield from thought.add(run, self.looker.read(prefix, asked, run.family), asked, self.rule)
-        if not chain.ended or chain.finish_reason == "length":  # else its own answer is there, and paid for
+        if not chain.ended or chain.finish_reason == "length":  # otherwise it has its own answer
             thought.stop = self.rule.stop(thought.probes)
 
     def answer(self, run: Run, thought: ProbedChain) -> ControllerGenerator:
-        """Leave the chain at its last probe, with an answer that it gave or is asked for; else let it end."""
+        """Leave a stopped chain at its last probe with the probe's answer or a forced one; else conclude the chain."""
         chain, stop, probe = thought.chain, thought.stop, thought.answered
         prefix = chain.prefix if stop is None else thought.probes[-1].prefix
         reason = stop.reason if stop is not None else "budget" if chain.finish_reason == "length" else "own end"
@@ -214,7 +212,6 @@ class DynasorCoTController(AnytimeController[ProbedChain]):
         return None if thought.stop is None else self._written_on(run, thought)
 
     def _written_on(self, run: Run, thought: ProbedChain) -> ControllerGenerator:
-        """Work that writes the rest of a stopped chain, drawn anew, and returns its answer."""
         rest = rest_of(run.task, thought.probes[-1].prefix, thought.chain.max_tokens)
         chain = self._chain(run, rest, max_tokens=rest.max_tokens, sampling_params=self.sampling_params)
         yield from chain.grow(chain.max_tokens)
@@ -228,20 +225,20 @@ class DynasorCoTController(AnytimeController[ProbedChain]):
 class DynasorGenerationController(DynasorCoTController):
     """Upstream's name and arguments for `DynasorCoTController`, so that its stack files load here.
 
-    Migration: upstream's worker tag is not used: the chain goes to the worker `generation`. New stacks should name
+    Migration: upstream's worker tag is ignored: the chain goes to the worker `generation`. New stacks should name
     `DynasorCoTController`.
 
-    As upstream's it probes before the chain begins, and then every `chunk_size` tokens (0, 64, 128, ...).
+    As upstream, it probes before the chain begins, and then every `chunk_size` tokens (0, 64, 128, ...).
 
-    Deviation: `max_tokens` is the budget of the chain alone. Upstream's code subtracts the tokens of the prompt and of
-    the probe's suffix, and then goes on to the end of a chunk.
+    Deviation: `max_tokens` is the budget of the chain only. Upstream's code subtracts the tokens of the prompt and of
+        the probe's suffix, and then runs to the end of a chunk.
 
     Args:
-        generation_dir: Not used: token ids come from the worker, so no tokenizer is needed here.
+        generation_dir: Ignored: token ids come from the worker, so no tokenizer is needed here.
         max_tokens: Budget of the chain in tokens.
-        certainty_threshold: How many probes in a row must agree.
+        certainty_threshold: Number of successive probes that must agree.
         chunk_size: Tokens between probes.
-        streaming: Whether the chain is streamed to the caller.
+        streaming: Stream the chain to the caller.
         sampling_params: Sampling fields of the chain; temperature 0.6 and top-p 0.95 if it sets neither.
     """
 

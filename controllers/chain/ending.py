@@ -1,4 +1,4 @@
-"""Ends a request with a chain of thought: with its own answer, or with one that it is asked for."""
+"""End a request with a chain of thought: with the chain's answer, or by asking for one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.request.program import record
 
-ANSWER_PROBABILITY = "answer_probability"  # in a task's result fields: that of the answer, where a look told it
+ANSWER_PROBABILITY = "answer_probability"  # key in a task's result fields, set if a look measured it
 
 
 def conclude(
@@ -27,18 +27,16 @@ def conclude(
     at: Prefix | None = None,
     cause: str | None = None,
 ) -> ControllerGenerator:
-    """Work to `yield from` that ends the request with the chain as it stands; a chain that goes on is left.
+    """End the request with the chain as it stands; a running chain is left.
 
-    The output is the chain, where it has an answer of its own. Elsewhere thinking is closed and the answer is asked
-    for; where the model says nothing, the last answer that the chain names counts. A chunk that its budget ended stays
-    open.
+    If the chain contains an answer, it is the output. Otherwise thinking is closed and the answer is asked for; if the
+    model gives none, the last answer named in the chain counts. A chunk that ended at its budget stays open.
 
     Args:
-        exit_reason: Why a chain that goes on is left. One that ended by itself exits with `"end"`, one that its budget
-            ended with `"length"`, one that was ended since it repeats itself with `"loop"`, and one that was ended in
-            time for the request's deadline with `"deadline"`.
-        at: Where the chain is left, if it has grown since the decision; None leaves it as it stands.
-        cause: Why an answer had to be asked for, as `forced_answers` counts it; None: as the chain ended.
+        exit_reason: Exit reason for a running chain. A chain that ended by itself exits with `"end"`, at its budget
+            with `"length"`, on a repetition with `"loop"`, and in time for the request's deadline with `"deadline"`.
+        at: Position at which the chain is left, if it has grown since the decision; None leaves it as it stands.
+        cause: Cause of a forced answer for `forced_answers`; None derives it from the chain's end.
     """
     task, family = chain.prompt, chain.family
     ended = chain.ended and at is None
@@ -73,7 +71,7 @@ def conclude(
 
 
 def close(chain: Chain, prefix: Prefix, probe: Probe | None, exit_reason: str) -> ControllerGenerator:
-    """Work: leave the chain behind a prefix, and end the request with the answer of a probe; None ends without one."""
+    """Leave the chain after a prefix and end the request with a probe's answer; None ends without one."""
     yield from chain.leave(prefix)
     task, family = chain.prompt, chain.family
     if probe is None or probe.answer is None:
@@ -85,14 +83,14 @@ def close(chain: Chain, prefix: Prefix, probe: Probe | None, exit_reason: str) -
 
 
 def forced_answers(trace: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """How many answers the chains of a request were made to give, by the cause.
+    """Count the answers that a request's chains were forced to give, by cause.
 
     Args:
-        trace: The request's decisions. Who makes a chain give its answer records the event `force`, with the answer
-            (None where there is none), whether its box was `closed`, and its cause: `"empty"`: the chain wrote nothing;
+        trace: The request's events. Forcing an answer records the event `force`, with the answer (None if there is
+            none), `closed` (True if its box was closed), and the cause: `"empty"`: the chain wrote nothing;
             `"open_thinking"`: it ended within its thinking; `"no_answer"`: it ended without an answer;
-            `"budget_ignored"`: its server let it think beyond its budget; else the exit reason of a chain that was
-            ended (`"length"`, `"budget"`, `"loop"`, ...).
+            `"budget_ignored"`: its server let it think beyond its budget; else the exit reason of a chain that was cut
+            off (`"length"`, `"budget"`, `"loop"`, ...).
     """
     forced: dict[str, int] = {}
     for event in trace:
@@ -104,7 +102,7 @@ def forced_answers(trace: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 def forcing(
     prompt: GenerationTask, prefix: Prefix, family: PromptFamily, sampling_params: dict[str, Any]
 ) -> tuple[GenerationTask, str]:
-    """A task that ends a chain with its answer, and the text that it asks with: it closes thinking that is open."""
+    """Build a task that ends a chain with its answer, and return its closing text, too; open thinking is closed."""
     close = family.close_closed if family.think_close in prefix.text else family.close
     return asking(prompt, prefix, close, sampling_params), close
 
@@ -112,7 +110,6 @@ def forcing(
 def close_with(
     task: GenerationTask, prefix: Prefix, close: str, answer: str, family: PromptFamily, exit_reason: str
 ) -> None:
-    """Write prefix, closing text and answer as the task's output."""
     ending = close + answer + family.answer_end
     ending_ids = encode(ending)
     ids = None if prefix.token_ids is None or ending_ids is None else prefix.token_ids[: prefix.num_tokens] + ending_ids
@@ -120,12 +117,11 @@ def close_with(
 
 
 def _silence(text: str, is_said: bool) -> str:
-    """How a chain that ended by itself left its answer out, whether its text was said to the user or thought."""
     return "empty" if not text.strip() else "no_answer" if is_said else "open_thinking"
 
 
 def without_end(prefix: Prefix) -> Prefix:
-    """An ended chain as one that can go on: without its end token, and as text where a token was cut."""
+    """Reopen an ended chain: drop its end token, and fall back to text if a token was cut."""
     ids = prefix.token_ids
     if not ids:
         return prefix

@@ -1,4 +1,4 @@
-"""Looks at an unfinished chain: where it is looked at, what it is asked there, and what a stopping rule sees."""
+"""Looks at an unfinished chain: their positions, their questions, and the data for stopping rules."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ProbeSchedule:
 
     Args:
         chunk_size: Tokens of the gap between the first look and the second.
-        first_probe: Tokens before the first look, which 0 has before the chain begins; None takes `chunk_size`.
-        growth: Each gap is so many times the one before; 1 keeps them equal.
+        first_probe: Tokens before the first look; 0 looks before the chain begins. None takes `chunk_size`.
+        growth: Ratio of each gap to the previous one; 1 keeps them equal.
 
     Attributes:
-        reads_text: Whether the text of the chain says where it looks.
+        reads_text: True if the text of the chain decides when to look.
     """
 
     reads_text: ClassVar[bool] = False
@@ -42,7 +42,7 @@ class ProbeSchedule:
         self.growth = require.number("growth", growth, least=1)
 
     def gaps(self) -> Iterator[int]:
-        """Tokens from each look to the next, the tokens before the first look first; without an end."""
+        """Yield the tokens before the first look, then those from each look to the next, endlessly."""
         yield self.first_probe
         gap = float(self.chunk_size)
         while True:
@@ -50,19 +50,19 @@ class ProbeSchedule:
             gap *= self.growth
 
     def is_due(self, text: str) -> bool:
-        """Whether the chain is looked at here; else it is read on."""
+        """Return True to look at the chain here, False to read on."""
         return True
 
 
 class ThoughtChanges(ProbeSchedule):
-    """Looks at a chain where it changes its thought: at the first multiple of `step` tokens behind such a word.
+    """Looks at a chain when it changes its thought: at the first multiple of `step` tokens after a turn word.
 
     Reference: Yang et al., "Dynamic Early Exit in Reasoning Models" (DEER), arXiv 2504.15895: thoughts end at "Wait".
-    Deviation: the chain is asked behind the word, not in its place, at a position that its tokens alone fix.
+    Deviation: The chain is asked after the word, not in its place, at a position fixed by its tokens.
 
     Args:
-        step: Tokens between the positions where the chain is read: a change of thought is seen at the next.
-        words: Words that begin a new thought; their case counts.
+        step: Tokens between the positions at which the chain is read: a change of thought is seen at the next.
+        words: Words that begin a new thought, case-sensitive.
     """
 
     reads_text = True
@@ -80,12 +80,13 @@ class ThoughtChanges(ProbeSchedule):
 
 
 class LookNeeds(NamedTuple):
-    """What a stopping rule needs to see at every look.
+    """Data that a stopping rule needs at every look.
 
     Attributes:
-        answer: The chain's answer. Off, and with no other need, a look asks nothing and costs no token.
-        entropy: How many of the highest log-probabilities of the token behind closed thinking; 0 reads none.
-        suffix: What closes thinking before that token; None takes the family's `close`, which opens the answer, too.
+        answer: The chain's answer. If False and nothing else is needed, a look asks nothing and costs no token.
+        entropy: Number of highest log-probabilities of the token after closed thinking; 0 reads none.
+        suffix: Text that closes thinking before that token; None takes the family's `close`, which also opens the
+            answer.
         chain_logprobs: The log-probability of each token of the chain.
     """
 
@@ -97,11 +98,10 @@ class LookNeeds(NamedTuple):
 
     @property
     def num_logprobs(self) -> int:
-        """Log-probabilities a token that the worker must report."""
+        """Log-probabilities per token that the worker must report."""
         return max(self.entropy, int(self.answer_logprobs), int(self.chain_logprobs))
 
     def joined(self, other: LookNeeds) -> LookNeeds:
-        """What two rules need together."""
         if self.entropy and other.entropy and self.suffix != other.suffix:
             raise ConfigError(
                 f"is {self.suffix!r} for one rule and {other.suffix!r} for another, and a look reads one token, after "
@@ -118,18 +118,17 @@ class LookNeeds(NamedTuple):
 
 
 class LookTasks(NamedTuple):
-    """What a chain is asked at one look; nothing, where no rule needs it."""
+    """Tasks of one look; none if no rule needs them."""
 
     answer: GenerationTask | None = None
     entropy: GenerationTask | None = None
 
     @property
     def tasks(self) -> list[GenerationTask]:
-        """What is to be yielded, at once."""
         return [task for task in (self.answer, self.entropy) if task is not None]
 
     def figures(self) -> dict[str, int]:
-        """Tokens of the suffixes and of the answers, for the trace; no cache of a worker changes them."""
+        """Count the tokens of suffixes and answers for the trace, independent of a worker's cache."""
         written = [task.output_tokens for task in self.tasks]
         num_suffix_tokens = sum(meta_of(task).num_suffix_tokens for task in self.tasks)
         return {
@@ -139,19 +138,17 @@ class LookTasks(NamedTuple):
 
 
 class Looker:
-    """Asks a chain at a look what a rule needs to see, and reads what it says."""
+    """Asks a chain for the data that a rule needs at a look, and reads the responses."""
 
     def __init__(self, probe: AnswerProbe, needs: LookNeeds) -> None:
         self._probe = probe
         self._needs = needs
 
     def chain_params(self, sampling_params: Mapping[str, Any]) -> dict[str, Any]:
-        """Sampling fields of a chain, with the log-probabilities that the rule reads."""
         wanted = max(int(self._needs.chain_logprobs), sampling_params.get("num_logprobs") or 0)
         return {**sampling_params, **({"num_logprobs": wanted} if wanted else {})}
 
     def asking(self, prompt: GenerationTask, prefix: Prefix, family: PromptFamily) -> LookTasks:
-        """The tasks that ask the chain on a prompt after a prefix."""
         needs, asked = self._needs, LookTasks()
         if needs.answer:
             answer = self._probe.asking(prompt, prefix, family)
@@ -164,7 +161,6 @@ class Looker:
         return asked
 
     def read(self, prefix: Prefix, asked: LookTasks, family: PromptFamily) -> Probe:
-        """The look after a prefix, with what the tasks brought; its answer has no class yet."""
         look = Probe(prefix) if asked.answer is None else self._probe.read(prefix, asked.answer)
         if self._needs.chain_logprobs and prefix.logprobs is None and prefix.num_tokens:
             raise _without_logprobs("the chain")
@@ -177,7 +173,7 @@ class Looker:
 
 
 def _answer_logprobs(task: GenerationTask) -> tuple[float, ...]:
-    """The log-probabilities up to the token that closes the box; all of them where that token is not known."""
+    """Return the log-probabilities up to the token that closes the box; all of them if that token is unknown."""
     if not task.logprobs and output_of(task):
         raise _without_logprobs("an answer")
     ids, values = task.output_tokens, sampled_logprobs(task.output_tokens, task.logprobs or ())
@@ -191,7 +187,7 @@ def _answer_logprobs(task: GenerationTask) -> tuple[float, ...]:
 
 def _entropy(task: GenerationTask) -> Entropy:
     if not task.logprobs:
-        raise _without_logprobs("the token behind closed thinking")
+        raise _without_logprobs("the token after closed thinking")
     return token_entropy(highest_logprobs(task.logprobs[0]))
 
 

@@ -1,4 +1,4 @@
-"""Asks an unfinished chain for its answer, and what was seen there (a look, which calibrations call a probe)."""
+"""Ask an unfinished chain for its answer, and hold the result: a look, called a probe in calibrations."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ _START = Prefix(0, "", [], [])
 
 
 class Probe(NamedTuple):
-    """A look at an unfinished chain: all that a stopping rule sees of it there.
+    """A look at an unfinished chain: everything that a stopping rule sees of it there.
 
-    A look is data (`row_of`, `probes_of`), so a rule decides on recorded chains as on running ones. An attribute is
-    None where the rule does not need it.
+    A look is data (`row_of`, `probes_of`), so a rule decides the same on recorded chains as on running ones. An
+    attribute is None if the rule does not need it.
 
     Attributes:
-        prefix: The chain as it stood: its tokens, their text, and their log-probabilities where the chain's sampling
-            fields or a rule ask for them.
-        answer: The answer that it gave when it was asked; None where it gave none, or was not asked.
+        prefix: The chain as it stood, with log-probabilities if its sampling fields or a rule request them.
+        answer: Its answer when asked; None if it gave none or was not asked.
         answer_class: Number of the class of equal answers among the chain's probes, in order of first appearance; -1
             for no answer.
-        is_part: Whether the answer is its first token alone, and may go on.
+        is_part: True if the answer is only its first token, and may go on.
         answer_logprobs: Log-probability of each token of the response, up to the one that closes the box.
     """
 
@@ -50,13 +49,12 @@ class Probe(NamedTuple):
 
     @property
     def confidence(self) -> float | None:
-        """Geometric mean of the probabilities of the answer's tokens; 0 for no answer, None where nobody asked."""
+        """Geometric mean of the answer's token probabilities; 0 for no answer, None if they were not requested."""
         if self.answer_logprobs is None:
             return None
         return mean_token_probability(self.answer_logprobs) if self.answer is not None else 0.0
 
     def figures(self) -> dict[str, Any]:
-        """What was seen, for the trace."""
         seen: dict[str, Any] = {}
         if self.response is not None:
             seen = {"answer": self.answer, "answer_class": self.answer_class, "hedged": self.hedged}
@@ -72,11 +70,11 @@ class Probe(NamedTuple):
 
 
 def row_of(probes: Sequence[Probe]) -> dict[str, Any]:
-    """The newest look, JSON-serialisable; of the chain's text, ids and log-probabilities what is new since the last.
+    """Return the newest look as JSON-serialisable data; text, ids and log-probabilities only since the previous look.
 
-    Keys: `position` (tokens), `text`, `token_ids` (None where the worker gives none), `logprobs` (for each token pairs
-    of an id and its log-probability; None where nobody asked), `answer_logprobs`, `entropy` (nats and the probability
-    that was not told), and the plain attributes of a `Probe` under their names.
+    Keys: `position` (tokens), `text`, `token_ids` (None if the worker gives none), `logprobs` (for each token pairs of
+    an id and its log-probability; None if not requested), `answer_logprobs`, `entropy` (nats and the unreported
+    probability), and the plain attributes of a `Probe` under their names.
     """
     newest = probes[-1]
     now, before = newest.prefix, probes[-2].prefix if len(probes) > 1 else _START
@@ -93,7 +91,7 @@ def row_of(probes: Sequence[Probe]) -> dict[str, Any]:
 
 
 def probes_of(rows: Iterable[Mapping[str, Any]]) -> list[Probe]:
-    """The looks whose rows these are, oldest first: equal to those that were recorded."""
+    """Restore the looks from their rows, oldest first."""
     probes: list[Probe] = []
     before = _START
     for row in rows:
@@ -122,13 +120,13 @@ class AnswerProbe:
     """Asks an unfinished chain for its answer, and reads the response.
 
     Args:
-        max_tokens: Most tokens decoded for an answer.
+        max_tokens: Maximum tokens decoded for an answer.
         sampling_params: Sampling fields of the answer.
         hedge_words: Words that make a response uncertain.
         hedge_match: `"word"` matches whole words, `"substring"` is upstream's rule (it takes "know" for "no").
-        guided_decoding: A form of the answer, such as `{"regex": "[0-9]+}"}`, which `TRTLLMWorker` can enforce; others
+        guided_decoding: A form of the answer, such as `{"regex": "[0-9]+}"}`, enforced by `TRTLLMWorker`; other workers
             refuse the probe.
-        first_token: Whether a probe decodes the answer's first token alone, for answers whose first tokens differ.
+        first_token: Decode only the answer's first token, for answers whose first tokens differ.
     """
 
     def __init__(
@@ -155,7 +153,6 @@ class AnswerProbe:
         self._hedge = re.compile(f"{border}(?:{words}){border}", re.IGNORECASE) if words else None
 
     def asking(self, prompt: GenerationTask, prefix: Prefix, family: PromptFamily) -> GenerationTask:
-        """The task that asks the chain on a prompt for its answer after a prefix."""
         params = {**self.sampling_params, "max_tokens": 1} if self.first_token else self.sampling_params
         task = asking(prompt, prefix, family.probe, params)
         if self.guided_decoding:
@@ -164,7 +161,6 @@ class AnswerProbe:
         return task
 
     def read(self, prefix: Prefix, task: GenerationTask) -> Probe:
-        """The look after a prefix, with the response to its task; the answer has no class yet."""
         response = output_of(task)
         hedged = self._hedge is not None and self._hedge.search(response) is not None
         answer = asked_answer(task)
@@ -174,7 +170,7 @@ class AnswerProbe:
 
 
 def asking(prompt: GenerationTask, prefix: Prefix, suffix: str, sampling_params: dict[str, Any]) -> GenerationTask:
-    """A task that asks an unfinished chain for its answer with a suffix that opens a box.
+    """Build a task that asks an unfinished chain for its answer with a suffix that opens a box.
 
     Args:
         suffix: `family.probe` to ask in passing, `family.close` or `family.close_closed` to end with the answer.
@@ -186,44 +182,47 @@ def asking(prompt: GenerationTask, prefix: Prefix, suffix: str, sampling_params:
 
 
 def asked_answer(task: GenerationTask) -> str | None:
-    """The answer in the response to `asking`; None where the box was not closed or is empty."""
+    """Return the answer in the response to `asking`; None if the box is open or empty."""
     return up_to_brace(output_of(task)) or None
 
 
 def forced_answer(task: GenerationTask) -> str | None:
-    """The answer in the response to `asking` at the end of a chain, where there will be no other.
+    """Return the answer in the response to `asking` at the end of a chain; None if the box is empty.
 
-    An answer whose box was not closed counts, too: it ends with its line. None where there is nothing in the box.
+    An answer in an open box also counts, up to the end of its line, because no other will follow.
     """
     return begun_box(output_of(task))
 
 
-_ROUNDING = 1e-5  # of float32 log-probabilities that are summed over a vocabulary
+_ROUNDING = 1e-5  # of float32 log-probabilities summed over a vocabulary
 
 
 class Entropy(NamedTuple):
-    """How uncertain one token is."""
+    """Uncertainty of one token.
+
+    Attributes:
+        missing: Unreported probability; if it is above 0, the entropy is a lower bound.
+    """
 
     nats: float
     missing: float = 0.0
 
     @property
     def is_bound(self) -> bool:
-        """Whether the entropy may be higher."""
         return self.missing > 0
 
 
 def token_entropy(logprobs: Sequence[float]) -> Entropy:
-    """The entropy of a token whose highest log-probabilities are known: exact where they sum to one, else a bound.
+    """Return a token's entropy from its highest log-probabilities: exact if they sum to one, else a lower bound.
 
-    A token that was not reported is at most as likely as the least likely one that was, and at most as likely as all
-    missing ones together. So it adds at least its probability times the negative log of the smaller bound.
+    A token that was not reported is at most as likely as the least likely reported one, and as all missing ones
+    together. So it adds at least its probability times the negative log of the smaller bound.
 
     Args:
         logprobs: Natural-log probabilities of the likeliest tokens, at least one, in any order.
     """
     if not len(logprobs):
-        raise ValueError("there are no log-probabilities; at least one is needed")
+        raise ValueError("no log-probabilities; at least one is needed")
     if max(logprobs) > _ROUNDING:
         raise ValueError(f"a log-probability is {max(logprobs):g}; it must be at most 0")
     probabilities = [math.exp(logprob) for logprob in logprobs]

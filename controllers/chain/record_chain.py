@@ -1,4 +1,4 @@
-"""Lets a chain of thought run to its end and records on the way all that a stopping rule could see of it.
+"""Record chains of thought to their end, with everything that a stopping rule could see.
 
 One recording serves all rules and all settings; `evaluation.tune` plays them.
 """
@@ -28,15 +28,14 @@ VERSION = 1
 class RecordChainController(BaseController):
     """Records the chains of a controller that stops them: at every look the probed and the forced answer.
 
-    The trace has an event `recording` (version, tokens of the prompt and of the suffixes), and an event `look` a look:
-    what `chain.probe.row_of` tells, the forced answer, and the tokens of both answers.
+    The trace has an event `recording` (version, tokens of the prompt and of the suffixes), and an event `look` per
+    look: the row of `chain.probe.row_of`, the forced answer, and the tokens of both answers.
 
     Args:
-        generation_controller: Whose chains and probes are recorded. Its rule stops nothing, and its schedule is not
-            used.
+        generation_controller: Its chains and probes are recorded; its rule and schedule are not used.
         spacing: Tokens between two looks; None takes those between the first two of its schedule.
-        num_logprobs: Log-probabilities of the token behind closed thinking; of fewer than the vocabulary, the entropy
-            is a lower bound. 0 records none.
+        num_logprobs: Log-probabilities of the token after closed thinking; if fewer than the vocabulary, the entropy is
+            a lower bound. 0 records none.
     """
 
     def __init__(
@@ -56,7 +55,6 @@ class RecordChainController(BaseController):
         self.needs = generation_controller.needs._replace(num_logprobs=self.num_logprobs, fields=CHAIN_FIELDS)
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
-        """Answer the task's prompt with the whole chain."""
         set_sampling_params(task, sampling_params)
         stopping = self.generation_controller
         family, probe = stopping.family or prompt_family(), stopping.probe

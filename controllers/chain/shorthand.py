@@ -1,4 +1,4 @@
-"""Short arguments of a probed chain, and the rule, schedule and probe that they stand for."""
+"""Shorthand arguments of a probed chain, and the rule, schedule and probe that they stand for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily
 from scaffolding_ext.registry import stopping_rules
 
-# Agreeing probes asked for, and tokens between probes. Source: Dynasor's code, `dynasor/cot.py`.
+# Required agreeing probes, and tokens between probes. Source: Dynasor's code, `dynasor/cot.py`.
 EFFORTS = {"mild": (8, 64), "low": (5, 64), "mid": (3, 64), "high": (2, 64), "crazy": (2, 32)}
 
 
@@ -35,7 +35,7 @@ class Parts(NamedTuple):
         chunk_size: int | None,
         hedge_match: Literal["word", "substring"] | None,
     ) -> Parts:
-        """The parts that are given, or that the short arguments stand for; ConfigError if one is given twice."""
+        """Return the given parts, or those of the short arguments; raise ConfigError if one is given twice."""
         if effort is not None:
             require.alone("effort", effort, certainty_threshold=certainty_threshold, chunk_size=chunk_size)
             certainty_threshold, chunk_size = EFFORTS[require.one_of("effort", effort, EFFORTS)]
@@ -52,7 +52,6 @@ class Parts(NamedTuple):
 
 
 def _with_threshold(rule: str | Rule, threshold: int | None) -> Any:
-    """A rule by its name, with the controller's threshold."""
     if threshold is None:
         return rule
     is_known = isinstance(rule, str) and ":" not in rule
@@ -64,11 +63,11 @@ def _with_threshold(rule: str | Rule, threshold: int | None) -> Any:
 
 
 def warn_if_unthinking(family: PromptFamily) -> None:
-    """Warn that chains of a model that does not think are about to be probed."""
+    """Warn before probing the chains of a model that does not think."""
     if not family.thinks:
         warnings.warn(
-            f"the model's chat template has no <think>: its chain is probed as an answer that it is writing, which "
-            f"suits a model that does not think (family={UNTHINKING_FAMILY!r} in the controller's arguments says "
-            f"that you know). For a model that thinks, family={DEFAULT_FAMILY!r} probes it as a chain of thought",
+            f"the model's chat template has no <think>: its chain is probed as a plain answer, which suits a model "
+            f"that does not think (family={UNTHINKING_FAMILY!r} in the controller's arguments silences this). For a "
+            f"model that thinks, family={DEFAULT_FAMILY!r} probes it as a chain of thought",
             stacklevel=4,
         )

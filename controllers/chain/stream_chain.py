@@ -17,21 +17,20 @@ from scaffolding_ext.protocol.task_results import cost_of, finish_reason_of, out
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import record
 
-_MOST_LATE = 2  # streams that the worker ends early; behind them the chain grows in chunks
+_MOST_LATE = 2  # early-ended streams after which the chain continues in chunks
 
 
 class StreamChain(Chain):
     """One uninterrupted streaming generation: no token of the chain is prefilled twice.
 
-    The text is cut at the position asked for, by the worker's tokenizer. One token more is awaited there, so that an
-    end at that position is known. Without the tokenizer the text cannot be cut, and the trace says so.
+    The worker's tokenizer cuts the text at the requested position. One more token is awaited there, so that an end at
+    that position is known. Without the tokenizer the text cannot be cut, and the trace says so.
 
-    The stream may run `max_lead` tokens ahead of the position asked for. A worker that cannot pause it there ends it;
-    the chain then goes on in another stream, and after two such ends in chunks.
+    The stream may run `max_lead` tokens ahead of the requested position. A worker that cannot pause it there ends it;
+    the chain then continues in another stream, and after two such ends in chunks.
 
     Args:
-        max_lead: Tokens that it may be ahead of the position asked for; None takes as many as it was last asked to
-            grow: one spacing.
+        max_lead: Tokens ahead of the requested position; None takes the length of the last `grow`, one spacing.
     """
 
     runs_on = True
@@ -53,11 +52,11 @@ class StreamChain(Chain):
             max_tokens=max_tokens,
             streaming_output_flag=streaming_output,
         )
-        self._before = Prefix(0, "", [])  # what earlier streams wrote
+        self._before = Prefix(0, "", [])  # text of earlier streams
         self._num_generated_before = 0
         self._num_late = 0
         self._target = 0
-        self._goal = 0  # behind the target, where the chain grows in steps
+        self._goal = 0  # beyond the target if the chain grows in steps
         self._may_run_to = max_tokens
         self._can_cut = False
         self._started = False
@@ -77,7 +76,7 @@ class StreamChain(Chain):
         return self._num_generated_before + (cost.written.decoded + cost.written.reused if cost else 0)
 
     def grow(self, num_tokens: int, beside: Sequence[Task] = ()) -> ControllerGenerator:
-        """Where loops or the clock are watched, the chain is read in steps; the stream runs ahead as if it were not."""
+        """Read in steps if loops or the clock are watched; the stream runs ahead as usual."""
         goal = min(num_tokens, self.max_tokens)
         if (self.loops is None and not self.is_timed) or self.ended or goal <= self._num_tokens:
             yield from super().grow(num_tokens, beside)
@@ -89,7 +88,6 @@ class StreamChain(Chain):
             beside = ()
 
     def _run_to(self, goal: int) -> None:
-        """Let the stream run one lead beyond a goal, or `max_lead`."""
         if goal != self._goal:
             self._goal = goal
             self._may_run_to = min(goal + (self._max_lead or max(1, goal - self._num_tokens)), self.max_tokens)
@@ -99,7 +97,7 @@ class StreamChain(Chain):
         if target > self._goal:
             self._run_to(target)
         self._target = target
-        is_there = self._num_tokens >= self._target and self._num_tokens < self.max_tokens  # at its budget it must end
+        is_there = self._num_tokens >= self._target and self._num_tokens < self.max_tokens  # it must end at its budget
         if self.ended or is_there or self._read():
             return []
         if self._task.end_flag:
@@ -120,14 +118,14 @@ class StreamChain(Chain):
         self._read()
 
     def stop(self) -> list[Task]:
-        if self._task.end_flag or not self._target:  # it has ended, or was never begun
+        if self._task.end_flag or not self._target:  # ended, or never begun
             return []
         self._task.cancel_flag = True
         return [self._task]
 
     @property
     def _arrived(self) -> Prefix:
-        """All that has come of the chain, read or not; without ids where the worker gives none."""
+        """Everything received of the chain, read or not; without ids if the worker gives none."""
         before, task = self._before, self._task
         ids = None if task.output_tokens is None or before.token_ids is None else before.token_ids + task.output_tokens
         logprobs = [*(before.logprobs or ()), *(task.logprobs or ())]
@@ -135,19 +133,18 @@ class StreamChain(Chain):
 
     @property
     def _num_arrived(self) -> int:
-        """Tokens that have come; without ids, all that was asked for is assumed."""
+        """Tokens received; without ids, those requested are assumed."""
         ids = self._task.output_tokens
         return self._num_tokens if ids is None else self._before.num_tokens + len(ids)
 
     @property
     def _is_cut(self) -> bool:
-        """Whether the stream has ended before the chain has: it was too far ahead, or is a mere chunk of it."""
+        """True if the stream ended before the chain: it was too far ahead, or only a chunk."""
         reason = finish_reason_of(self._task)
         is_chunk = self._before.num_tokens + (self._task.max_tokens or 0) < self.max_tokens
         return bool(self._task.end_flag) and (reason == PAUSED or (reason == "length" and is_chunk))
 
     def _go_on(self) -> None:
-        """Begin another stream behind what has arrived."""
         arrived = self._arrived
         if finish_reason_of(self._task) == PAUSED:
             self._num_late += 1
@@ -163,7 +160,7 @@ class StreamChain(Chain):
         self._configure(self._task, arrived.num_tokens)
 
     def _awaited(self) -> int:
-        """Tokens that must have arrived before the chain can be read at its target, where it does not end before."""
+        """Tokens that must arrive before the chain can be read at its target, unless it ends earlier."""
         return self._target + (self._can_cut or self._target == self.max_tokens)
 
     def _last_ids(self, num_tokens: int) -> list[int] | None:
@@ -174,7 +171,7 @@ class StreamChain(Chain):
         return ids[end - num_tokens : end]
 
     def _read(self) -> bool:
-        """Move on to the target with what has arrived; whether that was enough."""
+        """Advance to the target if enough has arrived; return True if so."""
         has_moved = self._move_on()
         if has_moved:
             self._look_for_an_end()
@@ -187,7 +184,7 @@ class StreamChain(Chain):
         has_ended = bool(task.end_flag) and not self._is_cut
         num_arrived = self._target if arrived.token_ids is None else arrived.num_tokens
         if has_ended and num_arrived <= self._target:
-            output_of(task)  # raises where a worker failed without a word
+            output_of(task)  # raises if a worker failed silently
             self._num_tokens, self._text.text = num_arrived, arrived.text
             self.ended, self.finish_reason = True, finish_reason_of(task) or "stop"
             return True
@@ -217,13 +214,13 @@ def start_chain(
     streaming_output: bool = False,
     max_lead: int | None = None,
 ) -> Chain:
-    """A chain on a task's prompt, of the kind that the worker can serve; what is lowered is said in the trace.
+    """Start a chain of the kind that the worker can serve; fallbacks are recorded in the trace.
 
     Args:
-        task: The chain answers its prompt, with its sampling fields, and within its `max_tokens` where it has any.
-        max_tokens: The chain's budget; less, where the worker's context leaves less.
-        answer_tokens: Tokens of an answer that is asked for; the context keeps room for them.
-        max_lead: Tokens that a stream may be ahead of the position asked for; None takes one spacing.
+        task: The chain answers its prompt, with its sampling fields, and within its `max_tokens` if set.
+        max_tokens: The chain's budget; less if the worker's context leaves less.
+        answer_tokens: Tokens of a requested answer; the context keeps room for them.
+        max_lead: Tokens that a stream may be ahead of the requested position; None takes one spacing.
     """
     wanted = max_tokens if task.max_tokens is None else min(task.max_tokens, max_tokens)
     reserved = longest_len(family.probe, family.close, family.close_closed) + answer_tokens

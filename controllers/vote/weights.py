@@ -96,6 +96,8 @@ class FunctionWeight(Weight):
 
 
 class UniformWeight(Weight):
+    """Weighs every vote the same."""
+
     most = 1.0
     is_uniform = True
 
@@ -165,6 +167,8 @@ class ConfidenceWeight(Weight):
 
 
 class RewardWeight(Weight):
+    """Weighs by the reward controller's score."""
+
     def __call__(self, sample: Sample) -> float:
         if sample.reward is None:
             raise NoOutputError("a sample has no reward: the vote needs a reward_controller to weigh by it")

@@ -1,1 +1,1 @@
-"""When a chain of thought has thought enough: rules over its looks. `base` has their contract."""
+"""Rules that decide when a chain of thought has thought enough; `base` has their interface."""

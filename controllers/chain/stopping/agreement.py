@@ -1,4 +1,4 @@
-"""Rules over the answers that a chain gives when it is asked: it has thought enough where they agree."""
+"""Rules that end thinking when a chain's probed answers agree."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ROUNDING = 1e-12
 
 
 class Consecutive(StoppingRule):
-    """The last `threshold` answers are equal, none of them missing and none of them hedged.
+    """The last `threshold` answers are equal, none of them missing or hedged.
 
     Reference: the released code of Dynasor-CoT.
 
     Args:
-        threshold: How many probes in a row must agree, at least 1.
+        threshold: Number of successive probes that must agree, at least 1.
     """
 
     @classmethod
@@ -41,7 +41,7 @@ class Consecutive(StoppingRule):
 
 
 class Window(StoppingRule):
-    """The share C_k of the last `threshold` answers that equal the newest is at least `share`; hedged ones left out.
+    """The share C_k of the last `threshold` answers that equal the newest is at least `share`; hedged ones are ignored.
 
     Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), the rule C_k >= tau.
 
@@ -72,13 +72,13 @@ class Window(StoppingRule):
 class TotalVariation(StoppingRule):
     """The answers of the last probes are distributed like those before them, in total variation (`has_stabilised`).
 
-    Hedged answers are left out. The chain is left with its newest answer, so that answer must be among the most
-    frequent of the last `window`. docs/algorithms/dynasor_cot.md says what a guarantee would cost.
+    Hedged answers are ignored. The chain is left with its newest answer, so that answer must be among the most frequent
+    of the last `window`. docs/algorithms/dynasor_cot.md gives the cost of a guarantee.
 
     Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), appendix E.
 
     Args:
-        window: Probes k of a mixture, at least 1; twice as many must be there.
+        window: Probes k of a mixture, at least 1; twice as many are needed.
         tolerance: Largest total-variation distance of two mixtures, in [0, 1).
     """
 
@@ -102,12 +102,12 @@ class TotalVariation(StoppingRule):
 
 
 def has_stabilised(classes: Sequence[int], window: int, tolerance: float) -> bool:
-    """Whether the mixtures of the last k and of the last k - 1 probes are close to those before them.
+    """Return True if the mixtures of the last k and of the last k - 1 probes are close to those before them.
 
-    Mixtures of k probes alone could not tell a settled chain from one whose answers go round (A B C A B C).
+    Mixtures of k probes only could not tell a settled chain from one whose answers cycle (A B C A B C).
 
     Args:
-        classes: Class of each probe's answer in order, shape [num_probes]; -1 (no answer) is a class like others.
+        classes: Class of each probe's answer in order, shape [num_probes]; -1 (no answer) is a class like any other.
 
     Reference: Certaindex, arXiv 2412.20993, appendix E, definition 2.
     """
@@ -122,11 +122,11 @@ def has_stabilised(classes: Sequence[int], window: int, tolerance: float) -> boo
 
 
 def probes_needed(num_answers: int, tolerance: float, confidence: float = 0.95) -> int:
-    """The smallest mixture with which `has_stabilised` tells a settled chain from one whose answers still move.
+    """Return the smallest mixture for which `has_stabilised` tells a settled chain from one whose answers still move.
 
     A mixture of k - 1 probes must be within a sixth of the tolerance of its distribution, for each set of answers, on
-    both sides, and for all 2 k + 1 mixtures: `2 * 2**m * (2 k + 1) * exp(-2 (k - 1) (tolerance / 6)**2)` is at most
-    1 - confidence.
+    both sides, and for all 2 k + 1 mixtures: `2 * 2**m * (2 k + 1) * exp(-2 (k - 1) (tolerance / 6)**2)` is at most 1 -
+    confidence.
 
     Args:
         num_answers: m, answers that the chain may give, at least 2.

@@ -1,7 +1,7 @@
-"""The contract of stopping rules: what a rule needs, what it sees, and what it decides.
+"""Interface for stopping rules.
 
-A controller asks its rule after every look, while thinking is open. What a rule sees is data (`chain.probe.Probe`): on
-recorded looks it decides as on the running chain.
+A controller asks its rule after every look while thinking is open. A rule sees only data (`chain.probe.Probe`), so it
+decides the same on recorded looks as on the running chain.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Rule = Callable[[Sequence[Probe]], bool]
 
 
 class Stop(NamedTuple):
-    """Thinking is to end.
+    """The decision to end thinking.
 
     Attributes:
-        answer: What the request is left with: the `newest` answer, the `best` (the most frequent, the newest among
-            equals), or `none`. Where there is no such answer the chain is asked for one, but for `none`.
+        answer: The request's answer: the `newest`, the `best` (most frequent, the newest on a tie), or `none`. If there
+            is no such answer, the chain is asked for one, except for `none`.
     """
 
     reason: str
@@ -33,7 +33,7 @@ class Stop(NamedTuple):
     figures: Mapping[str, float] = MappingProxyType({})
 
     def left_with(self, probes: Sequence[Probe]) -> Probe | None:
-        """The look whose answer the request is left with; None where there is none, or it has no answer."""
+        """Return the look that answers the request; None if there is none, or it has no answer."""
         if self.answer == "best":
             answered = [probe for probe in probes if probe.answer is not None]
             kept = [probe for probe in answered if not probe.hedged] or answered
@@ -43,7 +43,7 @@ class Stop(NamedTuple):
 
 
 class StoppingRule(DecisionRule[int]):
-    """Decides when thinking ends. `observe` is told the tokens where a chain was left or ended."""
+    """Decides when thinking ends. `observe` receives the tokens at which a chain was left or ended."""
 
     needs: LookNeeds = LookNeeds()
     schedule: ProbeSchedule | None = None
@@ -52,28 +52,28 @@ class StoppingRule(DecisionRule[int]):
 
     @abstractmethod
     def __call__(self, probes: Sequence[Probe]) -> bool:
-        """Whether thinking is to end."""
+        """Return True to end thinking."""
 
     @property
     def looks_at(self) -> frozenset[str]:
-        """The fields of `LookNeeds` that it has."""
+        """Names of the `LookNeeds` fields that it uses."""
         return frozenset(name for name, value in self.needs._asdict().items() if value)
 
     def figures(self, probes: Sequence[Probe]) -> Mapping[str, float]:
-        """What it decides on at the newest look, for the trace."""
+        """Return the values behind the decision at the newest look, for the trace."""
         return {}
 
     def certaindex(self, probes: Sequence[Probe]) -> float:
-        """How near thinking is to its end, in [0, 1]; 0 where the rule cannot tell."""
+        """Return the progress towards the end of thinking, in [0, 1]; 0 if the rule cannot tell."""
         return 0.0
 
     def stop(self, probes: Sequence[Probe]) -> Stop | None:
-        """How thinking is to end; None where it goes on."""
+        """Return the decision to end thinking; None to go on."""
         return Stop(self.exit_reason, self.answer, self.figures(probes)) if self(probes) else None
 
 
 class FunctionRule(StoppingRule):
-    """A rule that a plain function of the looks decides; it sees answers alone."""
+    """A rule that is a plain function of the looks; it sees only answers."""
 
     def __init__(self, function: Rule) -> None:
         self.function = function
@@ -83,9 +83,9 @@ class FunctionRule(StoppingRule):
 
 
 def rule_of_function(part: Any) -> StoppingRule | None:
-    """The rule of a function whose first argument is called `probes`; None for anything else.
+    """Wrap a function whose first argument is called `probes`; None for anything else.
 
-    The name of the argument tells a rule from a function that makes one: a stack file may name any function.
+    A stack file may name any function; the argument's name tells a rule from a factory of rules.
     """
     if not callable(part):
         return None

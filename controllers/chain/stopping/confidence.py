@@ -1,4 +1,4 @@
-"""Rules over how sure the model is: of the answer that it gives when it is asked, and of what it writes anyway."""
+"""Rules over the model's confidence in its probed answer or in the text it writes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from scaffolding_ext.protocol.task_results import mean_token_probability, sample
 class AnswerConfidence(StoppingRule):
     """The geometric mean of the probabilities of the answer's tokens is at least `threshold` (DEER).
 
-    DEER looks where a chain changes its thought (`schedule: {type: ThoughtChanges}`); any other schedule works, too.
+    DEER looks when a chain changes its thought (`schedule: {type: ThoughtChanges}`); any other schedule works, too.
 
     Reference: Yang et al., "Dynamic Early Exit in Reasoning Models" (DEER), arXiv 2504.15895, and its released code,
-    whose variant for the over-confident Qwen3 models counts a trial answer only where the model closes its thinking
-    behind it.
-    Deviation: the probabilities are those of the tokens that were drawn, up to the closing brace; the paper's are the
-    highest ones, which is the same for a greedy probe. A model that ends behind its answer has closed its thinking.
+        whose variant for the over-confident Qwen3 models counts a trial answer only if the model closes its thinking
+        after it.
+    Deviation: The probabilities are those of the drawn tokens, up to the closing brace; the paper takes the highest
+        ones, which is the same for a greedy probe. A model that ends after its answer has closed its thinking.
 
     Args:
         threshold: lambda, in (0, 1].
@@ -49,17 +49,17 @@ class AnswerConfidence(StoppingRule):
 
 
 class ChainCertainty(StoppingRule):
-    """The model is certain of what it writes: the geometric mean of the last `window` tokens' probabilities is high.
+    """The model is certain of its text: the geometric mean of the last `window` tokens' probabilities is high.
 
     The chain is asked nothing: a look costs no token.
 
     Reference: the mean log-probability of a group of tokens is the confidence of Fu et al., "Deep Think with
-    Confidence" (DeepConf), arXiv 2508.15260, which stops a trace where it is low.
-    Deviation: it is read of the tokens that were written, and ends thinking where it is high.
+        Confidence" (DeepConf), arXiv 2508.15260, which stops a trace when it is low.
+    Deviation: It is computed from the drawn tokens, and ends thinking when it is high.
 
     Args:
         threshold: In (0, 1].
-        window: Tokens that are read; nothing is stopped before that many are there.
+        window: Tokens that are read; shorter chains are not stopped.
     """
 
     needs = LookNeeds(answer=False, chain_logprobs=True)
@@ -82,7 +82,6 @@ class ChainCertainty(StoppingRule):
 
 
 def certainty(prefix: Prefix, window: int) -> float:
-    """Geometric mean of the probabilities of a chain's last tokens."""
     last = slice(max(0, prefix.num_tokens - window), prefix.num_tokens)
     ids = None if prefix.token_ids is None else prefix.token_ids[last]
     return mean_token_probability(sampled_logprobs(ids, prefix.token_logprobs()[last]))

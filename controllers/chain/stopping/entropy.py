@@ -1,4 +1,4 @@
-"""A rule over one token that the chain would write if it closed its thinking now."""
+"""A rule over the one token that the chain would write if it closed its thinking now."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from scaffolding_ext.errors import ConfigError
 
 
 class EntropyAfterThinking(StoppingRule):
-    """The entropy of the token behind closed thinking no longer moves (EAT).
+    """The entropy of the token after closed thinking has settled (EAT).
 
-    It stops once the variance of the entropy's exponential moving average is at most `variance`, however high it is. No
-    answer is decoded.
+    It stops once the variance of the entropy's exponential moving average is at most `variance`, at any level of
+    entropy. No answer is decoded.
 
-    Where the worker reports the log-probabilities of some tokens only, the entropy is a lower bound and the trace says
-    so (`entropy_is_bound`, with the probability that is `missing`).
+    If the worker reports the log-probabilities of only some tokens, the entropy is a lower bound and the trace says so
+    (`entropy_is_bound`, with the probability that is `missing`).
 
     Reference: Wang, McInerney, Wang and Kallus, "Entropy After </Think> for reasoning model early exiting", arXiv
-    2509.26522, and its released code (average and variance).
-    Deviation: looks are on the controller's schedule, not at paragraphs; the suffix opens the answer, as the released
-    code's `include_final_answer_str` does.
+        2509.26522, and its released code (average and variance).
+    Deviation: Looks are on the controller's schedule, not at paragraphs; the suffix opens the answer, as the released
+        code's `include_final_answer_str` does.
 
     Args:
         variance: Largest variance, in nats squared.
         smoothing: Weight of the newest entropy in the average, in (0, 1].
         min_looks: Looks before it may stop, at least 2.
-        top_k: Log-probabilities that are read: as many as the vocabulary has tokens give the exact entropy.
-        suffix: What closes thinking; None takes the prompt family's `close`, up to and with the opening brace.
+        top_k: Log-probabilities to read; the size of the vocabulary gives the exact entropy.
+        suffix: Text that closes thinking; None takes the prompt family's `close`, up to and including the opening
+            brace.
     """
 
     exit_reason = "entropy"
@@ -67,7 +68,7 @@ class EntropyAfterThinking(StoppingRule):
 
 
 class Moving(NamedTuple):
-    """An exponential moving average after the newest of some values.
+    """An exponential moving average after the newest value.
 
     Attributes:
         mean: m_i = a x_i + (1 - a) m_(i-1), from m_0 = x_0 on.
@@ -79,16 +80,16 @@ class Moving(NamedTuple):
 
 
 def moving_average(values: Sequence[float], smoothing: float) -> Moving:
-    """Mean and variance of an exponential moving average after all of the values.
+    """Return mean and variance of an exponential moving average after all values.
 
     Args:
-        smoothing: a, the newest value's weight, in (0, 1]; 1 keeps nothing of the others.
+        smoothing: a, the newest value's weight, in (0, 1]; 1 ignores the others.
 
     Reference: Wang et al., "Entropy After </Think>", arXiv 2509.26522, the stopping rule.
     """
     require.share("smoothing", smoothing)
     if not len(values):
-        raise ValueError("there are no values; at least one is needed")
+        raise ValueError("no values; at least one is needed")
     mean, variance = values[0], 0.0
     for value in values[1:]:
         mean = smoothing * value + (1.0 - smoothing) * mean

@@ -26,26 +26,26 @@ _WINDOWS = {"agreement": 3, "confidence": 1, "certainty": 64}
 class GiveUp(StoppingRule):
     """Ends a chain that is not sure enough for its length: the lower threshold of Conformal Thinking.
 
-    A signal of how sure the chain is must stay above a threshold that rises with the chain: from `least` to `most`,
-    half way at `midpoint` tokens. Together with a rule that stops sure chains (`any`), it ends chains that are solved
-    and chains that will not be.
+    A signal of the chain's confidence must stay above a threshold that rises with its length: from `least` to `most`,
+    half way at `midpoint` tokens. Combined with a rule that stops sure chains (`any`), it ends both solved and hopeless
+    chains.
 
     Reference: "Conformal Thinking: Risk Control for Reasoning on a Compute Budget", arXiv 2602.03814, and its released
-    code (a logistic curve over the tokens; the signal is smoothed).
+        code (a logistic curve over the tokens; the signal is smoothed).
 
     Args:
-        signal: How sure a chain is, in [0, 1]: `"agreement"` of the last `window` answers with the newest,
+        signal: The chain's confidence, in [0, 1]: `"agreement"` of the last `window` answers with the newest,
             `"confidence"` (geometric mean of the answer's probabilities), `"certainty"` (of the last `window` tokens;
             it asks nothing).
-        most: The threshold of a chain without end.
+        most: Threshold of an infinitely long chain.
         midpoint: Tokens at which the threshold is half way.
-        steepness: How fast it rises, in 1 / token.
+        steepness: Rate of its rise, in 1 / token.
         min_tokens: Tokens before which nothing is given up: a short chain has no answer yet.
-        least: The threshold that a chain begins near.
+        least: Threshold near which a chain begins.
         smoothing: Weight of the newest value of the signal in its moving average, in (0, 1].
         window: Of the signal; None takes 3 answers, or 64 tokens.
-        answer: The answer of a chain that was given up: `"best"`, the most frequent so far (if there is none, it is
-            asked for one), or `"none"`.
+        answer: Answer of a chain that was given up: `"best"`, the most frequent so far (if there is none, it is asked
+            for one), or `"none"`.
     """
 
     exit_reason = "gave_up"
@@ -103,7 +103,7 @@ class GiveUp(StoppingRule):
 
 
 def rising_threshold(num_tokens: float, least: float, most: float, midpoint: float, steepness: float) -> float:
-    """A logistic curve over the length of a chain: near `least` at first, near `most` in the end.
+    """Logistic curve over the length of a chain, from `least` to `most`.
 
     Args:
         midpoint: Tokens at which it is half way.

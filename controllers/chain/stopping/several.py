@@ -1,4 +1,4 @@
-"""Several rules as one."""
+"""Combinations of stopping rules."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SeveralRules(StoppingRule):
 
 
 class AnyOf(SeveralRules):
-    """Stops where any of several rules does; the first of those in the list says why, and with which answer.
+    """Stops when any of several rules does; the first in the list gives the reason and the answer.
 
     Reference: the upper and the lower threshold of "Conformal Thinking", arXiv 2602.03814, are two such rules.
 
@@ -71,9 +71,9 @@ class AnyOf(SeveralRules):
 
 
 class AllOf(SeveralRules):
-    """Stops where all of several rules do at one look; the first says with which answer, and all of them why.
+    """Stops when all of several rules do at one look; the first gives the answer, and all of them the reason.
 
-    Reference: a conjunction of measures, as certaindex has it: Fu et al., arXiv 2412.20993.
+    Reference: a conjunction of measures, as in certaindex: Fu et al., arXiv 2412.20993.
 
     Args:
         rules: Rules, or their names; None takes two equal answers in a row, the newest with a confidence of 0.9.

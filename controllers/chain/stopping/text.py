@@ -1,5 +1,3 @@
-"""Rules that read the chain's text, and ask it nothing."""
-
 from __future__ import annotations
 
 import re
@@ -16,15 +14,15 @@ from scaffolding_ext.errors import ConfigError
 class PatternStop(StoppingRule):
     r"""A regular expression appears in the chain's text; no probe is needed.
 
-    Each look reads the text that is new since the look before, and `max_match_len` characters before that. The chain is
-    left at the look that saw the pattern. Looks cost nothing: let them be close.
+    Each look reads the text since the previous look, and `max_match_len` characters before that. The chain is left at
+    the look that saw the pattern. Looks cost nothing, so they can be frequent.
 
     Args:
-        pattern: What ends thinking, such as `r"(?i)\bfinal answer\b"`.
-        max_match_len: Characters of the longest match that is found where two looks share it.
+        pattern: Regular expression that ends thinking, such as `r"(?i)\bfinal answer\b"`.
+        max_match_len: Length in characters of the longest match that is found across two looks.
 
     Raises:
-        ConfigError: The pattern is no regular expression, or matches everywhere.
+        ConfigError: The pattern is not a regular expression, or matches everywhere.
     """
 
     needs = LookNeeds(answer=False)
@@ -34,7 +32,7 @@ class PatternStop(StoppingRule):
         try:
             self.pattern = re.compile(pattern)
         except (re.error, TypeError) as error:
-            raise ConfigError(f"is {pattern!r}, which is no regular expression: {error}", "pattern") from error
+            raise ConfigError(f"is {pattern!r}, which is not a regular expression: {error}", "pattern") from error
         if self.pattern.search(""):
             raise ConfigError(f"is {pattern!r}, which matches everywhere; it must need some text", "pattern")
         self.max_match_len = require.whole("max_match_len", max_match_len)

@@ -88,7 +88,7 @@ def test_a_worker_without_log_probabilities_is_an_error_that_says_so(scripted):
     worker, controller = scripted(EntropyAfterThinking())
     with (
         ScaffoldingLlm(controller, {"generation": worker("text " * 30)}) as llm,
-        pytest.raises(Exception, match="no log-probabilities of the token behind closed thinking"),
+        pytest.raises(Exception, match="no log-probabilities of the token after closed thinking"),
     ):
         llm.generate("Q:")
 
