@@ -304,8 +304,8 @@ class Study:
             if number <= self.setting.num_chains:
                 self.report.figure(f"{name}: vote of {number} chains", vote_of(answers, number))
         fired, questions = _decisions(answers)
-        rate = realised_rate(fired, questions, rng=self.rng)
-        self.report.figure(f"{name}: rate", rate.rate, *(rate.clustered or (None, None)))
+        rate, interval = realised_rate(fired, questions, self.rng)
+        self.report.figure(f"{name}: rate", rate, *(interval or (None, None)))
         return answers
 
     def alone(self) -> None:

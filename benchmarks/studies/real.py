@@ -98,7 +98,7 @@ def simulated_recording(num_questions: int, rng: np.random.Generator, num_sample
         looks = [
             _simulated_looks(own, length, rng) for own, length in zip(classes.tolist(), tokens.tolist(), strict=True)
         ]
-        missing: Any = frozenset({"seconds", "logprobs", "rewards", "texts"})
+        missing: Any = frozenset({"seconds", "logprobs", "rewards"})
         questions.append(
             RecordedQuestion(
                 f"q{number}",
@@ -107,7 +107,6 @@ def simulated_recording(num_questions: int, rng: np.random.Generator, num_sample
                 classes,
                 classes == 0,
                 0,
-                list("01234"),
                 tokens,
                 looks=looks,
                 missing=missing,

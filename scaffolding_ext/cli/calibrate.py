@@ -34,9 +34,9 @@ def calibrate() -> None:
 
 
 def _warn_of_few(needed: Sequence[QuestionsNeeded], num_questions: int) -> None:
-    """Refuse too few questions, and say where they are few, before anything runs."""
-    for warning in [each.check(num_questions) for each in needed]:
-        if warning is not None:
+    """Refuse too few questions, and warn of few, before anything runs."""
+    for each in needed:
+        if (warning := each.check(num_questions)) is not None:
             click.echo(f"Warning: {warning}", err=True)
 
 
@@ -55,11 +55,7 @@ def _warn_of_few(needed: Sequence[QuestionsNeeded], num_questions: int) -> None:
     help="Level to calibrate; may be repeated.",
 )
 @click.option("--num_turns", type=click.IntRange(min=1), help="Turns to calibrate; 1 is the paper's. Default: all.")
-@click.option(
-    "--online/--held_out",
-    default=False,
-    help="Whether the questions are those that are to be answered, or others (default).",
-)
+@click.option("--online/--held_out", default=False, help="The questions to be answered, or others.  [default: others]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the chains.")
 @click.option("--output_path", type=OutputPath(), required=True, help="File for the scores.")
 @json_option

@@ -15,8 +15,6 @@ from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option
 from scaffolding_ext.errors import DatasetError
 
 if TYPE_CHECKING:
-    from scaffolding_ext.controllers.budgets.files import TaskTypes
-    from scaffolding_ext.controllers.budgets.queueing.queues import Queue
     from scaffolding_ext.evaluation.tune.choose import Goal
     from scaffolding_ext.evaluation.tune.costs import Price
     from scaffolding_ext.evaluation.tune.plays import Plays
@@ -118,22 +116,16 @@ _LOG_OPTIONS = (
         type=click.Choice(_COSTS),
         default="decoded",
         show_default=True,
-        help="What is to be small: decoded tokens; computed tokens if the KV of a chain is kept, if prefixes are "
-        "cached in blocks, or if nothing is kept; dollars; seconds; tokens of the longest sample of each round.",
+        help="What is to be small: decoded tokens; computed tokens with the KV of a chain kept, prefixes cached in "
+        "blocks, or nothing kept; dollars; seconds; tokens of the longest sample of each round.",
     ),
     click.option(
         "--price",
         callback=_price,
         metavar="IN,CACHED,OUT",
-        help="Dollars of a million tokens that are read, read from a cache, and decoded; for --cost dollars.",
+        help="For --cost dollars: those of a million tokens that are read, read from a cache, and decoded.",
     ),
-    click.option(
-        "--seed",
-        type=click.IntRange(min=0),
-        default=0,
-        show_default=True,
-        help="Seed of the sample orders and of the folds.",
-    ),
+    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of orders and folds."),
 )
 
 
@@ -151,32 +143,19 @@ class PlanFor(NamedTuple):
     plan_path: Path | None
     types_path: Path | None
 
-    @property
-    def queue(self) -> Queue:
-        from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 
-        return Queue() if self.batch is None else Queue(self.batch, self.slowdown)
-
-
+_ABOVE_0 = Finite(0, min_open=True)
 _PLAN_OPTIONS = (
     click.option(
         "--plan",
-        type=Finite(0, min_open=True),
+        type=_ABOVE_0,
         metavar="RATE",
-        help="Choose a setting or a budget for each type of question, for so many questions a second that wait for "
-        "each other. Needs --alpha or --slo.",
+        help="Choose a setting or a budget for each type of question, for RATE questions a second that wait for each "
+        "other. Needs --alpha or --slo.",
     ),
-    click.option("--alpha", type=Finite(0, min_open=True), help="With --plan: seconds that a right answer is worth."),
-    click.option(
-        "--slo",
-        type=Finite(0, min_open=True),
-        help="With --plan, instead of --alpha: seconds within which a right answer counts.",
-    ),
-    click.option(
-        "--batch",
-        type=click.IntRange(1),
-        help="With --plan: requests that the engine computes at once.  [default: 1, first come first served]",
-    ),
+    click.option("--alpha", type=_ABOVE_0, help="With --plan: seconds that a right answer is worth."),
+    click.option("--slo", type=_ABOVE_0, help="With --plan: seconds within which a right answer counts."),
+    click.option("--batch", type=click.IntRange(1), help="With --plan: requests computed at once.  [default: 1]"),
     click.option(
         "--slowdown",
         type=Finite(0, 1),
@@ -188,23 +167,12 @@ _PLAN_OPTIONS = (
         "--service",
         callback=_service,
         metavar="T0,C",
-        help="With --plan: seconds of a sample that runs alone, without tokens and for each token.  [default: "
-        "fitted to the recorded seconds, type by type]",
+        help="With --plan: seconds of a sample that runs alone, without tokens and for each token.  [default: fitted]",
     ),
-    click.option(
-        "--max_tokens",
-        type=click.IntRange(1),
-        default=32768,
-        show_default=True,
-        help="With --plan for types or for runs at several budgets: the largest budget.",
-    ),
-    click.option(
-        "--measured",
-        is_flag=True,
-        help="With --plan for such runs: choose among their budgets, without a fitted curve.",
-    ),
-    click.option("--plan_path", type=OutputPath(), help="With --plan: write the plan, for `controller.args.plan`."),
-    click.option("--types_path", type=OutputPath(), help="With --plan for such runs: write the fitted types."),
+    click.option("--max_tokens", type=click.IntRange(1), default=32768, show_default=True, help="Largest budget."),
+    click.option("--measured", is_flag=True, help="Plan among the budgets of the runs, without a fitted curve."),
+    click.option("--plan_path", type=OutputPath(), help="Write the plan of budgets, for `controller.args.plan`."),
+    click.option("--types_path", type=OutputPath(), help="Write the types that are fitted to runs."),
 )
 
 
@@ -299,7 +267,13 @@ def tune(
     if plan_for.plan is not None:
         if confidence is not None or budget is not None or one_budget or report_path is not None:
             raise click.UsageError("--plan takes no --confidence, --budget, --one_budget or --report_path", ctx)
-        _plan(logs, plan_for, base, output_path, as_json)
+        if (plan_for.alpha is None) == (plan_for.slo is None):
+            raise click.UsageError("--plan needs --alpha or --slo, and not both", ctx)
+        plan = _planned(logs, plan_for, base)
+        if output_path is not None:
+            output_path.write_text(plan.stack.to_yaml())
+        click.echo(json.dumps(plan.document()) if as_json else "\n".join(plan.lines()))
+        _say_written(as_json, output_path, plan_for.plan_path, plan_for.types_path)
         return
     plays = logs.plays()
     plays.try_all()
@@ -319,88 +293,48 @@ def tune(
         click.echo(json.dumps(found.document()))
     else:
         _say(found.lines())
-        _say_written(output_path, report_path)
+    _say_written(as_json, output_path, report_path)
     if not found.keeps_promise:
         click.echo(f"Error: {found.promise}.", err=True)
         ctx.exit(1)
 
 
-def _plan(logs: Logs, options: PlanFor, base: StackConfig | None, output_path: Path | None, as_json: bool) -> None:
-    """Budgets for types, for runs at several budgets, or a setting of recorded samples for each type."""
+def _planned(logs: Logs, options: PlanFor, base: StackConfig | None) -> Any:
+    """Budgets of types or of runs at several budgets, or a setting of recorded samples for each type."""
+    from scaffolding_ext import require
     from scaffolding_ext.controllers.budgets.files import TaskTypes
+    from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+    from scaffolding_ext.evaluation.tune.queue import QueueGoal, planned_budgets, planned_settings
     from scaffolding_ext.evaluation.tune.sweep import is_sweep, read_sweep
 
-    if (options.alpha is None) == (options.slo is None):
-        raise click.UsageError("--plan needs --alpha or --slo, and not both")
-    if [path.suffix for path in logs.paths] == [".yaml"]:
-        types = TaskTypes.load(logs.paths[0])
-    elif is_sweep(logs.paths):
+    assert options.plan is not None
+    queue = Queue() if options.batch is None else Queue(options.batch, options.slowdown)
+    with require.under():
+        goal = QueueGoal(options.plan, queue, options.alpha, options.slo)
+    is_file = [path.suffix for path in logs.paths] == [".yaml"]
+    if not is_file and not is_sweep(logs.paths):
+        if options.plan_path is not None or options.types_path is not None or options.measured:
+            raise click.UsageError("--plan_path, --types_path and --measured are for types or runs at several budgets")
+        plays = logs.plays()
+        plays.try_all()
+        with require.under():
+            return planned_settings(plays, goal, options.service, base or plays.recording.stack)
+    if options.alpha is None:
+        raise click.UsageError("a plan of budgets needs --alpha; --slo needs a LOG with recorded lengths")
+    if is_file:
+        types, file = TaskTypes.load(logs.paths[0]), logs.paths[0]
+    else:
         swept = read_sweep(logs.paths, logs.seed)
-        types = swept.types
+        types, file = swept.types, None
         for warning in swept.warnings:
             click.echo(f"Warning: {warning}", err=True)
         if options.types_path is not None:
             types.save(options.types_path)
-    else:
-        _plan_settings(logs, options, base, output_path, as_json)
-        return
-    if options.alpha is None:
-        raise click.UsageError("a plan of budgets needs --alpha; --slo needs a LOG with recorded lengths")
-    _plan_budgets(logs.paths[0], types, options, base, output_path, as_json)
-
-
-def _plan_budgets(
-    path: Path, types: TaskTypes, options: PlanFor, base: StackConfig | None, output_path: Path | None, as_json: bool
-) -> None:
-    """Print and write the budgets of types, and simulate them."""
-    from scaffolding_ext import require
-    from scaffolding_ext.controllers.budgets.queueing.demand import Demand
-    from scaffolding_ext.documents import fingerprint
-    from scaffolding_ext.evaluation.tune.queue import planned_budgets
-    from scaffolding_ext.evaluation.tune.stack_file import budgets_stack_of
-
-    assert options.plan is not None
-    assert options.alpha is not None
     with require.under():
-        own = types.measured(options.max_tokens) if options.measured else types.tasks
-        demand = Demand(tuple(own), options.plan, options.alpha, options.max_tokens, options.queue)
-        origin = {"data": path.name, "fingerprint": fingerprint(path)} if path.is_file() else {}
-        found = planned_budgets(demand, types, model=types.model, **origin)
+        found = planned_budgets(types, goal, options.max_tokens, options.measured, file, base)
     if options.plan_path is not None:
         found.plan.save(options.plan_path)
-    if output_path is not None:
-        output_path.write_text(budgets_stack_of(found.plan, base).to_yaml())
-    if as_json:
-        click.echo(json.dumps(found.document()))
-        return
-    for line in found.lines():
-        click.echo(line)
-    _say_written(output_path, options.plan_path, options.types_path)
-
-
-def _plan_settings(
-    logs: Logs, options: PlanFor, base: StackConfig | None, output_path: Path | None, as_json: bool
-) -> None:
-    """Print and write a setting of recorded samples for each type."""
-    from scaffolding_ext import require
-    from scaffolding_ext.evaluation.tune.queue import QueueGoal, planned_settings
-
-    if options.plan_path is not None or options.types_path is not None or options.measured:
-        raise click.UsageError("--plan_path, --types_path and --measured are for types or runs at several budgets")
-    assert options.plan is not None
-    plays = logs.plays()
-    plays.try_all()
-    with require.under():
-        goal = QueueGoal(options.plan, options.queue, options.alpha, options.slo)
-        found = planned_settings(plays, goal, options.service, base or plays.recording.stack)
-    if output_path is not None:
-        output_path.write_text(found.stack.to_yaml())
-    if as_json:
-        click.echo(json.dumps(found.document()))
-        return
-    for line in found.lines():
-        click.echo(line)
-    _say_written(output_path)
+    return found
 
 
 def _say(lines: Any) -> None:
@@ -411,9 +345,9 @@ def _say(lines: Any) -> None:
         click.echo(textwrap.fill(sentence, 80, break_on_hyphens=False))
 
 
-def _say_written(*paths: Path | None) -> None:
+def _say_written(as_json: bool, *paths: Path | None) -> None:
     for path in paths:
-        if path is not None and path.exists():
+        if not as_json and path is not None and path.exists():
             click.echo(f"written: {path}")
 
 
@@ -431,7 +365,7 @@ def replay(logs: Logs, source: str, as_json: bool) -> None:
     from scaffolding_ext.evaluation.tune.choose import Cheapest
     from scaffolding_ext.evaluation.tune.stack_file import setting_of
     from scaffolding_ext.evaluation.tune.table import baselines, rows_of, saved_on_easiest
-    from scaffolding_ext.evaluation.tune.tuned import meta_of, table_of
+    from scaffolding_ext.evaluation.tune.tuned import remarks_on, table_of
     from scaffolding_ext.stack.load import load_config
 
     plays = logs.plays()
@@ -457,4 +391,4 @@ def replay(logs: Logs, source: str, as_json: bool) -> None:
         return
     saved = " and ".join(f"{100 * saved:.0f} % on the easiest {share:.0%}" for share, saved in easiest.items())
     sentence = f"This stack: {setting}. It saves {saved} of the questions."
-    _say([table_of(rows, plays), "", sentence, *meta_of(plays)])
+    _say([table_of(rows, plays), "", sentence, *remarks_on(plays)])

@@ -13,7 +13,6 @@ from click.testing import CliRunner
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.cli.options import SUFFIX, OwnModel
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.testing import ScriptedWorker
 from tests.servers.openai_server import OpenAIServer
 
@@ -142,33 +141,3 @@ def test_the_model_answers_under_check_too(server: OpenAIServer) -> None:
     arguments: list[Any] = ["configs:native", "--model", "mine", "--base_url", server.url]
     result = CliRunner().invoke(main, ["check", *arguments])
     assert result.exit_code == 0, result.output
-
-
-def test_tune_draws_from_the_model_and_writes_a_stack_of_it(server: OpenAIServer, tmp_path: Path) -> None:
-    questions = tmp_path / "many.jsonl"
-    questions.write_text("".join(f'{{"question": "{number}+2?", "answer": "4"}}\n' for number in range(8)))
-    arguments = ["--config", "configs:majority_vote", "--model", "mine", "--base_url", server.url]
-    kept = [
-        "--num_logprobs",
-        "0",
-        "--samples",
-        "2",
-        "--store",
-        str(tmp_path / "samples"),
-        "--output_path",
-        str(tmp_path / "tuned.yaml"),
-    ]
-    result = CliRunner().invoke(main, ["tune", *arguments, "--dataset", str(questions), *kept])
-    assert result.exit_code == 0, result.output
-    asked = [request.body for request in server.requests if request.method == "POST"]
-    assert {body["model"] for body in asked} == {"mine"}
-    assert len(asked) >= 16
-    worker = load_config(str(tmp_path / "tuned.yaml")).workers["generation"]
-    assert (worker.type, worker.args["model"], worker.args["base_url"]) == ("OpenAIWorker", "mine", server.url)
-
-
-def test_tune_refuses_a_model_without_a_stack(tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    log.write_text("{}\\n")
-    result = CliRunner().invoke(main, ["tune", str(log), "--model", "mine"])
-    assert (result.exit_code, "need --config" in result.output) == (2, True)

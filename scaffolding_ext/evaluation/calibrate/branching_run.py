@@ -143,13 +143,6 @@ def calibrate(
 ) -> BranchingCalibration:
     """Choose the thresholds on branches that were all judged.
 
-    Args:
-        problems: At least one.
-        model: Whose they are, for the file.
-        dataset: What the problems are of, for the file.
-        seed: Of the run, for the file.
-        least_agreement: Share of the decisions that a layer exit must leave as they are.
-
     Raises:
         ConfigError: There is no problem.
     """

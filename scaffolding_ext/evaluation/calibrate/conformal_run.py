@@ -29,7 +29,7 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol.worker import WorkerTag, model_of, worker_for
 from scaffolding_ext.stack.build import build_stack, check_stack
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
-from scaffolding_ext.stats.intervals import Estimate, Interval, paired_bootstrap, wilson_interval
+from scaffolding_ext.stats.intervals import Interval, paired_bootstrap
 from scaffolding_ext.stats.resampling import checked_values
 
 
@@ -106,57 +106,30 @@ def _uncalibrated(config: StackConfig, alpha: float) -> StackConfig:
 def _turn_scores(turn: CalibrationTurn, rng: np.random.Generator) -> TurnScores:
     if not turn.scores:
         return TurnScores(scores=[], rate=0.0, low=None, high=None)
-    grouped = turn.questions if len(set(turn.questions)) > 1 else None
-    rate = realised_rate(turn.taken_over, grouped, rng=rng)
-    interval = rate.clustered or (None, None)
-    return TurnScores(scores=sorted(turn.scores), rate=rate.rate, low=interval[0], high=interval[1])
+    rate, interval = realised_rate(turn.taken_over, turn.questions, rng)
+    low, high = interval or (None, None)
+    return TurnScores(scores=sorted(turn.scores), rate=rate, low=low, high=high)
 
 
 class Rate(NamedTuple):
-    """A realised rate.
-
-    Attributes:
-        rate: Share of the decisions that fired.
-        binomial: Wilson's interval, for decisions that are independent.
-        clustered: Interval from resampling whole questions; None without questions.
-    """
+    """A share of decisions, and its 95 % interval from resampling whole questions; None without several questions."""
 
     rate: float
-    num_decisions: int
-    binomial: Interval
-    clustered: Interval | None
+    interval: Interval | None
 
 
 def realised_rate(
-    fired: npt.ArrayLike,
-    questions: npt.ArrayLike | None = None,
-    *,
-    rng: np.random.Generator | None = None,
-    num_resamples: int = 2_000,
-    confidence: float = 0.95,
+    fired: npt.ArrayLike, questions: npt.ArrayLike, rng: np.random.Generator, num_resamples: int = 2_000
 ) -> Rate:
-    """The share of decisions that fired, with its intervals.
-
-    Args:
-        fired: Whether each decision fired, shape [num_decisions], booleans or 0 and 1.
-        questions: Question of each decision, shape [num_decisions]. Scores of one question are alike, so the binomial
-            interval is too narrow; with questions there is a clustered one beside it.
-        confidence: Nominal coverage of both intervals, in (0, 1).
+    """The share of decisions that fired. Scores of one question are alike, so a binomial interval would be too narrow.
 
     Raises:
-        ValueError: If an entry is neither 0 nor 1, `questions` are malformed or come without `rng`, or a setting is out
-            of range.
+        ValueError: An entry is neither 0 nor 1, or `questions` has another length.
     """
     values = checked_values("fired", fired)
     if not np.isin(values, (0.0, 1.0)).all():
         raise ValueError("fired has an entry that is neither 0 nor 1; give the decisions, not the p-values.")
-    binomial = wilson_interval(int(values.sum()), len(values), confidence)
-    clustered = None
-    if questions is not None:
-        if rng is None:
-            raise ValueError("questions come without rng; pass a numpy generator for the bootstrap.")
-        estimate: Estimate = paired_bootstrap(
-            values, np.zeros_like(values), questions, rng=rng, num_resamples=num_resamples, confidence=confidence
-        )
-        clustered = Interval(estimate.low, estimate.high)
-    return Rate(float(values.mean()), len(values), binomial, clustered)
+    if len(np.unique(questions)) < 2:
+        return Rate(float(values.mean()), None)
+    found = paired_bootstrap(values, np.zeros_like(values), questions, rng=rng, num_resamples=num_resamples)
+    return Rate(found.value, Interval(found.low, found.high))

@@ -1,4 +1,4 @@
-"""How many questions a calibration needs: too few are refused, and few are warned of, with the number that would do."""
+"""The questions that a calibration needs: too few are refused, and few are warned of."""
 
 from __future__ import annotations
 
@@ -14,20 +14,14 @@ _MOST_QUESTIONS = 10_000
 
 
 class QuestionsNeeded(NamedTuple):
-    """The questions that a calibration needs.
-
-    Attributes:
-        least: With fewer, its thresholds say nothing.
-        enough: With fewer, what it promises is open.
-        promise: That, in words.
-    """
+    """The questions that a calibration needs: `least` for thresholds, and `enough` for its promise."""
 
     least: int
     enough: int
     promise: str
 
     def check(self, num_questions: int) -> str | None:
-        """A warning where the questions are few; None where they are enough.
+        """A warning if the questions are few.
 
         Raises:
             ConfigError: They are too few.
@@ -49,9 +43,6 @@ def needed_for_rate(alpha: float) -> QuestionsNeeded:
     A p-value among n scores is at least 1 / (n + 1). Given its calibration, the rate of split conformal prediction has
     a beta distribution. Chunks of one question are alike, so questions are counted.
 
-    Args:
-        alpha: The share, in (0, 1).
-
     Reference:
         Vovk, "Conditional validity of inductive conformal predictors", 2012, proposition 2a, for the distribution.
     """
@@ -69,11 +60,7 @@ def needed_for_rate(alpha: float) -> QuestionsNeeded:
 
 
 def needed_for_agreement(least_agreement: float) -> QuestionsNeeded:
-    """For gates whose thresholds are quartiles, and that must leave a share of the decisions as they are.
-
-    Args:
-        least_agreement: That share, in (0, 1].
-    """
+    """For gates whose thresholds are quartiles, and that must leave a share of the decisions as they are."""
     share = min(least_agreement, _MOST_AGREEMENT)
     enough = max(4, math.ceil(math.log(1 - CONFIDENCE) / math.log(share)))
     promise = f"decisions that all agree show an agreement of {share:g} with a confidence of {CONFIDENCE:g}"

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from scaffolding_ext.controllers.chain.probe import probes_of
 from scaffolding_ext.controllers.chain.record_chain import VERSION
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, LoggedQuestion, LoggedSample, Looks
+from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, Log, LoggedQuestion, LoggedSample, Looks
 from scaffolding_ext.evaluation.run.evaluation_section import EvaluationConfig
 from scaffolding_ext.evaluation.run.records import Record, each_record
 from scaffolding_ext.evaluation.run.run_folder import CONFIG
 from scaffolding_ext.protocol.meta import Purpose
-from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stack.load import load_config
 
 
-def read_run(samples: Path) -> list[LoggedQuestion]:
-    """The questions of a run: the epochs of an id are its samples, or the samples that a vote of one epoch kept.
+def read_run(samples: Path, fingerprint: str) -> Log:
+    """Read a run: the epochs of an id are its samples, or the samples that a vote of one epoch kept.
 
     Of a search the first epoch counts, and the solutions of its tree are the samples. Failed requests are left out.
-    Where chains were recorded (`RecordChainController`), each sample has its looks.
-
-    Args:
-        samples: The run's `samples.jsonl`.
+    If chains were recorded (`RecordChainController`), each sample has its looks.
 
     Raises:
         DatasetError: The file cannot be read, or its chains were recorded by another version.
@@ -48,32 +44,26 @@ def read_run(samples: Path) -> list[LoggedQuestion]:
     for identity, found in epochs.items():
         for _, own in sorted(found, key=lambda each: each[0]):
             questions[identity].samples += own
-    return list(questions.values())
+    return Log(str(samples), fingerprint, list(questions.values()), **_stack(samples))
 
 
-class RunStack(NamedTuple):
-    """What the stack of a run says of its samples; None where it says nothing."""
+def _stack(samples: Path) -> dict[str, Any]:
+    """The fields of a `Log` that the `config.yaml` of a run says.
 
-    model: str | None = None
-    sampling: dict[str, Any] | None = None
-    dataset: str | None = None
-    stack: StackConfig | None = None
-
-
-def stack_of(samples: Path) -> RunStack:
-    """Model, sampling fields and dataset of the run's stack, as far as its `config.yaml` says them, and the stack.
-
-    The stack has no data set and no settings of an evaluation: the questions that were recorded choose its setting.
+    Its stack has no dataset and no settings of an evaluation: the questions that were recorded choose its setting.
     """
     path = samples.parent / CONFIG
     if not path.exists():
-        return RunStack()
+        return {}
     config = load_config(path)
     worker = config.workers.get("generation")
     model = None if worker is None else worker.args.get("model")
-    dataset = None if config.dataset is None else config.dataset.source
-    stack = config.model_copy(update={"dataset": None, "evaluation": EvaluationConfig(), "tuned": None})
-    return RunStack(None if model is None else str(model), config.sampling_of_samples() or None, dataset, stack)
+    return {
+        "model": None if model is None else str(model),
+        "sampling": config.sampling_of_samples() or None,
+        "dataset": None if config.dataset is None else config.dataset.source,
+        "stack": config.model_copy(update={"dataset": None, "evaluation": EvaluationConfig(), "tuned": None}),
+    }
 
 
 def _samples(record: Record, path: Path) -> list[LoggedSample]:
@@ -87,7 +77,6 @@ def _samples(record: Record, path: Path) -> list[LoggedSample]:
                 each.get("seconds"),
                 each.get("logprob"),
                 each.get("reward"),
-                each.get("text"),
             )
             for each in kept
         ]
@@ -99,7 +88,6 @@ def _samples(record: Record, path: Path) -> list[LoggedSample]:
             record.correct,
             decoded,
             None if looks is not None else record.seconds.get("total"),  # looks take seconds, too
-            text=record.output,
             looks=looks,
         )
     ]

@@ -14,10 +14,6 @@ from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.logs.samples import (
     NO_TARGET,
-    Column,
-    Floats,
-    GreedySample,
-    Ints,
     LoggedQuestion,
     LoggedSample,
     Looks,
@@ -60,9 +56,8 @@ def recording_of(
         counts = collections.Counter(len(each.samples) for each in kept)
         num_samples = max(counts, key=lambda number: (counts[number], number), default=1)
     most = max((len(each.samples) for each in kept), default=0)
-    kept = _kept(
-        kept, lambda each: len(each.samples) >= num_samples, f"have fewer than {num_samples} samples", left_out
-    )
+    few = f"have fewer than {num_samples} samples"
+    kept = _kept(kept, lambda each: len(each.samples) >= num_samples, few, left_out)
     if not kept:
         raise DatasetError(
             f"{', '.join(sources)}: no question has {num_samples} samples; the most that a question has is {most}: "
@@ -104,12 +99,11 @@ def _has_labels(question: LoggedQuestion) -> bool:
 
 
 def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -> RecordedQuestion:
-    samples, greedy = question.samples, question.greedy
+    samples = question.samples
     looks = _whole([sample.looks for sample in samples]) or []  # rules on chains are played on whole questions
     target = None if question.target is None else answer_of_target(question.target)
     said = [
         *(sample.answer for sample in samples),
-        None if greedy is None else greedy.answer,
         *(probe.answer for each in looks for probe in each.probes),
         *(answer for each in looks for answer in each.forced_answers),
         target,
@@ -118,12 +112,7 @@ def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -
         said = [None if each is None else _letter(each) or each for each in said]
         target = letter
     numbers = group(said, units_implied=units_implied)
-    heads: dict[int, str] = {}
-    for number, text in zip(numbers, said, strict=True):
-        if text is not None:
-            heads.setdefault(number, text)
-    own, of_greedy, right = numbers[: len(samples)], numbers[len(samples)], numbers[-1]
-    of_looks = numbers[len(samples) + 1 : -1]
+    own, of_looks, right = numbers[: len(samples)], numbers[len(samples) : -1], numbers[-1]
     if by_agreement:
         right = vote(own)
     elif target is None:  # the labels tell it
@@ -132,20 +121,16 @@ def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -
         number == right if by_agreement or sample.correct is None else sample.correct
         for number, sample in zip(own, samples, strict=True)
     ]
-    tokens = _ints([sample.tokens for sample in samples])
-    seconds = _floats([sample.seconds for sample in samples])
-    logprobs = _floats([sample.logprob for sample in samples])
-    rewards = _floats([sample.reward for sample in samples])
-    texts = _whole([sample.text for sample in samples])
-    has: dict[Column, bool] = {
-        "targets": not by_agreement,
-        "tokens": tokens is not None,
-        "seconds": seconds is not None,
-        "logprobs": logprobs is not None,
-        "rewards": rewards is not None,
-        "looks": bool(looks),
-        "texts": texts is not None,
+    columns: dict[str, Any] = {
+        "tokens": _column([sample.tokens for sample in samples], np.int64),
+        "seconds": _column([sample.seconds for sample in samples], np.float64),
+        "logprobs": _column([sample.logprob for sample in samples], np.float64),
+        "rewards": _column([sample.reward for sample in samples], np.float64),
+        "looks": _classed(looks, of_looks) if looks else None,
     }
+    missing: set[Any] = {name for name, column in columns.items() if column is None}
+    if columns["tokens"] is None:
+        columns["tokens"] = np.ones(len(samples), dtype=np.int64)
     return RecordedQuestion(
         id=question.id,
         run=question.run,
@@ -153,17 +138,10 @@ def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -
         classes=np.array(own, dtype=np.int64),
         correct=np.array(is_right, dtype=np.bool_),
         target=right,
-        answers=[heads[number] for number in sorted(heads)],
-        tokens=np.ones(len(samples), dtype=np.int64) if tokens is None else tokens,
-        seconds=seconds,
-        logprobs=logprobs,
-        rewards=rewards,
-        looks=_classed(looks, of_looks) if looks else None,
-        texts=texts,
+        **columns,
         chunks=[sample.chunks for sample in samples] if all(sample.chunks for sample in samples) else None,
-        greedy=None if greedy is None else _greedy(greedy, of_greedy, right),
         rounds=question.rounds,
-        missing=frozenset(name for name, is_there in has.items() if not is_there),
+        missing=frozenset(missing | ({"targets"} if by_agreement else set())),
     )
 
 
@@ -179,19 +157,9 @@ def _whole(values: Sequence[T | None]) -> list[T] | None:
     return present if len(present) == len(values) else None
 
 
-def _ints(values: Sequence[int | None]) -> Ints | None:
+def _column(values: Sequence[Any], kind: Any) -> Any:
     whole = _whole(values)
-    return None if whole is None else np.array(whole, dtype=np.int64)
-
-
-def _floats(values: Sequence[float | None]) -> Floats | None:
-    whole = _whole(values)
-    return None if whole is None else np.array(whole, dtype=np.float64)
-
-
-def _greedy(sample: LoggedSample, number: int, right: int) -> GreedySample:
-    is_right = number == right if sample.correct is None else sample.correct
-    return GreedySample(number, is_right, 1 if sample.tokens is None else sample.tokens)
+    return None if whole is None else np.array(whole, dtype=kind)
 
 
 def _classed(looks: Sequence[Looks], classes: Sequence[int]) -> list[Looks]:

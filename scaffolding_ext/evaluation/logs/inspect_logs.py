@@ -13,10 +13,6 @@ from scaffolding_ext.evaluation.logs.samples import Log, LoggedQuestion, LoggedS
 def read_inspect(path: Path, fingerprint: str) -> Log:
     """The questions of one log, graded by its first scorer.
 
-    Args:
-        path: The log.
-        fingerprint: Of the file.
-
     Raises:
         MissingDependencyError: inspect_ai is not installed.
         DatasetError: The log cannot be read, or holds no samples.
@@ -52,6 +48,6 @@ def read_inspect(path: Path, fingerprint: str) -> Log:
         )  # a model that grades has a row, too
         tokens = sum(each.output_tokens for each in own) if usage else None
         correct = None if score is None else as_number(score.value) == 1.0
-        question.samples.append(LoggedSample(answer, correct, tokens, sample.total_time, text=text))
+        question.samples.append(LoggedSample(answer, correct, tokens, sample.total_time))
     sampling: dict[str, Any] = log.eval.model_generate_config.model_dump(exclude_none=True)
     return Log(str(path), fingerprint, list(questions.values()), log.eval.model, sampling or None)

@@ -20,12 +20,6 @@ def read_lm_eval(rows: Iterable[Row], name: str, run: str, task: str) -> list[Lo
     score alone, so that each response is read and graded by our own equality. Where a task has several filters, the
     rows of the filter "flexible-extract" are taken, or else those of the first.
 
-    Args:
-        rows: The rows.
-        name: Of the file, for errors.
-        run: Name of the run.
-        task: Name of the task.
-
     Raises:
         DatasetError: A row lacks a field.
     """
@@ -47,12 +41,12 @@ def read_lm_eval(rows: Iterable[Row], name: str, run: str, task: str) -> list[Lo
 def _samples(row: Mapping[str, Any]) -> list[LoggedSample]:
     responses = row["resps"][0] if row["resps"] and isinstance(row["resps"][0], list) else row["resps"]
     if len(responses) > 1:
-        return [LoggedSample(extract(text), text=text) for text in map(str, responses)]
+        return [LoggedSample(extract(text)) for text in map(str, responses)]
     text = str(responses[0])
     filtered = row.get("filtered_resps") or [text]
     read = filtered[0][0] if isinstance(filtered[0], list) else filtered[0]
     scores = [row[metric] for metric in row.get("metrics") or () if isinstance(row.get(metric), int | float)]
-    return [LoggedSample(str(read), scores[0] == 1 if scores else None, text=text)]
+    return [LoggedSample(str(read), scores[0] == 1 if scores else None)]
 
 
 def _target(target: object) -> str:

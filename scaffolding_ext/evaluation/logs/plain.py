@@ -59,22 +59,20 @@ class _Sample(_Row):
     probes: list[_Look] | None = None
 
 
-class _Question(_Row):
+class _Named(_Row):
     id: Text = Field(validation_alias=AliasChoices("id", "question", "problem"))
     target: Text | None = Field(None, validation_alias=AliasChoices("target", "answer"))
-    samples: Annotated[list[_Sample], Field(min_length=1)]
-    run: Text = ""
-    task: Text = ""
-    greedy: _Sample | None = None
-
-
-class _Chain(_Row):
-    id: Text = Field(validation_alias=AliasChoices("id", "question", "problem"))
-    target: Text | None = Field(None, validation_alias=AliasChoices("target", "answer"))
-    tokens: Tokens = Field(validation_alias=AliasChoices("output_tokens", "tokens", "num_tokens"))
-    probes: Annotated[list[_Look], Field(min_length=1)]
     run: Text = Field("", validation_alias=AliasChoices("run", "set"))
     task: Text = ""
+
+
+class _Question(_Named):
+    samples: Annotated[list[_Sample], Field(min_length=1)]
+
+
+class _Chain(_Named):
+    tokens: Tokens = Field(validation_alias=AliasChoices("output_tokens", "tokens", "num_tokens"))
+    probes: Annotated[list[_Look], Field(min_length=1)]
 
 
 class _Turn(_Row):
@@ -85,21 +83,12 @@ class _Turn(_Row):
     ppl: Annotated[float, Field(ge=1)] | None = None
 
 
-class _Drafts(_Row):
-    id: Text = Field(validation_alias=AliasChoices("question", "id", "problem"))
-    target: Text | None = Field(None, validation_alias="answer")
+class _Drafts(_Named):
     turns: Annotated[list[_Turn], Field(min_length=1)]
-    run: Text = Field("", validation_alias=AliasChoices("run", "set"))
-    task: Text = ""
 
 
 def read_plain(rows: Iterable[Row], name: str, fingerprint: str) -> Log:
     """Read a JSONL file, whose rows are of one kind: they have `samples`, `probes` or `turns`.
-
-    Args:
-        rows: The rows.
-        name: Of the file.
-        fingerprint: Of the file.
 
     Raises:
         DatasetError: A row is of no known kind, or a field is missing or wrong; it names file, line, what was given and
@@ -149,8 +138,7 @@ def _of_samples(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
                     "gave none), or a `text` from which the answer is read"
                 )
         samples = [_sample(each) for each in found.samples]
-        greedy = None if found.greedy is None else _sample(found.greedy)
-        questions.append(LoggedQuestion(found.id, found.target, samples, found.run, found.task, greedy))
+        questions.append(LoggedQuestion(found.id, found.target, samples, found.run, found.task))
     return questions
 
 
@@ -166,7 +154,7 @@ def _sample(found: _Sample) -> LoggedSample:
     if found.probes:
         tokens = found.probes[-1].tokens if tokens is None else tokens
         looks = _looks(found.probes, tokens)
-    return LoggedSample(answer, found.correct, tokens, found.seconds, logprob, found.reward, found.text, looks)
+    return LoggedSample(answer, found.correct, tokens, found.seconds, logprob, found.reward, looks)
 
 
 def _of_chains(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
@@ -206,7 +194,7 @@ def _of_drafts(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
         scores = [chunk.score for chunk in chunks if chunk.score is not None]
         logprob = -sum(scores) / len(scores) if scores else None
         text = "".join((turn.draft or "") + (turn.target or "") for turn in found.turns)
-        sample = LoggedSample(extract(text), None, tokens, logprob=logprob, text=text, chunks=chunks)
+        sample = LoggedSample(extract(text), None, tokens, logprob=logprob, chunks=chunks)
         question.samples.append(sample)
     return list(questions.values())
 

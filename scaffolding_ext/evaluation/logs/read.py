@@ -12,7 +12,7 @@ from typing import Any
 
 from scaffolding_ext.documents import fingerprint
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.logs.folder import read_run, stack_of
+from scaffolding_ext.evaluation.logs.folder import read_run
 from scaffolding_ext.evaluation.logs.graded import recording_of
 from scaffolding_ext.evaluation.logs.inspect_logs import read_inspect
 from scaffolding_ext.evaluation.logs.lighteval_logs import read_lighteval
@@ -119,7 +119,7 @@ def read_log(path: str | os.PathLike[str]) -> Log:
     first = next(rows, None)
     keys = set() if first is None else first.value.keys()
     if {"ledger", "epoch"} <= keys:
-        return Log(name, own, read_run(file), *stack_of(file))
+        return read_run(file, own)
     whole = rows if first is None else itertools.chain([first], rows)
     if keys >= FIELDS:
         named = _LM_EVAL.fullmatch(file.name)

@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Measure = Literal["accuracy", "agreement"]
-Column = Literal["targets", "tokens", "seconds", "logprobs", "rewards", "looks", "texts"]
+Column = Literal["targets", "tokens", "seconds", "logprobs", "rewards", "looks"]
 NO_ANSWER = -1
 NO_TARGET = -2  # equals the class of no answer
 
@@ -76,7 +76,6 @@ class LoggedSample:
         seconds: Wall-clock seconds that it took.
         logprob: Mean log-probability of its tokens.
         reward: Its reward, in [0, 1].
-        text: Its text.
         looks: The looks at its chain, not graded.
         chunks: Its chunks, if a draft wrote it.
     """
@@ -87,25 +86,19 @@ class LoggedSample:
     seconds: float | None = None
     logprob: float | None = None
     reward: float | None = None
-    text: str | None = None
     looks: Looks | None = None
     chunks: Sequence[DraftedChunk] = ()
 
 
 @dataclass
 class LoggedQuestion:
-    """One question of one run, with its samples in the log's order.
-
-    Attributes:
-        rounds: As `RecordedQuestion` has them.
-    """
+    """One question of one run, with its samples in the log's order; `rounds` are those of `RecordedQuestion`."""
 
     id: str
     target: str | None
     samples: list[LoggedSample] = field(default_factory=list)
     run: str = ""
     task: str = ""
-    greedy: LoggedSample | None = None
     rounds: list[int] | None = None
 
 
@@ -123,14 +116,6 @@ class Log:
     note: str | None = None
 
 
-class GreedySample(NamedTuple):
-    """The one greedy answer to a question, where the log has it: its class, whether it is right, and its tokens."""
-
-    answer_class: int
-    correct: bool
-    tokens: int
-
-
 @dataclass(frozen=True, eq=False)
 class RecordedQuestion:
     """All samples of one question in one run. A column is None where the log lacks it.
@@ -143,16 +128,13 @@ class RecordedQuestion:
         correct: Whether each sample is right, shape [num_samples]. Without a target: whether its class is that of the
             full vote's winner.
         target: Class of the right answer; `NO_TARGET` where no sample has it, or nobody knows it.
-        answers: Text of each class's first answer, shape [num_classes].
         tokens: Decoded tokens of each sample, shape [num_samples]; 1 each where the log has none, so that a cost in
             tokens counts samples.
         seconds: Wall-clock seconds of each sample.
         logprobs: Mean log-probability of each sample's tokens.
         rewards: Reward of each sample, in [0, 1].
         looks: The looks at each sample's chain.
-        texts: Text of each sample.
         chunks: The chunks of each sample, if a draft wrote them.
-        greedy: The greedy answer.
         rounds: Of a search, whose solutions are the samples, in the order of their ends: the number of solutions after
             each round that a stop can end, rising to `num_samples`. None: the samples are independent.
         missing: Columns that the log lacks for this question.
@@ -164,15 +146,12 @@ class RecordedQuestion:
     classes: Ints
     correct: Bools
     target: int
-    answers: Sequence[str]
     tokens: Ints
     seconds: Floats | None = None
     logprobs: Floats | None = None
     rewards: Floats | None = None
     looks: Sequence[Looks] | None = None
-    texts: Sequence[str] | None = None
     chunks: Sequence[Sequence[DraftedChunk]] | None = None
-    greedy: GreedySample | None = None
     rounds: Sequence[int] | None = None
     missing: frozenset[Column] = frozenset()
 
@@ -189,7 +168,7 @@ class RecordedQuestion:
                 return None if column is None else column[index]
             return [column[number] for number in index.tolist()]
 
-        names = ("classes", "correct", "tokens", "seconds", "logprobs", "rewards", "looks", "texts", "chunks")
+        names = ("classes", "correct", "tokens", "seconds", "logprobs", "rewards", "looks", "chunks")
         return dataclasses.replace(self, **{name: part(getattr(self, name)) for name in names})
 
 
@@ -240,7 +219,7 @@ class Recording:
 
     @property
     def runs(self) -> list[str]:
-        """The run of each question, shape [num_questions]."""
+        """The run of each question."""
         return [question.run for question in self.questions]
 
     def taking(self, questions: Iterable[int]) -> Recording:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -56,13 +57,7 @@ class Goal(ABC):
     """The goal of a choice."""
 
     def chosen(self, found: Candidates, weights: Floats, rng: np.random.Generator) -> int | None:
-        """Index of the setting that is chosen; None if no setting is allowed.
-
-        Args:
-            found: The settings.
-            weights: How often each group counts, shape [num_groups].
-            rng: Draws the resamples of the groups.
-        """
+        """Index of the setting that is chosen; None if no setting is allowed."""
         values, best = self._best_of_lists(found, weights[:, None])
         if not np.isfinite(values).any():
             return None
@@ -102,32 +97,25 @@ class Goal(ABC):
         """
 
 
+@dataclass(frozen=True)
 class Cheapest(Goal):
-    """The lowest cost among settings that lose no more than allowed.
+    """The lowest cost among settings that lose at most `max_loss` against the full vote, a share.
 
     The loss of a list can only grow from setting to setting. So no setting is allowed behind one that loses too much.
-
-    Args:
-        max_loss: Largest mean loss against the full vote, as a share.
     """
 
-    def __init__(self, max_loss: float) -> None:
-        self.max_loss = max_loss
+    max_loss: float
 
     def values(self, loss: Floats, cost: Floats) -> Floats:
         allowed = np.maximum.accumulate(loss, axis=0) <= self.max_loss + _ROUNDING
         return np.where(allowed, cost, np.inf)
 
 
+@dataclass(frozen=True)
 class MostAccurate(Goal):
-    """The most right answers among settings that a budget pays for.
+    """The most right answers among settings of at most `max_cost`, a share of the cost of all samples."""
 
-    Args:
-        max_cost: The budget, as a share of the cost of all samples.
-    """
-
-    def __init__(self, max_cost: float) -> None:
-        self.max_cost = max_cost
+    max_cost: float
 
     def values(self, loss: Floats, cost: Floats) -> Floats:
         return np.where(cost <= self.max_cost + _ROUNDING, loss, np.inf)
@@ -161,13 +149,7 @@ def chosen(plays: Plays, goal: Goal) -> Setting | None:
 
 
 def judged(plays: Plays, goal: Goal, lists: Mapping[str, Sequence[Setting]] | None = None) -> Played:
-    """The choice on questions that did not choose, by cross-fitting over groups.
-
-    Args:
-        plays: What was played.
-        goal: The goal of the choice.
-        lists: The settings to choose from; None takes all lists.
-    """
+    """The choice on questions that did not choose, by cross-fitting over groups."""
     settings, splits = _cross_fitted(plays, goal, plays.lists if lists is None else lists)
     played = []
     for own, choices in splits:
@@ -214,16 +196,12 @@ def _cross_fitted(
 
 
 class Promise(NamedTuple):
-    """A bound on what a setting loses on further questions like these, to the same models.
+    """A bound on the loss of a setting on further questions like these, to the same models.
 
     Attributes:
-        setting: The cheapest setting that holds; None where none does.
-        nearest: The setting whose p-value is the smallest.
-        nearest_loss: Share of the right full votes that it lost.
-        max_loss: The bound, as a share.
-        confidence: That it holds, over draws of the questions.
-        num_questions: Distinct questions that were tested.
-        num_needed: With fewer, not even a setting that loses nothing passes.
+        setting: The cheapest setting that holds, if any.
+        nearest: The setting with the smallest p-value; `nearest_loss` is the share of right full votes that it lost.
+        num_needed: With fewer distinct questions, not even a setting that loses nothing passes.
     """
 
     setting: Setting | None
@@ -252,12 +230,6 @@ def promised(plays: Plays, max_loss: float, confidence: float, questions: Sequen
     The loss of a question is how often a right full vote is lost. Runs of one question count as one: questions are
     exchangeable, and runs of a question are alike. Rules that were fitted to the questions, and one budget for all of
     them, make the losses of the questions depend on each other: they are not tested.
-
-    Args:
-        plays: What was played.
-        max_loss: The bound, as a share, in (0, 1).
-        confidence: At least 0.5 and below 1.
-        questions: Indices of the recorded questions that are tested; None tests all.
     """
     index = np.arange(len(plays.recording.questions)) if questions is None else np.asarray(questions)
     ids = np.array([f"{each.task}\n{each.id}" for each in plays.recording.questions])[index]
@@ -273,7 +245,10 @@ def promised(plays: Plays, max_loss: float, confidence: float, questions: Sequen
     costs = np.column_stack([mean(plays.played[setting].costs[plays.cost]) for setting in settings])
     tested = learn_then_test(losses, costs, max_loss, 1 - confidence, np.random.default_rng([plays.seed, 5]))
     cheaper = np.flatnonzero(costs.mean(axis=0) < mean(plays.full.costs[plays.cost]).mean())
-    nearest = _nearest(cheaper.tolist(), tested.p_values.tolist(), losses.mean(axis=0).tolist())
+    mean_losses = losses.mean(axis=0)
+    nearest = min(
+        cheaper.tolist() or range(len(settings)), key=lambda index: (tested.p_values[index], mean_losses[index])
+    )
     return Promise(
         None if tested.chosen is None else settings[tested.chosen],
         settings[nearest],
@@ -283,7 +258,3 @@ def promised(plays: Plays, max_loss: float, confidence: float, questions: Sequen
         len(number),
         questions_needed(max_loss, 1 - confidence),
     )
-
-
-def _nearest(cheaper: Sequence[int], p_values: Sequence[float], losses: Sequence[float]) -> int:
-    return min(cheaper or range(len(losses)), key=lambda index: (p_values[index], losses[index]))

@@ -1,4 +1,4 @@
-"""How recorded chains would have ended: cut after some tokens, or stopped by a rule on a schedule."""
+"""Ways to end recorded chains: whole, cut after some tokens, or stopped by a rule on a schedule."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ class _Ask(NamedTuple):
 
 
 class _SeenLook(NamedTuple):
-    """A look, with what a chain that ends there is asked.
+    """A look, with the requests of a chain that ends there.
 
     Attributes:
-        number: Its place among the recorded looks.
-        position: Where a schedule finds it: its tokens, or, where gaps are uneven, its place, from 1 on.
+        position: Its tokens; if gaps are uneven, its place from 1 on.
         unasked: The look of a rule that asks for no answer.
     """
 
@@ -51,11 +50,7 @@ class _SeenLook(NamedTuple):
 
 
 class _LookedAt(NamedTuple):
-    """A recorded chain: the looks behind its begin, oldest first, and how it ended by itself.
-
-    Attributes:
-        spacing: Tokens that stand for a place where gaps are uneven; None where a position is in tokens.
-    """
+    """A recorded chain: its looks, oldest first, and its own end. `spacing` is None if positions are in tokens."""
 
     looks: Sequence[_SeenLook]
     by_position: Mapping[int, _SeenLook]
@@ -66,13 +61,7 @@ class _LookedAt(NamedTuple):
 
 
 class ChainEnd(NamedTuple):
-    """How one chain ended.
-
-    Attributes:
-        look: Index of the look that it was left at; None where it ran to its end.
-        answer_class: Class of its answer.
-        asks: What it was asked on its way.
-    """
+    """The end of a chain: the look at which it was left (None: it ran to its end), its answer, and its requests."""
 
     look: int | None
     answer_class: int
@@ -81,11 +70,7 @@ class ChainEnd(NamedTuple):
 
 @dataclass(frozen=True)
 class Whole:
-    """Every chain ends by itself.
-
-    Args:
-        is_asked: Whether it is asked for its answer at its end once more, to learn how probable that answer is.
-    """
+    """Every chain ends by itself; with `is_asked` it is asked once more, to learn how probable its answer is."""
 
     is_asked: bool = False
     plainness = 0
@@ -102,10 +87,7 @@ class Whole:
 class Cut:
     """Every chain is cut after so many tokens and asked for its answer; a shorter one ends by itself.
 
-    Where looks are far apart, the last look before that many tokens stands for the cut.
-
-    Args:
-        num_tokens: A fixed thinking budget.
+    The last look before that many tokens stands for the cut.
     """
 
     num_tokens: int
@@ -123,12 +105,7 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class Stopped:
-    """Every chain is stopped by a rule that looks at it on a schedule.
-
-    Args:
-        rule: The rule as `{type, args}`.
-        schedule: The schedule as `{type, args}`.
-    """
+    """Every chain is stopped by a rule that looks at it on a schedule, both as `{type, args}`."""
 
     rule: Mapping[str, Any]
     schedule: Mapping[str, Any]
@@ -148,11 +125,6 @@ class Stopped:
         return f"stopped by {shown(self.rule)} {shown(self.schedule)}"
 
     def end(self, chain: _LookedAt) -> ChainEnd:
-        """How a chain ends.
-
-        Raises:
-            ConfigError: The schedule looks where nothing was recorded.
-        """
         rule, needs = self.built, self.built.needs
         asks: list[_Ask] = []
         seen: list[Probe] = []
@@ -201,11 +173,7 @@ Ending = Whole | Cut | Stopped
 
 
 class RecordedChains:
-    """The chains of a recording, ready to be ended in many ways.
-
-    Args:
-        recording: The recording; without looks its chains can only end by themselves.
-    """
+    """The chains of a recording, ready to be ended in many ways."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -289,7 +257,7 @@ def _has_probabilities(recording: Recording) -> bool:
 
 
 def missing_for(recording: Recording, ending: Ending) -> str | None:
-    """What an ending needs and the looks lack; None where they lack nothing."""
+    """The first thing that an ending needs and the looks lack, if any."""
     if not isinstance(ending, Stopped):
         return None
     needs = ending.built.needs
@@ -310,10 +278,7 @@ def missing_for(recording: Recording, ending: Ending) -> str | None:
 class TriedEndings(NamedTuple):
     """Ways to end a chain, from the most careful to the boldest.
 
-    Attributes:
-        endings: The ways.
-        is_nested: Whether another list has the same rule on the plain schedule. The vote over such chains is tried in
-            fewer ways.
+    With `is_nested` another list has the same rule on the plain schedule, so the vote is tried in fewer ways.
     """
 
     endings: Sequence[Ending]
@@ -345,13 +310,7 @@ def endings_to_try(recording: Recording) -> dict[str, TriedEndings]:
 
 
 def _schedules(spacing: int, mean_length: float, most_looks: int) -> dict[str, dict[str, Any]]:
-    """The schedules that are tried, by name, the plain one first; they look where looks were recorded.
-
-    Args:
-        spacing: Tokens between two recorded looks.
-        mean_length: Tokens of the mean chain.
-        most_looks: Looks at the longest chain.
-    """
+    """The schedules that are tried, by name, the plain one first; they look where looks were recorded."""
     late = spacing * max(2, round(mean_length / 2 / spacing))
     schedules: dict[str, dict[str, Any]] = {
         f"a look every {spacing:,}": {"type": "ProbeSchedule", "args": {"chunk_size": spacing}},

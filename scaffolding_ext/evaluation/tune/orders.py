@@ -22,14 +22,7 @@ Words = npt.NDArray[np.uint64]
 
 
 def draw_orders(num_questions: int, num_samples: int, rng: np.random.Generator, num_orders: int | None = None) -> Ints:
-    """Random orders of the samples of each question, shape [num_orders, num_questions, num_samples].
-
-    Args:
-        num_questions: Questions.
-        num_samples: Samples of each.
-        rng: Draws the orders.
-        num_orders: How many; None takes fewer where there is more to play, between 1 and 16.
-    """
+    """Random orders of the samples of each question, shape [num_orders, num_questions, num_samples]."""
     if num_orders is None:
         num_orders = int(np.clip(_MOST_CELLS // (num_questions * num_samples), 1, _MOST_ORDERS))
     return np.argsort(rng.random((num_orders, num_questions, num_samples)), axis=-1, kind="stable")
@@ -41,13 +34,7 @@ def as_recorded(num_questions: int, num_samples: int) -> Ints:
 
 
 class States(NamedTuple):
-    """The states of all votes so far.
-
-    Attributes:
-        numbers: State after each number of samples, shape [num_rows, num_samples + 1].
-        rows: A row that has the state, shape [num_states].
-        sizes: Samples in the state, shape [num_states].
-    """
+    """The states of all votes so far: their numbers, shape [num_rows, num_samples + 1], and a row and size of each."""
 
     numbers: Ints
     rows: Ints
@@ -144,6 +131,14 @@ class OrderedVotes:
             of_class[rows, classes[:, index]] = correct[:, index]
         of_class[:, -1] = False  # no answer
         return np.take_along_axis(of_class, self.leaders, axis=1)
+
+    @property
+    def until_settled(self) -> Ints:
+        """The fewest samples of each row from which on its leader is that of all samples."""
+        leaders = self.leaders[:, 1:]
+        differs = leaders != leaders[:, -1:]
+        last = np.where(differs.any(axis=1), self.num_samples - np.argmax(differs[:, ::-1], axis=1), 0)
+        return last + 1
 
     @cached_property
     def by_size(self) -> States:

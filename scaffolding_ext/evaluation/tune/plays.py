@@ -48,8 +48,7 @@ class Plays:
 
     Args:
         recording: The samples.
-        cost: The cost that is to be small.
-        price: The price of tokens, for the cost `"dollars"`.
+        cost: The cost that is to be small; `"dollars"` needs a price.
         seed: Of the orders, the folds and the resamples.
 
     Attributes:
@@ -124,11 +123,7 @@ class Plays:
                 self._ended.pop(ending)
 
     def try_budgets(self, is_candidate: bool = False) -> None:
-        """Play votes with one budget for all questions.
-
-        Args:
-            is_candidate: True if a choice may take one.
-        """
+        """Play votes with one budget for all questions."""
         if self.recording.is_of_searches:
             return
         tokens = self.votes.samples.tokens

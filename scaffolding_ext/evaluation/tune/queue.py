@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,17 +24,19 @@ from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType, best
 from scaffolding_ext.controllers.budgets.queueing.model import Moments
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue, simulate
 from scaffolding_ext.controllers.budgets.queueing.tasks import check_served
+from scaffolding_ext.documents import fingerprint
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
 from scaffolding_ext.evaluation.traffic.programs import Program, RequestRound, fixed_program, so_many
 from scaffolding_ext.evaluation.traffic.simulator import serve_programs
 from scaffolding_ext.evaluation.tune.costs import Bools, Floats, Ints
-from scaffolding_ext.evaluation.tune.endings import Cut, Whole
+from scaffolding_ext.evaluation.tune.endings import Cut, Ending, Whole
 from scaffolding_ext.evaluation.tune.plays import NUM_FOLDS, PLAIN_VOTES, Plays
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.stack_file import (
     TypedPlan,
+    budgets_stack_of,
     controller_of,
     model_of_stack,
     stack_with,
@@ -94,12 +97,7 @@ class QueueGoal:
 class QueuedRow(NamedTuple):
     """The result of one way to choose, each question under the setting that the others chose.
 
-    Attributes:
-        formula_seconds: Mean seconds in the system by formula; infinite where the load cannot be served.
-        seconds: The same, simulated with the recorded lengths.
-        p90: Seconds within which 90 % were answered, simulated.
-        load: Share of the queue's capacity.
-        objective: As `QueueGoal` has it.
+    Mean seconds are by formula and simulated with the recorded lengths, infinite if the load cannot be served.
     """
 
     name: str
@@ -118,7 +116,7 @@ def service_lines(recording: Recording, types: Sequence[str], given: ServiceLine
         ConfigError: Nothing was given, and a type has no recorded seconds, or none that grow with the tokens.
     """
     if "tokens" in recording.missing:
-        raise ConfigError("is 'queue', and the log has no tokens: record them, or take another cost", "cost")
+        raise ConfigError("needs tokens, and the log has none: record them", "plan")
     if given is not None:
         return dict.fromkeys(types, given)
     lines = {}
@@ -187,6 +185,7 @@ class QueuedPlays:
         self._square = self._work**2 * np.where(tokens > 0, varies, 1.0)
         critical = np.stack([each.costs["critical"] for each in played])
         self._path = self._at_once * np.stack([each.rounds for each in played]) + self._a_token * critical
+        self._costs = self._work, self._square, self._path
         self._num_simulated = num_simulated or NUM_SIMULATED
         self._known: dict[Setting, tuple[list[list[RequestRound]], Bools]] = {}
         every = self._terms(np.arange(len(tasks)))
@@ -204,10 +203,6 @@ class QueuedPlays:
             for share, accuracy, index in zip(self.shares, accuracies, own, strict=True)
         ]
 
-    @property
-    def _costs(self) -> tuple[Floats, Floats, Floats]:
-        return self._work, self._square, self._path
-
     def chosen(self, family: str, questions: Ints, alpha: float, arrival_rate: float | None = None) -> Ints:
         """The setting of each type, by formula, on some questions; shape [num_types]."""
         terms, worth = self._terms(questions), worth_of(self.goal.queue, alpha, arrival_rate or self.goal.arrival_rate)
@@ -222,12 +217,7 @@ class QueuedPlays:
     @property
     def _budgets(self) -> Bools:
         """The settings of one chain that is cut, or that ends by itself."""
-        return np.array(
-            [
-                each.num_samples == 1 and isinstance(each.ending, Cut | Whole) and each.ending != Whole(is_asked=True)
-                for each in self.settings
-            ]
-        )
+        return np.array([each.num_samples == 1 and _is_budget(each.ending) for each in self.settings])
 
     def leaning(self, family: str) -> float:
         """The worth of a right answer under which the family's plan does best in simulated time."""
@@ -316,9 +306,6 @@ class QueuedPlays:
         """Serve questions that arrive by chance, each under its setting: which were right, and their seconds.
 
         All calls have the same questions, sample orders and arrivals.
-
-        Args:
-            settings: Of each question.
         """
         rng = np.random.default_rng([self.plays.seed, 12])
         arrivals = arrival_times(self.goal.arrival_rate, self._num_simulated, rng)
@@ -355,6 +342,10 @@ class QueuedPlays:
                 right = votes.right[np.arange(len(drawn)), drawn]
             self._known[setting] = found, right
         return self._known[setting]
+
+
+def _is_budget(ending: Ending) -> bool:
+    return isinstance(ending, Cut) or ending == Whole()
 
 
 def shrunk(right: Sequence[Floats], shares: Floats) -> Floats:
@@ -400,18 +391,7 @@ def _spread(term: Floats) -> Floats:
 
 
 class PlannedSettings(NamedTuple):
-    """A setting for each type of question.
-
-    Attributes:
-        goal: The load, and the objective.
-        family: The way to choose that was chosen.
-        settings: The setting of each type, in words.
-        alpha: The worth of a right answer that the choice was made for.
-        service: Seconds of a sample that runs alone, by type.
-        rows: All samples, and each way to choose.
-        num_questions: Recorded questions.
-        stack: The stack file.
-    """
+    """A setting for each type of question, in words; `family` is the way to choose that was chosen among `rows`."""
 
     goal: QueueGoal
     family: str
@@ -434,7 +414,6 @@ class PlannedSettings(NamedTuple):
         }
 
     def lines(self) -> Iterator[str]:
-        """The table and the choice, for a terminal."""
         is_by_alpha = self.goal.alpha is not None
         head = "objective" if is_by_alpha else "in time %"
         yield f"{'':24}{'right %':>8} {'load':>5} {'formula s':>10} {'seconds':>9} {'p90 s':>8} {head:>10}"
@@ -455,14 +434,7 @@ class PlannedSettings(NamedTuple):
 def planned_settings(
     plays: Plays, goal: QueueGoal, service: ServiceLine | None, base: StackConfig | None
 ) -> PlannedSettings:
-    """Choose a setting for each type of question, or one for all if that is as good.
-
-    Args:
-        plays: All its settings have been played.
-        goal: The load, and the objective.
-        service: As `QueuedPlays` takes it.
-        base: The stack whose workers, prompt and sampling are kept.
-    """
+    """Choose a setting for each type of question, or one for all if that is as good."""
     queued = QueuedPlays(plays, goal, service)
     leanings = {family: queued.leaning(family) for family in FAMILIES}
     rows = {family: queued.judged(family, alpha) for family, alpha in leanings.items()}
@@ -482,17 +454,12 @@ def planned_settings(
 
 
 class BudgetsByType(NamedTuple):
-    """A budget of one chain for each type of question.
-
-    Attributes:
-        plan: The plan.
-        types: The types, with their fits if there are any.
-        simulated: Mean seconds in the system, simulated.
-    """
+    """A budget of one chain for each type of question, and the mean seconds in the system, simulated."""
 
     plan: PlannedBudgets
     types: TaskTypes
     simulated: Estimate
+    stack: StackConfig
 
     def document(self) -> dict[str, Any]:
         found = self.plan.demand.forecast(tuple(self.plan.budgets.values()))
@@ -505,7 +472,6 @@ class BudgetsByType(NamedTuple):
         }
 
     def lines(self) -> Iterator[str]:
-        """The budgets, what they come to, and the fits, for a terminal."""
         for each in self.plan.demand.types:
             tokens = self.plan.budgets[each.name]
             given = each.given(tokens)
@@ -526,20 +492,24 @@ class BudgetsByType(NamedTuple):
             yield f"{fit.kind}: {fitted}; misses at most {100 * own.largest_miss:.1f} points"
 
 
-def planned_budgets(demand: Demand, types: TaskTypes, **origin: str | None) -> BudgetsByType:
-    """The best budgets for a demand, simulated.
+def planned_budgets(
+    types: TaskTypes, goal: QueueGoal, max_tokens: int, measured: bool, file: Path | None, base: StackConfig | None
+) -> BudgetsByType:
+    """The best budgets of types under a load, simulated with the seconds of their fitted lines.
 
-    Args:
-        demand: The load, by fitted or measured types.
-        types: The fitted types; the simulation takes their seconds.
-        origin: Fields of the plan that say where it comes from.
+    With `measured` they are among the budgets of the runs. A `file` is the origin of the types, a `base` the stack
+    whose workers are kept.
 
     Reference: arXiv 2601.10274, Table I, if curves and a single server are given.
     """
-    plan = PlannedBudgets.of(demand, **origin)
+    assert goal.alpha is not None
+    own = types.measured(max_tokens) if measured else types.tasks
+    demand = Demand(tuple(own), goal.arrival_rate, goal.alpha, max_tokens, goal.queue)
+    origin = {} if file is None else {"data": file.name, "fingerprint": fingerprint(file)}
+    plan = PlannedBudgets.of(demand, model=types.model, **origin)
     budgets = list(plan.budgets.values())
     found = simulate(types.tasks, budgets, demand.arrival_rate, demand.queue, _NUM_QUERIES, np.random.default_rng(0))
-    return BudgetsByType(plan, types, found.simulated.system_time)
+    return BudgetsByType(plan, types, found.simulated.system_time, budgets_stack_of(plan, base))
 
 
 def _interval(estimate: Mapping[str, float]) -> str:

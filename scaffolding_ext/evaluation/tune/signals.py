@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from scaffolding_ext.evaluation.logs.samples import DraftedChunk, Floats, Recording
+from scaffolding_ext.evaluation.logs.samples import Floats, Recording
 from scaffolding_ext.evaluation.tune.plays import Plays
 from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap
 from scaffolding_ext.stats.separation import auc_over_all, auc_within
@@ -17,27 +16,18 @@ FIRST_CHUNK = "first_chunk"
 
 
 class SignalQuality(NamedTuple):
-    """How well a signal tells right samples from wrong ones, as AUC with 95 % intervals.
-
-    Attributes:
-        within: Among the samples of one question, which a vote or a take-over can use.
-        across: Over all samples, which a router can use, too.
-        num_mixed: Questions with right and wrong samples, over which `within` is a mean.
-    """
+    """The AUC of a signal with 95 % intervals: among the samples of a question, as a vote can use it, and over all."""
 
     within: Estimate
     across: Estimate
-    num_mixed: int
 
 
 class Routed(NamedTuple):
-    """A router by question: the questions that look hardest to one run have the vote of another.
+    """A router by question: a share of them, those that look hardest to one run, has the vote of another.
 
     Attributes:
-        share: Of the questions, sent to the other run.
-        right: Share of right votes.
         above_chance: Points above a router that sends as many questions by lot.
-        tokens: Decoded tokens a question, those of the first run's first chunk included if the signal is its score.
+        tokens: Decoded tokens a question, with those of the first chunk if the signal is its score.
     """
 
     signal: str
@@ -65,25 +55,16 @@ def _first_scores(recording: Recording) -> Floats | None:
     return np.array(rows) if all(len(row) == recording.num_samples for row in rows) else None
 
 
-def signal_quality(scores: Floats, correct: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> SignalQuality:
-    """The AUC of a signal.
-
-    Args:
-        scores: Higher for better samples, shape [num_questions, num_samples].
-        correct: Whether each sample is right, of the same shape.
-    """
-    questions = np.repeat(np.arange(len(scores)), scores.shape[1])
-    given = scores.ravel(), correct.ravel(), questions
-    is_mixed = correct.any(axis=1) & ~correct.all(axis=1)
-    return SignalQuality(auc_within(*given), auc_over_all(*given), int(is_mixed.sum()))
-
-
 def qualities_of(plays: Plays) -> dict[str, SignalQuality]:
     """The quality of each recorded signal; nothing without gold answers."""
     if plays.recording.measure != "accuracy":
         return {}
     correct = plays.votes.samples.correct
-    return {name: signal_quality(scores, correct) for name, scores in signals_of(plays).items()}
+    shared = correct.ravel(), np.repeat(np.arange(len(correct)), correct.shape[1])
+    return {
+        name: SignalQuality(auc_within(scores.ravel(), *shared), auc_over_all(scores.ravel(), *shared))
+        for name, scores in signals_of(plays).items()
+    }
 
 
 def routers_of(plays: Plays) -> list[Routed]:
@@ -101,7 +82,7 @@ def routers_of(plays: Plays) -> list[Routed]:
     tokens = plays.votes.samples.tokens.sum(axis=1).astype(float)
     first = np.zeros(len(shared))
     if name == FIRST_CHUNK:
-        first = np.array([_first_tokens(questions[row].chunks or ()) for row in kept])
+        first = np.array([sum(own[0].num_draft_tokens for own in questions[row].chunks or ()) for row in kept])
     order = np.argsort(np.argsort(scores[kept].mean(axis=1), kind="stable"), kind="stable")
     found = []
     for share in ROUTED_SHARES:
@@ -114,7 +95,3 @@ def routers_of(plays: Plays) -> list[Routed]:
         above = paired_bootstrap(100 * right, 100 * by_lot, rng=rng)
         found.append(Routed(name, runs[0], runs[1], share, mean, above, spent))
     return found
-
-
-def _first_tokens(chunks: Sequence[Sequence[DraftedChunk]]) -> float:
-    return float(sum(own[0].num_draft_tokens for own in chunks))

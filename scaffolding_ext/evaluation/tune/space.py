@@ -96,14 +96,7 @@ def first_to_try(num_samples: int) -> list[Setting]:
 
 
 def votes_over(ending: Ending, num_samples: int, weights: Sequence[str], is_nested: bool = False) -> list[Setting]:
-    """What is tried over chains that end in one way: numbers of samples, weights, and rules of the vote.
-
-    Args:
-        ending: How the chains end.
-        num_samples: The most samples.
-        weights: The weights, those that are asked for included.
-        is_nested: Whether few numbers and one rule are enough.
-    """
+    """What is tried over chains that end in one way: numbers of samples, weights, and rules of the vote."""
     settings = []
     for number in numbers_to_try(num_samples, _NESTED_NUMBERS if is_nested else _JOINT_NUMBERS):
         settings.append(Setting(ending, number, plainness=ending.plainness))

@@ -50,15 +50,7 @@ class TypedPlan(NamedTuple):
 def stack_of(
     setting: Setting, row: TableRow, plays: Plays, *, promise: Promise | None, base: StackConfig | None = None
 ) -> StackConfig:
-    """A stack that runs a setting.
-
-    Args:
-        setting: The setting.
-        row: What it came to on questions that did not choose it.
-        plays: What it was chosen on.
-        promise: What is promised of further questions; None promises nothing.
-        base: Whose workers, prompt and sampling are kept; None asks a server on this machine for the recorded model.
-    """
+    """A stack that runs a setting, with the workers of a base or with a server on this machine."""
     controller = controller_of(setting, None if base is None else base.controller)
     drawn = plays.sizes_drawn(setting)
     stack = stack_with(
@@ -71,14 +63,7 @@ def stack_of(
 
 
 def typed_stack_of(typed: TypedPlan, row: TableRow, plays: Plays, *, base: StackConfig | None = None) -> StackConfig:
-    """A stack that gives each request the setting of its type in a plan.
-
-    Args:
-        typed: The plan.
-        row: What it came to on questions that did not choose it.
-        plays: What it was chosen on.
-        base: As `stack_of` takes it.
-    """
+    """A stack that gives each request the setting of its type in a plan."""
     controller = typed_controller_of(typed, None if base is None else base.controller)
     name = "; ".join(f"{task}: {setting}" for task, setting in typed.named().items())
     stack = stack_with(controller, name, row, plays, "queue", base=base)
@@ -102,13 +87,9 @@ def budgets_stack_of(plan: PlannedBudgets, base: StackConfig | None = None) -> S
     if base is not None:
         return base.model_copy(update={"controller": ComponentConfig.model_validate(controller)})
     worker = {"type": "OpenAIWorker", "args": {**_SERVER, "model": plan.model or _SERVER["model"]}}
-    return StackConfig.model_validate(
-        {
-            "controller": controller,
-            "workers": {"generation": worker},
-            "max_parallel_requests": plan.demand.queue.places,
-        }
-    )
+    places = plan.demand.queue.places
+    stack = {"controller": controller, "workers": {"generation": worker}, "max_parallel_requests": places}
+    return StackConfig.model_validate(stack)
 
 
 def stack_with(
@@ -122,7 +103,7 @@ def stack_with(
     samples_drawn: list[int] | None = None,
     base: StackConfig | None,
 ) -> StackConfig:
-    """A stack with a controller, and with what was found of it; arguments are those of `stack_of`."""
+    """A stack with a controller, and with its figures."""
     recording = plays.recording
     tuned = TunedConfig(
         setting=setting,
@@ -155,7 +136,7 @@ def stack_with(
 
 
 def setting_of(config: StackConfig, recording: Recording) -> Setting:
-    """What a stack does with the samples of a question.
+    """The setting that a stack plays.
 
     Raises:
         ConfigError: The stack is wrong, or nobody can replay it on such samples.
@@ -183,7 +164,7 @@ def setting_of(config: StackConfig, recording: Recording) -> Setting:
 
 
 def _ending_of(component: Mapping[str, Any]) -> Ending:
-    """How the chains of a controller end.
+    """The ending of a controller's chains.
 
     Raises:
         ConfigError: Nobody can replay it on recorded chains.
@@ -223,10 +204,7 @@ def controller_of(setting: Setting, base: ComponentConfig | None) -> dict[str, A
     args: dict[str, Any] = {"default_sample_num": setting.num_samples, "allocation": setting.rule_config()}
     if setting.weight is not None:
         args["weight"] = setting.weight
-    return {
-        "type": controllers.name_of(MajorityVoteController),
-        "args": {**args, "generation_controller": sample},
-    }
+    return {"type": controllers.name_of(MajorityVoteController), "args": {**args, "generation_controller": sample}}
 
 
 def _search(setting: Setting, base: ComponentConfig) -> dict[str, Any]:
@@ -243,7 +221,7 @@ def _search(setting: Setting, base: ComponentConfig) -> dict[str, Any]:
 
 
 def _setting_of_search(search: SearchController) -> Setting:
-    """What a search that votes and stops by agreement does with its solutions.
+    """The setting of a search that votes and stops by agreement.
 
     Raises:
         ConfigError: Its selector or its stop is another.
@@ -263,22 +241,18 @@ def _setting_of_search(search: SearchController) -> Setting:
 
 def _ended(sample: dict[str, Any], ending: Ending) -> dict[str, Any]:
     """The controller of one sample, whose chain ends in this way."""
-    sampling = (
-        {"sampling_params": sample["args"]["sampling_params"]} if "sampling_params" in sample.get("args", {}) else {}
-    )
+    if isinstance(ending, Whole):
+        return whole_chain(sample)
+    given = sample.get("args", {}).get("sampling_params") or {}
+    sampling = {name: value for name, value in given.items() if name != "max_tokens"}  # a controller has its own
+    args: dict[str, Any] = {"sampling_params": sampling} if sampling else {}
     if isinstance(ending, Cut):
-        args: dict[str, Any] = {"thinking_tokens": ending.num_tokens, **_without_length(sampling)}
-        return {"type": controllers.name_of(BudgetForcingController), "args": args}
-    if isinstance(ending, Stopped):
-        args = {"rule": dict(ending.rule), "schedule": dict(ending.schedule), **_without_length(sampling)}
-        return {"type": controllers.name_of(DynasorCoTController), "args": args}
-    return whole_chain(sample)
-
-
-def _without_length(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """Sampling fields without `max_tokens`, which is an argument of a controller that ends chains."""
-    own = {name: value for name, value in sampling.get("sampling_params", {}).items() if name != "max_tokens"}
-    return {"sampling_params": own} if own else {}
+        return {
+            "type": controllers.name_of(BudgetForcingController),
+            "args": {"thinking_tokens": ending.num_tokens, **args},
+        }
+    stop = {"rule": dict(ending.rule), "schedule": dict(ending.schedule)}
+    return {"type": controllers.name_of(DynasorCoTController), "args": {**stop, **args}}
 
 
 def model_of_stack(config: StackConfig) -> str | None:

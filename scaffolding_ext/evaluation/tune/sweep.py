@@ -59,10 +59,6 @@ def read_sweep(folders: Sequence[Path], seed: int = 0) -> Swept:
     at the other budgets they are those of the fitted line. A question that two runs asked at one budget counts once for
     accuracy.
 
-    Args:
-        folders: Runs at three budgets at least.
-        seed: Of the resamples for the intervals.
-
     Raises:
         DatasetError: A run cannot be read.
         ConfigError: There are fewer than three budgets, or seconds do not grow with the budget.

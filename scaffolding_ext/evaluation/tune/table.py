@@ -11,29 +11,19 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
-from scaffolding_ext.evaluation.tune.choose import Goal, candidates, judged
+from scaffolding_ext.evaluation.tune.choose import Goal, judged
 from scaffolding_ext.evaluation.tune.costs import Floats, Ints
 from scaffolding_ext.evaluation.tune.endings import Cut, Whole
-from scaffolding_ext.evaluation.tune.limits import CountPolicy, samples_until_settled
 from scaffolding_ext.evaluation.tune.plays import ONE_BUDGET, PLAIN_VOTES, Plays
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.votes import Played
 from scaffolding_ext.stats.intervals import Estimate, bootstrap_quotients, crossed
 
-_LIMIT_PRICES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002)  # of a full vote's tokens, in right answers
 _NUM_RESAMPLES = 2000
 
 
 class TableRow(NamedTuple):
-    """A line of the table.
-
-    Attributes:
-        name: What was played.
-        cost_share: The cost over that of all samples, whole.
-        points: Percentage points of right answers above the full vote.
-        rounds: Mean rounds of a question.
-        accuracy: Share of right answers.
-    """
+    """A line of the table: the cost over that of all samples, percentage points above the full vote, mean rounds."""
 
     name: str
     cost_share: Estimate
@@ -42,19 +32,9 @@ class TableRow(NamedTuple):
     accuracy: float
 
 
-def limit(plays: Plays, goal: Goal) -> Played:
-    """The best policy on counts alone, fitted to the questions that it is played on: no rule on counts beats it."""
-    policy = CountPolicy(plays.votes, plays.full_right)
-    every = np.arange(len(plays.recording.questions))
-    fitted = [plays.of_sizes(policy.drawn(every, price)) for price in _LIMIT_PRICES]
-    found = candidates(plays, [[each] for each in fitted], [0] * len(fitted))
-    index = goal.chosen(found, np.ones(len(found.sizes)), plays.rng(4))
-    return plays.full if index is None else fitted[index]
-
-
 def oracle(plays: Plays) -> Played:
-    """The fewest samples from which on the vote stands."""
-    return plays.of_sizes(samples_until_settled(plays.votes))
+    """The fewest samples from which on the vote stands: no rule does better."""
+    return plays.of_sizes(plays.votes.until_settled)
 
 
 def baselines(plays: Plays, goal: Goal) -> dict[str, Played]:
@@ -75,35 +55,18 @@ def baselines(plays: Plays, goal: Goal) -> dict[str, Played]:
     return {
         f"all {num_samples} samples": plays.full,
         **({} if plays.recording.is_of_searches else {"one sample": plays.play(Setting(Whole(), 1))}),
-        **_greedy(plays),
         "fewer samples, all drawn": judged(plays, goal, plain),
         **({"all, best cut": judged(plays, goal, cuts)} if cuts else {}),
         **{name: plays.play(Setting(Whole(), num_samples, rule)) for name, rule in fixed.items()},
         **({ONE_BUDGET: judged(plays, goal, {ONE_BUDGET: plays.budgets})} if plays.budgets else {}),
-        "best on counts (limit)": limit(plays, goal),
         "oracle (limit)": oracle(plays),
     }
-
-
-def _greedy(plays: Plays) -> dict[str, Played]:
-    """One greedy chain, where the log has one of every question."""
-    greedy = [each.greedy for each in plays.recording.questions if each.greedy is not None]
-    if len(greedy) < len(plays.recording.questions) or plays.cost not in ("decoded", "critical"):
-        return {}
-    right = np.array([each.correct for each in greedy], dtype=float)
-    tokens = np.array([each.tokens for each in greedy], dtype=float)
-    ones = np.ones_like(right)
-    lost = plays.full.right * (1 - right)
-    return {"one greedy chain": Played(right, lost, {plays.cost: tokens}, ones, ones, tokens**2)}
 
 
 def saved_on_easiest(plays: Plays, played: Played, share: float) -> float:
     """Share of the full vote's cost that is saved on the easiest questions: those with most samples right.
 
     Of questions with equally many, those with fewer tokens are easier.
-
-    Args:
-        share: Of the questions, in (0, 1]; at least one question.
 
     Reference: Fu et al., arXiv 2412.20993, savings on the easiest 10 % and 1 % of the problems.
     """

@@ -92,7 +92,7 @@ class Tuned:
         yield table_of(self.rows, self.plays)
         yield ""
         yield self.sentence
-        yield from meta_of(self.plays)
+        yield from remarks_on(self.plays)
         if self.promise is not None and self.keeps_promise:
             yield f"Promised: {self.promise}."
         yield from signal_lines(self.plays)
@@ -141,7 +141,7 @@ class Tuned:
             "tuned.html",
             sentence=self.sentence,
             promise=None if self.promise is None else str(self.promise),
-            notes=[*meta_of(self.plays), *signal_lines(self.plays)],
+            notes=[*remarks_on(self.plays), *signal_lines(self.plays)],
             cost=COSTS[self.plays.cost],
             measure=self.plays.recording.measure,
             image=data_uri(self._picture()),
@@ -183,15 +183,7 @@ class Tuned:
 def tuned(
     plays: Plays, goal: Goal, *, max_loss: float = 0.0, confidence: float | None = None, base: StackConfig | None = None
 ) -> Tuned | None:
-    """Choose among what was played; None if the goal allows no setting.
-
-    Args:
-        plays: What was played.
-        goal: The goal of the choice, if nothing is promised.
-        max_loss: The loss that a promise bounds, as a share.
-        confidence: Of the promise; None promises nothing.
-        base: The stack whose workers, prompt and sampling are kept.
-    """
+    """Choose among what was played; None if the goal allows no setting."""
     promise = None if confidence is None else promised(plays, max_loss, confidence)
     if promise is None:
         setting = chosen(plays, goal)
@@ -219,7 +211,7 @@ def table_of(rows: Sequence[TableRow], plays: Plays) -> str:
     return "\n".join(lines)
 
 
-def meta_of(plays: Plays) -> list[str]:
+def remarks_on(plays: Plays) -> list[str]:
     """Sentences on what was tried, and on what was left out."""
     recording = plays.recording
     runs = len(set(recording.runs))

@@ -10,39 +10,38 @@ from scaffolding_ext.stack.config import Section, StackConfig
 
 
 class TunedConfig(Section):
-    """The origin and the figures of a tuned stack; `scaffolding-ext tune` writes them."""
+    """The origin and the figures of a tuned stack; `scaffolding-ext tune` writes them.
 
-    setting: str = Field(description="What was chosen, in words.")
-    model: str | None = Field(default=None, description="Whose samples it was chosen on; null for several models.")
-    sampling: dict[str, Any] | None = Field(default=None, description="How they were sampled, where that is known.")
-    data: str = Field(description="SHA-256 of the log.")
-    tasks: list[str] = Field(default_factory=list, description="Benchmarks in the log.")
-    dataset: str | None = Field(default=None, description="The dataset, where a stack drew the samples.")
-    num_questions: int = Field(description="Questions in the log.")
-    num_samples: int = Field(description="Samples of each question.")
-    measure: Literal["accuracy", "agreement"] = Field(
-        description="Whether answers were held against gold answers, or against the vote of all samples."
-    )
-    samples_drawn: list[int] | None = Field(
-        default=None,
-        description="How many of the log's questions drew 0, 1, 2 and more samples under the vote's rule. `eval` warns "
-        "where its votes draw others.",
-    )
-    cost: str = Field(description="The cost that was to be small.")
-    cost_share: float = Field(description="The cost, as a share of that of all samples.")
-    points: list[float] = Field(
-        description="Percentage points above the vote of all samples, and their 95 % interval, on questions that did "
-        "not choose."
-    )
-    promise: str | None = Field(default=None, description="What is promised of further questions; null: nothing.")
-    max_loss: float | None = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        description="The promised loss: the share of questions that stopping may make wrong. Audits hold against it.",
-    )
-    date: str = Field(description="Day of the choice, ISO 8601.")
-    version: str = Field(description="Version of this package that chose.")
+    Attributes:
+        setting: The choice, in words.
+        model: The model whose samples it was chosen on; None for several.
+        data: SHA-256 of the log.
+        dataset: The dataset, if a stack drew the samples.
+        samples_drawn: Number of the log's questions that drew 0, 1, 2 and more samples under the vote's rule. `eval`
+            warns if its votes draw others.
+        cost_share: The cost, as a share of that of all samples.
+        points: Percentage points above the vote of all samples with their 95 % interval, on questions that did not
+            choose.
+        max_loss: The promised loss: the share of questions that stopping may make wrong. Audits hold against it.
+    """
+
+    setting: str
+    model: str | None = None
+    sampling: dict[str, Any] | None = None
+    data: str
+    tasks: list[str] = Field(default_factory=list)
+    dataset: str | None = None
+    num_questions: int
+    num_samples: int
+    measure: Literal["accuracy", "agreement"]
+    samples_drawn: list[int] | None = None
+    cost: str
+    cost_share: float
+    points: list[float]
+    promise: str | None = None
+    max_loss: float | None = Field(default=None, gt=0, lt=1)
+    date: str
+    version: str
 
     def differences(self, stack: StackConfig) -> list[str]:
         """Sentences on what the stack runs otherwise than the samples that it was tuned on."""

@@ -103,15 +103,7 @@ def play(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int, ful
 def outcome(
     votes: OrderedVotes, drawn: Ints, rounds: Floats, lasted: Mapping[Cost, Floats], full_right: Floats
 ) -> Played:
-    """What the votes of the first samples of each row came to.
-
-    Args:
-        votes: The samples.
-        drawn: Samples of each row, shape [num_rows].
-        rounds: Rounds of each row.
-        lasted: How long each row took, by the names of `PATHS`.
-        full_right: Whether the full vote of each row is right.
-    """
+    """What the votes of the first samples of each row came to."""
     right = votes.right[np.arange(len(drawn)), drawn]
     costs: dict[Cost, Floats] = {name: votes.mean(values) for name, values in lasted.items()}
     for name in votes.samples.costs.keys() - costs.keys():
@@ -123,12 +115,6 @@ def outcome(
 
 def first_to_finish(votes: OrderedVotes, num_first: int, num_samples: int, full_right: Floats) -> Played:
     """Start all samples at once, and vote with those that end first; the others are stopped then ("short-m@k").
-
-    Args:
-        votes: The samples.
-        num_first: Samples that vote.
-        num_samples: Samples that start.
-        full_right: As `play` takes it.
 
     Reference:
         Hassid et al., "Don't Overthink it: Preferring Shorter Thinking Chains", arXiv 2505.17813.
@@ -235,12 +221,6 @@ def spend_on_all(votes: OrderedVotes, rule: AllocationRule | None, total_tokens:
     """Samples of each row under one budget, which every order of the questions has for itself.
 
     It is `controllers.vote.allocation.data_set.spend` with its default claim, on many orders of the samples at once.
-
-    Args:
-        votes: The samples.
-        rule: Votes that it calls settled get no more samples; None draws up to the most.
-        total_tokens: The budget of all questions together.
-        num_samples: The most samples of a question.
 
     Raises:
         ConfigError: The budget does not pay for one sample a question.

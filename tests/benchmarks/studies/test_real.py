@@ -13,7 +13,7 @@ def recording(num_runs: int, num_questions: int) -> Recording:
     classes = np.zeros(2, dtype=np.int64)
     return Recording(
         [
-            RecordedQuestion(f"q{number}", f"run {run}", "task", classes, classes == 0, 0, ["1"], classes + 10)
+            RecordedQuestion(f"q{number}", f"run {run}", "task", classes, classes == 0, 0, classes + 10)
             for run in range(num_runs)
             for number in range(num_questions)
         ],

@@ -41,7 +41,6 @@ def test_equal_answers_are_one_class_and_the_target_judges_them(tmp_path: Path) 
     assert question.classes.tolist() == [0, 0, -1, 1]
     assert question.correct.tolist() == [True, True, False, False]
     assert question.target == 0
-    assert question.answers == ["1/2", "3"]
     assert recording.measure == "accuracy"
 
 
@@ -94,14 +93,13 @@ def test_without_a_right_sample_no_class_is_the_target(tmp_path: Path) -> None:
 def test_without_tokens_samples_are_counted_and_the_columns_are_named(tmp_path: Path) -> None:
     recording = read(tmp_path / "log.jsonl", [{"id": "a", "target": "1", "samples": [sample("1"), sample("2")]}])
     assert recording.questions[0].tokens.tolist() == [1, 1]
-    assert recording.missing == {"tokens", "seconds", "logprobs", "rewards", "looks", "texts"}
+    assert recording.missing == {"tokens", "seconds", "logprobs", "rewards", "looks"}
 
 
 def test_every_column_of_a_plain_row_is_read(tmp_path: Path) -> None:
     first = sample("1", output_tokens=10, seconds=1.5, logprob=-0.5, reward=0.25, text="so 1")
     second = sample("2", tokens=20, seconds=2.5, ppl=[np.e, np.e**3], prm_score=0.75, text="so 2")
-    greedy = sample("1", tokens=12)
-    row = {"question": 7, "answer": 1, "samples": [first, second], "run": "r", "task": "t", "greedy": greedy}
+    row = {"question": 7, "answer": 1, "samples": [first, second], "run": "r", "task": "t"}
     question = read(tmp_path / "log.jsonl", [row]).questions[0]
     assert (question.id, question.run, question.task) == ("7", "r", "t")
     assert question.tokens.tolist() == [10, 20]
@@ -111,8 +109,6 @@ def test_every_column_of_a_plain_row_is_read(tmp_path: Path) -> None:
     assert question.logprobs.tolist() == pytest.approx([-0.5, -2.0])
     assert question.rewards is not None
     assert question.rewards.tolist() == [0.25, 0.75]
-    assert question.texts == ["so 1", "so 2"]
-    assert question.greedy == (0, True, 12)
 
 
 def test_an_answer_is_extracted_from_a_text_that_has_none_beside_it(tmp_path: Path) -> None:
@@ -290,7 +286,6 @@ def test_taking_samples_takes_every_column(tmp_path: Path) -> None:
     recording = read(tmp_path / "log.jsonl", [{"id": "a", "target": "3", "samples": samples}])
     question = recording.questions[0].taking([2, 0])
     assert question.tokens.tolist() == [3, 1]
-    assert question.texts == ["3", "1"]
     assert question.correct.tolist() == [True, False]
     assert question.looks is not None
     assert [each.length for each in question.looks] == [3, 1]

@@ -55,9 +55,9 @@ def test_the_samples_of_a_vote_are_kept_and_marked(tmp_path: Path) -> None:
     with record_writer(tmp_path / "samples.jsonl") as write:
         for record in kept:
             write(record)
-    questions = read_run(tmp_path / "samples.jsonl")
+    questions = read_run(tmp_path / "samples.jsonl", "sha256:0").questions
     assert [len(question.samples) for question in questions] == [4, 4]
-    assert questions[0].samples[1].text == kept[0].samples[1]["text"]  # type: ignore[index]
+    assert questions[0].samples[1].answer == kept[0].samples[1]["answer"]  # type: ignore[index]
 
 
 def test_each_kept_sample_has_a_lane_that_begins_with_its_round() -> None:

@@ -148,10 +148,9 @@ def recorded(*chains: Looks, num_questions: int = 1) -> Recording:
         classes=np.full(len(chains), 7),
         correct=np.ones(len(chains), dtype=bool),
         target=7,
-        answers=["7"],
         tokens=np.full(len(chains), 204),
         looks=list(chains),
-        missing=frozenset({"seconds", "logprobs", "rewards", "texts"}),
+        missing=frozenset({"seconds", "logprobs", "rewards"}),
     )
     return Recording([own] * num_questions, ["here"], "sha256:0")
 

@@ -43,9 +43,9 @@ def recording(num_questions: int = 40, num_samples: int = 8, seed: int = 0) -> R
         tokens = rng.integers(50, 250, num_samples)
         questions.append(
             RecordedQuestion(
-                *(f"{task} {number}", "run", task, classes, classes == 0, 0, list("123456"), tokens),
+                *(f"{task} {number}", "run", task, classes, classes == 0, 0, tokens),
                 seconds=LINE.at_once + LINE.a_token * tokens,
-                missing=frozenset({"logprobs", "rewards", "looks", "texts"}),
+                missing=frozenset({"logprobs", "rewards", "looks"}),
             )
         )
     return Recording(questions, ["here"], "sha256:0")

@@ -18,7 +18,6 @@ from scaffolding_ext.controllers.vote.allocation.skyline import Curve, DynamicSk
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.evaluation.tune.costs import EndedSamples
-from scaffolding_ext.evaluation.tune.limits import samples_until_settled
 from scaffolding_ext.evaluation.tune.orders import OrderedVotes, draw_orders
 from scaffolding_ext.evaluation.tune.votes import Played, first_to_finish, play
 
@@ -142,7 +141,7 @@ def test_the_oracle_stops_where_no_later_vote_differs(classes: list[int]) -> Non
     votes = OrderedVotes(samples_of([classes]), np.arange(5)[None, None])
     winners = [elect(classes[:num]).winner for num in range(1, 6)]
     fewest = next(num for num in range(1, 6) if set(winners[num - 1 :]) == {winners[-1]})
-    assert samples_until_settled(votes).tolist() == [fewest]
+    assert votes.until_settled.tolist() == [fewest]
 
 
 def test_a_rule_is_asked_once_for_each_state() -> None:
