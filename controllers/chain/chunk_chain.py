@@ -112,9 +112,7 @@ class ChunkChain(Chain):
         return task
 
     def keep(self, chunk: Chunk, stop: str | list[str] | None) -> None:
-        """Append a chunk; the chain may end by itself, by a stop string, at its budget, or because it repeats
-        itself.
-        """
+        """Append a chunk; the chain may end by itself, by a stop string, at its budget, or on a repetition."""
         self._num_generated += chunk.num_generated
         self._num_tokens += chunk.num_tokens
         if chunk.token_ids is None:

@@ -51,9 +51,7 @@ def draw_in_time(
 
 
 def samples_in_time(num_more: int, sampler: Sampler) -> tuple[int, bool]:
-    """Limit the samples that a rule asks for by the deadline; the second value is True if the deadline ends the
-    vote.
-    """
+    """Limit the samples that a rule asks for by the deadline; the second value is True if it ends the vote."""
     left = seconds_left()
     if left is None or not num_more:
         return num_more, False

@@ -1,1 +1,1 @@
-"""A request from its question to its end: identity, seeds, tokens, trace, and what the caller gets."""
+"""State and results of a request: identity, seeds, token ledger, trace, and the caller's handle."""

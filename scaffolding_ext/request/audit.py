@@ -1,6 +1,6 @@
-"""Audits: a request that stopped early goes on, behind the answer that it gave, to what it would be without stopping.
+"""Audits: a request that stopped early continues after its answer, to what it would be without stopping.
 
-The caller gets the early answer at once. What an audit costs stands in the request's ledger under its own purpose.
+The caller gets the early answer at once. The ledger counts the audit's tokens under their own purpose.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 
 class AuditFinding(NamedTuple):
-    """What an audit found.
+    """Result of an audit.
 
     Attributes:
-        whole: The answer of the full vote, or of the whole chain; the same where nothing was stopped.
+        whole: The answer of the full vote or the whole chain; equal to `early` if nothing was stopped.
     """
 
     early: str | None
@@ -27,12 +27,12 @@ Work = Generator[Any, Any, AuditFinding]
 
 
 class Audit:
-    """The audit of one request: handed over by its controller, done by its host.
+    """The audit of one request, handed over by its controller and run by its host.
 
     Attributes:
-        work: What is left to do; None where nothing was stopped, or nobody audits the request.
-        finding: What was found; None before the end, and where the audit failed.
-        over: Is done when the work is; None without work.
+        work: Remaining work; None if nothing was stopped or the request is not audited.
+        finding: The result; None before the end, and if the audit failed.
+        over: Future of the finding; None without work.
     """
 
     __slots__ = ("finding", "over", "work")
@@ -47,7 +47,6 @@ class Audit:
         self.over = concurrent.futures.Future()
 
     def end(self, finding: AuditFinding | None) -> None:
-        """For hosts: what was found, or None where the audit failed or was given up."""
         self.work, self.finding = None, finding
         if self.over is not None and not self.over.done():
             self.over.set_result(finding)

@@ -1,10 +1,10 @@
-"""What a request asked of its workers, in the shape of upstream's `ExecutionTrace`, so that its replay tools read it.
+"""Record a request's worker calls in the format of upstream's `ExecutionTrace`, for its replay tools.
 
-A program's trace has decisions; this one has calls with their token counts, as TensorRT-LLM's `ExecutionTracer`.
+Unlike a program's trace of decisions, it holds calls with token counts, as TensorRT-LLM's `ExecutionTracer` does.
 
-Deviations: a stream is one call, at its end. The prompt's message has its `tokens`. Branches are numbered anew at each
-fork, as upstream's replay expects. A `VerifyTask` or `BranchTask` is one call with the sum of its requests; a
-`ScoreTask` decodes one token, the least that replay takes. A task without tokens is a tool call, kept with its time.
+Deviations: A stream is one call, at its end. The prompt's message has its `tokens`. Branches are numbered from 0 at
+    each fork, as upstream's replay expects. A `VerifyTask` or `BranchTask` is one call with the sum of its requests; a
+    `ScoreTask` decodes one token, replay's minimum. A task without tokens is a tool call, kept with its time.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.protocol.task_results import cost_of, finish_reason_of
 
-_FULL_ONLY = ("content", "llm_duration_ms", "tool_arguments", "tool_result")  # left out of a compact trace, as upstream
+_FULL_ONLY = ("content", "llm_duration_ms", "tool_arguments", "tool_result")  # omitted from compact traces, as upstream
 
 
 @dataclass
 class TraceEvent:
-    """An event with fields of upstream's: a message, tool_call, parallel_start, parallel_end or drop_kv_cache."""
+    """An event with upstream's fields: a message, tool_call, parallel_start, parallel_end or drop_kv_cache."""
 
     event_type: str = ""
     branch_path: list[int] = field(default_factory=list)
@@ -58,7 +58,7 @@ class TraceEvent:
 
 
 class _Chat(NamedTuple):
-    """A conversation that may go on; the task is held, so that its id stays its own."""
+    """A conversation that may continue; holding the task keeps its id unique."""
 
     task: Any
     number: int
@@ -67,7 +67,7 @@ class _Chat(NamedTuple):
 
 
 class ExecutionRecorder:
-    """Records what a controller yields as `events`: branch by branch, in a branch in the order of the calls' ends."""
+    """Records a controller's worker calls as `events`, branch by branch, in the order of the calls' ends."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.events: list[TraceEvent] = []
@@ -77,10 +77,9 @@ class ExecutionRecorder:
         self._num_conversations = 0
 
     def watch(self, work: Iterable[Any]) -> ControllerGenerator:
-        """Pass a controller's work through, branches included, and record its calls."""
         try:
             return (yield from self._watch(work, (), self.events))
-        finally:  # the request has ended; what it left open will not end any more
+        finally:  # the request has ended, so open streams will not
             _add(self.events, (), [self._generation(task, ms) for task, ms in self._streams.values()])
             self._streams.clear()
 
@@ -110,7 +109,7 @@ class ExecutionRecorder:
             close_generator(inner)
 
     def to_json(self, trace_id: str, *, full: bool = False) -> dict[str, Any]:
-        """The trace as upstream's `ExecutionTrace.load` reads it; `full` adds texts, arguments and times of calls."""
+        """Return the trace for upstream's `ExecutionTrace.load`; `full` adds texts, arguments and call times."""
         left_out = () if full else _FULL_ONLY
         events = [
             {
@@ -154,7 +153,6 @@ class ExecutionRecorder:
         ]
 
     def _generation(self, task: Any, milliseconds: float) -> list[TraceEvent]:
-        """A prompt and what was written on it: a conversation of its own."""
         number = self._new_conversation()
         asked, written = _num_tokens(task)
         question = TraceEvent("message", conversation_id=number, role="user", tokens=asked)
@@ -162,7 +160,7 @@ class ExecutionRecorder:
         return [question, _answer(task, number, asked, written, milliseconds, getattr(task, "output_str", None))]
 
     def _chat(self, task: Any, milliseconds: float) -> list[TraceEvent]:
-        """The chat's new messages since the last call; their tokens stand at the last message that was read."""
+        """Return the chat's messages since the last call; the last message read carries their tokens."""
         chat = self._chats.get(id(task)) or _Chat(task, self._new_conversation(), 0, 0)
         asked, written = _num_tokens(task)
         *read, answer = task.messages[chat.num_told :] or [None]
@@ -198,7 +196,7 @@ def _add(events: list[TraceEvent], path: tuple[int, ...], calls: list[list[Trace
 
 
 def _fork(events: list[TraceEvent], path: tuple[int, ...], branches: list[list[TraceEvent]]) -> None:
-    """Append the events of branches, one branch after another, since replay ends the newest fork first."""
+    """Append the branches' events one branch after another, because replay ends the newest fork first."""
     events.append(TraceEvent("parallel_start", list(path), num_branches=len(branches)))
     for branch in branches:
         events += branch

@@ -1,4 +1,4 @@
-"""The figures that controllers publish of a request; they add up over its parts and over the requests of a run."""
+"""Figures that controllers publish for a request; they are summed over its parts and over a run's requests."""
 
 from __future__ import annotations
 
@@ -9,20 +9,14 @@ from scaffolding_ext import require
 
 
 class Ratio(NamedTuple):
-    """A ratio of two sums, such as take-overs to all decisions; a whole of 0 is allowed."""
+    """A ratio of two sums, such as take-overs to all decisions; `of` may be 0."""
 
     num: float
     of: float
 
 
 class KeptSample(NamedTuple):
-    """One sample of a vote, for a run that keeps them.
-
-    Attributes:
-        output_tokens: Tokens that it decoded, probes included.
-        seconds: From its start to its end.
-        logprob: Mean natural-log probability of its tokens; None where nobody asked for log-probabilities.
-    """
+    """One sample of a vote: `output_tokens` include probes, `logprob` is the mean natural log over its tokens."""
 
     answer: str | None
     output_tokens: int
@@ -36,8 +30,9 @@ class Answers(NamedTuple):
     """The answers of a vote's samples; an evaluation shows their best@n, maj@n and mean@n.
 
     Attributes:
-        classes: A class number a sample, equal for equal answers, -1 without one; None leaves it to the evaluation.
-        samples: All of each sample, where the caller keeps samples.
+        classes: Class number of each sample, equal for equal answers, -1 without one; None lets the evaluation
+            classify.
+        samples: The samples, if the caller keeps them.
     """
 
     answers: Sequence[str | None]
@@ -48,16 +43,15 @@ class Answers(NamedTuple):
 Figure: TypeAlias = "float | Ratio | Mapping[str, float] | Answers"
 
 
-FIGURES = "figures"  # event of a trace that tells some: `section` and `figures`
+FIGURES = "figures"  # trace event with `section` and `figures`
 
 
 class PublishedFigures(dict[str, dict[str, Any]]):
-    """The figures of one request by section and name, reduced from its trace; a section is a controller's class."""
+    """The figures of one request by section (a controller's class) and name, reduced from its trace."""
 
     __slots__ = ()
 
     def observe(self, decision: Mapping[str, Any]) -> None:
-        """Add up the figures of a decision that tells some."""
         if decision["event"] == FIGURES:
             known = self.setdefault(decision["section"], {})
             for name, value in decision["figures"].items():
@@ -65,14 +59,14 @@ class PublishedFigures(dict[str, dict[str, Any]]):
 
 
 def added(before: Any, new: Any, name: str = "a figure") -> Any:
-    """Two values of one figure as one: their sum; of `Answers` the newer ones, since the outermost vote ends last.
+    """Add two values of one figure; of `Answers` keep the newer ones, because the outermost vote ends last.
 
     Raises:
-        TypeError: It is of another kind than the sum so far.
-        ArgumentTypeError: It is no number, `Ratio`, counts by name, or `Answers`.
+        TypeError: The kinds differ.
+        ArgumentTypeError: The value is not a number, `Ratio`, counts by name, or `Answers`.
         ConfigError: A number is not finite.
     """
-    kind = new.__class__  # most figures are published once and are sound: each case costs as few calls as can be
+    kind = new.__class__  # ordered so that common, valid figures need few calls
     value: Any = new
     if kind is Ratio:
         value = Ratio(_number(name, new.num), _number(name, new.of))

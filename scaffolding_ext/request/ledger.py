@@ -1,6 +1,6 @@
-"""Every token of a request, by what it was for and how it was had, and the meter that fills the ledger.
+"""Token ledger of a request, and the meter that fills it.
 
-A `Meter` watches the tasks that pass, under either host; nobody else counts tokens.
+A `Meter` watches the tasks that pass, under either host; nothing else counts tokens.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _NOTHING = TokenCounts()
 
 
 class Ledger:
-    """Every token of a program, by purpose and by how it was had.
+    """A program's tokens by purpose, split into decoded, prefilled and reused.
 
     Attributes:
-        task_type: The type of the question, where a plan has served it by its type.
-        num_suffix_tokens: Tokens of the suffixes that asked chains for something; `by_purpose` holds them, too.
-        num_unmetered_tasks: Tasks whose worker gave nothing that tokens could be counted from.
-        queue_seconds: How long the program's tasks waited in engines that tell it, all together.
+        task_type: Type of the question, if a plan served it by type.
+        num_suffix_tokens: Tokens of suffixes that asked chains for something; also included in `by_purpose`.
+        num_unmetered_tasks: Tasks whose worker reported nothing to count tokens from.
+        queue_seconds: Total time that the program's tasks waited in engines that report it.
     """
 
-    # Counts are kept as plain tuples: unlike named ones, the garbage collector need not look at them.
+    # Plain tuples, because the garbage collector untracks them, unlike named ones.
     __slots__ = (
         "_counts",
         "num_suffix_tokens",
@@ -60,7 +60,7 @@ class Ledger:
 
     @property
     def discarded_share(self) -> float:
-        """Decoded tokens that reached no output, of all that were decoded; 0 where none were."""
+        """Share of the decoded tokens that reached no output; 0 if none were decoded."""
         discarded = self._counts.get(Purpose.DISCARDED, _NOTHING)
         return discarded[0] / self.total.decoded if self.total.decoded else 0.0
 
@@ -69,9 +69,9 @@ class Ledger:
         self._counts[purpose] = (before[0] + decoded, before[1] + prefilled, before[2] + reused)
 
     def discard(self, purpose: Purpose, num_tokens: int, to: Purpose = Purpose.DISCARDED) -> None:
-        """Move generated tokens counted under `purpose` to `discarded` or `rejected`; ValueError if it has fewer.
+        """Move generated tokens from `purpose` to `discarded` or `rejected`; ValueError if it has fewer.
 
-        Decoded tokens go first, then reused ones, which a worker that answers from a store has instead.
+        Decoded tokens go first, then reused ones, which replace them in a worker that answers from a store.
         """
         counted = self._counts.get(purpose, _NOTHING)
         decoded = min(num_tokens, counted[0])
@@ -95,40 +95,38 @@ class Ledger:
         }
 
 
-# The parts of a request that a context is in: their ledgers, and what sees their steps on the way to the host.
+# Ledgers and visitors of the request's parts that enclose a context, from the outermost one inwards.
 Parts = tuple[tuple[Ledger, ...], tuple[Visit, ...]]
 _parts: contextvars.ContextVar[Parts] = contextvars.ContextVar("parts", default=((), ()))
-current_parts = _parts.get  # the parts of which the calling code is one, from the outermost one inwards
+current_parts = _parts.get
 
 
 def enter_part(ledger: Ledger, look: Visit | None = None) -> None:
-    """Begin a part of the request: the calling branch of a `ParallelProcess`, with all branches within it.
+    """Begin a part of the request: the calling branch of a `ParallelProcess`, with its nested branches.
 
     Args:
-        ledger: The program's meter counts the part's tokens in it, too.
-        look: Called with each step of the part on its way to the host; inner parts before outer ones.
+        ledger: Also counts the part's tokens.
+        look: Called with each step of the part on its way to the host; inner parts first.
     """
     ledgers, looks = _parts.get()
     _parts.set(((*ledgers, ledger), looks if look is None else (look, *looks)))
 
 
 class TaskObserver:
-    """Sees the tasks of a request as the meter does."""
-
     def asked(self, task: Task) -> None:
-        """The task goes to its worker; a stream goes there several times."""
+        """Handle a task on its way to the worker; a stream passes several times."""
 
     def counted(self, task: Task, purpose: Purpose, counts: TokenCounts | None) -> None:
-        """The task has come back: what it was for, and its tokens since it was asked; None if unknown."""
+        """Handle a finished task, its purpose, and its tokens since it was asked; None if unknown."""
 
 
 class Meter(Watch):
-    """Counts in ledgers what the tasks that pass through it cost.
+    """Counts the cost of passing tasks in ledgers.
 
     Args:
         clock: Seconds from any origin, monotonic; None measures no times.
-        began: When the request began, by that clock.
-        parts: Gives the parts of the request that the calling context is in.
+        began: Start of the request by that clock.
+        parts: Returns the parts of the request that enclose the calling context.
     """
 
     __slots__ = ("_began", "_counted", "_first_token", "_ledger", "_parts", "_waited", "observer")
@@ -151,9 +149,9 @@ class Meter(Watch):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds that the request waited for the tasks of each purpose, with parallel tasks added up.
+        """Seconds that the request waited for the tasks of each purpose, parallel tasks added up.
 
-        `first_token` is the time of the first token since the request began, if a worker tells it.
+        `first_token` is the time of the first token since the request began, if a worker reports it.
         """
         waited = {str(purpose): round(seconds, 6) for purpose, seconds in self._waited.items()}
         return waited if self._first_token is None else {**waited, "first_token": round(self._first_token, 6)}
@@ -162,9 +160,8 @@ class Meter(Watch):
         return relay(generator, watch=self)
 
     def close(self) -> None:
-        """End what is still watched at its next step: upstream's host goes on with the branches of a failed request."""
         self._counted.clear()
-        self.is_closed = True
+        self.is_closed = True  # upstream's host continues the branches of a failed request
 
     def ask(self, work: Any) -> float:
         for look in self._parts()[1]:
@@ -175,7 +172,7 @@ class Meter(Watch):
         return 0.0 if self.clock is None else self.clock()
 
     def count(self, work: Any, began: float = 0.0) -> None:
-        """Count what a step's tasks have cost; of a stream, what is new since it was counted last."""
+        """Count the cost of a step's tasks; of a stream, only what is new."""
         waited: dict[Purpose, None] = {}  # as a set
         told: list[float] = []  # seconds to the first token
         ledgers = (self._ledger, *self._parts()[0])
@@ -183,7 +180,7 @@ class Meter(Watch):
             notes = meta_of(task)
             read_for, written_for = notes.purpose or default_purpose_of(task)
             waited[written_for] = None
-            seconds = getattr(task, "ttft_s", None) if self._first_token is None else None  # younger than 1.2
+            seconds = getattr(task, "ttft_s", None) if self._first_token is None else None  # newer than 1.2
             if seconds is not None:
                 told.append(seconds)
             counts = notes.counts or estimated_counts_of(task)
@@ -207,7 +204,6 @@ class Meter(Watch):
             self._first_token = began - self._began + min(told)
 
     def _new_counts(self, task: Task, counts: TokenCounts) -> tuple[TokenCounts, int]:
-        """What is new of a task's counts, and how many output tokens were copied from a store."""
         copied = num_reused_of_output(task, counts) if counts.reused else 0
         if copied:
             counts = TokenCounts(counts.decoded, counts.prefilled, counts.reused - copied)
@@ -219,7 +215,7 @@ class Meter(Watch):
 
 
 def is_stream(task: Task) -> TypeGuard[StreamGenerationTask]:
-    """Whether a task comes back step by step, with cumulative counts. A chat comes back whole."""
+    """Return True if a task returns step by step with cumulative counts. A chat returns whole."""
     return isinstance(task, StreamGenerationTask) and not isinstance(task, ChatTask)
 
 

@@ -1,6 +1,7 @@
-"""One request: everything that is known of it, from its submission on, and the functions that know the current one.
+"""State of one request from its submission on, and functions on the current one.
 
-`current_program()` is the request on whose behalf the calling code runs, under either host."""
+`current_program()` is the request on whose behalf the calling code runs, under either host.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 
 
 class StepCounts(NamedTuple):
-    """The steps of a program, such as the samples of a vote or the probes of a chain.
+    """Steps of a program, such as the samples of a vote or the probes of a chain.
 
     Attributes:
-        kind: Programs of one kind have like steps, so their costs can be averaged.
+        kind: Programs of one kind have similar steps, so their costs can be averaged.
         num_left: Steps that may still come, running ones included (the paper's remaining knob).
-        certaindex: How settled the answer is, in [0, 1]; a program that is certain stops.
+        certaindex: Certainty of the answer, in [0, 1]; a certain program stops.
     """
 
     kind: str = ""
@@ -53,15 +54,13 @@ class Progress(NamedTuple):
 
 
 _numbers = itertools.count()
-DEADLINE = "deadline"  # exit reason of what the request's deadline has ended
-LAST_STEP = 0.05  # share of the time until a deadline that ending a request may take
+DEADLINE = "deadline"  # exit reason of work that the request's deadline ended
+LAST_STEP = 0.05  # share of the time until a deadline reserved for ending a request
 _NOTHING_SAID = StepCounts()
 _program: contextvars.ContextVar[Program | None] = contextvars.ContextVar("program", default=None)
 
 
 class Identity:
-    """Tells one request from all others; the lower its number, the older the request."""
-
     __slots__ = ("epoch", "id", "number", "sample_id")
 
     def __init__(self, sample_id: str | None = None, epoch: int = 0) -> None:
@@ -72,11 +71,11 @@ class Identity:
 
 
 class Caller:
-    """Who waits for a request's answer.
+    """The recipient of a request's answer.
 
     Attributes:
-        cache_salt: Requests share KV only with requests of the same salt; None where all share.
-        keeps_samples: Whether the caller wants the samples of a vote beside its answer.
+        cache_salt: Requests share KV only with requests of the same salt; None if all share.
+        keeps_samples: True if the caller wants the samples of a vote beside its answer.
     """
 
     __slots__ = ("cache_salt", "keeps_samples", "name", "show")
@@ -93,9 +92,9 @@ class Lifetime:
 
     Attributes:
         clock: Seconds from any origin, monotonic.
-        began: When the request was submitted, by the clock; under a foreign host, when its controller began.
-        deadline: When its caller wants the answer, by the clock; None if nobody said. A late request goes on.
-        answer_by: The same, for controllers, which answer by then with the best that they have; a time-out is none.
+        began: Time of submission; under a foreign host, the controller's start.
+        deadline: Time at which the caller wants the answer; None if there is none. A late request continues.
+        answer_by: Deadline for controllers, which then give the best answer so far; unlike `deadline` never a time-out.
     """
 
     __slots__ = ("_at_end", "answer_by", "began", "clock", "deadline")
@@ -109,41 +108,40 @@ class Lifetime:
 
     @property
     def left(self) -> float | None:
-        """Seconds until controllers are to answer, which leaves a share for the last step; None without a deadline."""
+        """Seconds until controllers must answer, less a share for the last step; None without a deadline."""
         if self.answer_by is None:
             return None
         return self.answer_by - LAST_STEP * (self.answer_by - self.began) - self.clock()
 
     def without_deadline(self) -> Lifetime:
-        """The same time with nobody who waits; it ends with this one."""
+        """Return the same lifetime without deadlines; it ends with this one."""
         other = copy.copy(self)
         other.deadline, other.answer_by, other._at_end = None, None, ()
         self.at_end(other.end)
         return other
 
     def elapsed(self) -> float:
-        """Seconds since the request began, to the microsecond."""
         return round(self.clock() - self.began, 6)
 
     def at_end(self, call: Callable[[], object]) -> None:
         self._at_end += (call,)
 
     def end(self) -> None:
-        """For hosts: the request has ended. Each function is called once, in order."""
+        """For hosts: end the request and call each function once, in order."""
         calls, self._at_end = self._at_end, ()
-        with contextlib.ExitStack() as stack:  # which calls them all, whichever of them fails
+        with contextlib.ExitStack() as stack:  # calls all of them even if some fail
             for call in reversed(calls):
                 stack.callback(call)
 
 
 class Question(NamedTuple):
-    """What the user asked.
+    """The user's question.
 
     Attributes:
-        history: The turns before them, each with its `role` and its `content`.
-        raw: Whether the prompt goes to the model as it is, without template and suffix.
-        last_turn: The fields of the last turn beside its content, if it is not the user's.
-        prompting: Renders the question for the model; None if the stack has no prompting. Then no field is set.
+        history: The earlier turns, each with its `role` and `content`.
+        raw: Send the prompt to the model unchanged, without template and suffix.
+        last_turn: Fields of the last turn beside its content, if it is not the user's.
+        prompting: Renders the question for the model; None, with all fields unset, if the stack has no prompting.
     """
 
     prompt: str = ""
@@ -154,7 +152,7 @@ class Question(NamedTuple):
     prompting: TextPrompting | None = None
 
     def put(self, task: GenerationTask, words: str | None = None) -> None:
-        """Write the rendered question into a task; `words` replace the user's last. ConfigError if it cannot be."""
+        """Write the rendered question into a task; `words` replace the user's last. ConfigError if that fails."""
         assert self.prompting is not None, "without a prompting nothing renders the question"
         task.input_str = self.prompt if words is None else words
         if self.last_turn is None and self.tools is None:
@@ -167,10 +165,10 @@ NO_QUESTION = Question()
 
 
 class QueuePlace:
-    """A request's place in the waiting line; `observe` reads from its trace how far it is.
+    """A request's place in the queue; `observe` reads its progress from its trace.
 
     Attributes:
-        order: The policy: the lower its number, the sooner the request is served. None if no policy orders requests.
+        order: The policy: requests with lower numbers are served first. None if no policy orders requests.
     """
 
     __slots__ = ("_ledger", "_lifetime", "_number", "_said_by", "_steps", "order")
@@ -181,11 +179,10 @@ class QueuePlace:
         self._lifetime = lifetime
         self._ledger = ledger
         self._steps = _NOTHING_SAID
-        self._said_by: list[int] | None = None  # the branch of the controller that told the steps
+        self._said_by: list[int] | None = None  # branch of the controller that reported the steps
 
     @property
     def progress(self) -> Progress:
-        """How far the request is, by its ledger and by what its controller published."""
         lifetime = self._lifetime
         return Progress(self._number, lifetime.began, lifetime.deadline, self._ledger.num_decoded, self._steps)
 
@@ -194,7 +191,7 @@ class QueuePlace:
         return 0.0 if self.order is None else self.order(self.progress)
 
     def observe(self, decision: Mapping[str, Any]) -> None:
-        """Take the steps of a decision that tells its `left` ones; of nested controllers the outermost counts."""
+        """Take the steps of a decision that reports `left`; of nested controllers the outermost counts."""
         if "left" not in decision:
             return
         path = decision["branch"]
@@ -233,15 +230,14 @@ class Trace(list[dict[str, Any]]):
 
 
 class Program:
-    """Everything that is known of one request, from its submission on.
+    """State of one request.
 
     Args:
         seed: Seed of the run; the request's seed derives from it, the sample id and the epoch. None draws no seeds.
 
     Attributes:
-        loops: Ends chains that repeat themselves; None if nobody watches for them.
-        meter: Counts in the ledger what its tasks cost, and how long they took.
-        audit: What goes on behind its answer; None under a host that ends with the answer.
+        loops: Ends chains that repeat themselves; None if they are not watched.
+        audit: Work after the answer; None under a host that ends with the answer.
         audit_share: Share of the stack's requests that are audited.
     """
 
@@ -283,7 +279,7 @@ class Program:
         self.audit_share = 0.0
 
     def behind_the_answer(self) -> Program:
-        """For hosts: the same request for its audit: without a deadline, and with a ledger and a trace of its own."""
+        """For hosts: return the same request for its audit: no deadline, a fresh ledger and trace."""
         other = copy.copy(self)
         other.lifetime = lifetime = self.lifetime.without_deadline()
         other.ledger = Ledger()
@@ -294,7 +290,7 @@ class Program:
         return other
 
     def close(self) -> None:
-        """For hosts: the request has ended; what only a running one needs is freed."""
+        """For hosts: end the request and free what only a running one needs."""
         self.meter.close()
         self.seeds.clear()
         self.caller.show = None
@@ -302,7 +298,6 @@ class Program:
 
 
 def current_program() -> Program | None:
-    """The program on whose behalf the calling code runs, or None outside any."""
     return _program.get()
 
 
@@ -315,33 +310,33 @@ def leave_program() -> None:
 
 
 def record(event: str, **figures: Any) -> None:
-    """Append a decision to the current program's trace; outside any program it is dropped."""
+    """Append a decision to the current program's trace; dropped outside any program."""
     program = _program.get()
     if program is not None:
         program.trace.record(event, **figures)
 
 
 def publish_figures(section: str, **figures: Figure) -> None:
-    """Record what a controller did as its section in `eval`, in reports and in `summary.json`; see `figures.added`.
+    """Record a controller's figures as its section in `eval`, in reports and in `summary.json`; see `figures.added`.
 
-    Figures that are recorded several times in a request add up. Outside any program they are dropped.
+    Figures recorded several times in a request add up. Outside any program they are dropped.
 
     Args:
-        section: The name of the controller's class, as a rule.
+        section: Usually the name of the controller's class.
         **figures: A number (shown as its mean over requests), a `Ratio` (the quotient of both sums), counts by name (a
-            line each), or the `Answers` of a vote's own samples (shown as best@n, maj@n and mean@n).
+            line each), or the `Answers` of a vote's samples (shown as best@n, maj@n and mean@n).
     """
     record(FIGURES, section=section, figures=figures)
 
 
 def priority_of(task: Task) -> float:
-    """For workers: the task's priority, as its controller says, or else as the program's policy does."""
+    """For workers: return the task's priority, set by its controller or else by the program's policy."""
     own, program = meta_of(task).priority, _program.get()
     return program.place.priority if program is not None and not own else own
 
 
 def cache_salt_of(task: Task) -> str | None:
-    """For workers: who may share the task's KV: `cache_salt` in its `custom_input_params`, else its caller's."""
+    """For workers: return the salt that limits KV sharing: `cache_salt` in `custom_input_params`, else the caller's."""
     own, program = (getattr(task, "custom_input_params", None) or {}).get("cache_salt"), _program.get()
     return program.caller.cache_salt if program is not None and own is None else own
 
@@ -358,13 +353,13 @@ def seconds_left() -> float | None:
 
 
 def next_seed() -> int | None:
-    """The current program's next seed for this branch; None outside any program or where it has no seed."""
+    """Draw the current program's next seed for this branch; None without a program or a seed."""
     program = _program.get()
     return None if program is None else program.seeds.next()
 
 
 def count(purpose: Purpose, counts: TokenCounts) -> None:
-    """For workers: count tokens that were computed for the current program, but for none of its tasks."""
+    """For workers: count tokens computed for the current program but for none of its tasks."""
     program = _program.get()
     if program is not None and any(counts):
         program.ledger.add(purpose, *counts)
@@ -373,7 +368,7 @@ def count(purpose: Purpose, counts: TokenCounts) -> None:
 
 
 def discard(purpose: Purpose, num_tokens: int, to: Purpose = Purpose.DISCARDED) -> None:
-    """Move decoded tokens, in the program's ledger and those of its parts; ValueError if `purpose` has fewer."""
+    """Move decoded tokens in the ledgers of the program and its parts; ValueError if `purpose` has fewer."""
     program = _program.get()
     if program is not None:
         program.ledger.discard(purpose, num_tokens, to)
@@ -382,7 +377,7 @@ def discard(purpose: Purpose, num_tokens: int, to: Purpose = Purpose.DISCARDED) 
 
 
 def in_program(process: Callable[[Program], ControllerGenerator]) -> ControllerGenerator:
-    """Run one request in the current program; a host of TensorRT-LLM opens none, so one is opened and metered here."""
+    """Run one request in the current program; TensorRT-LLM's host opens none, so one is opened and metered here."""
     program = current_program()
     opened = _opened.get()
     if program is not None and (opened is None or opened.program is not program or not opened.is_over()):
@@ -395,14 +390,14 @@ def in_program(process: Callable[[Program], ControllerGenerator]) -> ControllerG
         return (yield from opened.program.meter.watch(process(opened.program)))
     finally:
         opened.has_returned = True
-        if current_program() is opened.program:  # a generator that is freed late may end in another's context
+        if current_program() is opened.program:  # a generator freed late may end in another context
             leave_program()
 
 
 class _Opened:
     """A program that `in_program` opened.
 
-    The host may start a request in the context of an earlier one, where the old program is still set.
+    The host may start a request in the context of an earlier one, in which the old program is still set.
     """
 
     def __init__(self) -> None:
@@ -413,7 +408,7 @@ class _Opened:
         self._task = None if task is None else weakref.ref(task)
 
     def close_at_end(self) -> None:
-        """Close the program when its request's task is done; a host without scopes says it to nobody."""
+        """Close the program when its request's task is done, because a host without scopes reports no end."""
         task = None if self._task is None else self._task()
         if self._scope is None and task is not None:
             task.add_done_callback(lambda _: self.program.close())

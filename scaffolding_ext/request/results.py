@@ -1,4 +1,4 @@
-"""What a request gives back: a handle to wait for, await, stream and cancel, from any thread or loop."""
+"""A request's handle to wait for, await, stream and cancel, from any thread or loop."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(init=False)
 class Completion(ScaffoldingOutput):
-    """A request's output with what its controller decided.
+    """A request's output with its controller's decisions.
 
     Attributes:
         answer: The extracted answer, or None.
-        exit_reason: Why the controller stopped, e.g. `"end"`, `"length"`, `"certain"`; None if it does not say.
+        exit_reason: Reason for the end, e.g. `"end"`, `"length"`, `"certain"`; None if the controller gives none.
         program: The request's program, with its ledger and trace; None if a caller made this object.
-        logprobs: A dict of the likeliest ids for each token, if they were asked for and the output is one generation.
+        logprobs: A dict of the likeliest ids for each token, if requested and the output is one generation.
     """
 
     answer: str | None = None
@@ -57,25 +57,25 @@ class Completion(ScaffoldingOutput):
 def completion_of(result: Any) -> Completion:
     """Wait for a request of either host and return its completion.
 
-    Upstream's host leaves an empty text of a failed request. A `Completion` says that the request ended well.
+    Upstream's host leaves an empty text for a failed request; a `Completion` shows that the request succeeded.
 
     Raises:
-        RequestError: The request failed; under upstream's host NoOutputError, whatever the reason.
+        RequestError: The request failed; under upstream's host NoOutputError, for any reason.
     """
     result.result()
     (output,) = result.outputs
     if isinstance(output, Completion):
         return output
-    if isinstance(result, ScaffoldingResult):  # of a controller that is not ours
+    if isinstance(result, ScaffoldingResult):  # from a foreign controller
         return Completion(output.text, output.token_ids, program=result.program)
     raise NoOutputError(
-        "the request ended without a Completion: either it failed (the host has printed the error, and left no other "
-        "trace of it), or its controller is none of scaffolding_ext's"
+        "the request ended without a Completion: either it failed (the host only prints the error), or its controller "
+        "is not one of scaffolding_ext's"
     )
 
 
-# Guards the registration of waiters of every result: held for a few instructions, and one lock for all keeps a result,
-# of which there may be many thousands, down to a handful of objects.
+# Guards the registration of waiters, for a few instructions. One lock for all keeps results small: there may be
+# many thousands.
 _lock = threading.Lock()
 
 
@@ -85,16 +85,16 @@ class _Waker(NamedTuple):
 
 
 class ScaffoldingResult:
-    """One request in flight or ended.
+    """One request, running or ended.
 
     Wait with `result()`, with `await`, or stream with `async for`: each step yields this object with new `outputs`, and
-    another `async for` goes on from there. All three raise the error of a failed request. An error that nobody has seen
-    is logged as a warning when the result is forgotten.
+    another `async for` continues from there. All three raise a failed request's error. An error that is never read is
+    logged as a warning when the result is freed.
 
     Attributes:
         program: Ledger and trace, growing while the request runs.
-        execution: Its calls in the shape of upstream's traces; None if the host does not record them.
-        is_stopping: Whether it is being ended early, so that its controller may ask for nothing more.
+        execution: Its calls in the format of upstream's traces; None if the host does not record them.
+        is_stopping: True while it is being ended early; its controller may then request nothing more.
     """
 
     __slots__ = (
@@ -124,7 +124,7 @@ class ScaffoldingResult:
         self._is_error_known = False
         self._partial: ScaffoldingOutput | None = None
         self._reader: weakref.ref[_Reader] | None = None
-        self._unread: deque[ScaffoldingOutput] | None = None  # the parts that readers have yet to see
+        self._unread: deque[ScaffoldingOutput] | None = None  # parts not read yet
         self._wakers: tuple[_Waker, ...] = ()
 
     @property
@@ -133,7 +133,7 @@ class ScaffoldingResult:
 
     @property
     def outputs(self) -> list[ScaffoldingOutput]:
-        """The output in a list of one; while streaming the part so far, if any."""
+        """The output in a list of one; while streaming, the part so far, if any."""
         output = self._partial
         if self._current_reader() is None:
             output = self._output or (self._unread[-1] if self._unread else self._partial)
@@ -149,11 +149,11 @@ class ScaffoldingResult:
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that ended it, if any; reading it here does not count as seen."""
+        """The error that ended it, if any; reading it here does not count as handling it."""
         return self._error
 
     def cancel(self) -> None:
-        """Stop the request: a wait for it raises RequestCancelledError. Does nothing once it has ended."""
+        """Stop the request: waiting for it raises RequestCancelledError. No effect after its end."""
         raise TypeError("only a host's results can be cancelled")
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -161,7 +161,9 @@ class ScaffoldingResult:
         ended = threading.Event()
         if self._call_when_changed(ended.set) and not ended.wait(timeout):
             self._call_no_more(ended.set)
-            raise TimeoutError(f"request {self.id} has not ended within {timeout} s; it goes on: cancel() stops it")
+            raise TimeoutError(
+                f"request {self.id} has not ended within {timeout} s and keeps running; cancel() stops it"
+            )
         self._is_error_known = True
         return self._error
 
@@ -191,12 +193,12 @@ class ScaffoldingResult:
 
     @property
     def is_audited(self) -> bool:
-        """Whether an ended request is one of those that are audited."""
+        """True if an ended request is one of the audited ones."""
         audit = self.program.audit
         return audit is not None and (audit.over is not None or audit.finding is not None)
 
     async def audited(self) -> AuditFinding | None:
-        """Wait for the end, and for the audit behind it; None where the request is not audited, or its audit failed."""
+        """Wait for the end and the audit; None if the request is not audited or its audit failed."""
         await self.ended()
         return None if self.program.audit is None else await self.program.audit.ended()
 
@@ -208,14 +210,14 @@ class ScaffoldingResult:
         with _lock:
             self._unread = deque([*([self._partial] if self._partial else []), *(self._unread or [])])
             self._reader = weakref.ref(reader)
-        self._wake()  # an `async for` that goes on beside the new one must learn of it
+        self._wake()  # an older `async for` must notice the new one
         return reader
 
     def __del__(self) -> None:
         error = self._error
         if error is None or self._is_error_known or isinstance(error, RequestCancelledError):
             return
-        _log.warning("request %s failed, and nobody asked for its result", self.id, exc_info=error)
+        _log.warning("request %s failed, and its result was never read", self.id, exc_info=error)
 
     def _current_reader(self) -> _Reader | None:
         return None if self._reader is None else self._reader()
@@ -234,7 +236,7 @@ class ScaffoldingResult:
                 self._call_no_more(wake)
 
     def _call_when_changed(self, wake: Callable[[], object], is_due: Callable[[], bool] | None = None) -> bool:
-        """Have a function called once, at the end or (with `is_due`) at the next part; False if that was before."""
+        """Register a function to call at the end or (with `is_due`) at the next part; False if that has passed."""
         with _lock:
             if self.finished or (is_due is not None and is_due()):
                 return False
@@ -246,7 +248,7 @@ class ScaffoldingResult:
             self._wakers = tuple(waker for waker in self._wakers if waker.wake != wake)
 
     def _wake(self) -> None:
-        if not self._wakers:  # only a waiter that sees the change already could register from here on
+        if not self._wakers:  # later waiters already see the change
             return
         with _lock:
             wakers = [waker for waker in self._wakers if self.finished or not waker.only_at_end]
@@ -254,15 +256,15 @@ class ScaffoldingResult:
         for waker in wakers:
             try:
                 waker.wake()
-            except RuntimeError:  # the waiter's loop was closed meanwhile: nobody is left to wake
+            except RuntimeError:  # the waiter's loop has been closed
                 continue
 
     def push(self, output: ScaffoldingOutput) -> None:
-        """For hosts: a part of the output, cumulative."""
+        """For hosts: add a part of the output, cumulative."""
         with _lock:
             if self._unread is not None and self._current_reader() is not None:
                 self._unread.append(output)
-            else:  # nobody reads on: the latest part has all that came before it
+            else:  # no reader: the latest part includes all earlier ones
                 self._partial, self._unread = output, None
         self._wake()
 
@@ -282,7 +284,7 @@ class ScaffoldingResult:
 
 
 class _Reader:
-    """One `async for` over a result; the result knows its latest one, while that is still there."""
+    """One `async for` over a result; the result keeps a weak reference to the latest."""
 
     __slots__ = ("__weakref__", "_has_ended", "_result")
 
@@ -297,7 +299,7 @@ class _Reader:
         while not self._has_ended:
             if self._result._current_reader() is not self:
                 raise RuntimeError(f"another `async for` over request {self._result.id} has begun; only one at a time")
-            is_last = self._result.finished  # asked before the parts, which may come until then
+            is_last = self._result.finished  # read before the parts, which may arrive until then
             if self._result._unread:
                 self._result._partial = self._result._unread.popleft()
                 return self._result

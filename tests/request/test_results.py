@@ -265,7 +265,7 @@ def forgotten(caplog, worker, ask=lambda result: None):
 def test_a_failure_that_nobody_asks_about_is_logged_once(caplog, failing_on):
     (record,) = forgotten(caplog, failing_on("bad"))
     assert (record.levelname, record.name) == ("WARNING", "scaffolding_ext.request.results")
-    assert "nobody asked for its result" in record.getMessage()
+    assert "its result was never read" in record.getMessage()
     assert "out of luck" in str(record.exc_info[1])
 
 
