@@ -1,1 +1,1 @@
-"""The host: connects controllers to workers."""
+"""Host that connects controllers to workers."""

@@ -1,4 +1,4 @@
-"""Checks what a caller hands to the host, before anything is started: each error says what to pass instead."""
+"""Check the host's arguments before anything is started; each error says what to pass instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaffolding_ext.scheduling import Policy
 
 
 def checked_controller(controller: Any, workers: Any) -> Controller:
-    """The controller, if it is an object with `clone` and `generate`; else ArgumentTypeError."""
+    """Return an object with `clone` and `generate`; ArgumentTypeError for anything else."""
     if isinstance(controller, Mapping) and _has_methods(workers, "clone", "generate"):
         raise ArgumentTypeError("controller and workers are swapped; write ScaffoldingLlm(controller, workers)")
     if not _has_methods(controller, "clone", "generate"):
@@ -25,7 +25,7 @@ def checked_controller(controller: Any, workers: Any) -> Controller:
 
 
 def checked_workers(workers: Any) -> dict[Any, Worker]:
-    """A copy of the mapping of tags to objects with `run_task`, if it is one; else ArgumentTypeError."""
+    """Return a copy of a mapping of tags to objects with `run_task`; ArgumentTypeError for anything else."""
     if not isinstance(workers, Mapping):
         wanted = 'pass a mapping of tags to workers, such as {"generation": worker}'
         raise ArgumentTypeError(f"is {_described(workers)}; {wanted}", "workers")
@@ -37,14 +37,14 @@ def checked_workers(workers: Any) -> dict[Any, Worker]:
 
 
 def checked_seconds(name: str, seconds: Any) -> float | None:
-    """A time-out or a deadline, if it is None or a finite number of seconds above 0; else ConfigError."""
+    """Return a time-out or deadline: None, or a finite number of seconds above 0; else ConfigError."""
     if seconds is None:
         return None
     return require.number(name, seconds, above=0)
 
 
 def checked_policy(policy: Any, workers: Mapping[Any, Worker]) -> Policy | None:
-    """The policy, if it is one, else ArgumentTypeError; it warns of a worker that orders nothing by it."""
+    """Return a policy; warn about workers that ignore it. ArgumentTypeError if it is none."""
     if policy is None:
         return None
     if not isinstance(policy, Policy):
@@ -58,12 +58,11 @@ def checked_policy(policy: Any, workers: Mapping[Any, Worker]) -> Policy | None:
 
 
 def checked_seed(seed: Any) -> int | None:
-    """The seed, if it is None or a whole number; else ArgumentTypeError."""
     return None if seed is None else require.whole("seed", seed, None)
 
 
 def checked_prompt(prompt: Any) -> str:
-    """The prompt, if it is a text with a word in it; else ArgumentTypeError or ConfigError."""
+    """Return a prompt with at least one word; else ArgumentTypeError or ConfigError."""
     if isinstance(prompt, str):
         if not prompt.strip():
             raise ConfigError("is empty: give a text", "prompt")
@@ -75,7 +74,6 @@ def checked_prompt(prompt: Any) -> str:
 
 
 def checked_prompts(prompts: Any) -> list[str]:
-    """Every prompt of an iterable, each as `checked_prompt` takes it."""
     if isinstance(prompts, (bytes, bytearray, Mapping)) or not isinstance(prompts, Iterable):
         return [checked_prompt(prompts)]
     return [checked_prompt(prompt) for prompt in prompts]

@@ -1,4 +1,4 @@
-"""Runs what controllers yield: tasks on the workers of their tags, branches beside each other."""
+"""Run the work that controllers yield: tasks on the workers of their tags, branches in parallel."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from scaffolding_ext.request.results import ScaffoldingResult
 if TYPE_CHECKING:
     from scaffolding_ext.request.program import Program
 
-GRACE_SECONDS = 5.0  # how long a worker may take to react to cancellation before the caller goes on anyway
-_MAX_TURNS = 32  # of one generator, until others get theirs: workers that answer at once never suspend it
+GRACE_SECONDS = 5.0  # time for a worker to react to cancellation before the caller continues anyway
+_MAX_TURNS = 32  # of one generator before others run: workers that answer at once never suspend it
 
 
 class _Call:
-    """A function and the time of the loop's clock at which it is called."""
+    """A function and the loop time at which it is called."""
 
     __slots__ = ("call", "when")
 
@@ -45,7 +45,7 @@ class _Call:
 
 
 class Alarm:
-    """Calls functions at their times, with one timer for all functions of a request."""
+    """Calls functions at given times, with a single timer per request."""
 
     __slots__ = ("_calls", "_timer")
 
@@ -54,34 +54,30 @@ class Alarm:
         self._timer: asyncio.TimerHandle | None = None
 
     def call_later(self, seconds: float, call: Callable[[], object]) -> _Call:
-        """Have a function called, by default once; `cancel` takes what this returns."""
+        """Schedule a function to be called once; pass the result to `cancel`."""
         planned = _Call(asyncio.get_running_loop().time() + seconds, call)
         heapq.heappush(self._calls, planned)
         self._set()
         return planned
 
     def cancel(self, planned: _Call) -> None:
-        """Have a function not called any more."""
         planned.call = None
         self._set()
 
     def clear(self) -> None:
-        """Have nothing called any more."""
         self._calls.clear()
         self._set()
 
     async def wait(self, running: Iterable[asyncio.Future[Any]], seconds: float) -> None:
-        """Wait until one of the futures is done, or the seconds are over."""
         over = asyncio.get_running_loop().create_future()
         planned = self.call_later(seconds, over.cancel)
         try:
             await asyncio.wait((*running, over), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.cancel(planned)
-            over.cancel()  # where something else was done first
+            over.cancel()
 
     def _set(self) -> None:
-        """Set the timer to the first call."""
         while self._calls and self._calls[0].call is None:
             heapq.heappop(self._calls)
         first = self._calls[0].when if self._calls else None
@@ -101,7 +97,7 @@ class Alarm:
 
 
 class _ToCaller:
-    """Replaces a task's `streaming_output_list`: each output that a worker appends goes to the caller."""
+    """Replaces a task's `streaming_output_list` and passes each output that a worker appends to the caller."""
 
     def __init__(self, result: ScaffoldingResult) -> None:
         self._result = result
@@ -114,20 +110,20 @@ class _ToCaller:
             self._result.push(output)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(())  # nothing waits here: all of it has been handed on
+        return iter(())  # everything has been passed on
 
     def __len__(self) -> int:
         return 0
 
     def __reduce__(self) -> tuple[type[list[Any]], tuple[()]]:
-        return list, ()  # a copy of the task starts with a list of its own
+        return list, ()  # a copy of the task starts with a fresh list
 
 
 class Dispatcher:
     """Drives controllers' generators on a set of workers.
 
     Args:
-        workers: Worker by tag; a tag finds its worker by value, see `worker_for`.
+        workers: Workers by tag; tags match by value, see `worker_for`.
     """
 
     def __init__(self, workers: Mapping[Any, Worker]) -> None:
@@ -140,13 +136,13 @@ class Dispatcher:
 
         Args:
             generator: Yields lists of tasks and ParallelProcesses.
-            result: The parts that tasks stream are handed to it.
-            scope: The current scope of everything that the generator asks for; it ends with the generator.
+            result: Receives the streamed parts of the tasks.
+            scope: Current scope of all requested work; it ends with the generator.
             alarm: The request's timer.
 
         Raises:
             InvalidYieldError: The generator yielded something else.
-            UnknownWorkerTagError: A task asks for a worker that is not there.
+            UnknownWorkerTagError: A task names a missing worker.
             TaskError: A task failed.
         """
         current_scope.set(scope)
@@ -156,7 +152,7 @@ class Dispatcher:
                 num_turns += 1
                 if num_turns % _MAX_TURNS == 0:
                     await asyncio.sleep(0)
-                if result.is_stopping:  # though a worker has kept the cancellation to itself
+                if result.is_stopping:  # even if a worker swallowed the cancellation
                     raise asyncio.CancelledError
                 try:
                     work = next(generator)
@@ -170,7 +166,7 @@ class Dispatcher:
                         await self._run_in_time(work, alarm)
                     elif len(work) == 1:
                         await self._run_task(work[0])
-                    elif not work:  # a controller that works for long lets others have their turn
+                    elif not work:  # a busy controller lets other work run
                         await asyncio.sleep(0)
                     else:
                         await _all_or_none(map(self._run_task, work))
@@ -193,16 +189,18 @@ class Dispatcher:
         scopes = (
             [scope.child(index) for index in range(len(process.sub_gens))]
             if paths is None
-            else [ExecutionScope(scope.request_id, tuple(path)) for path in paths]  # not every release has a method
+            else [
+                ExecutionScope(scope.request_id, tuple(path)) for path in paths
+            ]  # some releases have no method for it
         )
         branches = zip(process.sub_gens, scopes, strict=True)
         work = [self.drive(branch, result, child, alarm) for branch, child in branches]
         await (_first_of(process, work, alarm) if isinstance(process, FirstBranches) else _all_or_none(work))
 
     async def _run_in_time(self, step: LimitedStep, alarm: Alarm) -> None:
-        """Run a step's tasks until its time is over; then cancel those that still run.
+        """Run a step's tasks until its time is over, then cancel the rest.
 
-        A worker that does not react within the grace goes on for nobody.
+        A worker that ignores cancellation beyond the grace keeps running; its result is dropped.
         """
         if step.seconds <= 0:
             step.is_given_up = bool(step)
@@ -230,15 +228,15 @@ class Dispatcher:
                 f"a controller yielded a list with a {type(task).__name__} in it; yield a list of Task"
             )
         if type(task) is ChatTask:
-            task.enable_token_counting = True  # the ledger counts by it what upstream's workers serve
+            task.enable_token_counting = True  # the ledger counts upstream's chats by it
         if task.streaming_output_flag and not isinstance(task.streaming_output_list, _ToCaller):
             to_caller: Any = _ToCaller(result)
-            to_caller.extend(task.streaming_output_list)  # a controller may have put some there itself
+            to_caller.extend(task.streaming_output_list)  # a controller may have added some
             task.streaming_output_list = to_caller
         program = result.program
         if program.seeds.seed is not None and isinstance(task, GenerationTask):
             notes = meta_of(task)
-            if task.seed is None or task.seed == notes.host_seed:  # no controller has set it
+            if task.seed is None or task.seed == notes.host_seed:  # not set by a controller
                 _seed(task, program, notes)
 
     async def _run_task(self, task: Task) -> None:
@@ -269,13 +267,13 @@ class Dispatcher:
         for worker in self._scope_listeners:
             try:
                 await worker.on_scope_end(scope.scope_id)
-            except Exception as error:  # the request has ended: nobody can act on it but the loop's handler
+            except Exception as error:  # the request has ended, so only the loop's handler can act on it
                 message = f"{type(worker).__name__}.on_scope_end failed"
                 asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
 
 async def _first_of(process: FirstBranches, work: Iterable[Coroutine[Any, Any, Any]], alarm: Alarm) -> None:
-    """Run branches until enough have ended, or in time; then cancel the others. The first failure of one is raised."""
+    """Run branches until enough have ended or time is over, then cancel the others; raise the first failure."""
     branches = [asyncio.create_task(each) for each in work]
     loop = asyncio.get_running_loop()
     due = None if process.seconds is None else loop.time() + process.seconds
@@ -302,35 +300,35 @@ async def _first_of(process: FirstBranches, work: Iterable[Coroutine[Any, Any, A
 
 
 def _forget(running: asyncio.Future[Any]) -> None:
-    """Take note of how work for nobody ended, so that the loop does not report an error that nobody reads."""
+    """Retrieve the outcome of dropped work, so that the loop does not report an unread error."""
     if not running.cancelled():
         running.exception()
 
 
 def each_once(workers: Mapping[Any, Worker]) -> list[Worker]:
-    """The workers of a mapping in its order, one that has several tags once."""
+    """Return the workers in the mapping's order, without duplicates."""
     return list({id(worker): worker for worker in workers.values()}.values())
 
 
 def _listens_to_scopes(worker: Worker) -> bool:
-    handler = getattr(type(worker), "on_scope_end", None)  # younger than 1.2
+    handler = getattr(type(worker), "on_scope_end", None)  # newer than 1.2
     return handler not in (None, BaseWorker.on_scope_end, getattr(Worker, "on_scope_end", None))
 
 
 def _seed(task: GenerationTask, program: Program, notes: Meta) -> None:
-    """Give a task the program's next seed where its controller set none; upstream's controllers set none.
+    """Give a task without a controller's seed the program's next one; upstream's controllers set none.
 
-    Sent again, or copied and sent, it gets another one: pieces of a chain, or samples of a vote, that shared a seed
-    would repeat each other's luck.
+    A task that is sent again, or copied and sent, gets another seed: pieces of a chain or samples of a vote with one
+    seed would repeat each other's randomness.
     """
-    if getattr(task, "request_handle", None) is not None:  # a stream goes on with its seed
+    if getattr(task, "request_handle", None) is not None:  # a running stream keeps its seed
         return
     task.seed = program.seeds.next()
     note(task, host_seed=task.seed)
 
 
 async def _all_or_none(work: Iterable[Coroutine[Any, Any, Any]]) -> None:
-    """Run coroutines side by side. If one fails or the wait is cancelled: cancel the others, wait for them, raise."""
+    """Run coroutines in parallel. If one fails or the wait is cancelled, cancel and await the others, and raise."""
     running = [asyncio.create_task(each) for each in work]
     try:
         await asyncio.gather(*running)
@@ -340,7 +338,7 @@ async def _all_or_none(work: Iterable[Coroutine[Any, Any, Any]]) -> None:
 
 
 async def _end(running: Iterable[asyncio.Future[Any]]) -> None:
-    """Cancel tasks and wait for them, however often the wait is cancelled: nothing of a request outlives it."""
+    """Cancel tasks and wait for them, even if the wait is cancelled again: none of a request's work outlives it."""
     left = set(running)
     while left:
         for each in left:

@@ -1,6 +1,6 @@
-"""The host: connects controllers to workers, and keeps every request's failure its own.
+"""Host that connects controllers to workers and isolates the failures of requests.
 
-Its event loop has a thread of its own, so it can be used from any thread and inside a running loop.
+Its event loop runs in a separate thread, so it can be used from any thread and inside a running loop.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scaffolding_ext.scheduling import Policy, WaitingLine
 if TYPE_CHECKING:
     from scaffolding_ext.host.telemetry import Telemetry
 
-_PATIENCE = 512  # requests that may start before one that waits
+_PATIENCE = 512  # requests that may overtake a waiting one
 
 
 class ScaffoldingLlm:
@@ -38,18 +38,19 @@ class ScaffoldingLlm:
     Args:
         prototype_controller: Cloned for each request. One with a `bind` is cloned and bound here; later changes to the
             original have no effect. If its `prompting` was never set, it gets that of the generation worker's model.
-        workers: Worker by tag; keys may be `WorkerTag` members, other enum members, or their string values.
-        max_parallel_requests: Requests that run at once; the others wait, in order of arrival where no policy says.
+        workers: Workers by tag; keys may be `WorkerTag` members, other enum members, or their string values.
+        max_parallel_requests: Requests that run at once; the others wait, in order of arrival unless a policy decides.
         seed: Seed of the run, from which every request's seeds derive; see `RequestSeeds`.
-        owns_workers: Whether `shutdown()` shuts the workers down too. A `with` block frees its references in any case.
-        scheduling: Which requests are served first, by the host and by the workers that order tasks; None: the oldest.
-        deadline: Seconds after its arrival within which an answer is wanted, for requests without their own deadline.
-        telemetry: Makes OpenTelemetry's spans of the requests.
-        record_execution: Whether each result's `execution` holds the calls of its request; see `ExecutionRecorder`.
-        keep_samples: Whether votes publish all of their samples (`request.figures.KeptSample`).
+        owns_workers: Let `shutdown()` shut the workers down, too. A `with` block frees its references in any case.
+        scheduling: Policy that orders requests, in the host and in workers that order tasks; None serves the oldest
+            first.
+        deadline: Seconds after arrival within which an answer is wanted, for requests that set no deadline.
+        telemetry: Creates OpenTelemetry spans of the requests.
+        record_execution: Record each request's calls in its result's `execution`; see `ExecutionRecorder`.
+        keep_samples: Let votes publish all of their samples (`request.figures.KeptSample`).
 
     Raises:
-        ArgumentTypeError: An argument is no controller, no mapping of workers, or no whole number.
+        ArgumentTypeError: An argument is not a controller, a mapping of workers, or a whole number.
         ConfigError: `max_parallel_requests` is below 1, or the controller cannot be bound to the workers.
     """
 
@@ -119,25 +120,26 @@ class ScaffoldingLlm:
         trace_parent: str | None = None,
         **kwargs: Any,
     ) -> ScaffoldingResult:
-        """Submit a prompt; returns at once.
+        """Submit a prompt and return at once.
 
         Args:
-            sample_id: Names the sample in the run; its seeds derive from it and `epoch`. Without one they derive from
-                the prompt and how often it came before: a second request samples anew, and a run repeats.
-            seed: Instead of the host's seed, for this request; the same request with it repeats.
-            timeout: Seconds from now after which the request fails with RequestTimeoutError, waiting included.
+            sample_id: Name of the sample in the run; its seeds derive from it and `epoch`. Without one they derive from
+                the prompt and the number of its earlier requests: a second request samples anew, and a run repeats.
+            seed: Seed for this request instead of the host's; the same request with it repeats.
+            timeout: Seconds from now, waiting included, after which the request fails with RequestTimeoutError.
             deadline: Seconds from now within which the answer is wanted, for policies and controllers, which then give
-                the best that they have; a late request goes on. None takes the host's deadline; policies then take the
+                the best answer so far; a late request continues. None takes the host's deadline; policies then use the
                 time-out.
-            caller: Who asks, for policies that serve callers in turn.
-            cache_salt: Requests with different salts share no KV in workers that can keep them apart. None: all share.
-            trace_parent: The caller's span, as W3C's header `traceparent` says it, for the host's telemetry.
+            caller: Name of the caller, for policies that serve callers in turn.
+            cache_salt: Requests with different salts share no KV in workers that can separate them. None: all share.
+            trace_parent: The caller's span, as in W3C's header `traceparent`, for the host's telemetry.
             **kwargs: Passed to the controller's `generate`.
 
         Raises:
             ShutdownError: The host is shut down.
-            ArgumentTypeError: The prompt is no text, a number of seconds none, or the seed or epoch no whole number.
-            ConfigError: The prompt is empty, a number of seconds is not above 0 or not finite, or the epoch below 0.
+            ArgumentTypeError: The prompt is not text, a number of seconds is not a number, or the seed or epoch is not
+                whole.
+            ConfigError: The prompt is empty, a number of seconds is not above 0 or not finite, or the epoch is below 0.
         """
         epoch, seed = require.whole("epoch", epoch, 0), arguments.checked_seed(seed)
         prompt, timeout = arguments.checked_prompt(prompt), arguments.checked_seconds("timeout", timeout)
@@ -153,11 +155,11 @@ class ScaffoldingLlm:
         request = Request(program, prompt, kwargs, timeout, self._cancel, self._thread)
         request.execution = ExecutionRecorder() if self.record_execution else None
         if self.telemetry is not None:
-            controller = kwargs.get("controller", self.prototype_controller)  # `serve` names one a request
+            controller = kwargs.get("controller", self.prototype_controller)  # `serve` sets one per request
             self.telemetry.begin(request, type(controller).__name__, self.workers, trace_parent)
         with self._close_lock:
             if self._closed:
-                raise ShutdownError("the host is shut down; make a new ScaffoldingLlm")
+                raise ShutdownError("the host is shut down; create a new ScaffoldingLlm")
             self._inbox.append(request)
             if len(self._inbox) == 1:
                 self.loop.call_soon_threadsafe(self._take_inbox)
@@ -171,7 +173,7 @@ class ScaffoldingLlm:
         """Run one prompt or a list of them and wait for all; takes the options of `generate_async`.
 
         Prompts of a list are named by their index, so that their seeds differ. The first failure is raised when all
-        have ended; use `generate_async` to get each result or error by itself.
+        have ended; use `generate_async` to handle each result or error separately.
         """
         if threading.current_thread() is self._thread:
             raise RuntimeError("generate() would block the host's own thread; use generate_async() there")
@@ -182,21 +184,21 @@ class ScaffoldingLlm:
             self.generate_async(prompt, sample_id=str(i) if name is None else f"{name}/{i}", **kwargs)
             for i, prompt in enumerate(arguments.checked_prompts(prompts))
         ]
-        for result in reversed(results):  # once the last has ended most have: a wait for each is a change of threads
+        for result in reversed(results):  # in reverse, because each wait switches threads and most end before the last
             result.exception()
         return [result.result() for result in results]
 
     def shutdown(self, shutdown_workers: bool | None = None) -> None:
-        """Stop: every request that has not ended fails with ShutdownError. May be called again, and from any thread.
+        """Stop: every unfinished request fails with ShutdownError. May be called repeatedly and from any thread.
 
-        What workers hold on the host's loop (`async_shutdown`) is freed in any case. On the host's own thread it
-        returns at once, and all of this happens later.
+        Worker resources on the host's loop (`async_shutdown`) are always freed. On the host's thread it returns at
+        once, and all of this happens later.
 
         Args:
-            shutdown_workers: Also shut the workers down; None means whether the host owns them.
+            shutdown_workers: Shut the workers down, too; None does so if the host owns them.
 
         Raises:
-            WorkerShutdownError: Some of the workers failed at it; the others are shut down.
+            WorkerShutdownError: Some workers failed to shut down; the others have.
         """
         with_workers = self.owns_workers if shutdown_workers is None else shutdown_workers
         on_own_thread = threading.current_thread() is self._thread
@@ -214,11 +216,10 @@ class ScaffoldingLlm:
         self._worker_shutdown.finish(with_workers)
 
     def decoded_so_far(self) -> int:
-        """Tokens that its workers have decoded for anybody, running tasks included."""
         return sum(declared(worker).decoded_so_far() for worker in {id(w): w for w in self.workers.values()}.values())
 
     def enable_output_task_collection(self) -> None:
-        """Does nothing: a result has its `task_collections` in any case. Programs for upstream's host call it."""
+        """No effect, for programs written for upstream's host: results always have their `task_collections`."""
 
     def __enter__(self) -> ScaffoldingLlm:
         return self
@@ -245,16 +246,16 @@ class ScaffoldingLlm:
             self.loop.run_forever()
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         finally:
-            with self._close_lock:  # already so after a shutdown; not where something broke the loop
+            with self._close_lock:  # already set after a shutdown, but not if the loop broke
                 self._closed = True
             for request in (*self._inbox, *self._waiting, *self._running):
-                request.fail(ShutdownError("the host's event loop has stopped: make a new ScaffoldingLlm"))
+                request.fail(ShutdownError("the host's event loop has stopped: create a new ScaffoldingLlm"))
             self.loop.close()
         if self._finishes_workers:
             self._worker_shutdown.finish(with_workers=True)
 
     def _start_closing(self) -> None:
-        self._closer = self.loop.create_task(self._close())  # the loop itself keeps only a weak reference
+        self._closer = self.loop.create_task(self._close())  # the loop keeps only a weak reference
 
     def _take_inbox(self) -> None:
         with self._close_lock:
@@ -264,16 +265,16 @@ class ScaffoldingLlm:
             start_timeout(request)
             try:
                 self._waiting.add(request, request.program.place.priority)
-            except Exception as error:  # of the policy, which may be a user's
+            except Exception as error:  # the policy may be a user's
                 failed = RequestError(f"the policy could not order {request.id}: {type(error).__name__}: {error}")
                 failed.__cause__ = error
                 abort(request, failed)
         self._start_waiting()
 
     def _start_waiting(self) -> None:
-        """Start one request, and have the next one started in the loop's next turn.
+        """Start one request, and schedule the next one for the loop's next turn.
 
-        The objects of requests that start together live together, and the garbage collector visits them repeatedly.
+        Objects of requests that start together live together, and the garbage collector would visit them repeatedly.
         """
         if self._start_scheduled:
             return
@@ -294,7 +295,7 @@ class ScaffoldingLlm:
         self._start_waiting()
 
     def _ended(self, request: Request, runner: asyncio.Task[None]) -> None:
-        if not request.finished:  # cancelled, or stopped by what is no Exception
+        if not request.finished:  # cancelled, or stopped by a BaseException
             error = None if runner.cancelled() else runner.exception()
             request.fail(request.abort_error or error or RequestCancelledError(f"request {request.id} was cancelled"))
         self._running.discard(request)
@@ -320,8 +321,6 @@ class ScaffoldingLlm:
 
 
 class WorkerShutdown:
-    """The shutdown of workers, which happens once."""
-
     def __init__(self, workers: Mapping[Any, Worker]) -> None:
         self._workers = each_once(workers)
         self._errors: list[Exception] = []
@@ -329,9 +328,8 @@ class WorkerShutdown:
         self._lock = threading.Lock()
 
     async def on_loop(self) -> None:
-        """Free what must be freed on the host's event loop; what fails is kept for `finish`."""
         for worker in self._workers:
-            close = getattr(worker, "async_shutdown", None)  # younger than 1.2
+            close = getattr(worker, "async_shutdown", None)  # newer than 1.2
             if close is None:
                 continue
             try:
@@ -340,7 +338,7 @@ class WorkerShutdown:
                 self._errors.append(error)
 
     def finish(self, with_workers: bool) -> None:
-        """Shut the workers down if asked for, once; WorkerShutdownError if one failed, here or on the loop."""
+        """Shut the workers down once if asked to; WorkerShutdownError if one failed, here or on the loop."""
         with self._lock:
             errors, self._errors = self._errors, []
             first = with_workers and not self._is_done
@@ -352,5 +350,5 @@ class WorkerShutdown:
                 errors.append(error)
         if errors:
             reasons = "; ".join(f"{type(error).__name__}: {error}" for error in errors)
-            message = f"not every worker could be shut down as it should ({reasons}); the others have been"
+            message = f"some workers failed to shut down ({reasons}); the others were shut down"
             raise WorkerShutdownError(message, errors) from errors[0]

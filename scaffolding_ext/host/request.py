@@ -1,8 +1,7 @@
-"""A request in the host: the result that its caller holds, how it runs, and how it ends before its controller does.
+"""A request in the host: the caller's result, its run, and its early end.
 
-A request ends early at its time-out, at `cancel`, or at the host's shutdown. All of it happens on the host's loop. The
-request's asyncio task is cancelled, so its workers hear of it. A worker that does not react in time keeps its row, but
-the caller is told.
+A request ends early at its time-out, at `cancel`, or at the host's shutdown, always on the host's loop. Its asyncio
+task is cancelled, so its workers are notified. If a worker does not react in time, the caller is told anyway.
 """
 
 from __future__ import annotations
@@ -29,15 +28,13 @@ _log = logging.getLogger(__name__)
 
 
 class Request(ScaffoldingResult):
-    """Result and request in one object, since there may be many thousands of them.
+    """Result and request in one object, because there may be many thousands of them.
 
     Attributes:
-        prompt: The user's prompt.
         kwargs: For the controller's `generate`.
         timeout: Seconds from submission, or None.
         runner: The asyncio task, while it runs.
-        abort_error: Why it is being stopped.
-        alarm: Its timer.
+        abort_error: Reason for its early end.
     """
 
     __slots__ = ("_host_thread", "_on_cancel", "abort_error", "alarm", "kwargs", "prompt", "runner", "timeout")
@@ -68,15 +65,15 @@ class Request(ScaffoldingResult):
         """Wait for the end and return the request's error, or None.
 
         Raises:
-            TimeoutError: The request has not ended in that time; it goes on.
-            RuntimeError: Called on the host's own thread, on which the request could not go on meanwhile.
+            TimeoutError: The request has not ended in that time and keeps running.
+            RuntimeError: Called on the host's thread, which would block the request.
         """
         if not self.finished and threading.current_thread() is self._host_thread:
             raise RuntimeError(f"waiting for request {self.id} would block the host's own thread; await it there")
         return super().exception(timeout)
 
     async def run(self, prototype: Controller, dispatcher: dispatch.Dispatcher) -> None:
-        """Run a clone of the controller to its end, and keep its output or the error of any kind that ended it."""
+        """Run a clone of the controller to its end, and keep its output or error."""
         enter_program(self.program)
         self.program.caller.show = self.push
         audit = self.program.audit = Audit()
@@ -99,12 +96,12 @@ class Request(ScaffoldingResult):
             self.fail(error)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # a KeyboardInterrupt stops the loop, and the host's callback with it
+        except BaseException as error:  # a KeyboardInterrupt stops the loop and the host's callback
             self.fail(error)
             raise
 
     async def _go_on(self, audit: Audit, work: Work, dispatcher: dispatch.Dispatcher) -> None:
-        """Run an audit to its end, behind the answer; its failure is told in the trace and in the log."""
+        """Run an audit to its end after the answer; a failure is recorded in the trace and the log."""
         program, behind = self.program, self.program.behind_the_answer()
         program.caller.show = None  # the caller has the answer
         enter_program(behind)
@@ -124,11 +121,7 @@ class Request(ScaffoldingResult):
 
 
 def clone_of(prototype: Controller) -> Controller:
-    """A clone of the controller.
-
-    Raises:
-        CloneError: Its `clone` failed.
-    """
+    """Return a clone of the controller; CloneError if its `clone` fails."""
     try:
         return prototype.clone()
     except Exception as error:
@@ -136,14 +129,13 @@ def clone_of(prototype: Controller) -> Controller:
 
 
 def start_timeout(request: Request) -> None:
-    """Have the request aborted when its time is over, if it has a time-out."""
     if request.timeout is not None:
         error = RequestTimeoutError(f"request {request.id} did not end within {request.timeout} s")
         request.alarm.call_later(request.timeout, lambda: abort(request, error))
 
 
 def abort(request: Request, error: RequestError) -> None:
-    """End a request with an error: at once while it waits, else when its workers have reacted or the grace is over."""
+    """End a request with an error: at once if it waits, else when its workers have reacted or the grace is over."""
     if request.finished or request.abort_error is not None:
         if request.finished and request.runner is not None and isinstance(error, ShutdownError):
             request.runner.cancel()  # its audit
@@ -159,12 +151,11 @@ def abort(request: Request, error: RequestError) -> None:
 
 
 def release(request: Request) -> None:
-    """Free what an ended request held."""
     request.alarm.clear()
-    request.runner = None  # else request and task would keep each other from being freed at once
+    request.runner = None  # breaks the reference cycle of request and task
     try:
         request.program.close()
-    except Exception as error:  # of a policy that learns; the request has ended, and the others go on
+    except Exception as error:  # e.g. of a learning policy; other requests continue
         asyncio.get_running_loop().call_exception_handler(
-            {"message": f"what was to be done at the end of {request.id} failed", "exception": error}
+            {"message": f"an end-of-request callback of {request.id} failed", "exception": error}
         )

@@ -1,9 +1,9 @@
-"""Requests as spans of OpenTelemetry: one a request, with a child for each task and for each decision.
+"""OpenTelemetry spans: one per request, with a child for each task and for each decision.
 
-Spans are live: a span begins and ends when its request, task or decision does. The provider's span processor exports
-them; `BatchSpanProcessor` has a thread for this. Names and attributes are those of the semantic conventions for
-generative AI. No span holds a prompt, an answer or the message of an error: numbers are shown, and those texts alone
-whose attribute is on a list. OpenTelemetry is imported when a `Telemetry` is made.
+Spans are live: a span begins and ends with its request, task or decision. The provider's span processor exports them;
+`BatchSpanProcessor` does so in a thread. Names and attributes follow the semantic conventions for generative AI. No
+span holds a prompt, an answer or an error message: only numbers are shown, and texts of listed attributes.
+OpenTelemetry is imported when a `Telemetry` is created.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from scaffolding_ext.protocol import Worker
 
 _NAME, _EXTRA = "scaffolding_ext", "otel"
-_OPERATIONS = {  # what a task does, in the words of the conventions where they have one
+_OPERATIONS = {  # in the conventions' words, if they have one
     "GenerationTask": "text_completion",
     "StreamGenerationTask": "text_completion",
     "BranchTask": "text_completion",
     "ChatTask": "chat",
 }
 _OF_EVERY_EVENT = ("event", "branch", "seconds")
-# Figures of a decision whose texts are this package's own words. Texts of other figures may be those of a model, of a
-# user or of a server, so they are left out.
+# Decision figures whose texts this package writes. Other texts may come from a model, a user or a server, so they are
+# omitted.
 _OWN_WORDS = frozenset({"by", "cause", "finish_reason", "reason", "strategy", "task", "to", "unit", "what", "worker"})
-_WORD = re.compile(r"[A-Za-z_]\w*(?: \w+)?")  # a reason in whole sentences may quote something
+_WORD = re.compile(r"[A-Za-z_]\w*(?: \w+)?")  # a whole sentence may quote something
 
 
 class Telemetry:
-    """Makes the spans of hosts' requests.
+    """Creates spans for hosts' requests.
 
     Args:
-        tracer_provider: OpenTelemetry's; None takes the one of the process.
+        tracer_provider: OpenTelemetry's; None takes the process's.
 
     Raises:
         MissingDependencyError: OpenTelemetry is not installed.
@@ -62,9 +62,9 @@ class Telemetry:
 
     @classmethod
     def from_environment(cls) -> Telemetry:
-        """Spans that go where OpenTelemetry's own variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`).
+        """Export spans as OpenTelemetry's variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`).
 
-        Where the process has a provider already, that one gets them.
+        If the process already has a provider, it is used.
 
         Raises:
             MissingDependencyError: OpenTelemetry, its SDK or its exporter is not installed.
@@ -89,15 +89,12 @@ class Telemetry:
     def begin(
         self, request: Request, controller: str, workers: Mapping[Any, Worker], trace_parent: str | None = None
     ) -> None:
-        """For hosts, before a request runs: begin its span, and watch what happens in it.
-
-        A request that a sampler leaves out is not watched.
+        """For hosts: begin a request's span before it runs, and watch the request unless a sampler drops it.
 
         Args:
-            request: Runs a controller.
-            controller: Its class.
-            workers: Worker by tag.
-            trace_parent: The caller's span, as W3C's header `traceparent` says it; None where there is none.
+            controller: Name of the controller's class.
+            workers: Workers by tag.
+            trace_parent: The caller's span, as in W3C's header `traceparent`; None if there is none.
         """
         program, identity = request.program, request.program.identity
         models = {tag_name(tag): model for tag, worker in workers.items() if (model := model_of(worker)) is not None}
@@ -121,13 +118,13 @@ class Telemetry:
             program.lifetime.at_end(functools.partial(spans.end, request))
 
     def flush(self, seconds: float = 10.0) -> bool:
-        """Have the provider export the spans of all requests that have ended; False where it is late, or shut down."""
-        flush = getattr(self._provider, "force_flush", None)  # of the SDK's alone
+        """Export the spans of all ended requests; False if the provider is late or shut down."""
+        flush = getattr(self._provider, "force_flush", None)  # only the SDK's have it
         return flush is None or bool(flush(int(1000 * seconds)))
 
 
 class _OpenSpan:
-    """The span of a task that runs; the task is held, so that its id stays its own."""
+    """The span of a running task; holding the task keeps its id unique."""
 
     def __init__(self, task: Task, span: Any) -> None:
         self.task = task
@@ -148,9 +145,7 @@ class _RequestSpans(TaskObserver):
     """The span of one request, and those within it.
 
     Args:
-        tracer: Begins spans.
-        root: The request's span.
-        models: The model of each worker that names one, by the worker's tag.
+        models: Model names by worker tag, for workers that name one.
     """
 
     def __init__(self, tracer: Any, root: Any, models: Mapping[str, str]) -> None:
@@ -164,7 +159,7 @@ class _RequestSpans(TaskObserver):
         self._open: dict[int, _OpenSpan] = {}
 
     def asked(self, task: Task) -> None:
-        if id(task) in self._open:  # a stream goes on
+        if id(task) in self._open:  # a stream continues
             return
         kind, role, scope = type(task).__name__, tag_name(task.worker_tag), current_scope.get()
         operation = _OPERATIONS.get(kind) or _snake(kind.removesuffix("Task"))
@@ -194,13 +189,12 @@ class _RequestSpans(TaskObserver):
             running.end()
 
     def decided(self, event: Mapping[str, Any]) -> None:
-        """A decision: a span without duration. Figures are no decision."""
+        """Add a span without duration for a decision; figures are not decisions."""
         if event["event"] == FIGURES:
             return
         self._tracer.start_span(event["event"], context=self._inside, attributes=_of_decision(event)).end()
 
     def end(self, request: Request) -> None:
-        """The request has ended, and with it what it left open."""
         for running in self._open.values():
             running.end()
         self._open.clear()
@@ -211,7 +205,6 @@ class _RequestSpans(TaskObserver):
 
 
 def _of_end(request: Request) -> dict[str, Any]:
-    """What is known of a request when it has ended."""
     ledger, error = request.program.ledger, request.failure
     found = {
         "gen_ai.response.finish_reasons": None if request.exit_reason is None else [request.exit_reason],
@@ -233,7 +226,7 @@ def _of_counts(counts: TokenCounts) -> dict[str, int]:
 
 
 def _of_decision(event: Mapping[str, Any]) -> dict[str, Any]:
-    """A decision's figures as attributes: numbers, lists of numbers as JSON, and the package's own words."""
+    """Return a decision's figures as attributes: numbers, lists of numbers as JSON, and the package's words."""
     shown = {
         f"scaffolding.{name}": value
         if isinstance(value, (str, bool, int, float))
