@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk
 from scaffolding_ext.controllers.needs import Needs, refuse_worker
+from scaffolding_ext.controllers.time_limit import TimeLimit
 from scaffolding_ext.controllers.tree.beginnings import (
     PACKAGED_HINTS,
     REFINE,
@@ -24,7 +25,6 @@ from scaffolding_ext.controllers.tree.beginnings import (
     templates_of,
 )
 from scaffolding_ext.controllers.tree.branch import Branch
-from scaffolding_ext.controllers.tree.in_time import InTime
 from scaffolding_ext.controllers.tree.steps import StepEnds
 from scaffolding_ext.controllers.vote.samples import Variety, check_variety
 from scaffolding_ext.errors import ConfigError, NoOutputError
@@ -63,13 +63,13 @@ class Expander(BaseController):
         writes_steps: Whether it can write a part of a branch, and go on with it later.
         refines: Whether it writes whole solutions, each in the place of its parent's.
         needs: Pieces bring `num_logprobs`; the search sets it.
-        in_time: The search's seconds; once they are over, a branch without an output has not grown. The search sets it.
+        limit: The search's seconds; once they are over, a branch without an output has not grown. The search sets it.
     """
 
     writes_steps = True
     needs = Needs(num_logprobs=1)
     refines = False
-    in_time: InTime | None = None
+    limit: TimeLimit | None = None
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Expander(BaseController):
 
     def _is_missing(self, output: object) -> bool:
         """Whether an output is missing because the search's time is over."""
-        return output is None and self.in_time is not None and self.in_time.is_late
+        return output is None and self.limit is not None and self.limit.is_late
 
 
 class WorkerExpander(Expander):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from scaffolding_ext.controllers import time_limit
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.tree import in_time
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.strategies.adaptive_branching import AdaptiveBranching
 from scaffolding_ext.controllers.tree.strategies.base import Strategy
@@ -205,8 +205,8 @@ def check(arguments, worker, rounds):
         return nodes
 
     with (
-        patch.object(in_time, "elapsed", lambda: worker.now),
-        patch.object(in_time, "SPARE", 0.0),  # a judge that is late is not waited for
+        patch.object(time_limit, "elapsed", lambda: worker.now),
+        patch.object(time_limit, "SPARE", 0.0),  # a judge that is late is not waited for
         patch.object(Strategy, "ask", ask),
         ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm,
     ):

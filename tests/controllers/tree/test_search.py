@@ -7,13 +7,13 @@ import random
 
 import pytest
 
+from scaffolding_ext.controllers import time_limit
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.reward import RewardController
-from scaffolding_ext.controllers.tree import in_time
-from scaffolding_ext.controllers.tree import search as search_module
+from scaffolding_ext.controllers.tree import rounds as rounds_module
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.select import Leaf, Vote
 from scaffolding_ext.controllers.tree.steps import StepEnds
@@ -521,7 +521,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now = 0.0
-        monkeypatch.setattr(in_time, "elapsed", lambda: self.now)
+        monkeypatch.setattr(time_limit, "elapsed", lambda: self.now)
 
     async def passes(self, task):
         self.now += 1.0
@@ -542,7 +542,7 @@ def test_seconds_end_a_round_between_its_slices_with_the_best_so_far(monkeypatch
 
 @pytest.mark.parametrize(("left", "own", "seconds"), [(4.5, None, 3.0), (4.5, 2.0, 2.0), (None, 2.0, 2.0)])
 def test_a_deadline_leaves_two_thirds_to_the_search_and_the_rest_to_its_answer(monkeypatch, left, own, seconds):
-    monkeypatch.setattr(search_module, "seconds_left", lambda: left)
+    monkeypatch.setattr(rounds_module, "seconds_left", lambda: left)
     clock = Clock(monkeypatch)
     worker = Stepper(num_steps=300, before=clock.passes)
     budget = {"nodes": 1000} | ({} if own is None else {"seconds": own})
@@ -572,8 +572,8 @@ class NearEnd:
     def __init__(self, monkeypatch, seconds, condition):
         self._began = False
         self._seconds, self._condition = seconds, condition
-        monkeypatch.setattr(in_time, "elapsed", self._elapsed)
-        monkeypatch.setattr(in_time, "SPARE", 0.2 / seconds)
+        monkeypatch.setattr(time_limit, "elapsed", self._elapsed)
+        monkeypatch.setattr(time_limit, "SPARE", 0.2 / seconds)
 
     def _elapsed(self):
         began, self._began = self._began, True

@@ -1,0 +1,93 @@
+"""The end of a search: which leaf is its answer, and what the trace keeps of its tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scaffolding_ext.controllers.run import Run
+from scaffolding_ext.controllers.tree.branch import Branch
+from scaffolding_ext.controllers.tree.rounds import Rounds, record_selected, value_of
+from scaffolding_ext.controllers.tree.stops import Budget
+from scaffolding_ext.errors import NoOutputError
+from scaffolding_ext.protocol import ControllerGenerator
+from scaffolding_ext.request.figures import Answers
+
+MOST_CLOSED = 16  # open leaves with forced answers, if no solution has ended
+
+
+def choose(run: Run, rounds: Rounds) -> ControllerGenerator:
+    """Work that returns the branch that is the answer; a missing answer that counts is forced.
+
+    Raises:
+        NoOutputError: Nothing was written.
+    """
+    parts, closings = rounds.parts, rounds.closings
+    written = [node for node in rounds.nodes if not node.is_cut]
+    if not written:
+        raise _nothing_written(parts.budget)
+    candidates = _judged_ones(rounds.leaves)
+    if not candidates:
+        parents = {id(node.parent) for node in written}
+        frontier = _judged_ones([node for node in written if id(node) not in parents])
+        candidates = sorted(frontier, key=_rank)[:MOST_CLOSED]
+    if parts.insist_on_answer:
+        missing = closings.missing(candidates)
+        if not parts.selector.reads_all:
+            best = min(missing, key=_rank, default=None)
+            missing = [best] if best is not None and len(missing) == len(candidates) else []
+        yield from closings.close(missing)
+    classes = yield from run.group([node.answer for node in candidates], rounds.known)
+    leaves = rounds.seen(candidates, classes)
+    winner = candidates[parts.selector.choose(leaves)]
+    if rounds.limit.is_late and not winner.chain.text and winner.answer is None:
+        raise _nothing_written(parts.budget)
+    record_selected(rounds.judged, [winner])
+    run.event(
+        "answer",
+        paths=[node.path for node in candidates],
+        answers=[node.answer for node in candidates],
+        classes=classes,
+        values=[leaf.value for leaf in leaves],
+        visits=[leaf.visits for leaf in leaves],
+        winner=winner.path,
+    )
+    run.sum_up(answers=Answers([node.answer for node in candidates], classes))
+    return winner
+
+
+def exit_reason(rounds: Rounds, winner: Branch) -> str:
+    if rounds.reason == "stopped":
+        return "certain"
+    return "end" if winner.is_whole and winner.chain.finish_reason != "length" else "length"
+
+
+def record_tree(run: Run, rounds: Rounds, winner: Branch | None) -> None:
+    """Record the tree, also that of a search that failed or was cancelled."""
+    nodes, depth = rounds.nodes, max((node.depth for node in rounds.nodes), default=0)
+    held = {"most_tokens_held": rounds.most_held}
+    run.event(
+        "tree",
+        strategy=type(rounds.parts.strategy).__name__,
+        reason=rounds.reason,
+        num_nodes=len(nodes),
+        num_leaves=len(rounds.leaves),
+        depth=depth,
+        winner=None if winner is None else winner.path,
+        best=min(nodes, key=_rank).path if nodes else None,
+        **held,
+        spent=rounds.spent._asdict(),
+    )
+    run.sum_up(stop_reason=rounds.reason, nodes=len(nodes), leaves=len(rounds.leaves), depth=depth, **held)
+
+
+def _nothing_written(budget: Budget) -> NoOutputError:
+    return NoOutputError(f"the search wrote nothing within its budget ({budget}); give it more")
+
+
+def _judged_ones(nodes: Sequence[Branch]) -> Sequence[Branch]:
+    return [node for node in nodes if node.score is not None] or nodes
+
+
+def _rank(node: Branch) -> tuple[bool, float, tuple[int, ...]]:
+    """Judged nodes come first, the best of them before the others."""
+    return node.score is None, -value_of(node), node.path

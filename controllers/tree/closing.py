@@ -1,0 +1,63 @@
+"""Answers that branches without one are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from scaffolding_ext.controllers.base import finish
+from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.ending import close_with, forcing, without_end
+from scaffolding_ext.controllers.chain.probe import forced_answer
+from scaffolding_ext.controllers.prompting import prompt_family
+from scaffolding_ext.controllers.time_limit import TimeLimit
+from scaffolding_ext.controllers.tree.branch import Branch
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.request.program import record
+
+ANSWER_LEN = 48  # tokens of a forced answer
+
+
+class Closed(NamedTuple):
+    prefix: Prefix
+    suffix: str
+
+
+class Closings:
+    """The branches of a search that were asked for their answers, each at most once."""
+
+    def __init__(self, limit: TimeLimit) -> None:
+        self._limit = limit
+        self._closed: dict[tuple[int, ...], Closed] = {}
+
+    def missing(self, nodes: Sequence[Branch]) -> list[Branch]:
+        """Nodes without an answer that have not been asked for one."""
+        return [node for node in nodes if node.answer is None and node.path not in self._closed]
+
+    def close(self, nodes: Sequence[Branch]) -> ControllerGenerator:
+        """Work: ask each node for its answer."""
+        family, asked = prompt_family(), []
+        for node in nodes:
+            prefix = node.chain.prefix
+            if node.is_whole:
+                prefix = without_end(prefix)
+            task, suffix = forcing(node.prompt, prefix, family, {"max_tokens": ANSWER_LEN, "temperature": 0.0})
+            self._closed[node.path] = Closed(prefix, suffix)
+            asked.append(task)
+        if not asked:
+            return
+        yield self._limit.step(asked)
+        for node, task in zip(nodes, asked, strict=True):
+            is_late = task.output_str is None and self._limit.seconds is not None
+            node.answer = None if is_late else forced_answer(task)
+        record("force", paths=[node.path for node in nodes], answers=[node.answer for node in nodes])
+
+    def write_out(self, task: GenerationTask, node: Branch, exit_reason: str) -> None:
+        """Write a branch into the request's task, with the answer that it was asked for."""
+        chain, closed = node.chain, self._closed.get(node.path)
+        if closed is not None and node.answer is not None:
+            close_with(task, closed.prefix, closed.suffix, node.answer, prompt_family(), exit_reason)
+            return
+        if task.num_logprobs and not node.hint:
+            task.logprobs = chain.prefix.logprobs
+        finish(task, chain.text, chain.prefix.token_ids, node.answer, exit_reason)

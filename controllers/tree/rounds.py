@@ -1,0 +1,375 @@
+"""Rounds of a search: the strategy asks for nodes, they are written and judged, and the strategy is told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scaffolding_ext.answers.classes import AnswerClasses
+from scaffolding_ext.controllers.certaindex import entropy_certaindex
+from scaffolding_ext.controllers.run import Run
+from scaffolding_ext.controllers.time_limit import SPARE, TimeLimit
+from scaffolding_ext.controllers.tree.branch import Branch
+from scaffolding_ext.controllers.tree.closing import Closings
+from scaffolding_ext.controllers.tree.expand import Expander, WorkerExpander
+from scaffolding_ext.controllers.tree.gates.confidence import Gates
+from scaffolding_ext.controllers.tree.score import Scorer
+from scaffolding_ext.controllers.tree.select import Leaf, Selector
+from scaffolding_ext.controllers.tree.steps import StepEnds
+from scaffolding_ext.controllers.tree.stops import Budget, Look, SearchStop, Spent, leader_of
+from scaffolding_ext.controllers.tree.strategies.base import Strategy
+from scaffolding_ext.errors import NoOutputError
+from scaffolding_ext.protocol import ControllerGenerator
+from scaffolding_ext.protocol.meta import Purpose
+from scaffolding_ext.protocol.tasks import KeepKVTask
+from scaffolding_ext.protocol.worker import WorkerTag
+from scaffolding_ext.request.ledger import Ledger, Meter
+from scaffolding_ext.request.program import discard, record, seconds_left
+from scaffolding_ext.request.seeds import derive_seed
+
+SHARE_OF_DEADLINE = 1 / (1 + SPARE)  # of a search; what follows it takes the rest
+MIN_SECONDS = 0.01
+SCORE_DIGITS = 4  # of a score that decide: further digits depend on the other requests in the batch
+SLICE_LEN = 32  # tokens between two looks at the clock, at least
+
+
+class SearchParts(NamedTuple):
+    """The parts of a search; see `SearchController`."""
+
+    strategy: Strategy
+    scorer: Scorer
+    expander: Expander
+    selector: Selector
+    stops: Sequence[SearchStop]
+    widths: Sequence[int]
+    budget: Budget
+    steps: StepEnds
+    gates: Gates
+    insist_on_answer: bool
+
+
+class Rounds:
+    """Grows a tree until its strategy, a stop or its budget ends it.
+
+    Attributes:
+        meter: Counts what the growth costs.
+        limit: Of the growth and of what follows it.
+        nodes: In the order of writing.
+        leaves: Solutions that have ended.
+        judged: Nodes of the last round.
+        known: Classes of the leaves' answers.
+        reason: Why the growth ended: `"finished"` by the strategy, `"stopped"`, `"budget"`, or `"unfinished"`.
+        most_held: Most tokens that the lines of a round held together.
+    """
+
+    def __init__(self, run: Run, parts: SearchParts, root: Branch) -> None:
+        self.parts = parts
+        self.limit = parts.expander.limit = TimeLimit(_seconds_of(parts.budget))
+        self.closings = Closings(self.limit)
+        self.nodes: list[Branch] = []
+        self.leaves: list[Branch] = []
+        self.judged: list[Branch] = []
+        self.known = AnswerClasses()
+        self.reason = "unfinished"
+        self.most_held = 0
+        self._run, self._root = run, root
+        seed = root.root.seed
+        self._rng = np.random.default_rng(None if seed is None else derive_seed(seed, "search"))
+        self._strategy = parts.strategy
+        self._asked_by: dict[tuple[int, ...], Strategy] = {}
+        self._most_nodes: int | None = None  # of the present width
+        self._look = Look((), (), 0)
+        self._leaders: list[tuple[int, float]] = []
+        self._ledger = Ledger()
+        self.meter = Meter(self._ledger)
+        self._keeps_kv = (
+            parts.strategy.max_depth > 1
+            and isinstance(parts.expander, WorkerExpander)
+            and parts.expander.can_serve(WorkerTag.GENERATION, KeepKVTask)
+        )
+
+    def grow(self) -> ControllerGenerator:
+        """Rounds until the search ends, or until its seconds are over; late steps are given up then."""
+        yield from self.limit.limit(self._grow())
+        if self.limit.is_late:
+            self.reason = "budget"
+            self._cut([node for node in self.nodes if not node.chain.num_generated])
+            self.leaves = [node for node in self.nodes if node.is_whole and not node.is_cut]
+            record("late", paths=[node.path for node in self.nodes if node.is_cut])
+
+    def _grow(self) -> ControllerGenerator:
+        """Rounds until the strategy, a stop or the budget ends the search; one width after the other."""
+        before = 0
+        for width in self.parts.widths or (None,):
+            self._widen(before, width)
+            yield from self._run_rounds()
+            if self.reason != "finished" or width is None or width == self.parts.widths[-1]:
+                break
+            enough = self._enough()
+            record("width", width=width, num_leaves=len(self.leaves), enough=enough)
+            if enough:
+                self.reason = "stopped"
+                break
+            before = width
+
+    def _widen(self, before: int, width: int | None) -> None:
+        """Begin a search, or let it grow from one width to the next."""
+        strategy = self.parts.strategy
+        added = None if width is None else strategy.of_width(width - before)
+        if added is not None or not before:
+            self._strategy = (added or strategy).begin(self._root, self._rng)
+        if added is None:
+            self._most_nodes = width
+
+    def _run_rounds(self) -> ControllerGenerator:
+        """Rounds until the strategy has no more nodes, a stop has seen enough, or the budget is used up."""
+        nodes = self._asked()
+        while nodes:
+            yield from self._keep_live(nodes)
+            yield from self._write(nodes)
+            going = [node for node in nodes if not node.is_cut]
+            if going:
+                yield from self._judge(going)
+            self.judged = going
+            for node in nodes:
+                if node.is_cut:
+                    self._strategy.drop(node)
+                else:
+                    self._strategy.tell(node, node.value)
+            ended = [node for node in going if node.is_whole]
+            self.leaves += ended
+            if ended and (yield from self._sees_enough()):
+                self.reason = "stopped"
+                return
+            if self.limit.is_over or self.parts.budget.used(self.spent) >= 1:
+                self.reason = "budget"
+                return
+            nodes = self._asked()
+            if nodes:
+                record_selected(self.judged, list(dict.fromkeys(node.parent for node in nodes)))
+        self.reason = "finished"
+
+    def _asked(self) -> list[Branch]:
+        """The nodes of the next round, children of one parent together."""
+        spent = self.spent
+        self._strategy.used = self.parts.budget.used(spent)
+        limits = [self.parts.budget.nodes_left(spent)]
+        if self._most_nodes is not None:
+            limits.append(max(0, self._most_nodes - len(self.nodes)))
+        nodes: list[Any] = self._strategy.ask(min((each for each in limits if each is not None), default=None))
+        self._asked_by.update((node.path, self._strategy) for node in nodes)
+        return sorted(nodes, key=lambda node: node.path)
+
+    def _keep_live(self, nodes: Sequence[Branch]) -> ControllerGenerator:
+        """Tell the worker which KV the search can still use, so that it frees that of ended and pruned branches.
+
+        Live are the parents of the next round, each node that the strategy may come back to, and ended ones whose
+        answer may be forced.
+        """
+        prompt = self._root.prompt.input_tokens
+        if not (self._keeps_kv and prompt and self.nodes):
+            return
+        told = [node for node in self.nodes if node.score is not None and not node.is_cut]
+        live = [node for node in told if self._asked_by[node.path].is_live(node)]
+        live += [node.parent for node in nodes if node.parent is not None and node.parent.depth]
+        if self.parts.insist_on_answer:
+            live += self.closings.missing(self.leaves)
+        sequences = {node.path: [*(node.prompt.input_tokens or ()), *node.token_ids] for node in live}
+        yield [KeepKVTask(worker_tag=WorkerTag.GENERATION, sequences=[prompt, *sequences.values()])]
+
+    def _write(self, nodes: list[Branch]) -> ControllerGenerator:
+        """Write the steps of a round; a decode exit may cut all of them but one."""
+        expander, gate = self.parts.expander, self.parts.gates.decode_exit
+        self.nodes += nodes
+        going = nodes
+        if gate is not None and len(nodes) > 1:
+            first = [node.chain.num_tokens + gate.after for node in nodes]
+            yield from expander.write(nodes, first, None)
+            confidences = [node.confidence for node in nodes]
+            leader = gate.leader(confidences)
+            record("decode_exit", leader=leader, confidences=confidences)
+            self._run.sum_up(decode_exit_rate=leader is not None)
+            if leader is not None:
+                for node in nodes:
+                    node.is_cut = node is not nodes[leader]
+                discard(Purpose.CHAIN, sum(node.chain.num_generated for node in nodes if node.is_cut))
+                going = [nodes[leader]]
+        open_ones = [node for node in going if not node.is_whole]
+        positions = self._positions(open_ones)
+        steps = None if all(node.to_end for node in open_ones) else self.parts.steps
+        late = yield from self._written(open_ones, positions, steps)
+        self._cut(late)
+        going = [node for node in going if not node.is_cut]
+        lines: list[Any] = [each for node in going for each in (node, *node.ancestors())]
+        held = {id(each): each.num_own_tokens for each in lines}
+        self.most_held = max(self.most_held, sum(held.values()) + len(self._root.prompt.input_tokens or ()))
+        has_logprobs = [node.logprobs is not None for node in going]
+        record(
+            "branches",
+            paths=[node.path for node in going],
+            answers=[node.answer for node in going],
+            num_tokens=[node.chain.num_tokens for node in going],
+            finish_reasons=[node.chain.finish_reason for node in going],
+            confidences=[node.confidence if known else None for node, known in zip(going, has_logprobs, strict=True)],
+            mean_probabilities=[
+                node.mean_probability if known else None for node, known in zip(going, has_logprobs, strict=True)
+            ],
+        )
+
+    def _written(self, nodes: list[Branch], positions: list[int], steps: StepEnds | None) -> ControllerGenerator:
+        """Work: write nodes to their positions, in slices if time is limited; returns those left unfinished.
+
+        A slice takes at most half of the remaining seconds, at the speed of the slice before it, and has at least
+        `SLICE_LEN` tokens. Only the worker's branches can be written in pieces; others have one slice.
+        """
+        expander, limit = self.parts.expander, self.limit
+        if limit.seconds is None:
+            yield from expander.write(nodes, positions, steps)
+            return []
+        in_slices = type(expander) is WorkerExpander
+        length, ends = SLICE_LEN, tuple(steps.texts) if steps is not None else ()
+        going = list(zip(nodes, positions, strict=True))
+        with limit.keeping_rest():
+            while going:
+                began = limit.spent
+                starts = [node.chain.num_tokens for node, _ in going]
+                targets = [
+                    min(position, start + length) if in_slices else position
+                    for (_, position), start in zip(going, starts, strict=True)
+                ]
+                yield from expander.write([node for node, _ in going], targets, steps)
+                going = [
+                    (node, position)
+                    for (node, position), start, target in zip(going, starts, targets, strict=True)
+                    if not node.is_whole
+                    and (
+                        (limit.is_late and node.chain.num_tokens == start)
+                        or (
+                            node.chain.num_tokens == target < position
+                            and (node.to_end or not ends or not node.chain.text.endswith(ends))
+                        )
+                    )
+                ]
+                left = limit.left
+                if left <= 0 or limit.is_late or not in_slices:
+                    break
+                length = max(SLICE_LEN, int(length * min(2.0, left / 2 / max(limit.spent - began, 1e-6))))
+        return [node for node, _ in going]
+
+    def _cut(self, nodes: Sequence[Branch]) -> None:
+        late = [node for node in nodes if not node.is_cut]
+        if late and len(late) < sum(not node.is_cut for node in self.nodes):
+            for node in late:
+                node.is_cut = True
+            discard(Purpose.CHAIN, sum(node.chain.num_generated for node in late))
+
+    def _positions(self, nodes: Sequence[Branch]) -> list[int]:
+        """Where each branch's step ends at the latest: at its own limit, the solution's, or the budget's."""
+        left = self.parts.budget.tokens_left(self.spent)
+        most = self._root.chain.max_tokens if left is None else max(1, left // max(1, len(nodes)))
+        step = self.parts.steps.max_tokens
+        return [node.chain.num_tokens + (most if node.to_end else min(most, step)) for node in nodes]
+
+    def _judge(self, nodes: list[Branch]) -> ControllerGenerator:
+        """Score the nodes. The scorer is not asked where there is no choice, or where the skip gate passes."""
+        gate = self.parts.gates.skip
+        if len(nodes) == 1 and self.parts.strategy.max_depth == 1:
+            nodes[0].score = 1.0
+            return
+        if gate is not None:
+            confidences = [node.confidence for node in nodes]
+            leader = gate.leader(confidences)
+            record("skip", leader=leader, confidences=confidences)
+            self._run.sum_up(skip_rate=leader is not None)
+            if leader is not None:
+                for node, confidence in zip(nodes, confidences, strict=True):
+                    node.score = _settled(confidence)
+                return
+        yield from self.parts.scorer.score(nodes)
+        layers = Counter(f"layer {node.exit_layer}" for node in nodes if node.exit_layer is not None)
+        if layers:
+            self._run.sum_up(exit_layers=layers)
+        for node in nodes:
+            if node.score is None or not np.isfinite(node.score):
+                raise NoOutputError(
+                    f"{type(self.parts.scorer).__name__} gave the branch {node.path} the score {node.score}; a score "
+                    "is a finite number"
+                )
+            node.score = _settled(node.score)
+
+    def _sees_enough(self) -> ControllerGenerator:
+        """Look at the leaves, and whether a stop has seen enough; one that decides between widths is asked there.
+
+        Where a stop counts answers that all leaves must have at last, each leaf is asked for its own before the stop
+        looks: a solution that its length has ended has an answer, too.
+        """
+        if self.parts.stops and self.parts.insist_on_answer and self.parts.selector.reads_all:
+            yield from self.closings.close(self.closings.missing(self.leaves))
+        classes = yield from self._run.group([leaf.answer for leaf in self.leaves], self.known)
+        leaves = self.seen(self.leaves, classes)
+        self._leaders.append(leader_of(leaves))
+        self._look = Look(leaves, self._leaders, self._leaves_left())
+        enough = [] if self.parts.widths else self._enough()
+        told = {"num_left": self._look.num_left, "certaindex": entropy_certaindex(classes), "enough": enough}
+        left = self.parts.budget.nodes_left(self.spent) or 0
+        record("look", controller=self._run.name, done=len(self.nodes), left=left, classes=classes, **told)
+        return bool(enough)
+
+    def _enough(self) -> list[str]:
+        return [type(stop).__name__ for stop in self.parts.stops if self._look.leaves and stop.is_enough(self._look)]
+
+    def _leaves_left(self) -> int:
+        """Solutions that strategy, widths and budget still allow, at the mean cost of those so far."""
+        share = self.parts.budget.used(self.spent)
+        if self._most_nodes is not None:
+            share = max(share, min(1.0, len(self.nodes) / self.parts.widths[-1]))
+        num = len(self.leaves)
+        by_budget = int(num * (1 - share) / share) if share else num
+        most = self.parts.strategy.most_leaves
+        return max(0, by_budget if most is None else min(by_budget, most - num))
+
+    def seen(self, nodes: Sequence[Branch], classes: Sequence[int]) -> list[Leaf]:
+        return [
+            Leaf(
+                number,
+                value_of(node),
+                self._asked_by[node.path].visits(node) if node.is_whole else 1.0,
+                node.chain.num_tokens,
+            )
+            for node, number in zip(nodes, classes, strict=True)
+        ]
+
+    @property
+    def spent(self) -> Spent:
+        total = self._ledger.total
+        decoded = total.decoded or sum(node.num_own_tokens for node in self.nodes)
+        decoded = max(decoded, len(self.nodes))  # so that empty texts use the budget up, too
+        return Spent(decoded, max(total.computed, decoded), len(self.nodes), self.limit.spent)
+
+
+def _seconds_of(budget: Budget) -> float | None:
+    """Seconds of a search from now on: those of its budget, and of the time until the request's deadline a share."""
+    left = seconds_left()
+    in_time = None if left is None else max(SHARE_OF_DEADLINE * left, MIN_SECONDS)
+    return min((each for each in (budget.seconds, in_time) if each is not None), default=None)
+
+
+def value_of(node: Branch) -> float:
+    return 0.0 if node.score is None else node.value
+
+
+def _settled(score: float) -> float:
+    """A score without the digits that depend on the other requests in the batch."""
+    return float(f"{score:.{SCORE_DIGITS}g}")
+
+
+def record_selected(judged: Sequence[Branch], kept: Sequence[Any]) -> None:
+    record(
+        "select",
+        paths=[node.path for node in judged],
+        values=[value_of(node) for node in judged],
+        kept=[node.path for node in kept],
+    )
