@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.metadata
 import os
+import re
 import types
 import warnings
 from collections.abc import Callable, Mapping
@@ -302,206 +303,116 @@ def import_target(target: str) -> Factory:
     return factory
 
 
-controllers = Registry(
-    "controller",
-    {
-        "NativeGenerationController": "scaffolding_ext.controllers.basic.native_generation:NativeGenerationController",
-        "DynasorCoTController": "scaffolding_ext.controllers.chain.dynasor_cot:DynasorCoTController",
-        "DynasorGenerationController": "scaffolding_ext.controllers.chain.dynasor_cot:DynasorGenerationController",
-        "ConformalDraftTargetController": (
-            "scaffolding_ext.controllers.draft_target.conformal_draft_target:ConformalDraftTargetController"
-        ),
-        "BudgetForcingController": "scaffolding_ext.controllers.budgets.budget_forcing:BudgetForcingController",
-        "QueueAwareBudgetController": (
-            "scaffolding_ext.controllers.budgets.queue_aware_budget:QueueAwareBudgetController"
-        ),
-        "QueueAwareController": "scaffolding_ext.controllers.budgets.queue_aware_budget:QueueAwareController",
-        "MajorityVoteController": "scaffolding_ext.controllers.vote.majority_vote:MajorityVoteController",
-        "DeepConfController": "scaffolding_ext.controllers.vote.deepconf:DeepConfController",
-        "BestOfNController": "scaffolding_ext.controllers.basic.best_of_n:BestOfNController",
-        "SearchController": "scaffolding_ext.controllers.tree.search:SearchController",
-        "KVShareBranchingController": "scaffolding_ext.controllers.tree.kv_share_branching:KVShareBranchingController",
-        "RecordChainController": "scaffolding_ext.controllers.chain.record_chain:RecordChainController",
-        "RewardController": "scaffolding_ext.controllers.reward:RewardController",
-        "ProcessRewardController": "scaffolding_ext.controllers.basic.process_reward:ProcessRewardController",
-    },
-    "scaffolding_ext.controllers",
-    base="scaffolding_ext.protocol:Controller",
-)
-workers = Registry(
-    "worker",
-    {
-        "CheckWorker": "scaffolding_ext.workers.checker:CheckWorker",
-        "CompareWorker": "scaffolding_ext.workers.compare:CompareWorker",
-        "BudgetedWorker": "scaffolding_ext.workers.budgeted:BudgetedWorker",
-        "HuggingFaceWorker": "scaffolding_ext.workers.huggingface.worker:HuggingFaceWorker",
-        "OpenAIWorker": "scaffolding_ext.workers.openai.worker:OpenAIWorker",
-        "ScriptedWorker": "scaffolding_ext.testing.doubles:ScriptedWorker",
-        "TRTLLMWorker": "scaffolding_ext.workers.trtllm.worker:TRTLLMWorker",
-    },
-    "scaffolding_ext.workers",
-    base="scaffolding_ext.protocol:Worker",
-)
-stopping_rules = Registry(
-    "stopping rule",
-    {
-        "consecutive": "scaffolding_ext.controllers.chain.stopping.agreement:Consecutive",
-        "window": "scaffolding_ext.controllers.chain.stopping.agreement:Window",
-        "total_variation": "scaffolding_ext.controllers.chain.stopping.agreement:TotalVariation",
-        "pattern": "scaffolding_ext.controllers.chain.stopping.text:PatternStop",
-        "entropy": "scaffolding_ext.controllers.chain.stopping.entropy:EntropyAfterThinking",
-        "confidence": "scaffolding_ext.controllers.chain.stopping.confidence:AnswerConfidence",
-        "certainty": "scaffolding_ext.controllers.chain.stopping.confidence:ChainCertainty",
-        "loop": "scaffolding_ext.controllers.chain.stopping.text:LoopStop",
-        "give_up": "scaffolding_ext.controllers.chain.stopping.giving_up:GiveUp",
-        "any": "scaffolding_ext.controllers.chain.stopping.several:AnyOf",
-        "all": "scaffolding_ext.controllers.chain.stopping.several:AllOf",
-    },
-    "scaffolding_ext.stopping_rules",
-    base="scaffolding_ext.controllers.chain.stopping.base:StoppingRule",
-    adapt="scaffolding_ext.controllers.chain.stopping.base:rule_of_function",
-)
-probe_schedules = Registry(
-    "probe schedule",
-    {
-        "ProbeSchedule": "scaffolding_ext.controllers.chain.looking:ProbeSchedule",
-        "ThoughtChanges": "scaffolding_ext.controllers.chain.looking:ThoughtChanges",
-    },
-    "scaffolding_ext.probe_schedules",
-    base="scaffolding_ext.controllers.chain.looking:ProbeSchedule",
-)
-answer_probes = Registry(
-    "answer probe",
-    {"AnswerProbe": "scaffolding_ext.controllers.chain.probe:AnswerProbe"},
-    "scaffolding_ext.answer_probes",
-    base="scaffolding_ext.controllers.chain.probe:AnswerProbe",
-)
-take_over_rules = Registry(
-    "take-over rule",
-    {
-        "conformal": "scaffolding_ext.controllers.draft_target.conformal_rule:ConformalRule",
-        "growing": "scaffolding_ext.controllers.draft_target.growing_rule:GrowingRule",
-        "coin": "scaffolding_ext.controllers.draft_target.coin:Coin",
-        "router": "scaffolding_ext.controllers.draft_target.router:Router",
-    },
-    "scaffolding_ext.take_over_rules",
-    base="scaffolding_ext.controllers.draft_target.take_over:TakeOverRule",
-)
-allocation_rules = Registry(
-    "allocation rule",
-    {
-        "AgreementDoubling": "scaffolding_ext.controllers.vote.allocation.agreement:AgreementDoubling",
-        "BetaConsistency": "scaffolding_ext.controllers.vote.allocation.adaptive_consistency:BetaConsistency",
-        "Curtailment": "scaffolding_ext.controllers.vote.allocation.leader_change:Curtailment",
-        "DirichletConsistency": "scaffolding_ext.controllers.vote.allocation.adaptive_consistency:DirichletConsistency",
-        "DynamicSkyline": "scaffolding_ext.controllers.vote.allocation.skyline:DynamicSkyline",
-        "FirstToFinish": "scaffolding_ext.controllers.vote.allocation.first_to_finish:FirstToFinish",
-        "EarlyStoppingWindow": "scaffolding_ext.controllers.vote.allocation.agreement:EarlyStoppingWindow",
-        "Even": "scaffolding_ext.controllers.vote.allocation.baselines:Even",
-        "InitialStepSkyline": "scaffolding_ext.controllers.vote.allocation.skyline:InitialStepSkyline",
-        "LeaderChange": "scaffolding_ext.controllers.vote.allocation.leader_change:LeaderChange",
-        "LengthThreshold": "scaffolding_ext.controllers.vote.allocation.baselines:LengthThreshold",
-        "StaticThreshold": "scaffolding_ext.controllers.vote.allocation.threshold:StaticThreshold",
-        "ThresholdEvery": "scaffolding_ext.controllers.vote.allocation.threshold:ThresholdEvery",
-    },
-    "scaffolding_ext.allocation_rules",
-    base="scaffolding_ext.controllers.vote.allocation.base:AllocationRule",
-)
-vote_weights = Registry(
-    "vote weight",
-    {
-        "uniform": "scaffolding_ext.controllers.vote.weights:UniformWeight",
-        "answer_probability": "scaffolding_ext.controllers.vote.weights:AnswerProbabilityWeight",
-        "mean_logprob": "scaffolding_ext.controllers.vote.weights:MeanLogprobWeight",
-        "confidence": "scaffolding_ext.controllers.vote.weights:ConfidenceWeight",
-        "reward": "scaffolding_ext.controllers.vote.weights:RewardWeight",
-        "shortness": "scaffolding_ext.controllers.vote.weights:ShortnessWeight",
-    },
-    "scaffolding_ext.vote_weights",
-    base="scaffolding_ext.controllers.vote.weights:Weight",
-    adapt="scaffolding_ext.controllers.vote.weights:weight_of_function",
-)
-chain_weights = Registry(
-    "weight of a chain",
-    {
-        "uniform": "scaffolding_ext.controllers.draft_target.aggregate:EqualChains",
-        "target_likelihood": "scaffolding_ext.controllers.draft_target.aggregate:TargetLikelihood",
-    },
-    "scaffolding_ext.chain_weights",
-    base="collections.abc:Callable",
-)
-search_strategies = Registry(
-    "search strategy",
-    {
-        "AdaptiveBranching": "scaffolding_ext.controllers.tree.strategies.adaptive_branching:AdaptiveBranching",
-        "Beam": "scaffolding_ext.controllers.tree.strategies.beam:Beam",
-        "BestFirst": "scaffolding_ext.controllers.tree.strategies.best_first:BestFirst",
-        "BestOfN": "scaffolding_ext.controllers.tree.strategies.best_of_n:BestOfN",
-        "BudgetGuidedMCTS": "scaffolding_ext.controllers.tree.strategies.budget_guided_mcts:BudgetGuidedMCTS",
-        "DVTS": "scaffolding_ext.controllers.tree.strategies.dvts:DVTS",
-        "MCTS": "scaffolding_ext.controllers.tree.strategies.mcts:MCTS",
-        "ParticleFilter": "scaffolding_ext.controllers.tree.strategies.particle_filter:ParticleFilter",
-        "Rebase": "scaffolding_ext.controllers.tree.strategies.rebase:Rebase",
-    },
-    "scaffolding_ext.search_strategies",
-    base="scaffolding_ext.controllers.tree.strategies.base:Strategy",
-)
-search_expanders = Registry(
-    "search expander",
-    {
-        "controller": "scaffolding_ext.controllers.tree.expand:ControllerExpander",
-        "refine": "scaffolding_ext.controllers.tree.expand:RefineExpander",
-        "worker": "scaffolding_ext.controllers.tree.expand:WorkerExpander",
-    },
-    "scaffolding_ext.search_expanders",
-    base="scaffolding_ext.controllers.tree.expand:Expander",
-    adapt="scaffolding_ext.controllers.tree.expand:adapted_expander",
-)
-search_scorers = Registry(
-    "search scorer",
-    {
-        "checker": "scaffolding_ext.controllers.tree.score:CheckerScorer",
-        "confidence_weighted": "scaffolding_ext.controllers.tree.score:ConfidenceWeighted",
-        "controller": "scaffolding_ext.controllers.tree.score:ControllerScorer",
-        "entropy": "scaffolding_ext.controllers.tree.score:EntropyScorer",
-        "mean_logprob": "scaffolding_ext.controllers.tree.score:LogprobScorer",
-        "random": "scaffolding_ext.controllers.tree.score:RandomScorer",
-        "verdict": "scaffolding_ext.controllers.tree.score:VerdictScorer",
-    },
-    "scaffolding_ext.search_scorers",
-    base="scaffolding_ext.controllers.tree.score:Scorer",
-    adapt="scaffolding_ext.controllers.tree.score:adapted_scorer",
-)
-search_selectors = Registry(
-    "search selector",
-    {
-        "best": "scaffolding_ext.controllers.tree.select:Best",
-        "first_accepted": "scaffolding_ext.controllers.tree.select:FirstAccepted",
-        "vote": "scaffolding_ext.controllers.tree.select:Vote",
-    },
-    "scaffolding_ext.search_selectors",
-    base="scaffolding_ext.controllers.tree.select:Selector",
-)
-search_stops = Registry(
-    "search stop",
-    {
-        "accepted": "scaffolding_ext.controllers.tree.stops:Accepted",
-        "agreement": "scaffolding_ext.controllers.tree.stops:Agreement",
-        "certaindex": "scaffolding_ext.controllers.tree.stops:Certaindex",
-        "unchanged": "scaffolding_ext.controllers.tree.stops:Unchanged",
-    },
-    "scaffolding_ext.search_stops",
-    base="scaffolding_ext.controllers.tree.stops:SearchStop",
-)
-policies = Registry(
-    "scheduling policy",
-    {
-        "EarliestDeadline": "scaffolding_ext.scheduling:EarliestDeadline",
-        "Fifo": "scaffolding_ext.scheduling:Fifo",
-        "Gang": "scaffolding_ext.scheduling:Gang",
-        "LeastAttained": "scaffolding_ext.scheduling:LeastAttained",
-        "ShortestRemaining": "scaffolding_ext.scheduling:ShortestRemaining",
-    },
-    "scaffolding_ext.policies",
-    base="scaffolding_ext.scheduling:Policy",
-)
+# One block a registry: `variable | kind | base of its parts | function of that module that adapts others`, and behind
+# it a line a module: the names of its classes, `name=Class` if a name differs.
+_TABLE = """
+controllers | controller | protocol:Controller
+    controllers.basic.native_generation: NativeGenerationController
+    controllers.chain.dynasor_cot: DynasorCoTController DynasorGenerationController
+    controllers.draft_target.conformal_draft_target: ConformalDraftTargetController
+    controllers.budgets.budget_forcing: BudgetForcingController
+    controllers.budgets.queue_aware_budget: QueueAwareBudgetController QueueAwareController
+    controllers.vote.majority_vote: MajorityVoteController
+    controllers.vote.deepconf: DeepConfController
+    controllers.basic.best_of_n: BestOfNController
+    controllers.tree.search: SearchController
+    controllers.tree.kv_share_branching: KVShareBranchingController
+    controllers.chain.record_chain: RecordChainController
+    controllers.reward: RewardController
+    controllers.basic.process_reward: ProcessRewardController
+workers | worker | protocol:Worker
+    workers.checker: CheckWorker
+    workers.compare: CompareWorker
+    workers.budgeted: BudgetedWorker
+    workers.huggingface.worker: HuggingFaceWorker
+    workers.openai.worker: OpenAIWorker
+    testing.doubles: ScriptedWorker
+    workers.trtllm.worker: TRTLLMWorker
+stopping_rules | stopping rule | controllers.chain.stopping.base:StoppingRule | rule_of_function
+    controllers.chain.stopping.agreement: consecutive=Consecutive window=Window total_variation=TotalVariation
+    controllers.chain.stopping.text: pattern=PatternStop loop=LoopStop
+    controllers.chain.stopping.entropy: entropy=EntropyAfterThinking
+    controllers.chain.stopping.confidence: confidence=AnswerConfidence certainty=ChainCertainty
+    controllers.chain.stopping.giving_up: give_up=GiveUp
+    controllers.chain.stopping.several: any=AnyOf all=AllOf
+probe_schedules | probe schedule | controllers.chain.looking:ProbeSchedule
+    controllers.chain.looking: ProbeSchedule ThoughtChanges
+answer_probes | answer probe | controllers.chain.probe:AnswerProbe
+    controllers.chain.probe: AnswerProbe
+take_over_rules | take-over rule | controllers.draft_target.take_over:TakeOverRule
+    controllers.draft_target.conformal_rule: conformal=ConformalRule
+    controllers.draft_target.growing_rule: growing=GrowingRule
+    controllers.draft_target.coin: coin=Coin
+    controllers.draft_target.router: router=Router
+allocation_rules | allocation rule | controllers.vote.allocation.base:AllocationRule
+    controllers.vote.allocation.agreement: AgreementDoubling EarlyStoppingWindow
+    controllers.vote.allocation.adaptive_consistency: BetaConsistency DirichletConsistency
+    controllers.vote.allocation.leader_change: Curtailment LeaderChange
+    controllers.vote.allocation.skyline: DynamicSkyline InitialStepSkyline
+    controllers.vote.allocation.first_to_finish: FirstToFinish
+    controllers.vote.allocation.baselines: Even LengthThreshold
+    controllers.vote.allocation.threshold: StaticThreshold ThresholdEvery
+vote_weights | vote weight | controllers.vote.weights:Weight | weight_of_function
+    controllers.vote.weights: uniform=UniformWeight answer_probability=AnswerProbabilityWeight
+    controllers.vote.weights: mean_logprob=MeanLogprobWeight confidence=ConfidenceWeight reward=RewardWeight
+    controllers.vote.weights: shortness=ShortnessWeight
+chain_weights | weight of a chain | collections.abc:Callable
+    controllers.draft_target.aggregate: uniform=EqualChains target_likelihood=TargetLikelihood
+search_strategies | search strategy | controllers.tree.strategies.base:Strategy
+    controllers.tree.strategies.adaptive_branching: AdaptiveBranching
+    controllers.tree.strategies.beam: Beam
+    controllers.tree.strategies.best_first: BestFirst
+    controllers.tree.strategies.best_of_n: BestOfN
+    controllers.tree.strategies.budget_guided_mcts: BudgetGuidedMCTS
+    controllers.tree.strategies.dvts: DVTS
+    controllers.tree.strategies.mcts: MCTS
+    controllers.tree.strategies.particle_filter: ParticleFilter
+    controllers.tree.strategies.rebase: Rebase
+search_expanders | search expander | controllers.tree.expand:Expander | adapted_expander
+    controllers.tree.expand: controller=ControllerExpander refine=RefineExpander worker=WorkerExpander
+search_scorers | search scorer | controllers.tree.score:Scorer | adapted_scorer
+    controllers.tree.score: checker=CheckerScorer confidence_weighted=ConfidenceWeighted controller=ControllerScorer
+    controllers.tree.score: entropy=EntropyScorer mean_logprob=LogprobScorer random=RandomScorer verdict=VerdictScorer
+search_selectors | search selector | controllers.tree.select:Selector
+    controllers.tree.select: best=Best first_accepted=FirstAccepted vote=Vote
+search_stops | search stop | controllers.tree.stops:SearchStop
+    controllers.tree.stops: accepted=Accepted agreement=Agreement certaindex=Certaindex unchanged=Unchanged
+policies | scheduling policy | scheduling:Policy
+    scheduling: EarliestDeadline Fifo Gang LeastAttained ShortestRemaining
+"""
+
+
+def _registries() -> dict[str, Registry]:
+    found: dict[str, Registry] = {}
+    for block in re.split(r"\n(?=\w)", _TABLE.strip()):
+        first, *modules = block.splitlines()
+        variable, kind, base, *adapt = first.split(" | ")
+        if not base.startswith("collections"):
+            base = f"scaffolding_ext.{base}"
+        targets = {}
+        for line in modules:
+            module, _, names = line.strip().partition(":")
+            for entry in names.split():
+                name, _, target = entry.partition("=")
+                targets[name] = f"scaffolding_ext.{module}:{target or name}"
+        adapts = f"{base.partition(':')[0]}:{adapt[0]}" if adapt else None
+        found[variable] = Registry(kind, targets, f"scaffolding_ext.{variable}", base, adapts)
+    return found
+
+
+_known = _registries()
+controllers = _known["controllers"]
+workers = _known["workers"]
+stopping_rules = _known["stopping_rules"]
+probe_schedules = _known["probe_schedules"]
+answer_probes = _known["answer_probes"]
+take_over_rules = _known["take_over_rules"]
+allocation_rules = _known["allocation_rules"]
+vote_weights = _known["vote_weights"]
+chain_weights = _known["chain_weights"]
+search_strategies = _known["search_strategies"]
+search_expanders = _known["search_expanders"]
+search_scorers = _known["search_scorers"]
+search_selectors = _known["search_selectors"]
+search_stops = _known["search_stops"]
+policies = _known["policies"]

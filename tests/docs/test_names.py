@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from scaffolding_ext import registry
+
 ROOT = Path(__file__).parents[2]
+GROUPS = {f"scaffolding_ext.{name}" for name, each in vars(registry).items() if isinstance(each, registry.Registry)}
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 DOTTED = re.compile(r"(?<![\w./-])scaffolding_ext(?:\.\w+)+")
 FILES = (".py", ".json", ".md", ".yaml")
@@ -17,8 +20,6 @@ IMPORTED = re.compile(r"from (scaffolding_ext[\w.]*) import ([\w, ]+)")
 NAMED_FILE = re.compile(
     r"`((?:benchmarks|tests|docs|controllers|workers|configs|docker|deploy|examples)/[\w./-]*\.\w+)`"
 )
-REGISTRIES = (ROOT / "scaffolding_ext" / "registry.py").read_text(encoding="utf-8")
-GROUPS = set(re.findall(r'"(scaffolding_ext\.\w+)"', REGISTRIES))  # of entry points
 
 
 def is_there(name: str) -> bool:
