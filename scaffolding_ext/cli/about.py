@@ -1,4 +1,4 @@
-"""What is here: `scaffolding-ext stacks`, and `scaffolding-ext env` with facts for a bug report, without secrets."""
+"""`scaffolding-ext stacks`, and `scaffolding-ext env` with facts for a bug report, without secrets."""
 
 from __future__ import annotations
 

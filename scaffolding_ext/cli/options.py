@@ -74,7 +74,7 @@ class OutputPath(click.Path):
 
 
 def _exists(path: Path) -> bool:
-    """Whether the path exists; OSError if it cannot exist: its name is too long, or leads through a file."""
+    """True if the path exists; OSError if it cannot exist: its name is too long, or leads through a file."""
     try:
         path.stat()
     except FileNotFoundError:

@@ -81,7 +81,7 @@ def bars_of(estimates: Sequence[Estimate], scale: float = 1.0) -> list[list[floa
 
 
 def marked(name: str) -> dict[str, Any]:
-    """How the points of a method are drawn, by its name."""
+    """The shape of a method's points, by its name."""
     return {"fmt": "s", "mfc": "white"} if name.endswith(GREEDY) else {"fmt": "o"}
 
 
@@ -135,7 +135,7 @@ def below(figure: Any, axes: Any, num_columns: int) -> None:
 
 
 def _handles(axes: Any) -> dict[str, Any]:
-    """What is named, each name once, the ring last."""
+    """The named artists, each name once, the ring last."""
     handles, names = axes.get_legend_handles_labels()
     found = dict(zip(names, handles, strict=True))
     return dict(sorted(found.items(), key=lambda pair: pair[0] == RING))

@@ -28,7 +28,7 @@ def amount(number: float) -> str:
 
 
 def console(file: IO[str] | None = None) -> Console:
-    """Where tables go: as wide as COLUMNS or the terminal says, or `PIPE_WIDTH` where neither does.
+    """The console for tables: as wide as COLUMNS or the terminal says, else `PIPE_WIDTH`.
 
     Args:
         file: What is written to; None takes standard output.

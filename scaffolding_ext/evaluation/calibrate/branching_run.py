@@ -36,7 +36,7 @@ class BranchedProblem(NamedTuple):
 
     Attributes:
         id: Of the sample.
-        kind: What sort of question it is; empty where nobody says.
+        kind: Kind of question; empty if unknown.
         answers: What each answers.
         is_right: Whether that is the sample's answer.
         num_tokens: Decoded for each.
@@ -182,7 +182,7 @@ def calibrate(
 
 
 def same_answer(answer: str | None, other: str | None) -> bool:
-    """Whether two problems' answers are the same; none is the same as none."""
+    """Compare two answers; no answer is the same as no answer."""
     if answer is None or other is None:
         return answer is other
     return answer == other or equal(answer, other) is Verdict.EQUAL
@@ -211,7 +211,7 @@ def _checked(config: StackConfig) -> StackConfig:
 
 
 def _full_verdict(scorer: Any) -> dict[str, Any]:
-    """The verdict of a stack's scorer, read at the last layer; the plain one where it asks for none."""
+    """The verdict of a stack's scorer, read at the last layer; the plain one if it asks for none."""
     kind = scorer.get("type") if isinstance(scorer, Mapping) else None
     args: dict[str, Any] = dict(scorer.get("args") or {}) if isinstance(scorer, Mapping) and kind else {}
     factory = search_scorers.resolve(kind) if kind else None

@@ -49,7 +49,7 @@ def calibrate(
             not used.
         prompts: The questions, at least one.
         alphas: Levels, in (0, 1); each has chains of its own, since later turns depend on the level.
-        source: `"online"` where the questions are those to be answered, `"held_out"` where they are others.
+        source: `"online"` for the questions to be answered, `"held_out"` for others.
         num_turns: Turns to calibrate; 1 is the paper's, None takes the controller's `max_turns`.
         seed: Of the chains.
 

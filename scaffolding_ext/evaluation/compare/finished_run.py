@@ -22,7 +22,7 @@ UNKNOWN = "unknown"
 
 
 class Key(NamedTuple):
-    """What pairs the records of two runs."""
+    """The key by which records of two runs are paired."""
 
     id: str
     epoch: int
@@ -55,7 +55,7 @@ class FinishedRun:
         return list(self.tally.questions)
 
     def key(self, row: int) -> Key:
-        """Which sample and epoch a record is of."""
+        """The sample and epoch of a record."""
         return Key(self.ids[int(self.columns["question"][row])], int(self.columns["epoch"][row]))
 
 

@@ -45,7 +45,7 @@ class Point(NamedTuple):
 
 
 class Needed(NamedTuple):
-    """How many questions a new comparison takes with a power of 0.9; None where a million would not do.
+    """The number of questions that a new comparison takes with a power of 0.9; None if a million would not do.
 
     Attributes:
         difference: To show that accuracies differ, if they do so by as much as here; None also where they do not.
@@ -94,7 +94,7 @@ class Comparison:
 
 
 class Pairing(NamedTuple):
-    """Which records are of samples that all runs have.
+    """The records of samples that all runs have.
 
     Attributes:
         baseline: The first run.
@@ -114,7 +114,7 @@ class Pairing(NamedTuple):
         return len(self.question_of)
 
     def key(self, number: int) -> Key:
-        """Which sample and epoch one of the pairs is."""
+        """The sample and epoch of one of the pairs."""
         return self.baseline.key(int(self.rows[0][number]))
 
     def totals(self, column: Column) -> Column:

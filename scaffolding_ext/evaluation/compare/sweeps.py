@@ -16,7 +16,7 @@ from scaffolding_ext.stats.resampling import resampled_totals
 
 
 class CostAt(NamedTuple):
-    """What an accuracy costs, one entry for each row of points.
+    """The cost of an accuracy, one entry for each row of points.
 
     Attributes:
         cost: In the unit of the points' costs; infinite where no point is as accurate.
@@ -81,7 +81,7 @@ class Knobs(NamedTuple):
 
 
 class Saving(NamedTuple):
-    """What a sweep saves at the accuracy of the baseline.
+    """The saving of a sweep at the accuracy of the baseline.
 
     Attributes:
         saved: Share of the baseline's decoded tokens that are saved, with its 95 % interval; None where no run of the
@@ -178,7 +178,7 @@ def _saving(baseline: FinishedRun, runs: Sequence[FinishedRun], seed: int, num_r
 
 
 def _shape(config: Mapping[str, Any]) -> str:
-    """What runs of one sweep have in common."""
+    """The settings that runs of one sweep have in common."""
     kinds = sorted(
         (path, value) for path, value in _flattened(config["controller"]) if path.rpartition(".")[2] == "type"
     )

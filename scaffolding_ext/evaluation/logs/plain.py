@@ -134,7 +134,7 @@ def _of_samples(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
             if not sample.model_fields_set & {"answer", "text"}:
                 fields = ", ".join(given) or "of an empty object"
                 raise DatasetError(
-                    f"{name}, line {row.number}: a sample has the fields {fields}; it needs `answer` (null where it "
+                    f"{name}, line {row.number}: a sample has the fields {fields}; it needs `answer` (null if it "
                     "gave none), or a `text` from which the answer is read"
                 )
         samples = [_sample(each) for each in found.samples]

@@ -104,7 +104,7 @@ class LoggedQuestion:
 
 @dataclass
 class Log:
-    """What a reader found in one file or folder; the fields are those of `Recording`."""
+    """The content of one file or folder; the fields are those of `Recording`."""
 
     source: str
     fingerprint: str
@@ -118,17 +118,17 @@ class Log:
 
 @dataclass(frozen=True, eq=False)
 class RecordedQuestion:
-    """All samples of one question in one run. A column is None where the log lacks it.
+    """All samples of one question in one run. A column is None if the log lacks it.
 
     Attributes:
         id: The question's; unique within a run.
-        run: The run that it belongs to: a model with its settings. Intervals resample whole runs where there are some.
-        task: What the log calls its benchmark; empty where it says nothing.
-        classes: Class of equal answers of each sample, shape [num_samples]; `NO_ANSWER` where there is none.
+        run: The run that it belongs to: a model with its settings. Intervals resample whole runs if there are several.
+        task: Name of its benchmark in the log; may be empty.
+        classes: Class of equal answers of each sample, shape [num_samples]; `NO_ANSWER` without one.
         correct: Whether each sample is right, shape [num_samples]. Without a target: whether its class is that of the
             full vote's winner.
-        target: Class of the right answer; `NO_TARGET` where no sample has it, or nobody knows it.
-        tokens: Decoded tokens of each sample, shape [num_samples]; 1 each where the log has none, so that a cost in
+        target: Class of the right answer; `NO_TARGET` if no sample has it, or it is unknown.
+        tokens: Decoded tokens of each sample, shape [num_samples]; 1 each if the log has none, so that a cost in
             tokens counts samples.
         seconds: Wall-clock seconds of each sample.
         logprobs: Mean log-probability of each sample's tokens.

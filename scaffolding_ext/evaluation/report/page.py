@@ -123,7 +123,7 @@ def _purposes(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
 
 
 def _sections(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
-    """What controllers published, section by section, with the runs that have it."""
+    """The figures of controllers by section, with the runs that have it."""
     names = dict.fromkeys(section for run in runs for section in run.summary.sections)
     those = {name: [run for run in runs if name in run.summary.sections] for name in names}
     return [
@@ -150,7 +150,7 @@ def _distributions(runs: Sequence[FinishedRun], has_charts: bool) -> list[dict[s
 
 
 def _row(sample: PairedSample) -> dict[str, Any]:
-    """What the table of samples shows and sorts by."""
+    """A row of the table of samples."""
     return {
         "id": sample.key.id,
         "epoch": sample.key.epoch,
@@ -169,7 +169,7 @@ def _row(sample: PairedSample) -> dict[str, Any]:
 
 
 def _details(sample: PairedSample) -> dict[str, Any]:
-    """What the page of one sample shows beyond its row."""
+    """The page of one sample beyond its row."""
     return {"prompt": sample.records[0].prompt, "runs": [_run_details(record) for record in sample.records]}
 
 

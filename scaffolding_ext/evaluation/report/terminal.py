@@ -66,7 +66,7 @@ def eval_lines(
     folder: Path | None = None,
     load: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """What `eval` ends with, at most eight lines of 80 columns; `summary_text` has the rest.
+    """The last lines of `eval`, at most eight lines of 80 columns; `summary_text` has the rest.
 
     Args:
         name: What the run is called.
@@ -160,7 +160,7 @@ def load_lines(load: Mapping[str, Any]) -> list[str]:
 
 
 def compare_lines(compared: Compared, written: Mapping[str, Path]) -> list[str]:
-    """What `compare` ends with, at most eight lines of 80 columns; `text_of` has the rest.
+    """The last lines of `compare`, at most eight lines of 80 columns; `text_of` has the rest.
 
     Args:
         compared: What was compared.
@@ -256,7 +256,7 @@ def text_of(compared: Compared) -> str:
 
 
 def section_tables(runs: Mapping[str, Summary]) -> list[Table]:
-    """What controllers published: a table a section, a line a figure, a column for each run that has the section."""
+    """The figures of controllers: a table a section, a line a figure, a column for each run that has the section."""
     tables = []
     for section in dict.fromkeys(section for run in runs.values() for section in run.sections):
         those = {name: run.sections[section] for name, run in runs.items() if section in run.sections}
@@ -354,7 +354,7 @@ def shown_knobs(knobs: dict[str, Any]) -> str:
 
 
 def shown_saving(saving: Saving) -> str:
-    """What a sweep saves at equal accuracy, as the end of a sentence."""
+    """The saving of a sweep at equal accuracy, as the end of a sentence."""
     if saving.saved is None:
         return f"not reached ({saving.reached_share:.0%} of the resamples reach it)"
     value, low, high = (f"{100 * number:.1f} %" for number in saving.saved)
@@ -363,7 +363,7 @@ def shown_saving(saving: Saving) -> str:
 
 
 def shown_needed(needed: Needed, margin: float) -> str:
-    """How many questions a new comparison takes."""
+    """The number of questions that a new comparison takes."""
     apart, within = ("these runs do not tell, or more than a million" if n is None else f"{n:,}" for n in needed)
     loss = f"a loss below {100 * margin:g} points, if there is none"
     return f"to show a difference as large as here: {apart}; to show {loss}: {within}"

@@ -31,7 +31,7 @@ _TAKEN = {  # by how a source begins, what may be said of it
 
 
 class HubDataset(NamedTuple):
-    """Where a known dataset has its problems, and how it writes them."""
+    """The place of a known dataset's problems, and their format."""
 
     format: str
     split: str
@@ -53,7 +53,7 @@ _DEFAULT_SPLIT = "test"
 
 
 class Limit(NamedTuple):
-    """Which samples to take, counted from 1, both ends included."""
+    """The samples to take, counted from 1, both ends included."""
 
     first: int
     last: int

@@ -11,7 +11,7 @@ from scaffolding_ext.stack.config import Section, StackConfig
 
 
 class EvaluationConfig(Section):
-    """How `eval` runs the dataset; an option of the command takes precedence over the key of its name."""
+    """Settings of `eval`; an option of the command takes precedence over the key of its name."""
 
     limit: int | str | None = Field(
         default=None, description="`N`, the first N samples, or `A-B`, those from the A-th to the B-th; null takes all."

@@ -59,7 +59,7 @@ def _pool() -> KillablePool:
 
 
 def is_right(task: str, num_samples: int, seed: int, args: str, number: int, answer: str) -> bool | None:
-    """Whether an answer gets the full score; None where the verifier fails. For the processes of the pool."""
+    """True if an answer gets the full score; None if the verifier fails. For the processes of the pool."""
     drawn = _drawn(task, num_samples, seed, args)
     try:
         return bool(drawn.score_answer(answer, drawn[number]) >= _FULL_SCORE)

@@ -1,4 +1,4 @@
-"""How far a request or an evaluation is, on standard error."""
+"""The progress of a request or an evaluation, on standard error."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _CLOSE_SECONDS = 30.0  # that stacks may take to shut down at the end
 
 
 class StackActor:
-    """What runs in an actor: an engine of its own, in the folder of the driver where that is there.
+    """An engine in an actor, in the folder of the driver if it exists there.
 
     Args:
         make_engine: Makes the engine; it is closed by `close`.
@@ -35,7 +35,7 @@ class StackActor:
         self._engine = self._stack.enter_context(make_engine())
 
     async def size(self) -> int:
-        """How many jobs the engine runs at once."""
+        """The number of jobs that the engine runs at once."""
         return self._engine.max_parallel_requests
 
     async def run(self, job: EvaluationJob) -> Record:
@@ -117,7 +117,7 @@ class RayEngine:
             self._freed.notify_all()
 
     async def _is_gone(self, actor: Any) -> bool:
-        """Whether an actor will not come back; then it is out of the pool."""
+        """True if an actor will not come back; then it is out of the pool."""
         try:
             await actor.size.remote()
         except self._ray.exceptions.RayActorError:

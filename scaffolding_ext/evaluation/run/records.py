@@ -30,7 +30,7 @@ class RecordError(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """What became of one sample.
+    """The outcome of one sample.
 
     Attributes:
         epoch: Repetition of the sample, from 0.
@@ -137,7 +137,7 @@ def read_records(path: str | os.PathLike[str]) -> list[Record]:
 
 
 def decoded_of(path: str | os.PathLike[str]) -> dict[tuple[str, int], int]:
-    """How many tokens each record of a file decoded, by its id and epoch; errors are those of `each_record`."""
+    """Decoded tokens of each record of a file, by its id and epoch; errors are those of `each_record`."""
     return {(record.id, record.epoch): record.ledger["total"]["decoded"] for record in each_record(path)}
 
 

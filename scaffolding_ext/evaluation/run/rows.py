@@ -51,7 +51,7 @@ class Choices(NamedTuple):
 
 
 class Format(NamedTuple):
-    """How a benchmark writes its rows.
+    """The format of a benchmark's rows.
 
     Attributes:
         fields: By what names a row may have prompt, target, id and kind.

@@ -198,7 +198,7 @@ def forget_failed(folder: Path) -> FileIO | None:
 
 
 class Done:
-    """Which samples are done in which epochs, a byte for each.
+    """The samples that are done in each epoch, a byte for each.
 
     Args:
         samples: The samples.

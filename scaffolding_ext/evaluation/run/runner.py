@@ -139,7 +139,7 @@ class LocalEngine:
         )
 
     async def _audit(self, audited: AuditFinding, scored: Score | None, sample: Example) -> dict[str, Any]:
-        """What an audit found, with the score of the answer that stopping kept from the caller."""
+        """The finding of an audit, with the score of the answer that stopping kept from the caller."""
         whole = await self._score(audited.whole, sample) if audited.changed or scored is None else scored
         return {"whole": audited.whole, "changed": audited.changed, "correct": whole.correct}
 

@@ -1,4 +1,4 @@
-"""Whether an answer is right, by the one notion of equality that votes and probes use."""
+"""Scores answers by the equality that votes and probes use."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _same_words(answer: str, option: str) -> bool:
 
 
 def answer_of_target(target: str) -> str:
-    """What a target says, read as an answer is: "The answer is 11" says 11, and what states nothing says all of it."""
+    """The answer that a target states: "The answer is 11" says 11, and what states nothing says all of it."""
     return extract(target) or target
 
 

@@ -70,7 +70,7 @@ def local_engine(config: StackConfig) -> Iterator[Engine]:
 
 
 def units_implied(config: StackConfig) -> bool:
-    """Whether questions name the unit: as the stack says, or its worker `compare`, or the data set's format."""
+    """True if questions name the unit: as the stack says, or its worker `compare`, or the data set's format."""
     if config.evaluation.units_implied is not None:
         return bool(config.evaluation.units_implied)
     compare = config.workers.get("compare")
@@ -81,7 +81,7 @@ def units_implied(config: StackConfig) -> bool:
 
 
 def engine_of(config: StackConfig) -> AbstractContextManager[Engine]:
-    """What runs a stack's evaluation, as it says itself."""
+    """The engine that a stack's evaluation names."""
     settings = config.evaluation
     if settings.num_actors is None:
         return local_engine(config)
@@ -89,7 +89,7 @@ def engine_of(config: StackConfig) -> AbstractContextManager[Engine]:
 
 
 class Finished(NamedTuple):
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         document: What `summary.json` holds.
@@ -163,12 +163,12 @@ class Session:
 
     @property
     def described(self) -> str:
-        """How much is run, in words."""
+        """The size of the run, in words."""
         most = "" if self._budget is None else "at most "
         return f"{len(self._samples)} samples, {most}{self.num_requests} requests"
 
     def document(self) -> dict[str, Any]:
-        """What the run is, as `summary.json` begins."""
+        """The beginning of `summary.json`."""
         settings = self.config.evaluation
         return {
             "version": __version__,
@@ -304,14 +304,14 @@ class Session:
         return Finished(document, summary)
 
     def _rounds(self) -> Iterator[Iterator[EvaluationJob]]:
-        """What is to be run: all at once, or what a budget buys next."""
+        """The jobs to run: all at once, or those that a budget buys next."""
         if self._budget is not None:
             yield from self._budget.rounds()
         elif len(self.done) < self.num_requests:
             yield jobs_of(self._samples, self._epochs, self.done)
 
     def _arrivals(self, jobs: Sequence[EvaluationJob]) -> list[float]:
-        """When each of the jobs arrives, by the run's seed. What is left of an interrupted run keeps its gaps."""
+        """The arrival of each job, by the run's seed. The rest of an interrupted run keeps its gaps."""
         settings = self.config.evaluation
         assert settings.arrival_rate is not None
         rng = np.random.default_rng(self.config.seed)
@@ -347,7 +347,7 @@ class Interrupts:
         self._say = say
 
     def is_stopped(self) -> bool:
-        """Whether nothing new is to be begun."""
+        """True if nothing new is to be begun."""
         return self.signal is not None
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:

@@ -129,7 +129,7 @@ _PRICED = 1e6  # tokens that a price is of
 
 
 class Audits(NamedTuple):
-    """What a run's audits found.
+    """The findings of a run's audits.
 
     Attributes:
         num: Audited requests.
@@ -269,7 +269,7 @@ class Summary:
 
     @property
     def warnings(self) -> list[str]:
-        """What the user should change: much was decoded in vain, or answers are missing or do not compare."""
+        """Hints for the user: much was decoded in vain, or answers are missing or do not compare."""
         found = []
         if self.discarded_share > _MOST_DISCARDED:
             found.append(
@@ -465,7 +465,7 @@ def _repeats_of(tally: Tally, columns: Mapping[str, Column]) -> Repeats:
 
 
 def _job_figures(columns: Mapping[str, Column]) -> dict[str, Any]:
-    """How many jobs an hour there were, and their tokens and seconds."""
+    """Jobs an hour, and their tokens and seconds."""
     tokens, seconds, ends = (columns[name] for name in ("decoded", "seconds", "ended_at"))
     figures: dict[str, Any] = {"num": len(ends)}
     busy = _busy_seconds(ends - seconds, ends)
@@ -477,7 +477,7 @@ def _job_figures(columns: Mapping[str, Column]) -> dict[str, Any]:
 
 
 def _busy_seconds(begins: npt.NDArray[np.float64], ends: npt.NDArray[np.float64]) -> float:
-    """How long at least one of the jobs ran; nan where a job does not say when."""
+    """Time during which at least one job ran; nan if a job does not say when."""
     order = np.argsort(begins)
     begins, ends = begins[order], np.maximum.accumulate(ends[order])
     seen = np.concatenate((begins[:1], ends[:-1]))  # up to where time is counted already

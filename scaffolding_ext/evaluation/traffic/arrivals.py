@@ -1,4 +1,4 @@
-"""When requests arrive: by chance, at a rate, alone or in bursts."""
+"""Arrival times of requests: by chance, at a rate, one by one or in bursts."""
 
 from __future__ import annotations
 

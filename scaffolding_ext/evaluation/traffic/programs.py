@@ -29,7 +29,7 @@ class RequestRound(NamedTuple):
 
 
 class RoundEnd(NamedTuple):
-    """How a round ended.
+    """The end of a round.
 
     Attributes:
         now: Simulated seconds.
@@ -43,7 +43,7 @@ class RoundEnd(NamedTuple):
 
 
 Work = Generator[RequestRound, RoundEnd, Any]
-"""What a program does: it yields rounds, is sent the end of each, and returns its answer."""
+"""The work of a program: it yields rounds, is sent the end of each, and returns its answer."""
 
 Program = Callable[[float, float], Work]
 """Begins a program, given its arrival and its deadline in simulated seconds (infinite without one)."""

@@ -1,4 +1,4 @@
-"""What becomes of requests that arrive: shares in time, percentiles of their times, and the queue that they make."""
+"""Figures of requests that arrive: shares in time, percentiles of their times, and the queue that they make."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ServedRequests:
 
 
 class QueueLength(NamedTuple):
-    """How many requests run or wait, from each of the times on.
+    """The number of requests that run or wait, from each of the times on.
 
     Attributes:
         times: Seconds from the first arrival, growing, shape [num_changes].

@@ -24,7 +24,7 @@ PATIENCE = 512  # as that of the embedded engine
 
 
 class Served(NamedTuple):
-    """What became of programs, each array of shape [num_programs].
+    """The results of programs, each array of shape [num_programs].
 
     Attributes:
         departures: Seconds at which each left.

@@ -5,7 +5,7 @@ careful to the boldest. A choice has two steps: the best setting of each list, t
 learn how much the first step owes to chance, and of the lists that are within one standard error of the best the
 plainest wins.
 
-What is reported was judged by cross-fitting: the questions (whole runs where there are several) are split into folds,
+Reported figures are judged by cross-fitting: the questions (whole runs if there are several) are split into folds,
 and each fold is judged under the setting that the others chose.
 
 Reference: Breiman, Friedman, Olshen & Stone, "Classification and Regression Trees", 1984, section 3.4.3, for the rule
@@ -73,7 +73,7 @@ class Goal(ABC):
         return int(best[plainest, 0])
 
     def _best_of_lists(self, found: Candidates, weights: Floats) -> tuple[Floats, Ints]:
-        """Value and index of the best setting of each list, for each column of weights; infinite where none is allowed.
+        """Value and index of the best setting of each list, for each column of weights; infinite if none is allowed.
 
         Shapes [num_lists, num_columns].
         """
@@ -89,7 +89,7 @@ class Goal(ABC):
 
     @abstractmethod
     def values(self, loss: Floats, cost: Floats) -> Floats:
-        """The value of each setting of a list, the lower the better; infinite where it is not allowed.
+        """The value of each setting of a list, the lower the better; infinite if it is not allowed.
 
         Args:
             loss: Mean loss, as a share, shape [num_settings, num_columns].
@@ -159,7 +159,7 @@ def judged(plays: Plays, goal: Goal, lists: Mapping[str, Sequence[Setting]] | No
 
 
 def lists_chosen(plays: Plays, goal: Goal) -> dict[str, float]:
-    """How often each list was chosen, as a share of the choices that `judged` judges."""
+    """The frequency of each list, as a share of the choices that `judged` judges."""
     _, splits = _cross_fitted(plays, goal, plays.lists)
     titles = [title for title, own in plays.lists.items() for _ in own]
     choices = [titles[index] for _, each in splits for index in each.tolist() if index >= 0]
@@ -168,7 +168,7 @@ def lists_chosen(plays: Plays, goal: Goal) -> dict[str, float]:
 
 
 def candidates(plays: Plays, lists: Sequence[Sequence[Played]], plainness: Sequence[int]) -> Candidates:
-    """What was played in some lists, with its sums by group."""
+    """The results of some lists, with their sums by group."""
     played = [each for own in lists for each in own]
     places = iter(range(len(played)))
     return Candidates(

@@ -152,7 +152,7 @@ class Stopped:
             look = chain.by_position.get(position)
             if look is None:
                 raise ConfigError(
-                    f"looks after {position} tokens, where nothing was recorded; the recorded looks are at "
+                    f"looks after {position} tokens, and nothing was recorded there; the recorded looks are at "
                     f"{', '.join(map(str, list(chain.by_position)[:3]))} and so on",
                     "schedule",
                 )
@@ -162,7 +162,7 @@ class Stopped:
                 yield look
 
     def _positions(self, spacing: int | None) -> Iterator[int]:
-        """Where the schedule looks, in tokens; with a spacing, the places next to that, each once."""
+        """The places at which the schedule looks, in tokens; with a spacing, the nearest recorded ones, each once."""
         positions = itertools.accumulate(self.looking.gaps())
         if spacing is None:
             return positions
@@ -310,7 +310,7 @@ def endings_to_try(recording: Recording) -> dict[str, TriedEndings]:
 
 
 def _schedules(spacing: int, mean_length: float, most_looks: int) -> dict[str, dict[str, Any]]:
-    """The schedules that are tried, by name, the plain one first; they look where looks were recorded."""
+    """The schedules that are tried, by name, the plain one first; they use recorded looks only."""
     late = spacing * max(2, round(mean_length / 2 / spacing))
     schedules: dict[str, dict[str, Any]] = {
         f"a look every {spacing:,}": {"type": "ProbeSchedule", "args": {"chunk_size": spacing}},
@@ -337,7 +337,7 @@ def _gaps(recording: Recording) -> list[int]:
 
 
 def _rounded(num_tokens: float, gaps: Sequence[int]) -> int:
-    """A whole number of gaps where all are alike, else two digits."""
+    """A whole number of gaps if all are alike, else two digits."""
     if len(set(gaps)) == 1:
         return max(1, round(num_tokens / gaps[0])) * gaps[0]
     digits = int(10 ** max(0, len(str(round(num_tokens))) - 2))

@@ -123,7 +123,7 @@ class OrderedVotes:
 
     @cached_property
     def right(self) -> npt.NDArray[np.bool_]:
-        """Whether the vote of the first samples is right, shape [num_rows, num_samples + 1]."""
+        """Right votes of the first samples, shape [num_rows, num_samples + 1]."""
         classes, correct = self.classes, self.ordered(self.samples.correct)
         rows = np.arange(len(classes))
         of_class = np.zeros((len(classes), int(classes.max(initial=0)) + 2), dtype=bool)

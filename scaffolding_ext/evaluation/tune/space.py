@@ -1,4 +1,4 @@
-"""What a trial tries: how a chain ends, how many samples, what a vote weighs, and when the vote ends."""
+"""The settings that are tried: ends of chains, numbers of samples, weights and stops of the vote."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Setting:
         num_samples: The most samples of a question.
         rule: When the vote ends; None draws all samples at once.
         weight: What a vote weighs; None weighs all the same.
-        num_first: Samples that vote where all start at once and the first to finish count; None: all of them.
-        total_tokens: One budget for the votes of all questions, spent where they are least settled; None: none.
+        num_first: Samples that vote if all start at once and the first to finish count; None: all of them.
+        total_tokens: One budget for the votes of all questions, spent on the least settled ones; None: none.
         plainness: 0 for the plainest; of settings that are alike the plainer one is chosen.
     """
 
@@ -60,7 +60,7 @@ class Setting:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether its rule was fitted to labelled votes."""
+        """True if its rule was fitted to labelled votes."""
         return self.rule is not None and self.rule.is_fitted
 
     def rule_config(self) -> dict[str, Any] | None:
@@ -90,13 +90,13 @@ def numbers_to_try(num_samples: int, most: int = _MOST_NUMBERS) -> list[int]:
 
 
 def first_to_try(num_samples: int) -> list[Setting]:
-    """Votes of the samples that end first, where all start at once: from all but one down to two."""
+    """Votes of the samples that end first if all start at once: from all but one down to two."""
     firsts = [number for number in numbers_to_try(num_samples) if 1 < number < num_samples]
     return [Setting(Whole(), num_samples, num_first=number, plainness=12) for number in firsts]
 
 
 def votes_over(ending: Ending, num_samples: int, weights: Sequence[str], is_nested: bool = False) -> list[Setting]:
-    """What is tried over chains that end in one way: numbers of samples, weights, and rules of the vote."""
+    """The settings over chains that end in one way: numbers of samples, weights, and rules of the vote."""
     settings = []
     for number in numbers_to_try(num_samples, _NESTED_NUMBERS if is_nested else _JOINT_NUMBERS):
         settings.append(Setting(ending, number, plainness=ending.plainness))

@@ -256,7 +256,7 @@ def _ended(sample: dict[str, Any], ending: Ending) -> dict[str, Any]:
 
 
 def model_of_stack(config: StackConfig) -> str | None:
-    """The model of the generation worker, where its arguments name it."""
+    """The model of the generation worker, if its arguments name it."""
     worker = config.workers.get("generation")
     return None if worker is None else worker.args.get("model")
 

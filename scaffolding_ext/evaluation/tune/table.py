@@ -38,7 +38,7 @@ def oracle(plays: Plays) -> Played:
 
 
 def baselines(plays: Plays, goal: Goal) -> dict[str, Played]:
-    """What a choice is held against: single samples, plain votes, rules at their sources' settings, and limits."""
+    """The lines beside a choice: single samples, plain votes, rules at their sources' settings, and limits."""
     num_samples = plays.recording.num_samples
     fixed = {
         "Adaptive-Consistency .90": BetaConsistency(confidence=0.9),
@@ -77,7 +77,7 @@ def saved_on_easiest(plays: Plays, played: Played, share: float) -> float:
 
 
 def rows_of(plays: Plays, named: Mapping[str, Played]) -> list[TableRow]:
-    """Lines of a table, with 95 % intervals: whole groups are resampled, and questions, where runs share them."""
+    """Lines of a table, with 95 % intervals: whole groups are resampled, and questions if runs share them."""
     played = list(named.values())
     costs = [each.costs[plays.cost] for each in played]
     points = [100 * (each.right - plays.full.right) for each in played]

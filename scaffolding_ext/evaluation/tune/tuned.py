@@ -175,7 +175,7 @@ class Tuned:
                 bars = {"xerr": bars_of([share]), "yerr": bars_of([row.points])}
                 axes.errorbar(share.value, row.points.value, **bars, fmt=shape, label=row.name, **options)
             axes.set(xlabel=f"{COSTS[plays.cost]}, % of all samples'", ylabel="points above all samples")
-            axes.set_title("A setting pays where it lies left of the vote of all samples, and not below it")
+            axes.set_title("A setting pays if it lies left of the vote of all samples, and not below it")
             below(figure, axes, 3)
         return image.getvalue()
 

@@ -62,7 +62,7 @@ class DrawnRound(NamedTuple):
 
 
 def rounds_of(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) -> Iterator[DrawnRound]:
-    """What a rule draws of every order of every question, round by round; None draws all samples at once.
+    """The draws of a rule on every order of every question, round by round; None draws all samples at once.
 
     A rule on a search is asked after each of the search's rounds, whatever it would draw.
     """
@@ -103,7 +103,7 @@ def play(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int, ful
 def outcome(
     votes: OrderedVotes, drawn: Ints, rounds: Floats, lasted: Mapping[Cost, Floats], full_right: Floats
 ) -> Played:
-    """What the votes of the first samples of each row came to."""
+    """The results of votes of the first samples of each row."""
     right = votes.right[np.arange(len(drawn)), drawn]
     costs: dict[Cost, Floats] = {name: votes.mean(values) for name, values in lasted.items()}
     for name in votes.samples.costs.keys() - costs.keys():
@@ -138,7 +138,7 @@ def first_to_finish(votes: OrderedVotes, num_first: int, num_samples: int, full_
 
 
 def in_order_of_ends(votes: OrderedVotes, num_samples: int) -> OrderedVotes:
-    """The votes with the first samples of each row in the order in which they end, where all start at once."""
+    """The votes with the first samples of each row in the order in which they end if all start at once."""
     tokens = votes.ordered(votes.samples.tokens)[:, :num_samples]
     ends = np.argsort(tokens, axis=1, kind="stable")
     return OrderedVotes(votes.samples, _reordered(votes.orders, ends), votes.weight)
@@ -164,7 +164,7 @@ def _longest(column: Floats, rows: Ints, start: Ints, more: Ints) -> Floats:
 
 
 class Decisions:
-    """What a rule decides on the votes so far; it is asked once for each state that it can tell apart."""
+    """The decisions of a rule on votes so far; it is asked once for each state that it can tell apart."""
 
     def __init__(self, votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) -> None:
         self._votes = votes
@@ -175,7 +175,7 @@ class Decisions:
             self._known = np.full(len(self._states.rows), -1, dtype=np.int64)
 
     def num_more(self, rows: Ints, drawn: Ints) -> Ints:
-        """How many more samples it wants after the first ones of each row."""
+        """The number of further samples after the first ones of each row."""
         if self._rule is None:
             return self._num_samples - drawn
         if self._states is None:
@@ -208,7 +208,7 @@ class Decisions:
 
 
 def states_for(votes: OrderedVotes, rule: AllocationRule) -> States | None:
-    """The states that a rule can tell apart; None where it looks at more than answers."""
+    """The states that a rule can tell apart; None if it looks at more than answers."""
     looks_at = rule.looks_at
     if looks_at <= {"size"}:
         return votes.by_size
