@@ -317,7 +317,7 @@ controllers | controller | protocol:Controller
     controllers.basic.best_of_n: BestOfNController
     controllers.tree.search: SearchController
     controllers.tree.kv_share_branching: KVShareBranchingController
-    controllers.chain.record_chain: RecordChainController
+    evaluation.run.record_chain: RecordChainController
     controllers.reward: RewardController
     controllers.basic.process_reward: ProcessRewardController
 workers | worker | protocol:Worker

@@ -33,7 +33,6 @@ from benchmarks._lib.report import Report
 from benchmarks._lib.runs import GREEDY
 from benchmarks._lib.schedule import Latency, ScheduledChunk, scheduled_ends
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.controllers.draft_target.calibrate_draft_target import CalibrateDraftTargetController, turns_in
 from scaffolding_ext.controllers.draft_target.calibration_file import (
     ConformalCalibration,
     DraftTargetSetting,
@@ -45,6 +44,7 @@ from scaffolding_ext.controllers.draft_target.conformal_draft_target import Conf
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
 from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
 from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.evaluation.calibrate.calibration_chains import CalibrateDraftTargetController, turns_in
 from scaffolding_ext.evaluation.calibrate.conformal_run import realised_rate
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.scoring import score

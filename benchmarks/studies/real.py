@@ -33,12 +33,12 @@ from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.repetition import CHARACTERS, Loops
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
-from scaffolding_ext.controllers.vote.allocation.data_set import evenness, skyline, spend, unsettledness
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.voting import elect, vote
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import Looks, RecordedQuestion, Recording
 from scaffolding_ext.evaluation.run.jsonl import read_rows
+from scaffolding_ext.evaluation.run.spending import evenness, skyline, spend, unsettledness
 from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate, chosen, judged, lists_chosen
 from scaffolding_ext.evaluation.tune.costs import Cost
 from scaffolding_ext.evaluation.tune.endings import Cut, Stopped, Whole

@@ -12,7 +12,6 @@ from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.record_chain import RecordChainController
 from scaffolding_ext.controllers.chain.stopping.several import AllOf, AnyOf
 from scaffolding_ext.controllers.chain.stopping.text import PatternStop
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
@@ -20,6 +19,7 @@ from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRul
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.vote.weights import ConfidenceWeight
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.run.record_chain import RecordChainController
 
 NEEDED = {
     BestOfNController: {"generation_controller": NativeGenerationController(), "reward_controller": BaseController()},

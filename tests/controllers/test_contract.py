@@ -15,7 +15,6 @@ from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController, DynasorGenerationController
 from scaffolding_ext.controllers.chain.looking import ProbeSchedule
-from scaffolding_ext.controllers.chain.record_chain import RecordChainController
 from scaffolding_ext.controllers.chain.stopping.agreement import Window
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.prompting import next_turn
@@ -27,6 +26,7 @@ from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailmen
 from scaffolding_ext.controllers.vote.deepconf import DeepConfController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.run.record_chain import RecordChainController
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.host.telemetry import Telemetry
 from scaffolding_ext.prompts.prompting import Prompting

@@ -10,12 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from scaffolding_ext.controllers.base import attributes_of
-from scaffolding_ext.controllers.draft_target.calibrate_draft_target import (
-    CalibrateDraftTargetController,
-    CalibratingRule,
-    CalibrationTurn,
-    turns_in,
-)
 from scaffolding_ext.controllers.draft_target.calibration_file import (
     ConformalCalibration,
     LevelScores,
@@ -25,6 +19,12 @@ from scaffolding_ext.controllers.draft_target.calibration_file import (
 )
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.calibrate.calibration_chains import (
+    CalibrateDraftTargetController,
+    CalibratingRule,
+    CalibrationTurn,
+    turns_in,
+)
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol.worker import WorkerTag, model_of, worker_for
 from scaffolding_ext.stack.build import build_stack, check_stack

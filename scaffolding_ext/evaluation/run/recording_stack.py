@@ -9,9 +9,9 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.record_chain import RecordChainController
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.run.record_chain import RecordChainController
 from scaffolding_ext.registry import controllers
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig

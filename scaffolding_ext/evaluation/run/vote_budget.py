@@ -1,7 +1,7 @@
 """One budget of tokens for all votes of an evaluation: which samples it buys, and how the votes end.
 
 The samples are the run's records; a sample's index in its vote is its epoch. The records alone decide what is drawn
-next (`controllers.vote.allocation.data_set`), so that a resumed run spends as it would have spent.
+next (`evaluation.run.spending`), so that a resumed run spends as it would have spent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.allocation.base import Votes
-from scaffolding_ext.controllers.vote.allocation.data_set import CLAIMS, Spending, next_round, skyline
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.vote.voting import elect
@@ -28,6 +27,7 @@ from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.runner import EvaluationJob
 from scaffolding_ext.evaluation.run.sections import shares_of
+from scaffolding_ext.evaluation.run.spending import CLAIMS, Spending, next_round, skyline
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.request.figures import Ratio, added
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.controllers.vote.allocation.data_set import ROUND_SHARE
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.run.spending import ROUND_SHARE
 from scaffolding_ext.evaluation.tune.costs import PATHS, Cost, Floats, Ints
 from scaffolding_ext.evaluation.tune.orders import OrderedVotes, States
 
@@ -220,7 +220,7 @@ def states_for(votes: OrderedVotes, rule: AllocationRule) -> States | None:
 def spend_on_all(votes: OrderedVotes, rule: AllocationRule | None, total_tokens: float, num_samples: int) -> Ints:
     """Samples of each row under one budget, which every order of the questions has for itself.
 
-    It is `controllers.vote.allocation.data_set.spend` with its default claim, on many orders of the samples at once.
+    It is `evaluation.run.spending.spend` with its default claim, on many orders of the samples at once.
 
     Raises:
         ConfigError: The budget does not pay for one sample a question.

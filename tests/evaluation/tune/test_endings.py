@@ -14,11 +14,11 @@ from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.looking import ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
-from scaffolding_ext.controllers.chain.record_chain import RecordChainController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import Looks, RecordedQuestion, Recording
 from scaffolding_ext.evaluation.run.datasets import Example
+from scaffolding_ext.evaluation.run.record_chain import RecordChainController
 from scaffolding_ext.evaluation.run.records import record_writer
 from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.evaluation.tune.choose import MostAccurate, chosen

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from scaffolding_ext.controllers.vote.allocation.data_set import spend
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.samples import RecordedQuestion, Recording
+from scaffolding_ext.evaluation.run.spending import spend
 from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate, chosen, judged, lists_chosen, promised
 from scaffolding_ext.evaluation.tune.endings import Whole
 from scaffolding_ext.evaluation.tune.plays import Plays

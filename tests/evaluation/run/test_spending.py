@@ -9,7 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scaffolding_ext.controllers.vote.allocation.base import Votes
-from scaffolding_ext.controllers.vote.allocation.data_set import (
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
+from scaffolding_ext.evaluation.run.spending import (
     Round,
     evenness,
     next_round,
@@ -17,8 +19,6 @@ from scaffolding_ext.controllers.vote.allocation.data_set import (
     spend,
     unsettledness,
 )
-from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
 
 MANY = 10_000
 
