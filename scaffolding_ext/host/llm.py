@@ -159,7 +159,7 @@ class ScaffoldingLlm:
             self.telemetry.begin(request, type(controller).__name__, self.workers, trace_parent)
         with self._close_lock:
             if self._closed:
-                raise ShutdownError("the host is shut down; create a new ScaffoldingLlm")
+                raise ShutdownError("the host is shut down; make a new ScaffoldingLlm")
             self._inbox.append(request)
             if len(self._inbox) == 1:
                 self.loop.call_soon_threadsafe(self._take_inbox)
@@ -249,7 +249,7 @@ class ScaffoldingLlm:
             with self._close_lock:  # already set after a shutdown, but not if the loop broke
                 self._closed = True
             for request in (*self._inbox, *self._waiting, *self._running):
-                request.fail(ShutdownError("the host's event loop has stopped: create a new ScaffoldingLlm"))
+                request.fail(ShutdownError("the host's event loop has stopped: make a new ScaffoldingLlm"))
             self.loop.close()
         if self._finishes_workers:
             self._worker_shutdown.finish(with_workers=True)

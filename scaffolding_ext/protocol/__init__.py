@@ -1,7 +1,7 @@
-"""The protocol between controllers, workers and host: TensorRT-LLM's own classes where they import, else stand-ins.
+"""Protocol of controllers, workers and host: TensorRT-LLM's classes if they import, else stand-ins.
 
-`SCAFFOLDING_EXT_STANDINS=1` in the environment forces the stand-ins. `UPSTREAM` says which are in use, and
-`WHY_STANDINS` why an installed TensorRT-LLM is passed over.
+`SCAFFOLDING_EXT_STANDINS=1` in the environment forces the stand-ins. `UPSTREAM` is True if upstream's classes are used,
+and `WHY_STANDINS` gives the reason for ignoring an installed TensorRT-LLM.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _REQUIRED_FIELDS = ("output_str", "output_tokens", "customized_result_fields", "
 
 
 def import_tensorrt_llm(name: str = "tensorrt_llm") -> ModuleType:
-    """A module of TensorRT-LLM. What its import prints goes to stderr, and its warnings are never errors here."""
+    """Import a module of TensorRT-LLM; its output goes to stderr, and its warnings are ignored."""
     with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(name)
 
 
 def _import_upstream() -> tuple[Any | None, str]:
-    """`tensorrt_llm.scaffolding` where it can be used; else None, and why where it is installed."""
+    """Return `tensorrt_llm.scaffolding` if usable; else None, and the reason if it is installed."""
     if os.environ.get("SCAFFOLDING_EXT_STANDINS", "") not in ("", "0") or not importlib.util.find_spec("tensorrt_llm"):
         return None, ""
     try:
         module = import_tensorrt_llm("tensorrt_llm.scaffolding")
         fields = {field.name for field in dataclasses.fields(module.GenerationTask)}
-    except ModuleNotFoundError as error:  # 1.2's scaffolding imports mcp, which nothing there installs
+    except ModuleNotFoundError as error:  # 1.2's scaffolding imports mcp without requiring it
         return None, f"it needs the module {error.name!r}, which is not installed: pip install {error.name}"
-    except Exception as error:  # without a driver its import fails in many ways, of many types
+    except Exception as error:  # without a driver its import fails in many ways
         return None, str(error)
     missing = [name for name in _REQUIRED_FIELDS if name not in fields]
     if missing:
@@ -94,7 +94,7 @@ else:
     with_task_collection = _upstream.with_task_collection
     ScaffoldingOutput = importlib.import_module("tensorrt_llm.scaffolding.result").ScaffoldingOutput
     _tasks = importlib.import_module("tensorrt_llm.scaffolding.task")
-    # Of some releases only.
+    # Only in some releases.
     AssistantMessage = getattr(_tasks, "AssistantMessage", standins.AssistantMessage)
     ChatTask = getattr(_tasks, "ChatTask", standins.ChatTask)
     DropKVCacheTask = getattr(_tasks, "DropKVCacheTask", standins.DropKVCacheTask)
@@ -108,7 +108,7 @@ else:
 
 
 def close_generator(generator: Iterator[Any]) -> None:
-    """Close a controller's generator; plain iterators, as upstream's task collections wrap it in, cannot be closed."""
+    """Close a controller's generator; plain iterators, such as upstream's task collections, cannot be closed."""
     close = getattr(generator, "close", None)
     if close is not None:
         close()

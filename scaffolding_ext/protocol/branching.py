@@ -1,4 +1,4 @@
-"""Branches on one prefix: their tasks, and the formulas that controllers and workers share about them."""
+"""Tasks for branches on one prefix, and the formulas that controllers and workers share about them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ def entropy(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class LayerExit:
-    """When a verdict may be read: the entropy is low, and no longer changes from layer to layer.
+    """Condition to read a verdict early: the entropy is low and no longer changes from layer to layer.
+
     Args:
         max_entropy: Theta, in nats; the entropy must be below it.
-        max_change: Epsilon, in nats; the entropy must have changed by less since the layer before.
-        min_layer: The first layer that may be read, counted from 1; at least 2.
+        max_change: Epsilon, in nats; the entropy must have changed by less since the previous layer.
+        min_layer: First layer that may be read, counted from 1; at least 2.
 
-    Reference: RKSC, equation 5 and the exit rule. The paper's 8.0 and 3.0 fire at the third layer or the fourth;
+    Reference: RKSC, equation 5 and the exit rule. The paper's 8.0 and 3.0 fire at the third or fourth layer;
         `fit_layer_exit` calibrates both.
     """
 
@@ -52,14 +53,14 @@ class LayerExit:
         require.whole("min_layer", self.min_layer, least=2)
 
     def settled(self, layer: int, entropies: npt.ArrayLike, entropies_before: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Which branches may leave after a layer (counted from 1), by their entropies there and one layer before."""
+        """Mark the branches that may leave after a layer (counted from 1), by their entropies there and one before."""
         now, before = np.asarray(entropies, dtype=float), np.asarray(entropies_before, dtype=float)
         return np.asarray(
             (layer >= self.min_layer) & (now < self.max_entropy) & (np.abs(now - before) < self.max_change)
         )
 
     def layers(self, entropies: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """The layer after which each branch leaves, counted from 1, by its entropies, shape (branches, layers)."""
+        """Return each branch's exit layer, counted from 1, by its entropies, shape (branches, layers)."""
         curves = np.asarray(entropies, dtype=float)
         num_branches, num_layers = curves.shape
         left = np.full(num_branches, num_layers)
@@ -73,22 +74,22 @@ class BranchTask(Task):
     """Many suffixes generated on one prefix, whose KV they share.
 
     A later task continues a branch: its suffix begins with the branch's tokens, whose KV is reused. A branch may read a
-    phrasing of its own in place of the prefix; `least_similarity` may have it read the prefix after all.
+    different phrasing instead of the prefix, unless `least_similarity` makes it read the prefix after all.
 
     Attributes:
         suffixes: Token ids of each branch's suffix; the branch reads `prefix_tokens` and then its suffix.
-        max_tokens: Most tokens decoded in each branch.
-        branch_scores: Of each branch so far, in [0, 1]; None is 1 each. Score and depth give the priority of its KV
-            (`block_score`).
-        phrasings: Token ids of each branch's own wording of the prefix; None: all have the prefix itself.
-        least_similarity: Tau, in [-1, 1]: a branch that is at least so similar reads the prefix instead of its own
-            phrasing. None has no gate. A worker that cannot compare hidden states refuses `SIMILARITY_GATE`.
-        stop: Texts that end a branch; they are cut off its text, and their tokens may stand in `output_tokens`.
+        max_tokens: Maximum tokens decoded in each branch.
+        branch_scores: Score of each branch so far, in [0, 1]; None is 1 each. Score and depth give the priority of its
+            KV (`block_score`).
+        phrasings: Token ids of each branch's wording of the prefix; None: all read the prefix itself.
+        least_similarity: Tau, in [-1, 1]: a branch at least this similar reads the prefix instead of its phrasing. None
+            has no gate. A worker that cannot compare hidden states refuses `SIMILARITY_GATE`.
+        stop: Texts that end a branch; they are cut off its text, and their tokens may remain in `output_tokens`.
         confidences: Result: mean top-1 probability over the tokens that each branch decoded (RKSC, eq. 3).
-        finish_reasons: Result: why each branch ended; `"length"` at `max_tokens`.
-        similarities: Result: of the hidden states of each branch's last token and the prefix's (RKSC, eq. 2), 1 if the
-            phrasing is the prefix; None without a gate.
-        on_prefix: Result: which branches were written on the prefix, not on another phrasing.
+        finish_reasons: Result: finish reason of each branch; `"length"` at `max_tokens`.
+        similarities: Result: cosine of the hidden states of each branch's last token and the prefix's (RKSC, eq. 2), 1
+            if the phrasing is the prefix; None without a gate.
+        on_prefix: Result: True for branches written on the prefix, not on another phrasing.
     """
 
     prefix_tokens: list[int] = field(default_factory=list)
@@ -117,11 +118,11 @@ class VerifyTask(Task):
     """P(yes) for each branch: the probability of the first token of `yes` against that of `no` after a question.
 
     Attributes:
-        layer_exit: When a verdict may be read before the last layer; a worker that cannot do so refuses `LAYER_EXIT`.
-        every_layer: Whether `curves` is wanted; for workers that serve `layer_exit`.
+        layer_exit: Condition to read a verdict before the last layer; a worker that cannot do so refuses `LAYER_EXIT`.
+        every_layer: Request `curves`; for workers that serve `layer_exit`.
         scores: Result: P(yes) / (P(yes) + P(no)) of each branch.
-        curves: Result: of each branch, entropy (nats) and score after each layer.
-        exit_layers: Result: the layer after which each verdict was read, counted from 1, where the worker says it.
+        curves: Result: entropy (nats) and score of each branch after each layer.
+        exit_layers: Result: layer after which each verdict was read, counted from 1, if the worker reports it.
     """
 
     branches: list[list[int]] = field(default_factory=list)
@@ -136,7 +137,7 @@ class VerifyTask(Task):
 
 
 def generation_confidence(top_probabilities: Sequence[float]) -> float:
-    """The mean probability of the likeliest token over the decoded steps of a branch; 0 if nothing was decoded.
+    """Mean probability of the likeliest token over a branch's decoded steps; 0 if nothing was decoded.
 
     Reference: RKSC, equation 3. Deviation: the released code counts beyond the end of a branch.
     """
@@ -153,7 +154,7 @@ def block_score(score: float, depth: int) -> float:
 
 
 def break_even_branches(whole: float, prefix: float, suffix: float) -> float:
-    """B*, from which sharing pays, of seconds: B T_whole = T_prefix + B T_suffix; infinite if it never does.
+    """B*, the number of branches from which sharing pays: B T_whole = T_prefix + B T_suffix, in seconds; or infinite.
 
     Reference: RKSC, table 9, which prints B* without its formula; its figures are not reproduced.
     """
@@ -162,9 +163,9 @@ def break_even_branches(whole: float, prefix: float, suffix: float) -> float:
 
 
 class LatencyModel(NamedTuple):
-    """Seconds of a forward pass, of each of its tokens, and of each pair of a token and one that it attends to.
+    """Seconds per forward pass, per token, and per pair of a token and one that it attends to.
 
-    Branches that share a prefix save all but one of their readings of it, and pay one pass more.
+    Branches that share a prefix save all but one reading of it, and pay for one more pass.
 
     Reference: RKSC, equations 6 to 10. Deviation: the paper counts layers; here the three constants are measured.
     """
@@ -174,12 +175,11 @@ class LatencyModel(NamedTuple):
     per_pair: float
 
     def break_even_branches(self, prefix_len: int) -> float:
-        """B*: sharing a prefix of so many tokens pays with more branches than that."""
         reading = self.per_token * prefix_len + self.per_pair * prefix_len * (prefix_len + 1) / 2
         return 1 + self.per_pass / reading if reading else math.inf
 
     def break_even_len(self, num_branches: int) -> float:
-        """n*: with so many branches sharing pays for longer prefixes, in tokens; infinite if it never does."""
+        """n*, in tokens: with the given branches, sharing pays for longer prefixes; infinite if it never does."""
         if num_branches < 2 or not (self.per_token or self.per_pair):
             return math.inf
         saved = self.per_pass / (num_branches - 1)

@@ -1,4 +1,4 @@
-"""Rewrites tasks that a worker cannot serve natively as plain generation, and writes the results back."""
+"""Rewrite tasks that a worker cannot serve natively as plain generation, and write the results back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scaffolding_ext.protocol.worker import tag_name
 
 
 def prefixes_of(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> list[list[int]]:
-    """What each branch reads before its suffix: its own phrasing if it has one, unless `on_prefix` is true for it."""
+    """Return each branch's prefix: its phrasing if it has one, unless `on_prefix` is True for it."""
     phrasings = [task.prefix_tokens] * len(task.suffixes) if task.phrasings is None else task.phrasings
     if len(phrasings) != len(task.suffixes):
         raise InvalidTaskError(
@@ -29,7 +29,7 @@ def prefixes_of(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> li
 
 
 def lower_branch(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> list[GenerationTask]:
-    """Rewrite a BranchTask as one GenerationTask a suffix; InvalidTaskError where a gate has not decided."""
+    """Rewrite a BranchTask as one GenerationTask per suffix; InvalidTaskError if it has an undecided gate."""
     if on_prefix is None and task.least_similarity is not None:
         raise InvalidTaskError(
             f"least_similarity is {task.least_similarity}, but this worker gives no hidden states: leave it out. Then "
@@ -55,14 +55,14 @@ def lower_branch(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> l
 
 
 def write_back_branch(task: BranchTask, lowered: list[GenerationTask]) -> None:
-    """Write the results of the lowered tasks back; NoOutputError if the worker left no output or log-probabilities."""
+    """Write the results of the lowered tasks back; NoOutputError if output or log-probabilities are missing."""
     task.outputs = [output_of(generation) for generation in lowered]
     task.output_tokens = [generation.output_tokens or [] for generation in lowered]
     steps = [_steps_of(generation) for generation in lowered]
     task.confidences = [generation_confidence([math.exp(_top(step)) for step in own]) for own in steps]
     try:
         task.logprobs = [sampled_logprobs(ids, own) for ids, own in zip(task.output_tokens, steps, strict=True)]
-    except NoOutputError:  # a release that tells the likeliest tokens alone: nobody knows what the others had
+    except NoOutputError:  # some releases report only the likeliest tokens
         task.logprobs = None
     task.finish_reasons = [finish_reason_of(generation) for generation in lowered]
     read = [task.prefix_tokens + suffix for suffix in task.suffixes]
@@ -70,7 +70,6 @@ def write_back_branch(task: BranchTask, lowered: list[GenerationTask]) -> None:
 
 
 def lower_verify(task: VerifyTask) -> list[GenerationTask]:
-    """Rewrite a VerifyTask as one-token generation with the log-probabilities of the likeliest tokens."""
     lowered = []
     for branch in task.branches:
         generation = GenerationTask(
@@ -93,7 +92,7 @@ def write_back_verify(task: VerifyTask, lowered: list[GenerationTask]) -> None:
 
 
 def probability_of_first(first: float, second: float) -> float:
-    from scipy.special import expit  # a quarter of the time that a stack without votes takes to be checked
+    from scipy.special import expit  # slow: a quarter of the time to check a stack without votes
 
     return float(expit(first - second))
 
@@ -103,7 +102,7 @@ def _top(step: Mapping[int, Any]) -> float:
 
 
 def _steps_of(generation: GenerationTask) -> Sequence[Mapping[int, Any]]:
-    """What was reported for each token of a branch, none behind its last: a stop word may be cut from the ids alone."""
+    """Return the reports of a branch's tokens without later ones: a stop word may be cut only from the ids."""
     ids = generation.output_tokens
     return [] if ids == [] else _logprobs_of(generation)[: None if ids is None else len(ids)]
 
@@ -113,7 +112,7 @@ def _logprobs_of(generation: GenerationTask) -> Sequence[Mapping[int, Any]]:
     if not steps or not all(steps):
         raise NoOutputError(
             f"the worker {tag_name(generation.worker_tag)!r} left no log-probabilities in a GenerationTask that "
-            f"asks for {generation.num_logprobs}; take a worker that reports them"
+            f"asks for {generation.num_logprobs}; use a worker that reports them"
         )
     return steps
 
@@ -126,9 +125,9 @@ async def run_pieces(
     decodes: bool = True,
     before: TokenCounts | None = None,
 ) -> None:
-    """Run the pieces of a task at once. If one fails, the others are aborted. The task's cost is the sum of theirs.
+    """Run the pieces of a task in parallel and sum their cost; if one fails, abort the others.
 
-    `decodes` is false where each piece's only token comes with its prompt. `before` is what the task has cost before.
+    `decodes` is False if each piece's only token comes with its prompt. `before` is the task's earlier cost.
     """
     for piece in pieces:
         piece.custom_input_params = {**(task.custom_input_params or {}), **(piece.custom_input_params or {})}

@@ -1,4 +1,4 @@
-"""Data of this package on a task, whatever its class and host: `task.meta`."""
+"""This package's data on a task of any class and host: `task.meta`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.tasks import ScoreTask
 
 CONTINUED_TURNS = "continued turns"  # in a worker's `refused`: see `Meta.turn_start`
-PAUSED = "paused"  # finish reason of a stream that its worker ended because nobody had asked for more
+PAUSED = "paused"  # finish reason of a stream that its worker ended for lack of requests
 
 
 class Purpose(str, Enum):
-    """What tokens were computed for.
+    """Purpose of computed tokens.
 
-    `rejected` was turned down by a rule, such as a draft that the target wrote anew. `discarded` was decoded beyond the
-    point where a decision ended it. `overhead` was computed by an engine to find out how to serve the request.
-    `audit` was computed behind the answer, to find out what an early stop has changed.
+    `rejected` was turned down by a rule, such as a draft that the target rewrote. `discarded` was decoded beyond the
+    point at which a decision ended it. `overhead` was computed by an engine to decide how to serve the request. `audit`
+    was computed after the answer, to measure the effect of an early stop.
     """
 
     PROMPT = "prompt"
@@ -37,7 +37,7 @@ class Purpose(str, Enum):
 
 
 class TokenCounts(NamedTuple):
-    """Tokens by how they were had: decoded one by one, prefilled (in parallel), or reused from the KV cache."""
+    """Tokens decoded one by one, prefilled in parallel, and reused from the KV cache."""
 
     decoded: int = 0
     prefilled: int = 0
@@ -64,12 +64,7 @@ VERIFY = PurposeOf(Purpose.VERIFY, Purpose.VERIFY)
 
 
 class ThinkingBudget(NamedTuple):
-    """A thinking budget that a server is asked to keep in a generation.
-
-    Attributes:
-        open: The text that opens thinking; `close` is the text that closes it.
-        is_open: Whether the prompt ends in `open`, and white space perhaps.
-    """
+    """A thinking budget for a server; `is_open` is True if the prompt ends in `open` and perhaps white space."""
 
     max_tokens: int
     open: str
@@ -78,21 +73,20 @@ class ThinkingBudget(NamedTuple):
 
 
 class Meta(NamedTuple):
-    """Data of this package on a task, in its attribute `meta`.
+    """This package's data on a task, in its attribute `meta`.
 
     Attributes:
-        purpose: What its tokens are for; the ledger counts them under it. None counts them as the task's type says.
+        purpose: Purpose of its tokens in the ledger; None takes the task type's default.
         turn_start: Index in `input_str` of an unfinished answer that the task continues; None if it begins an answer.
         priority: Among the tasks that wait for one worker, the lowest is served first.
-        is_chunk: Whether a later task continues the chain if `max_tokens` cuts it off.
+        is_chunk: True if a later task continues the chain when `max_tokens` cuts it off.
         counts: Tokens so far, over all steps of a stream; None if its worker has recorded none.
-        sampling_fields: Names of the sampling fields that were set, whatever their values.
-        may_run_to: Tokens at which a stream pauses until its controller asks for more; None if nothing bounds it. A
-            worker that cannot pause a stream may end it there, with `PAUSED` as its finish reason.
-        draw: Which draw of its request it is: samples, chains and pieces, from the outermost in. Each draw derives a
-            seed of its own from a seed that is given for all.
+        sampling_fields: Names of the sampling fields that were set, to any value.
+        may_run_to: Tokens at which a stream pauses until its controller asks for more; None sets no bound. A worker
+            that cannot pause a stream may end it there, with `PAUSED` as its finish reason.
+        draw: Position among the request's draws: samples, chains, pieces. Each draw derives its seed from a shared one.
         num_suffix_tokens: Tokens of its input that ask an unfinished chain for something.
-        turns: The turns before `input_str`, for a worker that takes messages.
+        turns: Turns before `input_str`, for a worker that takes messages.
     """
 
     purpose: PurposeOf | None = None
@@ -132,12 +126,14 @@ def default_purpose_of(task: Task) -> PurposeOf:
 
 
 def is_urgent(task: Task) -> bool:
-    """Whether a controller waits for the task before it goes on: a probe, a forced answer, a score, a verdict."""
+    """Return True if a controller waits for the task: a probe, a forced answer, a score, a verdict."""
     return purpose_of(task).written is not Purpose.CHAIN
 
 
 def token_counts_of(task: Task) -> TokenCounts | None:
-    """Tokens so far: by the worker's record, else by upstream's usage, else by token ids (input prefilled)."""
+    """Return the tokens so far: recorded by the worker, else by upstream's usage, else by token ids (input
+    prefilled).
+    """
     counts = meta_of(task).counts
     return estimated_counts_of(task) if counts is None else counts
 
@@ -147,13 +143,12 @@ def estimated_counts_of(task: Task) -> TokenCounts | None:
         return None
     num_decoded = num_decoded_of(task)
     if num_decoded is None:
-        num_said = getattr(task, "completion_tokens_num", 0)  # of a chat, which upstream's worker counts there
+        num_said = getattr(task, "completion_tokens_num", 0)  # upstream's worker counts a chat there
         return TokenCounts(num_said, getattr(task, "prompt_tokens_num", 0)) if num_said else None
     num_read = getattr(task, "usage_prompt_tokens", None)
     return TokenCounts(num_decoded, len(task.input_tokens or ()) if num_read is None else num_read)
 
 
 def num_decoded_of(task: GenerationTask) -> int | None:
-    """Tokens of the task's output: as the worker says, else counted; None if unknown."""
-    usage: int | None = getattr(task, "usage_completion_tokens", None)  # younger than 1.2
+    usage: int | None = getattr(task, "usage_completion_tokens", None)  # newer than 1.2
     return usage if usage is not None or task.output_tokens is None else len(task.output_tokens)

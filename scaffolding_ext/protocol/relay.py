@@ -1,4 +1,4 @@
-"""Passes a controller's work through, with a look at the tasks of each step."""
+"""Pass a controller's work through, with a look at the tasks of each step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Watch:
 
     Attributes:
         clock: Seconds from any origin; None leaves all times at 0.
-        is_closed: Once true, the work ends at its next step, and streams that it left open are cancelled.
+        is_closed: Once True, the work ends at its next step, and its open streams are cancelled.
     """
 
     __slots__ = ("clock", "is_closed")
@@ -33,7 +33,7 @@ class Watch:
         return 0.0 if self.clock is None else self.clock()
 
     def count(self, work: Any, began: float) -> None:
-        """Look at a step that is done, has failed, or is given up; `began` is the time at which it was asked for."""
+        """Look at a step that is done, has failed, or was dropped; `began` is the time of its request."""
 
 
 def relay(work: Iterable[Any], before: Visit | None = None, watch: Watch | None = None) -> ControllerGenerator:
@@ -41,7 +41,7 @@ def relay(work: Iterable[Any], before: Visit | None = None, watch: Watch | None 
 
     Args:
         before: Called with each step on its way to the host; branches are visited step by step.
-        watch: Looks at each step once it is done, and may end the work, which then returns None.
+        watch: Looks at each finished step, and may end the work, which then returns None.
     """
     inner = iter(work)
     streams: dict[int, StreamGenerationTask] = {}
@@ -71,7 +71,7 @@ def relay(work: Iterable[Any], before: Visit | None = None, watch: Watch | None 
             finally:
                 watch.count(step, began)
     finally:
-        if not is_over:  # what has returned need not be closed
+        if not is_over:  # a returned generator need not be closed
             close_generator(inner)
     still_open = [task for task in streams.values() if not task.end_flag] if streams else []
     for task in still_open:

@@ -1,7 +1,7 @@
 """Stand-ins for TensorRT-LLM Scaffolding's protocol, for machines without it.
 
-Names, fields, defaults and semantics are those of TensorRT-LLM 1.2 and newer, so that a controller or worker written on
-them runs there unchanged. Import them through `scaffolding_ext.protocol`, which takes the real ones where they exist.
+Names, fields, defaults and semantics are those of TensorRT-LLM 1.2 and newer, so controllers and workers written on
+them run there unchanged. Import them through `scaffolding_ext.protocol`, which takes the real ones if they exist.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ class ExecutionScope:
         return ExecutionScope(self.request_id, (*self.branch_path, branch_index))
 
     def with_branch_path(self, branch_path: Sequence[int]) -> ExecutionScope:
-        """A scope of the same request with an explicit branch path."""
         return ExecutionScope(self.request_id, tuple(branch_path))
 
 
@@ -51,7 +50,7 @@ current_scope: contextvars.ContextVar[ExecutionScope | None] = contextvars.Conte
 
 
 class TaskStatus(Enum):
-    """How a worker ended a task. (The third name is misspelt upstream, too.)"""
+    """Outcome of a task. (The third name is misspelt upstream, too.)"""
 
     SUCCESS = "success"
     WORKER_NOT_SUPPORTED = "worker_not_supported"
@@ -60,7 +59,7 @@ class TaskStatus(Enum):
 
 @dataclass
 class Task:
-    """One unit of work for the worker of its tag; the worker writes the results into it."""
+    """One unit of work for the worker of its tag, which writes the results into it."""
 
     worker_tag: Any = field(default=None)
     streaming_output_flag: bool = field(default=False)
@@ -78,7 +77,7 @@ class Task:
 
 @dataclass
 class GenerationTask(Task):
-    """Generation from a prompt; where both are given, `input_tokens` are the exact ids of `input_str`."""
+    """Generation from a prompt; if both are given, `input_tokens` are the exact ids of `input_str`."""
 
     input_tokens: list[int] | None = None
     input_str: str | None = None
@@ -116,7 +115,7 @@ class GenerationTask(Task):
     usage_completion_tokens: int | None = None
     request_id: str | None = None
     llm_request_params: dict[str, Any] | None = None
-    result: ClassVar[Any] = None  # no field: controllers of upstream's blog and contrib read and set it
+    result: ClassVar[Any] = None  # not a field: controllers of upstream's blog and contrib use it
 
     @staticmethod
     def create_from_prompt(prompt: str) -> GenerationTask:
@@ -164,7 +163,6 @@ class Controller(ABC):  # noqa: B024  (upstream's is an ABC without abstract met
         return copy.deepcopy(self)
 
     def generate(self, prompt: str, **kwargs: Any) -> ControllerGenerator:
-        """Run one request: a generator of work that returns the request's output."""
         task = GenerationTask.create_from_prompt(prompt)
         yield from self.process([task], **kwargs)
         return task.create_scaffolding_output()
@@ -174,7 +172,7 @@ class Controller(ABC):  # noqa: B024  (upstream's is an ABC without abstract met
 
 
 class ParallelProcess:
-    """Several controllers' generators at once; the host goes on when all have ended."""
+    """Several controllers' generators in parallel; the host continues when all have ended."""
 
     def __init__(
         self,
@@ -194,16 +192,16 @@ TaskHandler = Callable[[Any, Any], Awaitable[Any]]
 
 
 class Worker(ABC):  # noqa: B024  (upstream's is an ABC without abstract methods, too)
-    """Runs tasks; dispatch is by the exact type of the task."""
+    """Runs tasks, dispatched by their exact type."""
 
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {}
 
     def register_task_handler(self, task_cls: type[Task], handler: TaskHandler) -> None:
-        """Add a handler for a task type, for every instance of the worker's class."""
+        """Add a handler for a task type to every instance of the worker's class."""
         type(self).task_handlers[task_cls] = handler
 
     async def run_task(self, task: Task) -> TaskStatus | None:
-        """Run one task; handlers set on an instance are not seen (see `scaffolding_ext.protocol.worker`)."""
+        """Run one task; handlers set on an instance are ignored (see `scaffolding_ext.protocol.worker`)."""
         handler = type(self).task_handlers.get(type(task))
         if handler is None:
             return TaskStatus.WORKER_NOT_SUPPORTED
@@ -211,13 +209,13 @@ class Worker(ABC):  # noqa: B024  (upstream's is an ABC without abstract methods
         return status
 
     async def on_scope_end(self, scope_id: str) -> None:  # noqa: B027  (a hook, as upstream)
-        """Called when a request or a parallel branch has ended; frees what was held for it."""
+        """Free resources of a request or parallel branch that has ended."""
 
     def shutdown(self) -> None:  # noqa: B027  (a hook, as upstream)
-        """Free everything that the worker holds."""
+        """Free all resources of the worker."""
 
     async def async_shutdown(self) -> None:  # noqa: B027  (a hook, as upstream)
-        """Free what must be freed on the event loop."""
+        """Free resources on the event loop."""
 
     def __enter__(self) -> Worker:
         return self
@@ -230,20 +228,20 @@ class TaskCollection:
     """Observes the tasks that a controller yields."""
 
     def before_yield(self, tasks: list[Task]) -> None:
-        """Called before the tasks go to their workers."""
+        """Handle tasks before they go to their workers."""
 
     def after_yield(self, tasks: list[Task]) -> None:
-        """Called when the tasks have come back."""
+        """Handle tasks that have come back."""
 
     def on_parallel_start(self, num_branches: int) -> None:
-        """Called before a fork."""
+        """Handle the start of a fork."""
 
     def on_parallel_end(self, num_branches: int) -> None:
-        """Called when all branches of a fork have ended."""
+        """Handle the end of all branches of a fork."""
 
 
 class _Observed:
-    """A generator whose yields a task collection sees, and those of its branches."""
+    """A generator whose yields, and those of its branches, are seen by a task collection."""
 
     def __init__(self, collection: TaskCollection, generator: Iterable[Any]) -> None:
         self._collection = collection
@@ -265,12 +263,12 @@ class _Observed:
 def with_task_collection(
     name: str, task_collection_cls: type[TaskCollection], **task_collection_kwargs: Any
 ) -> Callable[[type[Controller]], type[Controller]]:
-    """Class decorator: every instance gets a task collection that observes what its `process` yields."""
+    """Class decorator that gives every instance a task collection observing what its `process` yields."""
 
     def decorate(controller_cls: type[Controller]) -> type[Controller]:
         original_init, original_process = controller_cls.__init__, controller_cls.process
 
-        @functools.wraps(original_init)  # what a stack file may give is read from its signature
+        @functools.wraps(original_init)  # stack files are checked against its signature
         def init(self: Controller, *args: Any, **kwargs: Any) -> None:
             original_init(self, *args, **kwargs)
             self.task_collections[name] = task_collection_cls(**task_collection_kwargs)
@@ -335,7 +333,7 @@ class ToolMessage(RoleMessage):
 
 @dataclass
 class ChatTask(StreamGenerationTask):
-    """The next message of a chat; it is appended to `messages`, so that the chat goes on with the same task."""
+    """Generation of a chat's next message, appended to `messages`; the same task can continue the chat."""
 
     messages: list[Any] = field(default_factory=list)
     tools: Any = None
@@ -373,7 +371,7 @@ class ChatTask(StreamGenerationTask):
 
 @dataclass
 class DropKVCacheTask(Task):
-    """Says that a chat's KV is of no more use, but for what its system and user said."""
+    """Marks a chat's KV as unneeded, except for its system and user messages."""
 
     messages_to_retain: list[Any] = field(default_factory=list)
     chat_task: Any = None

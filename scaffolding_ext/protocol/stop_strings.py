@@ -1,7 +1,7 @@
-"""Stop strings: the one rule for where a text ends, whoever matches them and however the text arrives.
+"""Stop strings: one rule for the end of a text, for any matcher and any chunking.
 
-A text ends before the stop string that is complete first. If several are complete with the same character, the longest
-of them counts. So the end depends on the text alone, and not on the pieces in which a model or a server sends it.
+A text ends before the stop string that is complete first. If several are complete at the same character, the longest
+counts. So the end depends only on the text, not on the pieces in which a model or server sends it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_CHARACTERS = 256  # of one string
 
 
 def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
-    """The stop strings of a task, without empty ones; InvalidTaskError if they are no strings, too many or too long."""
+    """Return a task's non-empty stop strings; InvalidTaskError if they are not strings, too many or too long."""
     strings = (stop,) if isinstance(stop, str) else () if stop is None else stop
     if not isinstance(strings, list | tuple) or not all(isinstance(string, str) for string in strings):
         raise InvalidTaskError(f"stop is {stop!r}; it must be a string or a list of strings")
@@ -44,7 +44,7 @@ class StopStrings:
         return text[: min(ends)[1]] if ends else text
 
     def certain(self, text: str) -> str:
-        """The part of a growing text that `cut` of every longer text begins with."""
+        """Return the part of a growing text that is final: `cut` of every longer text begins with it."""
         shown = self.cut(text)
         if not self.strings or len(shown) < len(text):
             return shown
@@ -57,11 +57,11 @@ class StopStrings:
 
 
 class StopMatcher:
-    """Finds the end of one growing text; its cost is linear in the text, whatever the strings.
+    """Finds the end of one growing text in time linear in the text, for any strings.
 
     Attributes:
-        start: Where the stop string begins in the text; None until one is complete.
-        num_undecided: Characters at the end of the text that may be the beginning of a stop string.
+        start: Start of the stop string in the text; None until one is complete.
+        num_undecided: Characters at the end of the text that may begin a stop string.
 
     Reference: Aho and Corasick, Efficient string matching, CACM 18 (6), 1975.
     """
@@ -74,7 +74,7 @@ class StopMatcher:
         self._num_read = 0
 
     def feed(self, part: str) -> bool:
-        """Read the next piece of the text; whether a stop string is complete."""
+        """Read the next piece; return True if a stop string is complete."""
         children, failures, lengths, depths = self._automaton
         state = self._state
         for number, character in enumerate(part, self._num_read + 1):
@@ -90,12 +90,12 @@ class StopMatcher:
 
 
 class _Automaton(NamedTuple):
-    """The trie of all strings; a state is the longest end of the text that is the beginning of a string.
+    """Trie of all strings; a state is the longest suffix of the text that begins a string.
 
     Attributes:
         children: Next state by character, of each state.
-        failures: The state of the next shorter end.
-        lengths: Length of the longest string that is complete in the state; 0 where none is.
+        failures: The state of the next shorter suffix.
+        lengths: Length of the longest string complete in the state; 0 if none is.
     """
 
     children: list[dict[str, int]]

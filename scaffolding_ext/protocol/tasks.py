@@ -1,6 +1,6 @@
-"""What Scaffolding's protocol lacks: scores of a continuation, comparisons of answers, steps that are cut.
+"""Tasks and steps missing in Scaffolding's protocol: scores, comparisons, and steps that are cut short.
 
-Plain generation stays the protocol's own task. `lowering` rewrites other tasks as plain generation where it can.
+Plain generation uses the protocol's task. `lowering` rewrites other tasks as plain generation if it can.
 """
 
 from __future__ import annotations
@@ -12,17 +12,14 @@ from typing import Any
 from scaffolding_ext.answers.comparison import Verdict
 from scaffolding_ext.protocol import ParallelProcess, Task
 
-REWARD = "reward"  # key of custom_output_params under which a worker leaves the score of a RewardTask
+REWARD = "reward"  # key in custom_output_params of a RewardTask's score
 
 
 @dataclass
 class ScoreTask(Task):
-    """Per-token log-probabilities of a continuation given a prompt. Give both as token ids, or both as text.
+    """Per-token log-probabilities (natural logs) of a continuation given a prompt, both as ids or both as text.
 
-    Text is tokenised whole: a token that reaches over the border is scored with the continuation.
-
-    Attributes:
-        logprobs: Result: natural-log probability of each continuation token, in order.
+    Text is tokenised as a whole: a token across the border is scored with the continuation.
     """
 
     input_tokens: list[int] | None = None
@@ -34,13 +31,10 @@ class ScoreTask(Task):
 
 @dataclass
 class KeepKVTask(Task):
-    """Tells a worker which KV its request can still use. The latest such task of a request holds, until it ends.
+    """Tells a worker which KV its request can still use. The latest such task applies until the request ends.
 
-    The worker frees other cached KV that no other request has used. The KV of these sequences ages like all KV: where
-    it was kept longer, searches computed more tokens anew (docs/engine_memory.md).
-
-    Attributes:
-        sequences: Token ids of each sequence that a later task of the request may begin with.
+    The worker frees other cached KV that no other request has used. The KV of `sequences` (token ids that a later task
+    may begin with) ages like all KV: when it was kept longer, searches recomputed more tokens (docs/engine_memory.md).
     """
 
     sequences: list[list[int]] = field(default_factory=list)
@@ -48,14 +42,14 @@ class KeepKVTask(Task):
 
 @dataclass
 class CompareTask(Task):
-    """Which of these answers are equal.
+    """Groups equal answers, or compares pairs of them.
 
     Attributes:
         answers: None stands for "no answer" and equals nothing.
-        pairs: Indices of the answers that are to be compared with each other; None groups all answers.
-        verdicts: Result, where there are pairs: one for each. A worker may leave `classes` instead.
+        pairs: Indices of the answers to compare with each other; None groups all answers.
+        verdicts: Result for pairs, one for each. A worker may leave `classes` instead.
         classes: Result: a class number for each answer in order of first appearance, -1 for None.
-        num_undetermined: Result: distinct answers that count as different from others because nothing could decide.
+        num_undetermined: Result: distinct answers that count as different because no comparison could decide.
     """
 
     answers: list[str | None] = field(default_factory=list)
@@ -66,22 +60,22 @@ class CompareTask(Task):
 
 
 class MeaningTask(CompareTask):
-    """Which of these open-ended answers mean the same."""
+    """Groups open-ended answers that mean the same."""
 
 
 class FirstBranches(ParallelProcess):
-    """Branches; the controller needs only some of them, those that end first.
+    """Branches of which the controller needs only the first ones to end.
 
-    When enough branches have ended, or the time is over, the host cancels the others, and `has_ended` says which have
-    ended by then. A cancelled branch has no output; the tokens that its worker reports are counted. TensorRT-LLM's host
-    takes the step for plain branches, and waits for all of them.
+    When enough branches have ended, or time is over, the host cancels the others and sets `has_ended`. A cancelled
+    branch has no output; the tokens that its worker reports are counted. TensorRT-LLM's host treats them as plain
+    branches, and waits for all of them.
 
     Args:
-        branches: What runs side by side.
+        branches: Generators that run in parallel.
         num_needed: Branches that are enough; None: all.
-        is_enough: Asked when a branch has ended; None: only the number counts.
-        seconds: Time that the branches have, from now on; None has no limit.
-        least: Branches that must end, though the time is over.
+        is_enough: Called when a branch has ended; None: only the number counts.
+        seconds: Time limit from now on; None has no limit.
+        least: Branches that must end even if the time is over.
     """
 
     def __init__(
@@ -103,10 +97,10 @@ class FirstBranches(ParallelProcess):
 
 
 class LimitedStep(list[Task]):
-    """Tasks that the controller waits for no longer than some seconds.
+    """Tasks with a time limit.
 
-    After them the host cancels the tasks that still run, and sets `is_given_up`. Such a task has no output; the tokens
-    that its worker reports are counted. With 0 seconds or less nothing is run. TensorRT-LLM's host takes the step for a
+    After `seconds` the host cancels the running tasks and sets `is_given_up`. Such a task has no output; the tokens
+    that its worker reports are counted. With 0 seconds or less nothing runs. TensorRT-LLM's host treats the step as a
     plain list, and waits for all tasks.
     """
 

@@ -1,6 +1,6 @@
-"""The contract of this package's workers, and of those that wrap another.
+"""Base classes of this package's workers, and of those that wrap another worker.
 
-TensorRT-LLM's own `Worker` looks handlers up on the class; below 1.3 it has no `on_scope_end`, and no `with`.
+TensorRT-LLM's `Worker` looks handlers up on the class; below 1.3 it has no `on_scope_end`, and no `with`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WorkerTag(str, Enum):
-    """The roles of workers; the values are the keys of a stack file's `workers`."""
+    """Roles of workers; the values are the keys of a stack file's `workers`."""
 
     GENERATION = "generation"
     DRAFT = "draft"
@@ -39,9 +39,9 @@ def tag_names(tags: Iterable[Any]) -> str:
 
 
 def worker_key(workers: Mapping[Any, Any], tag: Any) -> Any | None:
-    """The key under which the workers hold that of a tag, or None.
+    """Return the mapping's key for a tag, or None.
 
-    Members of any enum and plain strings are one tag if their values are equal; an equal key goes first.
+    Members of any enum and plain strings are the same tag if their values are equal; an equal key takes precedence.
     """
     if tag in workers:
         return tag
@@ -50,7 +50,6 @@ def worker_key(workers: Mapping[Any, Any], tag: Any) -> Any | None:
 
 
 def worker_for(workers: Mapping[Any, Worker], tag: Any) -> Worker | None:
-    """The worker of a tag by its `worker_key`, or None."""
     key = worker_key(workers, tag)
     return None if key is None else workers[key]
 
@@ -59,33 +58,34 @@ W = TypeVar("W", bound="BaseWorker")
 
 
 class ServerBudget:
-    """Whether a worker's server keeps thinking budgets: `reason` says why not, None while it does."""
+    """State of a server's thinking budgets: `reason` tells why it does not keep them, None while it does."""
 
     def __init__(self, reason: str | None = None) -> None:
         self.reason = reason
 
 
 class BaseWorker(Worker):
-    """A worker whose `task_handlers` may be those of the instance.
+    """A worker whose `task_handlers` may be set per instance.
 
     Controllers, the host and `serve` read its attributes. Its static methods are called before a worker is built.
 
     Attributes:
-        task_handlers: What it serves: a function by the exact type of the task, called with worker and task.
-        model: The model that its prompts are written for, by a name that `Prompting.for_model` takes; None where it has
-            none. A worker without this attribute says nothing: see `model_of`.
-        takes_messages: Whether it sends prompts as the messages of a chat, which its server renders.
-        trust_remote_code: Whether Python code that the model's tokenizer brings may be run.
-        tokenizer: The model's tokenizer, if the worker has it; None: it is loaded by the model's name.
-        chat_template: How the model's prompts are rendered; None if unknown.
+        task_handlers: Handlers by the exact type of the task, called with worker and task.
+        model: Model that its prompts are written for, by a name that `Prompting.for_model` takes; None if it has none.
+            Without this attribute the model is unknown: see `model_of`.
+        takes_messages: It sends prompts as chat messages, which its server renders.
+        trust_remote_code: Allow Python code that comes with the model's tokenizer.
+        tokenizer: The model's tokenizer, if the worker has it; None loads it by the model's name.
+        chat_template: Template of the model's prompts; None if unknown.
         tokenizer_fingerprint: Equal for tokenizers that give the same ids; None if unknown.
-        max_seq_len: Prompt and generated tokens of one task at most; None where it does not say.
-        max_num_logprobs: Log-probabilities that it reports for a token at most; None where it does not say.
-        tokens_per_block: Of its KV, whose whole blocks tasks that begin alike share; None where they share none.
-        server_budget: What is known of its server's thinking budget; None where it has no server that could keep one.
-        default_temperature: At which it draws a task without one; None where that is 0, or nobody knows.
-        refused: Why it does not serve a task type, by the type's name.
-        unordered: Why tasks that wait in it or behind it are not taken by their priority; None where they are.
+        max_seq_len: Maximum of prompt and generated tokens of a task; None if unknown.
+        max_num_logprobs: Maximum log-probabilities reported per token; None if unknown.
+        tokens_per_block: Tokens of a KV block; tasks with a common beginning share whole blocks. None if they share
+            none.
+        server_budget: State of its server's thinking budgets; None if no server could keep one.
+        default_temperature: Temperature of a task that sets none; None if that is 0 or unknown.
+        refused: Reasons for not serving task types, by type name.
+        unordered: Reason that waiting tasks are not served by priority; None if they are.
     """
 
     model: str | None
@@ -108,25 +108,25 @@ class BaseWorker(Worker):
 
     @staticmethod
     def missing_here(args: Mapping[str, Any]) -> list[str]:
-        """What this machine lacks to build the worker, a sentence each."""
+        """List what this machine lacks to build the worker, one sentence each."""
         return []
 
     @staticmethod
     def memory_shares(args: Mapping[str, Any]) -> Mapping[int | None, float]:
-        """The share of the free memory that the worker takes, by the number of the GPU; None is every GPU."""
+        """Return the worker's share of the free memory by GPU number; None is every GPU."""
         return {}
 
     @staticmethod
     def engine_needs(args: Mapping[str, Any]) -> Any:
-        """What its engine must have been built for, as `EngineNeeds`; None where it has no such engine."""
+        """Return its engine's required build options, as `EngineNeeds`; None without such an engine."""
         return None
 
     def decoded_so_far(self) -> int:
-        """Tokens that its model has decoded since it was built, running tasks included; 0 where it does not say."""
+        """Tokens that its model has decoded since it was built, running tasks included; 0 if unknown."""
         return 0
 
     def register_task_handler(self, task_cls: type[Task], handler: TaskHandler) -> None:
-        self.task_handlers = {**self.task_handlers, task_cls: handler}  # type: ignore[misc]  # upstream's is the class's
+        self.task_handlers = {**self.task_handlers, task_cls: handler}  # type: ignore[misc]  # upstream sets it on the class
 
     async def run_task(self, task: Task) -> TaskStatus | None:
         """Run one task; InvalidTaskError with the reason if its type is refused."""
@@ -151,20 +151,19 @@ class BaseWorker(Worker):
 
 
 def declared(worker: Worker | None) -> BaseWorker:
-    """The worker; around one of upstream's a worker that declares what that one has; for none one that says nothing."""
+    """Return a worker with all attributes: itself, a wrapper around upstream's, or the defaults for None."""
     if worker is None:
         return BaseWorker()
     return worker if isinstance(worker, BaseWorker) else WrappingWorker(worker)
 
 
 def model_of(worker: Worker | None) -> str | None:
-    """The name of a worker's model; None where it has none, or does not say."""
     name = getattr(worker, "model", None)
     return name if isinstance(name, str) else None
 
 
 class WrappingWorker(BaseWorker):
-    """A worker around another, which may be upstream's: it has its attributes, and passes its tasks and shutdown on."""
+    """A worker around another, possibly upstream's: it copies its attributes and forwards tasks and shutdown."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -180,7 +179,7 @@ class WrappingWorker(BaseWorker):
         return await self.worker.run_task(task)
 
     async def on_scope_end(self, scope_id: str) -> None:
-        end = getattr(self.worker, "on_scope_end", None)  # younger than 1.2
+        end = getattr(self.worker, "on_scope_end", None)  # newer than 1.2
         if end is not None:
             await end(scope_id)
 

@@ -51,10 +51,10 @@ def test_the_tokens_that_were_written_count(ids, reported, expected):
 @pytest.mark.parametrize(
     ("ids", "reported", "why"),
     [
-        (None, STEPS, "of several tokens at one place, and no ids that say which was written"),
+        (None, STEPS, "of several tokens at one position, without ids that say which was written"),
         ([7, 4, 4], STEPS, "of 2 of 3 tokens"),
         ([1, 2], SimpleNamespace(token_logprobs=[-0.2]), "of 1 of 2 tokens"),
-        ([7, 5], STEPS, "of the likeliest tokens alone, without token 5, which was written"),
+        ([7, 5], STEPS, "of only the likeliest tokens, without token 5, which was written"),
     ],
 )
 def test_what_cannot_be_known_is_refused(ids, reported, why):

@@ -188,7 +188,7 @@ def test_log_probabilities_without_ids_weigh_where_they_tell_the_token_and_are_r
     result = voted(WithoutIds(*alone), weight="mean_logprob", default_sample_num=3)
     assert result.answer == "3"
     several = [[{0: Entry(-0.9), 1: Entry(-0.6)}]] * 3
-    with pytest.raises(NoOutputError, match="several tokens at one place, and no ids"):
+    with pytest.raises(NoOutputError, match="several tokens at one position, without ids"):
         voted(WithoutIds(*several), weight="mean_logprob", default_sample_num=3)
 
 

@@ -117,7 +117,7 @@ def test_certainty_is_of_the_last_tokens_that_were_written(looks):
 def test_the_token_that_was_written_counts_not_the_likeliest():
     steps = [{7: TokenLogprob(math.log(0.25)), 9: TokenLogprob(-0.1)}]
     assert certainty(Prefix(1, "a", [7], steps), 1) == pytest.approx(0.25)
-    with pytest.raises(NoOutputError, match="several tokens at one place, and no ids that say which was written"):
+    with pytest.raises(NoOutputError, match="several tokens at one position, without ids that say which was written"):
         certainty(Prefix(1, "a", None, steps), 1)
 
 

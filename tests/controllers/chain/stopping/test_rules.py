@@ -275,7 +275,7 @@ def test_a_stack_file_names_a_rule_and_its_arguments(rule, kind, attribute):
     ("rule", "key", "message"),
     [
         ({"type": "pattern", "args": {"patern": "x"}}, "rule.args.patern", "did you mean 'pattern'"),
-        ({"type": "pattern", "args": {"pattern": "("}}, "rule.args.pattern", "no regular expression"),
+        ({"type": "pattern", "args": {"pattern": "("}}, "rule.args.pattern", "not a regular expression"),
         ({"type": "os:getcwd", "args": {}}, "rule.type", "no subclass of StoppingRule"),
     ],
 )
