@@ -35,11 +35,8 @@ class Span:
         self, start: int, tables: torch.Tensor, positions: torch.Tensor, kv_len: int, dtype: torch.dtype
     ) -> None:
         self.num_rows, self.num_tokens = positions.shape
-        self.start, self.stop = start, start + positions.numel()
-        self.tables = tables
-        self._positions = positions
-        self._kv_len = kv_len
-        self._dtype = dtype
+        self.start, self.stop, self.tables = start, start + positions.numel(), tables
+        self._positions, self._kv_len, self._dtype = positions, kv_len, dtype
         self._masks: dict[tuple[int | None, int], torch.Tensor] = {}
 
     def mask(self, window: int | None, num_groups: int) -> torch.Tensor:
@@ -69,7 +66,6 @@ class AttentionMetadata(NamedTuple):
     """The tokens of one forward pass, as attention sees them.
 
     Attributes:
-        kv: All keys and values.
         slots: Places at which the keys and values of the pass are written.
         tables: The blocks of each request, int64, shape (requests, blocks).
         rows: For each token, the row of its request's table; int64, shape (tokens,).
@@ -109,19 +105,15 @@ def attend(
 
     Args:
         module: The layer's attention; its `layer_idx` tells which it is.
-        query: Shape (1, heads, tokens, head size).
-        key: Shape (1, key-value heads, tokens, head size).
-        value: As the keys.
+        query: Shape (1, heads, tokens, head size); `key` and `value` likewise, with fewer heads.
         attention_mask: Must be None: spans have their own masks.
-        scaling: Factor on the scores.
         sliding_window: Most positions that a token sees.
-        **kwargs: An argument that would change the result is refused.
 
     Returns:
         Shape (1, tokens, heads, head size), and no weights.
 
     Raises:
-        ConfigError: The layer does more than this attention can.
+        ConfigError: The layer does more than this attention can, such as an unknown argument.
     """
     step = current_step.get()
     layer = int(module.layer_idx)

@@ -60,11 +60,8 @@ def block_attention(
     Args:
         queries: Shape (heads, tokens, head size); consecutive heads share keys and values.
         kv: Keys and values in blocks, of the same shape.
-        tables: The blocks of each sequence, int64, contiguous, shape (sequences, blocks).
-        rows: For each token, the row of its sequence's table; int64, contiguous.
-        positions: The position of each token, int64, contiguous.
+        tables: As in `AttentionMetadata`, like `rows` and `positions`; contiguous.
         window: Most positions that a token sees; None: all positions.
-        scale: Factor on the scores.
         output: Contiguous, shape (tokens, heads, head size); written.
 
     Raises:
@@ -72,24 +69,8 @@ def block_attention(
     """
     num_heads, num_tokens, size = queries.shape
     _, num_kv_heads, block_len, _ = kv.keys.shape
-    kernel.block_attention(
-        queries.data_ptr(),
-        kv.keys.data_ptr(),
-        kv.values.data_ptr(),
-        output.data_ptr(),
-        positions.data_ptr(),
-        rows.data_ptr(),
-        tables.data_ptr(),
-        num_tokens,
-        num_kv_heads,
-        num_heads // num_kv_heads,
-        size,
-        tables.shape[1],
-        block_len,
-        queries.stride(1),
-        queries.stride(0),
-        kv.keys.stride(0),
-        kv.keys.stride(1),
-        _UNBOUNDED if window is None else window,
-        scale,
-    )
+    tensors = queries, kv.keys, kv.values, output, positions, rows, tables
+    sizes = num_tokens, num_kv_heads, num_heads // num_kv_heads, size, tables.shape[1], block_len
+    strides = queries.stride(1), queries.stride(0), kv.keys.stride(0), kv.keys.stride(1)
+    seen = _UNBOUNDED if window is None else window
+    kernel.block_attention(*[tensor.data_ptr() for tensor in tensors], *sizes, *strides, seen, scale)

@@ -23,7 +23,7 @@ from scaffolding_ext.protocol.meta import TokenCounts, note, token_counts_of
 from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import publish_figures, record
 from scaffolding_ext.workers.huggingface.block_pool import BlockPriority
-from scaffolding_ext.workers.huggingface.engine_request import EngineRequest, Waiter, Wants
+from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
 from scaffolding_ext.workers.shared.streaming import NEVER
 from scaffolding_ext.workers.shared.task_reading import block_scores, number
@@ -91,13 +91,9 @@ async def write_branches(
     generate: Callable[..., Coroutine[Any, Any, Any]],
     by_score: bool = False,
 ) -> None:
-    """Run one request for each branch. They share the whole blocks of the prefix.
+    """Run one request for each branch, and write the results into the task. They share the prefix's whole blocks.
 
     Args:
-        task: The task; its results are written into it.
-        engine: Serves the requests.
-        builder: Makes the requests that only read.
-        tokens_per_block: Of the engine.
         generate: Serves a generation task, with further arguments of its request.
         by_score: Whether blocks are evicted by the score and the depth of their branch (RKSC, algorithm 4).
 
@@ -153,9 +149,8 @@ async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuil
     note(task, counts=TokenCounts())
     if own:
         read = [task.prefix_tokens, *(task.prefix_tokens + task.suffixes[branch] for branch in own)]
-        waiters = [Waiter() for _ in read]
-        requests = builder.reads(task, read, [waiter.notify for waiter in waiters], wants=Wants(states=True))
-        await _read(task, engine, requests, waiters)
+        requests = builder.reads(task, read)
+        await _read(task, engine, requests)
         root, *states = [np.stack([state.numpy() for state in request.states]) for request in requests]
         for branch, similarity in zip(own, layer_weighted_similarity(states, root).tolist(), strict=True):
             similarities[branch] = similarity
@@ -167,9 +162,8 @@ async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuil
 
 async def verify_branches(task: VerifyTask, engine: GenerationEngine, builder: RequestBuilder) -> None:
     """Run one request for each branch; it reads the logits of the two words after the branch."""
-    waiters = [Waiter() for _ in task.branches]
-    requests = builder.verify(task, [waiter.notify for waiter in waiters])
-    await _read(task, engine, requests, waiters)
+    requests = builder.verify(task)
+    await _read(task, engine, requests)
     task.scores = [probability_of_first(*request.choice_logits) for request in requests]
     if task.layer_exit is not None:
         task.exit_layers = [request.exit_layer or 0 for request in requests]
@@ -180,15 +174,13 @@ async def verify_branches(task: VerifyTask, engine: GenerationEngine, builder: R
         ]
 
 
-async def _read(
-    task: Task, engine: GenerationEngine, requests: Sequence[EngineRequest], waiters: Sequence[Waiter]
-) -> None:
+async def _read(task: Task, engine: GenerationEngine, requests: Sequence[EngineRequest]) -> None:
     """Run a task's requests that only read, either all or none; the task is charged for all of them."""
     for request in requests:
         engine.submit(request)
     try:
-        for request, waiter in zip(requests, waiters, strict=True):
-            await waiter.wait(request, NEVER)
+        for request in requests:
+            await request.waiter.wait(request, NEVER)
             if request.error is not None:
                 raise request.error
     except BaseException:

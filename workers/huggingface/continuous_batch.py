@@ -24,7 +24,7 @@ from scaffolding_ext.workers.huggingface.sampling import GREEDY, Sampled, sample
 
 
 class EngineMetrics(NamedTuple):
-    """A snapshot of an engine.
+    """A snapshot of an engine; counts and seconds are those since its start.
 
     Attributes:
         num_running: Requests that hold blocks of keys and values.
@@ -32,17 +32,17 @@ class EngineMetrics(NamedTuple):
         num_free_blocks: Blocks that hold nothing.
         num_held_blocks: Blocks that requests hold; a block that several requests share counts once.
         num_cached_blocks: Blocks that nobody holds, kept for later requests that begin alike.
-        max_batch_size: Most requests that one step computes: `max_batch_size`.
+        max_batch_size: Most requests that one step computes.
         num_paused: Streams that may not generate until their reader asks for more, with or without blocks.
-        num_preempted: How often a request lost its blocks to others, since the start.
-        longest_wait_s: Longest time, since the start, for which an admitted or put-back request got no place in a step
-            although a caller waited for it.
-        num_decoded: Generated tokens whose KV was computed since the start (the last of a text needs none).
-        num_prefilled: Prompt tokens whose KV was computed since the start.
-        num_reused: Prompt tokens taken from cached KV since the start.
+        num_preempted: How often a request lost its blocks to others.
+        longest_wait_s: Longest time for which an admitted or preempted request got no place in a step although a caller
+            waited for it.
+        num_decoded: Generated tokens whose KV was computed (the last of a text needs none).
+        num_prefilled: Prompt tokens whose KV was computed, and all tokens of preempted requests.
+        num_reused: Prompt tokens taken from cached KV.
         num_evicted: Blocks that left the cache for others.
-        busy_s: Seconds spent in steps since the start; the engine idles the rest.
-        num_steps: Steps begun since the start.
+        busy_s: Seconds spent in steps; the engine idles the rest.
+        num_steps: Steps begun.
     """
 
     num_running: int
@@ -80,7 +80,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Drawn(NamedTuple):
-    """The result of a pass: the requests that it completed, those without usable logits, and their next tokens."""
+    """The result of a pass: the requests that it completed, those without usable logits, and the next tokens."""
 
     completed: list[EngineRequest]
     broken: list[bool]
@@ -103,14 +103,11 @@ class ContinuousBatch:
         prefill_chunk: int,
         on_end: Callable[[EngineRequest], None],
     ) -> None:
-        self._runner = runner
-        self._pool = pool
-        self._tokenizer = tokenizer
-        self._end_ids = end_ids
+        self._runner, self._pool, self._tokenizer, self._end_ids = runner, pool, tokenizer, end_ids
         self._on_end = on_end
         self._scheduler = RequestScheduler(pool, max_batch_size, prefill_chunk)
-        self._num_decoded = self._num_prefilled = 0
-        self._busy_s, self._num_steps = 0.0, 0
+        self._num_decoded = self._num_prefilled = self._num_steps = 0
+        self._busy_s = 0.0
 
     @property
     def idle(self) -> bool:
@@ -121,21 +118,21 @@ class ContinuousBatch:
         """A snapshot; from any thread."""
         scheduler, pool = self._scheduler, self._pool
         return EngineMetrics(
-            num_running=len(scheduler.running),
-            num_waiting=scheduler.num_waiting,
-            num_free_blocks=pool.num_free,
-            num_held_blocks=pool.num_held,
-            num_cached_blocks=pool.num_cached,
-            max_batch_size=scheduler.max_batch_size,
-            num_paused=scheduler.num_paused,
-            num_preempted=scheduler.num_preempted,
-            longest_wait_s=scheduler.longest_wait_s,
-            num_decoded=self._num_decoded,
-            num_prefilled=self._num_prefilled,
-            num_reused=scheduler.num_reused,
-            num_evicted=pool.num_evicted,
-            busy_s=self._busy_s,
-            num_steps=self._num_steps,
+            len(scheduler.running),
+            scheduler.num_waiting,
+            pool.num_free,
+            pool.num_held,
+            pool.num_cached,
+            scheduler.max_batch_size,
+            scheduler.num_paused,
+            scheduler.num_preempted,
+            scheduler.longest_wait_s,
+            self._num_decoded,
+            self._num_prefilled,
+            scheduler.num_reused,
+            pool.num_evicted,
+            self._busy_s,
+            self._num_steps,
         )
 
     def warm_up(self) -> None:
@@ -223,10 +220,10 @@ class ContinuousBatch:
 
     def _sample(self, requests: list[EngineRequest], logits: torch.Tensor) -> Sampled | None:
         """Draw the next token of each request that generates; logits have the shape (requests, vocabulary)."""
-        drawing = [row for row, request in enumerate(requests) if request.ends.max_tokens]
         for row, request in enumerate(requests):
             if request.wants.choices:
                 request.choice_logits = logits[row, list(request.wants.choices)].tolist()
+        drawing = [row for row, request in enumerate(requests) if request.ends.max_tokens]
         if not drawing:
             return None
         chosen = [requests[row] for row in drawing]
@@ -236,13 +233,9 @@ class ContinuousBatch:
         if too_short and self._end_ids:
             forbidden = torch.zeros_like(logits, dtype=torch.bool)
             forbidden[torch.tensor(too_short)[:, None], torch.tensor(list(self._end_ids))] = True
-        return sample(
-            logits,
-            [request.sampling for request in chosen],
-            [request.prompt_len + request.num_decoded for request in chosen],
-            max([request.wants.num_logprobs for request in chosen]),
-            forbidden,
-        )
+        num_logprobs = max([request.wants.num_logprobs for request in chosen])
+        positions = [request.prompt_len + request.num_decoded for request in chosen]
+        return sample(logits, [request.sampling for request in chosen], positions, num_logprobs, forbidden)
 
     def _advance(self, works: list[Work]) -> None:
         """Note that these tokens are computed."""

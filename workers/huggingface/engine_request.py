@@ -171,6 +171,7 @@ class EngineRequest:
         self.num_reused = self.num_prefilled = 0
         self.submitted_at = time.monotonic()
         self.first_token_at: float | None = None
+        self.waiter: Waiter
         self._decoder = _decode_stream()
         self._stops = StopStrings(ends.stop).matcher()
         self._lock = threading.Lock()  # readers see a token, its text and the end together

@@ -35,7 +35,7 @@ class GenerationEngine:
     """Runs requests on a model until each has ended.
 
     Args:
-        model: A causal LM in evaluation mode.
+        model: A causal LM in evaluation mode, whose attention is `ATTENTION`.
         tokenizer: The tokenizer's Rust backend, for text and stop strings.
         end_ids: Token ids that end a text.
         num_blocks: Blocks of keys and values; they must be enough for the longest single request.
@@ -59,15 +59,8 @@ class GenerationEngine:
     ) -> None:
         self._pool = BlockPool(num_blocks, tokens_per_block, max_cached, enable_block_reuse)
         self._unfinished: set[EngineRequest] = set()
-        self._batch = ContinuousBatch(
-            ModelRunner(model, KVBlocks(num_blocks, tokens_per_block)),
-            self._pool,
-            tokenizer,
-            end_ids,
-            max_batch_size,
-            prefill_chunk,
-            self._unfinished.discard,
-        )
+        runner, on_end = ModelRunner(model, KVBlocks(num_blocks, tokens_per_block)), self._unfinished.discard
+        self._batch = ContinuousBatch(runner, self._pool, tokenizer, end_ids, max_batch_size, prefill_chunk, on_end)
         self._threads = threads
         self._inbox: deque[EngineRequest] = deque()
         self._calls: deque[Callable[[], None]] = deque()  # further work for the engine's thread
@@ -180,17 +173,14 @@ class GenerationEngine:
         with self._wake:
             self._closed, self._cause = True, cause
             unfinished = list(self._unfinished)
-            self._unfinished.clear()
-            self._inbox.clear()
-            self._batch.clear()
+            for requests in (self._unfinished, self._inbox, self._batch):
+                requests.clear()
+        error = EngineError("the worker was shut down before the task ended: send the task to another worker")
         for request in unfinished:
             if request.ended:  # it is complete; only its blocks were not free yet
                 request.notify(request)
             elif cause is None:
-                request.end(
-                    "error",
-                    EngineError("the worker was shut down before the task ended: send the task to another worker"),
-                )
+                request.end("error", error)
             else:
                 request.end(
                     "error", caused_by(cause, "the engine of this worker has failed: make a new worker. The failure: ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,19 +25,11 @@ class Slots:
         return self._flat[num_heads]
 
 
-class LayerKV:
-    """One layer's keys and values.
+class LayerKV(NamedTuple):
+    """One layer's keys and values, shape (blocks, heads, tokens a block, head size) each; their head sizes may differ."""
 
-    Attributes:
-        keys: Shape (blocks, heads, tokens a block, head size).
-        values: Shape (blocks, heads, tokens a block, head size); the size may differ from that of the keys.
-    """
-
-    __slots__ = ("keys", "values")
-
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        self.keys = keys
-        self.values = values
+    keys: torch.Tensor
+    values: torch.Tensor
 
     def gather(self, tables: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of the keys and values in some blocks: int64, shape (rows, blocks) to (rows, heads, places, size)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,58 +16,25 @@ from scaffolding_ext.protocol.stop_strings import stop_strings
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import cache_salt_of, priority_of
 from scaffolding_ext.workers.huggingface.block_pool import BlockPriority
-from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Kv, Wants
+from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Kv, Waiter, Wants
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch, SamplingDefaults
 from scaffolding_ext.workers.shared.task_reading import TaskReader, integer, refuse
 
 _LOWEST_TEMPERATURE = 1e-3  # a logit divided by less may exceed float32
-
-# Fields that this worker cannot honour.
-_REFUSED = (
-    "best_of",
-    "echo",
-    "frequency_penalty",
-    "logit_bias",
-    "n",
-    "presence_penalty",
-    "reasoning_effort",
-    "suffix",
-    "skip_tokenizer",
-    "skip_detokenizer",
-)
+_REFUSED = ("best_of", "echo", "frequency_penalty", "logit_bias", "n", "presence_penalty", "reasoning_effort", "suffix")
+_REFUSED += ("skip_tokenizer", "skip_detokenizer")  # fields that this worker cannot honour
 
 
 class RequestBuilder:
-    """Makes requests from tasks, and refuses unusable ones; `seed` is for tasks without a seed."""
+    """Makes requests from tasks; an unusable field is an InvalidTaskError. `seed` is for tasks without a seed."""
 
     def __init__(self, reader: TaskReader, defaults: SamplingDefaults, seed: int | None, watch: GreedyWatch) -> None:
-        self._reader = reader
-        self._defaults = defaults
-        self._watch = watch
+        self._reader, self._defaults, self._watch = reader, defaults, watch
         self._rng = np.random.default_rng(seed)
 
-    @property
-    def tokenizer_fingerprint(self) -> str:
-        """Equal for workers whose token ids mean the same."""
-        return self._reader.tokenizer_fingerprint
-
-    def generation(
-        self,
-        task: GenerationTask,
-        notify: Callable[[EngineRequest], None],
-        priority: BlockPriority | None = None,
-    ) -> EngineRequest:
-        """The request of a generation task.
-
-        Args:
-            task: The task.
-            notify: What the request calls.
-            priority: Of its blocks in the cache.
-
-        Raises:
-            InvalidTaskError: A field is unusable.
-        """
+    def generation(self, task: GenerationTask, priority: BlockPriority | None = None) -> EngineRequest:
+        """The request of a generation task; `priority` is that of its blocks in the cache."""
         refuse(task, _REFUSED, "HuggingFaceWorker")
         prompt = self._reader.prompt(task)
         ends = Ends(
@@ -78,56 +45,24 @@ class RequestBuilder:
         )
         wants = Wants(integer("num_logprobs", task.num_logprobs, 0, 0), logits=bool(task.return_context_logits))
         keep = purpose_of(task).written is not Purpose.PROBE  # nothing continues a probe
-        kv = _kv(task, Kv(keep, priority))
-        sampling = self._sampling(task)
-        return _request(prompt, ends, sampling, wants=wants, kv=kv, task=task, notify=notify)
+        return _request(task, prompt, wants, ends, self._sampling(task), keep, priority)
 
-    def score(self, task: ScoreTask, notify: Callable[[EngineRequest], None]) -> EngineRequest:
-        """The request of a score task.
-
-        Raises:
-            InvalidTaskError: A field is unusable.
-        """
+    def score(self, task: ScoreTask) -> EngineRequest:
         token_ids, start = self._reader.scored(task)
-        wants, kv = Wants(score_from=start), _kv(task)
-        return _request(token_ids, Ends(), GREEDY, wants=wants, kv=kv, task=task, notify=notify)
+        return _request(task, token_ids, Wants(score_from=start))
 
-    def verify(self, task: VerifyTask, notify: list[Callable[[EngineRequest], None]]) -> list[EngineRequest]:
-        """The requests of a verify task, one for each branch.
+    def verify(self, task: VerifyTask) -> list[EngineRequest]:
+        """One request for each branch."""
+        choices = int(task.yes_token), int(task.no_token)
+        wants = Wants(choices=choices, layer_exit=task.layer_exit, verdicts=task.every_layer)
+        return [_request(task, prompt, wants, keep=False) for prompt in self._reader.verified(task)]
 
-        Raises:
-            InvalidTaskError: A field is unusable.
-        """
-        branches = self._reader.verified(task)
-        wants = Wants(
-            choices=(int(task.yes_token), int(task.no_token)), layer_exit=task.layer_exit, verdicts=task.every_layer
-        )
-        kv = _kv(task, Kv(keep=False))
-        return [
-            _request(prompt, Ends(), GREEDY, wants=wants, kv=kv, task=task, notify=word)
-            for prompt, word in zip(branches, notify, strict=True)
-        ]
-
-    def reads(
-        self,
-        task: BranchTask,
-        prompts: Sequence[list[int]],
-        notify: Sequence[Callable[[EngineRequest], None]],
-        wants: Wants,
-    ) -> list[EngineRequest]:
-        """Requests that read prompts of a branch task before its branches are written.
-
-        Raises:
-            InvalidTaskError: A prompt is empty or too long, or has ids that are not the model's.
-        """
+    def reads(self, task: BranchTask, prompts: Sequence[list[int]]) -> list[EngineRequest]:
+        """Requests for the hidden states of prompts, before the task's branches are written."""
         read = [self._reader.ids(prompt, None, "input") for prompt in prompts]
         for ids in read:
             self._reader.check_len(len(ids), "prefix and suffix have")
-        kv = _kv(task)
-        return [
-            _request(ids, Ends(), GREEDY, wants=wants, kv=kv, task=task, notify=word)
-            for ids, word in zip(read, notify, strict=True)
-        ]
+        return [_request(task, ids, Wants(states=True)) for ids in read]
 
     def _sampling(self, task: GenerationTask) -> SamplingParams:
         temperature, top_p, top_k = self._defaults.selection(task)
@@ -140,13 +75,22 @@ class RequestBuilder:
         return SamplingParams(temperature, min(top_k, self._reader.vocab_size), top_p, seed)
 
 
-def _kv(task: Task, kv: Kv = Kv()) -> Kv:  # noqa: B008  (it cannot change)
-    scope = current_scope.get()
-    return kv._replace(salt=cache_salt_of(task), owner=None if scope is None else scope.request_id)
-
-
-def _request(*args: Any, task: Task, **options: Any) -> EngineRequest:
-    return EngineRequest(*args, urgent=is_urgent(task), priority=priority_of(task), **options)
+def _request(
+    task: Task,
+    ids: list[int],
+    wants: Wants,
+    ends: Ends = Ends(),  # noqa: B008  (it cannot change)
+    sampling: SamplingParams = GREEDY,
+    keep: bool = True,
+    priority: BlockPriority | None = None,
+) -> EngineRequest:
+    """A request on behalf of a task, which the running coroutine can wait for."""
+    scope, waiter = current_scope.get(), Waiter()
+    kv = Kv(keep, priority, cache_salt_of(task), None if scope is None else scope.request_id)
+    options: dict[str, Any] = {"urgent": is_urgent(task), "priority": priority_of(task)}
+    request = EngineRequest(ids, ends, sampling, wants=wants, kv=kv, notify=waiter.notify, **options)
+    request.waiter = waiter
+    return request
 
 
 def fill(task: GenerationTask, request: EngineRequest) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, TaskStatus, current_scope
@@ -15,7 +15,6 @@ from scaffolding_ext.protocol.tasks import KeepKVTask, ScoreTask
 from scaffolding_ext.request.program import cache_salt_of, record
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.huggingface.branches import verify_branches, write_branches
-from scaffolding_ext.workers.huggingface.engine_request import Waiter
 from scaffolding_ext.workers.huggingface.model_loading import check_arguments, check_attention, load_model
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, fill
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
@@ -26,19 +25,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from scaffolding_ext.protocol.standins import TaskHandler
+    from scaffolding_ext.workers.huggingface.block_pool import BlockPriority
     from scaffolding_ext.workers.huggingface.continuous_batch import EngineMetrics
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
     from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
 
 
 EvictionPolicy = Literal["lru", "branch_score"]
-
-
-class _Stream(NamedTuple):
-    """The state of a streaming task between its steps."""
-
-    request: EngineRequest
-    waiter: Waiter
 
 
 class HuggingFaceWorker(ChatWorker):
@@ -108,22 +101,7 @@ class HuggingFaceWorker(ChatWorker):
         seed: int | None = None,
         trust_remote_code: bool = False,
     ) -> None:
-        self.check_arguments(
-            model=model,
-            tokenizer=tokenizer,
-            dtype=dtype,
-            device=device,
-            threads=threads,
-            max_batch_size=max_batch_size,
-            max_seq_len=max_seq_len,
-            prefill_chunk=prefill_chunk,
-            prefix_cache_bytes=prefix_cache_bytes,
-            kv_cache_bytes=kv_cache_bytes,
-            tokens_per_block=tokens_per_block,
-            seed=seed,
-            trust_remote_code=trust_remote_code,
-            eviction_policy=eviction_policy,
-        )
+        self.check_arguments(**{name: value for name, value in locals().items() if name != "self"})
         loaded = load_model(model, tokenizer, dtype, device, trust_remote_code)
         from scaffolding_ext.workers.huggingface.block_attention import warn_without_kernel
         from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine, kv_limits
@@ -160,8 +138,8 @@ class HuggingFaceWorker(ChatWorker):
         vocab_size = network.get_input_embeddings().weight.shape[0]
         self.default_temperature = loaded.defaults.temperature
         backend = loaded.tokenizer.backend_tokenizer
-        reader = TaskReader(backend, vocab_size, self.max_seq_len, limits.limited_by)
-        self._builder = RequestBuilder(reader, loaded.defaults, seed, GreedyWatch(self.model))
+        self._reader = TaskReader(backend, vocab_size, self.max_seq_len, limits.limited_by)
+        self._builder = RequestBuilder(self._reader, loaded.defaults, seed, GreedyWatch(self.model))
         self._streams: OpenStreams[EngineRequest] = OpenStreams(self._cancel)
         self._engine: GenerationEngine = GenerationEngine(
             network,
@@ -191,7 +169,7 @@ class HuggingFaceWorker(ChatWorker):
     @functools.cached_property
     def tokenizer_fingerprint(self) -> str:  # type: ignore[override]  # hashed when it is asked for
         """Equal for workers whose token ids mean the same, so that controllers may pass them on."""
-        return self._builder.tokenizer_fingerprint
+        return self._reader.tokenizer_fingerprint
 
     @property
     def metrics(self) -> EngineMetrics:
@@ -221,16 +199,15 @@ class HuggingFaceWorker(ChatWorker):
     async def _generate(self, task: GenerationTask) -> TaskStatus:
         return await self._generate_with(task)
 
-    async def _generate_with(self, task: GenerationTask, **options: Any) -> TaskStatus:
-        """Serve a generation task, with further arguments of its request."""
-        waiter = Waiter()
-        request = self._builder.generation(task, waiter.notify, **options)
+    async def _generate_with(self, task: GenerationTask, priority: BlockPriority | None = None) -> TaskStatus:
+        """Serve a generation task; `priority` is that of its blocks in the cache."""
+        request = self._builder.generation(task, priority)
         task.output_tokens = None
         self._engine.submit(request)
         ended = False
         while not ended:
             num_tokens = len(task.output_tokens or ()) + 1 if task.streaming_output_flag else NEVER
-            await self._wait(task, request, waiter, num_tokens)
+            await self._wait(task, request, num_tokens)
             ended = fill(task, request)
             if task.streaming_output_flag:
                 show(task)
@@ -240,36 +217,31 @@ class HuggingFaceWorker(ChatWorker):
         if is_over(task):
             return TaskStatus.SUCCESS
         if task.request_handle is None:
-            self._open_stream(task)
-        stream: _Stream = task.request_handle
+            task.request_handle = self._builder.generation(task)
+            task.output_tokens = None
+            self._engine.submit(task.request_handle)
+            self._streams.add(task.request_handle)
+        request: EngineRequest = task.request_handle
         num_tokens = next_len(task)
         if task.cancel_flag:
-            self._engine.cancel(stream.request)
+            self._engine.cancel(request)
             num_tokens = NEVER
         limit = furthest(task)
-        if limit != stream.request.may_run_to:
-            if stream.request.paused:
-                record("paused", position=len(task.output_tokens or ()), arrived=stream.request.num_decoded)
-            self._engine.let_run_to(stream.request, limit)
+        if limit != request.may_run_to:
+            if request.paused:
+                record("paused", position=len(task.output_tokens or ()), arrived=request.num_decoded)
+            self._engine.let_run_to(request, limit)
         try:
-            await self._wait(task, stream.request, stream.waiter, num_tokens)
-            task.end_flag = fill(task, stream.request)
+            await self._wait(task, request, num_tokens)
+            task.end_flag = fill(task, request)
         except BaseException:
-            self._streams.discard(stream.request)
+            self._streams.discard(request)
             raise
         if task.end_flag:
-            self._streams.discard(stream.request)
+            self._streams.discard(request)
         elif task.streaming_output_flag:
             show(task)
         return TaskStatus.SUCCESS
-
-    def _open_stream(self, task: StreamGenerationTask) -> None:
-        waiter = Waiter()
-        request = self._builder.generation(task, waiter.notify)
-        self._engine.submit(request)
-        task.output_tokens = None
-        task.request_handle = _Stream(request, waiter)
-        self._streams.add(request)
 
     async def _branch(self, task: BranchTask) -> TaskStatus:
         if task.least_similarity is not None and SIMILARITY_GATE in self.refused:
@@ -288,10 +260,9 @@ class HuggingFaceWorker(ChatWorker):
         return TaskStatus.SUCCESS
 
     async def _score(self, task: ScoreTask) -> TaskStatus:
-        waiter = Waiter()
-        request = self._builder.score(task, waiter.notify)
+        request = self._builder.score(task)
         self._engine.submit(request)
-        await self._wait(task, request, waiter, NEVER)
+        await self._wait(task, request, NEVER)
         task.logprobs = request.scores
         return TaskStatus.SUCCESS
 
@@ -311,10 +282,10 @@ class HuggingFaceWorker(ChatWorker):
         VerifyTask: _verify,
     }
 
-    async def _wait(self, task: Task, request: EngineRequest, waiter: Waiter, num_tokens: int) -> None:
+    async def _wait(self, task: Task, request: EngineRequest, num_tokens: int) -> None:
         """Wait until the request has that many tokens or has ended; a cancelled wait cancels the request."""
         try:
-            await waiter.wait(request, num_tokens)
+            await request.waiter.wait(request, num_tokens)
         except asyncio.CancelledError:
             self._engine.cancel(request)
             raise

@@ -49,9 +49,9 @@ def test_a_request_waits_in_the_place_of_its_program_unless_its_task_has_one(wor
 
     async def priorities():
         enter_program(program)
-        made = [worker._builder.generation(GenerationTask(input_tokens=[5, 6], temperature=0.0), print)]
-        made += [worker._builder.generation(own, print), worker._builder.score(scored, print)]
-        return [request.priority for request in (*made, *worker._builder.verify(branches, [print]))]
+        made = [worker._builder.generation(GenerationTask(input_tokens=[5, 6], temperature=0.0))]
+        made += [worker._builder.generation(own), worker._builder.score(scored)]
+        return [request.priority for request in (*made, *worker._builder.verify(branches))]
 
     assert asyncio.run(priorities()) == [7.0, 0.5, 7.0, 7.0]
     assert worker.unordered is None
