@@ -75,11 +75,12 @@ def decode_rate(model: Any, batch: int, num_tokens: int, threads: int, prompt_le
     """Tokens a second while `batch` requests decode together, prompts not counted."""
     from tokenizers import Tokenizer, models
 
+    from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch
     from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Kv
     from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
     from scaffolding_ext.workers.huggingface.sampling import SamplingParams
 
-    engine = GenerationEngine(
+    served = ContinuousBatch(
         model,
         Tokenizer(models.BPE()),
         frozenset(),
@@ -89,8 +90,8 @@ def decode_rate(model: Any, batch: int, num_tokens: int, threads: int, prompt_le
         max_batch_size=batch,
         prefill_chunk=2048,
         enable_block_reuse=False,
-        threads=threads,
     )
+    engine = GenerationEngine(served, threads)
     ended, reading = threading.Semaphore(0), threading.Semaphore(0)
 
     def note(request: EngineRequest) -> None:

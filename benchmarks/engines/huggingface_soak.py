@@ -232,7 +232,7 @@ def main(report: Report, num_requests: int, model: str, kv_cache_bytes: int | No
         ("requests that the engine still knows", len(engine._unfinished), 0),
         ("streams that the worker still knows", len(worker._streams), 0),
         ("asyncio tasks left", num_tasks, 0),
-        ("cached blocks over their cap", max(0, metrics.num_cached_blocks - engine._batch._pool.max_cached), 0),
+        ("cached blocks over their cap", max(0, metrics.num_cached_blocks - engine._batch.pool.max_cached), 0),
         ("memory grown since the second tenth, MiB", memory[-1] - memory[1], 32),
     ):
         report.bar(name, value, "<=", bar)

@@ -63,26 +63,17 @@ class Span:
 
 
 class AttentionMetadata(NamedTuple):
-    """The tokens of one forward pass, as attention sees them.
-
-    Attributes:
-        slots: Places at which the keys and values of the pass are written.
-        tables: The blocks of each request, int64, shape (requests, blocks).
-        rows: For each token, the row of its request's table; int64, shape (tokens,).
-        positions: The position of each token, int64, shape (tokens,).
-        num_few: Tokens at the beginning that belong to requests with few tokens in the pass; the kernel computes these.
-        spans: All requests, in the order of the tokens.
-        layers: The layers whose attention has run.
-    """
+    """The tokens of one forward pass, as attention sees them."""
 
     kv: KVBlocks
-    slots: Slots
-    tables: torch.Tensor
-    rows: torch.Tensor
-    positions: torch.Tensor
+    slots: Slots  # places at which the keys and values of the pass are written
+    tables: torch.Tensor  # the blocks of each request, int64, shape (requests, blocks)
+    rows: torch.Tensor  # for each token, the row of its request's table; int64, shape (tokens,)
+    positions: torch.Tensor  # the position of each token, int64, shape (tokens,)
+    # tokens at the beginning that belong to requests with few tokens in the pass; the kernel computes these
     num_few: int
-    spans: list[Span]
-    layers: set[int]
+    spans: list[Span]  # all requests, in the order of the tokens
+    layers: set[int]  # the layers whose attention has run
 
 
 # Arguments of models that do not change the result here.

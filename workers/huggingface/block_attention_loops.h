@@ -30,15 +30,6 @@ INLINE void NAMED(add_weighted)(
     const float *weights, const float *values, const int64_t num_places, float *output, const int64_t size) {
     const int64_t lanes = sizeof(NAMED(Lanes)) / sizeof *values;
     int64_t i = 0;
-    for (; i + 4 * lanes <= size; i += 4 * lanes) {
-        NAMED(Lanes) *sums = (NAMED(Lanes) *)(output + i), first = sums[0], second = sums[1], third = sums[2], fourth = sums[3];
-        for (int64_t place = 0; place < num_places; place++) {
-            const NAMED(Lanes) *value = (const NAMED(Lanes) *)(values + place * size + i);
-            first += weights[place] * value[0], second += weights[place] * value[1];
-            third += weights[place] * value[2], fourth += weights[place] * value[3];
-        }
-        sums[0] = first, sums[1] = second, sums[2] = third, sums[3] = fourth;
-    }
     for (; i + lanes <= size; i += lanes) {
         NAMED(Lanes) *sums = (NAMED(Lanes) *)(output + i), sum = *sums;
         for (int64_t place = 0; place < num_places; place++)

@@ -20,49 +20,35 @@ BlockPriority = Callable[[int], float]
 
 
 class Block:
-    """One block.
-
-    Attributes:
-        index: Its place in the buffers.
-        key: The digest by which look-ups find it; None if they do not.
-        is_computed: Whether the KV of all its tokens is there.
-        num_holders: Number of sequences that hold it.
-        stays: Whether one of its holders wanted it to stay as cache.
-        priority: In the cache; blocks of the lowest priority are evicted first.
-        last_use: When it was last freed. Of blocks of equal priority, the least recently used one is evicted first.
-        owner: The request that is the only one to have held it; None if several have, or nobody says.
-    """
+    """One block."""
 
     __slots__ = ("index", "is_computed", "key", "last_use", "num_holders", "owner", "priority", "stays")
 
     def __init__(self, index: int) -> None:
-        self.index = index
-        self.key: bytes | None = None
-        self.num_holders = self.last_use = 0
-        self.is_computed = self.stays = False
-        self.priority = 0.0
-        self.owner: str | None = None
+        self.index = index  # its place in the buffers
+        self.key: bytes | None = None  # the digest by which look-ups find it
+        self.is_computed = False  # whether the KV of all its tokens is there
+        self.num_holders = 0  # sequences
+        self.stays = False  # whether one of its holders wanted it to stay as cache
+        self.priority = 0.0  # in the cache, the blocks of the lowest priority are evicted first
+        self.last_use = 0  # when it was last freed; of equal priorities, the least recently used is evicted first
+        self.owner: str | None = None  # the request that is the only one to have held it, if it is known
 
 
 class TokenSequence:
     """A sequence of tokens, and the blocks that hold their keys and values.
 
-    Attributes:
-        token_ids: The tokens so far.
-        owner: The request that they serve; see `BlockPool.keep`.
-        num_kv: How many of its first tokens have computed KV.
-        blocks: The blocks that it holds, in order.
-        table: The places of these blocks in the buffers.
+    Sequences of different salts share no blocks. `owner` is the request that the sequence serves; see `BlockPool.keep`.
     """
 
     __slots__ = ("_keys", "_root", "blocks", "num_blocks", "num_kv", "owner", "table", "token_ids")
 
     def __init__(self, token_ids: list[int], salt: str | None = None, owner: str | None = None) -> None:
-        self.token_ids = token_ids
-        self.owner = owner
-        self.num_kv = self.num_blocks = 0
+        self.token_ids, self.owner = token_ids, owner
+        self.num_kv = 0  # how many of the first tokens have computed KV
         self.blocks: list[Block] = []
-        self.table: array[int] = array("q")
+        self.table: array[int] = array("q")  # the places of these blocks in the buffers
+        self.num_blocks = 0
         self._root = b"" if salt is None else blake2b(salt.encode(), digest_size=_DIGEST_BYTES).digest()
         self._keys: list[bytes] = []
 
@@ -77,7 +63,7 @@ class TokenSequence:
         self.num_blocks = self.num_kv = 0
 
     def keys(self, num_blocks: int, block_len: int) -> list[bytes]:
-        """The keys of its first blocks. Sequences of different salts have no key in common."""
+        """The keys of its first blocks."""
         keys = self._keys
         for start in range(len(keys) * block_len, num_blocks * block_len, block_len):
             tokens = array("q", self.token_ids[start : start + block_len]).tobytes()
@@ -93,15 +79,11 @@ class BlockPool:
         block_len: Tokens of a block.
         max_cached: Most blocks that stay as cache.
         shares: False finds nothing and keeps nothing.
-
-    Attributes:
-        num_held: Blocks that sequences hold.
-        num_evicted: Blocks that have left the cache for others.
     """
 
     def __init__(self, num_blocks: int, block_len: int, max_cached: int, shares: bool = True) -> None:
         self.num_blocks, self.block_len, self.max_cached = num_blocks, block_len, max_cached
-        self.num_held = self.num_evicted = 0
+        self.num_held = self.num_evicted = 0  # blocks that sequences hold, and that have left the cache for others
         self._shares = shares
         self._num_made = self._now = 0
         self._free: list[Block] = []  # the latest last: blocks that already have memory are used first
@@ -141,12 +123,9 @@ class BlockPool:
         return num_blocks - sum(block.num_holders > 0 for block in found)
 
     def begin(self, sequence: TokenSequence, found: list[Block], announces: bool) -> None:
-        """Give a sequence its blocks: those that were found, and new ones for its other tokens.
+        """Give a new sequence its blocks: the computed ones that were found, and new ones for its other tokens.
 
-        Args:
-            sequence: A sequence that holds nothing yet.
-            found: Its computed blocks.
-            announces: Whether others may wait for the blocks that it is about to compute.
+        `announces`: whether others may wait for the blocks that it is about to compute.
         """
         for block in found:
             self._hold(block, sequence.owner)
@@ -190,10 +169,8 @@ class BlockPool:
     def free(self, sequence: TokenSequence, keep: bool, priority: BlockPriority | None = None) -> None:
         """Take a sequence's blocks, from its end, so that the cache evicts them in this order.
 
-        Args:
-            sequence: The sequence.
-            keep: Whether its computed blocks stay as cache. A block stays if any of its holders wanted this.
-            priority: Of its blocks in the cache; None leaves it as it is.
+        With `keep` its computed blocks stay as cache, and have this `priority` there; None leaves it as it is. A block
+        stays if any of its holders wanted this.
         """
         for number in reversed(range(sequence.num_blocks)):
             block = sequence.blocks[number]

@@ -11,55 +11,41 @@ import logging
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Work, reported_logprobs
+from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
 from scaffolding_ext.workers.huggingface.model_runner import ModelRunner
 from scaffolding_ext.workers.huggingface.request_scheduler import RequestScheduler
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, Sampled, sample
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 class EngineMetrics(NamedTuple):
-    """A snapshot of an engine; counts and seconds are those since its start.
+    """A snapshot of an engine; counts and seconds are those since its start."""
 
-    Attributes:
-        num_running: Requests that hold blocks of keys and values.
-        num_waiting: Requests that wait for blocks.
-        num_free_blocks: Blocks that hold nothing.
-        num_held_blocks: Blocks that requests hold; a block that several requests share counts once.
-        num_cached_blocks: Blocks that nobody holds, kept for later requests that begin alike.
-        max_batch_size: Most requests that one step computes.
-        num_paused: Streams that may not generate until their reader asks for more, with or without blocks.
-        num_preempted: How often a request lost its blocks to others.
-        longest_wait_s: Longest time for which an admitted or preempted request got no place in a step although a caller
-            waited for it.
-        num_decoded: Generated tokens whose KV was computed (the last of a text needs none).
-        num_prefilled: Prompt tokens whose KV was computed, and all tokens of preempted requests.
-        num_reused: Prompt tokens taken from cached KV.
-        num_evicted: Blocks that left the cache for others.
-        busy_s: Seconds spent in steps; the engine idles the rest.
-        num_steps: Steps begun.
-    """
-
-    num_running: int
-    num_waiting: int
-    num_free_blocks: int
-    num_held_blocks: int
-    num_cached_blocks: int
-    max_batch_size: int
-    num_paused: int
-    num_preempted: int
+    num_running: int  # requests that hold blocks of keys and values
+    num_waiting: int  # requests that wait for blocks
+    num_free_blocks: int  # blocks that hold nothing
+    num_held_blocks: int  # blocks that requests hold; a block that several requests share counts once
+    num_cached_blocks: int  # blocks that nobody holds, kept for later requests that begin alike
+    max_batch_size: int  # most requests that one step computes
+    num_paused: int  # streams that may not generate until their reader asks for more, with or without blocks
+    num_preempted: int  # how often a request lost its blocks to others
+    # longest time for which an admitted or preempted request got no place in a step although a caller waited for it
     longest_wait_s: float
-    num_decoded: int
-    num_prefilled: int
-    num_reused: int
-    num_evicted: int
-    busy_s: float
-    num_steps: int
+    num_decoded: int  # generated tokens whose KV was computed (the last of a text needs none)
+    num_prefilled: int  # prompt tokens whose KV was computed, and all tokens of preempted requests
+    num_reused: int  # prompt tokens taken from cached KV
+    num_evicted: int  # blocks that left the cache for others
+    busy_s: float  # seconds spent in steps; the engine idles the rest
+    num_steps: int  # steps begun
 
     @property
     def num_computed(self) -> int:
@@ -90,22 +76,36 @@ class _Drawn(NamedTuple):
 class ContinuousBatch:
     """The requests that wait for a model and the requests that run on it; only one thread may use it.
 
-    `on_end` is called with each request that ends, before the request itself reports its end.
+    Args:
+        model: A causal LM in evaluation mode, whose attention is `ATTENTION`.
+        tokenizer: The tokenizer's Rust backend, for text and stop strings.
+        end_ids: Token ids that end a text.
+        num_blocks: Blocks of keys and values; they must be enough for the longest single request.
+        max_cached: Most blocks that stay as cache.
+        **: As in `HuggingFaceWorker`.
+
+    Attributes:
+        on_end: Called with each request that ends, before the request itself reports its end.
     """
 
     def __init__(
         self,
-        runner: ModelRunner,
-        pool: BlockPool,
+        model: PreTrainedModel,
         tokenizer: Any,
         end_ids: frozenset[int],
+        *,
+        num_blocks: int,
+        tokens_per_block: int,
+        max_cached: int,
         max_batch_size: int,
         prefill_chunk: int,
-        on_end: Callable[[EngineRequest], None],
+        enable_block_reuse: bool,
     ) -> None:
-        self._runner, self._pool, self._tokenizer, self._end_ids = runner, pool, tokenizer, end_ids
-        self._on_end = on_end
-        self._scheduler = RequestScheduler(pool, max_batch_size, prefill_chunk)
+        self.on_end: Callable[[EngineRequest], None] = lambda _: None
+        self.pool = BlockPool(num_blocks, tokens_per_block, max_cached, enable_block_reuse)
+        self._runner = ModelRunner(model, KVBlocks(num_blocks, tokens_per_block))
+        self._tokenizer, self._end_ids, self._prefill_chunk = tokenizer, end_ids, prefill_chunk
+        self._scheduler = RequestScheduler(self.pool, max_batch_size, prefill_chunk)
         self._num_decoded = self._num_prefilled = self._num_steps = 0
         self._busy_s = 0.0
 
@@ -116,7 +116,7 @@ class ContinuousBatch:
     @property
     def metrics(self) -> EngineMetrics:
         """A snapshot; from any thread."""
-        scheduler, pool = self._scheduler, self._pool
+        scheduler, pool = self._scheduler, self.pool
         return EngineMetrics(
             len(scheduler.running),
             scheduler.num_waiting,
@@ -138,7 +138,7 @@ class ContinuousBatch:
     def warm_up(self) -> None:
         """Run the model once, so that a model that does not fit or cannot be served fails now."""
         request = EngineRequest([0], Ends(), GREEDY, notify=lambda _: None)
-        self._pool.begin(request.sequence, [], announces=False)
+        self.pool.begin(request.sequence, [], announces=False)
         self._runner.forward([Work(request, 1)])
         self._discard(request)
 
@@ -154,7 +154,7 @@ class ContinuousBatch:
 
     def clear(self) -> None:
         """Drop every request without telling it."""
-        self._scheduler.clear()
+        self._scheduler = RequestScheduler(self.pool, self._scheduler.max_batch_size, self._prefill_chunk)
 
     def step(self) -> None:
         """Admit requests that fit; then compute one token of every request that decodes, and a part of the prompts."""
@@ -211,7 +211,7 @@ class ContinuousBatch:
 
     def _discard(self, request: EngineRequest) -> None:
         """Take a request's blocks, whose content is wrong."""
-        for block in self._pool.discard(request.sequence):
+        for block in self.pool.discard(request.sequence):
             self._runner.kv.clear(block)
 
     def _fail(self, request: EngineRequest, error: EngineError) -> None:
@@ -242,7 +242,7 @@ class ContinuousBatch:
         reading = self._scheduler.reading
         decoding = [work.request for work in works if work.request not in reading]
         self._num_decoded += len(decoding)
-        self._pool.advance([(request.sequence, 1) for request in decoding])
+        self.pool.advance([(request.sequence, 1) for request in decoding])
         if not reading:
             return
         for request, num_tokens, completes in [work for work in works if work.request in reading]:
@@ -251,7 +251,7 @@ class ContinuousBatch:
             if completes:
                 self._scheduler.has_read(request)
             if request.exit_layer is None:  # otherwise the KV of some layers may be missing
-                self._pool.advance([(request.sequence, num_tokens)])
+                self.pool.advance([(request.sequence, num_tokens)])
 
     def _accept(self, requests: list[EngineRequest], sampled: Sampled | None) -> None:
         """Append the drawn tokens to the requests that generate."""
@@ -273,7 +273,7 @@ class ContinuousBatch:
         self._end(request, reason, error)
 
     def _end(self, request: EngineRequest, reason: str, error: EngineError | None = None) -> None:
-        self._on_end(request)
+        self.on_end(request)
         request.end(reason, error)
 
 

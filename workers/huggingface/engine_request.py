@@ -22,58 +22,35 @@ if TYPE_CHECKING:
 
 
 class Ends(NamedTuple):
-    """Ends of a request's text.
+    """Ends of a request's text."""
 
-    Attributes:
-        max_tokens: Tokens to decode at most; 0 only reads the prompt.
-        stop: Strings that end the text; they are cut off.
-        min_tokens: Number of tokens before an end-of-sequence token may be drawn.
-        ignore_end: Whether end-of-sequence tokens do not end the text.
-    """
-
-    max_tokens: int = 0
-    stop: tuple[str, ...] = ()
-    min_tokens: int = 0
-    ignore_end: bool = False
+    max_tokens: int = 0  # tokens to decode at most; 0 only reads the prompt
+    stop: tuple[str, ...] = ()  # strings that end the text; they are cut off
+    min_tokens: int = 0  # number of tokens before an end-of-sequence token may be drawn
+    ignore_end: bool = False  # whether end-of-sequence tokens do not end the text
 
 
 class Wants(NamedTuple):
-    """Results of a request beside its text.
+    """Results of a request beside its text."""
 
-    Attributes:
-        num_logprobs: Alternatives whose log-probabilities are reported for each token; 0 reports none.
-        score_from: Position of the first prompt token whose log-probability is wanted, or None.
-        choices: Token ids whose logits after the prompt are wanted.
-        logits: Whether all logits after each token of the prompt are wanted.
-        states: Whether the hidden states of the prompt's last token are wanted.
-        layer_exit: The rule by which the prompt's next token may be read before the last layer; then no other request
-            may reuse its KV.
-        verdicts: Whether the next token so far is read after each layer.
-    """
-
-    num_logprobs: int = 0
-    score_from: int | None = None
-    choices: tuple[int, ...] = ()
-    logits: bool = False
-    states: bool = False
+    num_logprobs: int = 0  # alternatives whose log-probabilities are reported for each token; 0 reports none
+    score_from: int | None = None  # position of the first prompt token whose log-probability is wanted, or None
+    choices: tuple[int, ...] = ()  # Token ids whose logits after the prompt are wanted
+    logits: bool = False  # whether all logits after each token of the prompt are wanted
+    states: bool = False  # whether the hidden states of the prompt's last token are wanted
+    # the rule by which the prompt's next token may be read before the last layer; then no other request may reuse its
+    # KV
     layer_exit: LayerExit | None = None
-    verdicts: bool = False
+    verdicts: bool = False  # whether the next token so far is read after each layer
 
 
 class Kv(NamedTuple):
-    """Use of a request's KV by others.
+    """Use of a request's KV by others."""
 
-    Attributes:
-        keep: Whether the KV stays as cache when the request ends.
-        priority: Of its blocks in the cache; None: the least recently used are evicted first.
-        salt: Requests with different salts share no KV.
-        owner: The request of the host that it serves.
-    """
-
-    keep: bool = True
-    priority: BlockPriority | None = None
-    salt: str | None = None
-    owner: str | None = None
+    keep: bool = True  # whether the KV stays as cache when the request ends
+    priority: BlockPriority | None = None  # of its blocks in the cache; None: the least recently used are evicted first
+    salt: str | None = None  # requests with different salts share no KV
+    owner: str | None = None  # the request of the host that it serves
 
 
 def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int, TokenLogprob] | None:
@@ -87,28 +64,18 @@ def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int
 
 
 class LayerVerdict(NamedTuple):
-    """The next token so far, after one layer.
+    """The next token so far, after one layer."""
 
-    Attributes:
-        entropy: Of its distribution, in nats.
-        choice_logits: Logits of the request's `choices`.
-    """
-
-    entropy: float
-    choice_logits: list[float]
+    entropy: float  # of its distribution, in nats
+    choice_logits: list[float]  # logits of the request's `choices`
 
 
 class Snapshot(NamedTuple):
-    """The state of a request at one moment.
-
-    Attributes:
-        token_ids: Its generated tokens after those that the caller already had.
-        text: The text of all its tokens, without an end that may be the beginning of a stop string.
-    """
+    """The state of a request at one moment."""
 
     finish_reason: str | None
-    token_ids: list[int]
-    text: str
+    token_ids: list[int]  # its generated tokens after those that the caller already had
+    text: str  # the text of all its tokens, without an end that may be the beginning of a stop string
     logprobs: list[dict[int, TokenLogprob]]
     counts: TokenCounts
 
@@ -121,17 +88,6 @@ class EngineRequest:
         urgent: Whether other tasks wait for its result: a probe, a forced answer, a score, a verdict.
         priority: Requests with a lower number are served sooner.
         notify: Called on the engine's thread when the request has ended or has `wanted` tokens.
-
-    Attributes:
-        awaited: Whether a caller waits for its next tokens or its end; otherwise a stream runs ahead of its reader.
-        may_run_to: Number of generated tokens at which it pauses.
-        number: Number of requests that came before it.
-        exit_layer: The last layer that it went through, if it may leave before the last layer of the model.
-        verdicts: The next token so far, by layer (counted from 1), as far as it was read.
-        states: The hidden state of its last token after each layer, shape (width,), float32; the last one is normed.
-        context_logits: After each token of the prompt, shape (prompt tokens, vocabulary), float32.
-        last_step: The last step of the engine that computed a part of it, or admitted it.
-        skipped_since: Since when it could compute and had no room in a step; None once it has computed.
     """
 
     def __init__(
@@ -149,26 +105,26 @@ class EngineRequest:
         self.sequence = TokenSequence(list(prompt), kv.salt, kv.owner)
         self.prompt_len = len(prompt)
         self.ends, self.sampling, self.wants, self.kv = ends, sampling, wants, kv
-        self.urgent, self.priority = urgent, priority
-        self.notify = notify
+        self.urgent, self.priority, self.notify = urgent, priority, notify
         self.wanted = ends.max_tokens + 1
-        self.awaited = True
-        self.may_run_to = NEVER
-        self.num_decoded = 0
-        self.number = self.num_preempted = 0
-        self.last_step = 0
-        self.skipped_since: float | None = None
+        self.awaited = True  # by a caller; otherwise a stream runs ahead of its reader
+        self.may_run_to = NEVER  # number of generated tokens at which it pauses
+        self.num_decoded = self.num_reused = self.num_prefilled = self.num_preempted = 0
+        self.number = 0  # of requests that came before it
+        self.last_step = 0  # the last step of the engine that computed a part of it, or admitted it
+        self.skipped_since: float | None = None  # it could compute since then, and had no room in a step
         self.finish_reason: str | None = None
         self.error: EngineError | None = None
         self.text_parts: list[str] = []
         self.logprobs: list[dict[int, TokenLogprob]] = []
         self.scores: list[float] = []
         self.choice_logits: list[float] = []
-        self.exit_layer: int | None = None
-        self.verdicts: dict[int, LayerVerdict] = {}
-        self.states: list[torch.Tensor] = []
-        self.context_logits: torch.Tensor | None = None
-        self.num_reused = self.num_prefilled = 0
+        self.exit_layer: int | None = None  # the last layer that it went through, if it may leave early
+        self.verdicts: dict[int, LayerVerdict] = {}  # by layer, counted from 1, as far as they were read
+        self.states: list[
+            torch.Tensor
+        ] = []  # of its last token after each layer, (width,), float32; the last is normed
+        self.context_logits: torch.Tensor | None = None  # shape (prompt tokens, vocabulary), float32
         self.submitted_at = time.monotonic()
         self.first_token_at: float | None = None
         self.waiter: Waiter
@@ -277,14 +233,8 @@ class Waiter:
 
 
 class Work(NamedTuple):
-    """One request's part of a pass.
+    """One request's part of a pass."""
 
-    Attributes:
-        request: The request.
-        num_tokens: Number of its next pending tokens that the pass computes.
-        completes: Whether nothing is pending afterwards, so that the next token can be drawn.
-    """
-
-    request: EngineRequest
-    num_tokens: int
-    completes: bool = True
+    request: EngineRequest  # the request
+    num_tokens: int  # number of its next pending tokens that the pass computes
+    completes: bool = True  # whether nothing is pending afterwards, so that the next token can be drawn

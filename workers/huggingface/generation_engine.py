@@ -24,7 +24,7 @@ from scaffolding_ext.workers.huggingface.model_runner import ModelRunner
 from scaffolding_ext.workers.huggingface.sampling import GREEDY
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    pass
 
 DEFAULT_KV_BYTES = 4 * 2**30  # where the device does not tell its free memory
 _SHARE_OF_FREE = 0.8  # of a CUDA device's free memory; the rest is for activations
@@ -32,35 +32,12 @@ _HELD_PER_PLACE = 2  # a chain and its probe
 
 
 class GenerationEngine:
-    """Runs requests on a model until each has ended.
+    """Runs requests on a batch until each has ended, on `threads` threads of each torch operation."""
 
-    Args:
-        model: A causal LM in evaluation mode, whose attention is `ATTENTION`.
-        tokenizer: The tokenizer's Rust backend, for text and stop strings.
-        end_ids: Token ids that end a text.
-        num_blocks: Blocks of keys and values; they must be enough for the longest single request.
-        max_cached: Most blocks that stay as cache.
-        **: As in `HuggingFaceWorker`.
-    """
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: Any,
-        end_ids: frozenset[int],
-        *,
-        num_blocks: int,
-        tokens_per_block: int,
-        max_cached: int,
-        max_batch_size: int,
-        prefill_chunk: int,
-        enable_block_reuse: bool,
-        threads: int,
-    ) -> None:
-        self._pool = BlockPool(num_blocks, tokens_per_block, max_cached, enable_block_reuse)
+    def __init__(self, batch: ContinuousBatch, threads: int) -> None:
         self._unfinished: set[EngineRequest] = set()
-        runner, on_end = ModelRunner(model, KVBlocks(num_blocks, tokens_per_block)), self._unfinished.discard
-        self._batch = ContinuousBatch(runner, self._pool, tokenizer, end_ids, max_batch_size, prefill_chunk, on_end)
+        self._batch = batch
+        batch.on_end = self._unfinished.discard
         self._threads = threads
         self._inbox: deque[EngineRequest] = deque()
         self._calls: deque[Callable[[], None]] = deque()  # further work for the engine's thread
@@ -104,11 +81,11 @@ class GenerationEngine:
 
     def keep_kv(self, owner: str, salt: str | None, sequences: Sequence[list[int]]) -> None:
         """Free the cached KV that only `owner` has used, except that of these token ids; from any thread."""
-        self._call(partial(self._pool.keep, owner, salt, sequences))
+        self._call(partial(self._batch.pool.keep, owner, salt, sequences))
 
     def end_owner(self, owner: str) -> None:
         """A request of the host has ended: its cached KV has no priority over other KV; from any thread."""
-        self._call(partial(self._pool.end, owner))
+        self._call(partial(self._batch.pool.end, owner))
 
     def _call(self, work: Callable[[], None]) -> None:
         with self._wake:
@@ -173,18 +150,17 @@ class GenerationEngine:
         with self._wake:
             self._closed, self._cause = True, cause
             unfinished = list(self._unfinished)
-            for requests in (self._unfinished, self._inbox, self._batch):
-                requests.clear()
-        error = EngineError("the worker was shut down before the task ended: send the task to another worker")
+            self._unfinished.clear()
+            self._inbox.clear()
+            self._batch.clear()
         for request in unfinished:
             if request.ended:  # it is complete; only its blocks were not free yet
                 request.notify(request)
-            elif cause is None:
-                request.end("error", error)
-            else:
-                request.end(
-                    "error", caused_by(cause, "the engine of this worker has failed: make a new worker. The failure: ")
-                )
+                continue
+            error = EngineError("the worker was shut down before the task ended: send the task to another worker")
+            if cause is not None:
+                error = caused_by(cause, "the engine of this worker has failed: make a new worker. The failure: ")
+            request.end("error", error)
 
 
 def _end(engine: weakref.ref[GenerationEngine], thread: threading.Thread) -> None:
@@ -196,19 +172,12 @@ def _end(engine: weakref.ref[GenerationEngine], thread: threading.Thread) -> Non
 
 
 class KVLimits(NamedTuple):
-    """How many blocks and tokens fit into the memory for keys and values.
+    """How many blocks and tokens fit into the memory for keys and values."""
 
-    Attributes:
-        num_blocks: Blocks in all.
-        max_cached: Blocks that may stay as cache.
-        max_seq_len: Prompt and generated tokens of one request at most.
-        limited_by: Why a request may not be longer, if the memory is the reason; otherwise empty.
-    """
-
-    num_blocks: int
-    max_cached: int
-    max_seq_len: int
-    limited_by: str
+    num_blocks: int  # blocks in all
+    max_cached: int  # blocks that may stay as cache
+    max_seq_len: int  # prompt and generated tokens of one request at most
+    limited_by: str  # why a request may not be longer, if the memory is the reason; otherwise empty
 
 
 def token_bytes(network: Any) -> int:

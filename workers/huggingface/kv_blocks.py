@@ -26,7 +26,7 @@ class Slots:
 
 
 class LayerKV(NamedTuple):
-    """One layer's keys and values, shape (blocks, heads, tokens a block, head size) each; their head sizes may differ."""
+    """One layer's keys and values, shape (blocks, heads, tokens a block, head size); the head sizes may differ."""
 
     keys: torch.Tensor
     values: torch.Tensor

@@ -24,21 +24,13 @@ _MOST = {"threads": max(256, os.cpu_count() or 1), "max_batch_size": 65_536}  # 
 
 
 class LoadedModel(NamedTuple):
-    """A model that can be run.
+    """A model that can be run."""
 
-    Attributes:
-        name: The given name.
-        network: The causal LM, on its device, in evaluation mode, with the attention of this package.
-        tokenizer: Its tokenizer, of transformers.
-        end_ids: Token ids that end a text.
-        defaults: Its sampling fields.
-    """
-
-    name: str
-    network: Any
-    tokenizer: Any
-    end_ids: frozenset[int]
-    defaults: SamplingDefaults
+    name: str  # the given name
+    network: Any  # the causal LM, on its device, in evaluation mode, with the attention of this package
+    tokenizer: Any  # its tokenizer, of transformers
+    end_ids: frozenset[int]  # Token ids that end a text
+    defaults: SamplingDefaults  # its sampling fields
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
@@ -98,37 +90,32 @@ def load_model(
 
     Raises:
         MissingDependencyError: torch or transformers is not installed.
-        ConfigError: There is no such model, its weights do not fit it, its attention cannot be replaced, or there is
-            no such device.
+        ConfigError: The model or the device cannot be used.
     """
     try:
         import torch
     except ImportError as error:
         raise MissingDependencyError("torch with transformers", "hf") from error
     if not isinstance(model, str):
-        network, name = model.eval(), model.name_or_path or type(model).__name__
-        _attend_to_blocks(name, network)
-        defaults = SamplingDefaults.of_config(network.generation_config.to_diff_dict())
-        return LoadedModel(name, network, tokenizer, _end_ids(network, tokenizer), defaults)
+        name = model.name_or_path or type(model).__name__
+        _attend_to_blocks(name, model.eval())
+        defaults = SamplingDefaults.of_config(model.generation_config.to_diff_dict())
+        return LoadedModel(name, model, tokenizer, _end_ids(model, tokenizer), defaults)
     _check_device(device)
     with _argument("model"):
         folder = model_folder(model)
-    if model.startswith("tinylm/"):
-        network, tokenizer = _load_embedded(folder, getattr(torch, dtype), device), load_tokenizer(model)
+    if model.startswith("tinylm/"):  # without transformers, whose import takes 2 seconds, as long as a short run
+        from scaffolding_ext.tinylm.network import Network
+        from scaffolding_ext.workers.huggingface.attention import ATTENTION, attend
+
+        tokenizer = load_tokenizer(model)
+        network: Any = Network(folder, getattr(torch, dtype), device, attend, ATTENTION)
     else:
         network, tokenizer = _load_by_name(model, folder, getattr(torch, dtype), trust_remote_code)
         network.to(device).eval()
         _attend_to_blocks(model, network)
     _check_finite(model, network)
     return LoadedModel(model, network, tokenizer, _end_ids(network, tokenizer), SamplingDefaults.of_model(folder))
-
-
-def _load_embedded(folder: str, dtype: Any, device: str) -> Any:
-    """Load an embedded model without transformers: importing it takes 2 seconds, as long as a short run."""
-    from scaffolding_ext.tinylm.network import Network
-    from scaffolding_ext.workers.huggingface.attention import ATTENTION, attend
-
-    return Network(folder, dtype, device, attend, ATTENTION)
 
 
 def _load_by_name(model: str, folder: str, dtype: Any, trust_remote_code: bool) -> tuple[Any, Any]:
@@ -206,28 +193,22 @@ def check_attention(config: Any, max_seq_len: int) -> None:
         max_seq_len: Most tokens of a request.
 
     Raises:
-        ConfigError: There are layers of an unknown kind, or the positions of a token depend on other requests.
+        ConfigError: There are layers of an unknown kind, or a token's position depends on the longest request.
     """
-    _check_positions(config, max_seq_len)
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    original = rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
+    if "longrope" in (rope.get("rope_type"), rope.get("type")) and (original is None or max_seq_len > original):
+        raise ConfigError(
+            f"is {max_seq_len}, but the model (longrope) numbers the positions of requests of more than {original} "
+            f"tokens in another way, and a pass computes both kinds: set max_seq_len to at most {original}",
+            "max_seq_len",
+        )
     refused = {*(getattr(config, "layer_types", None) or ())} - {"full_attention", "sliding_attention"}
     if refused:
         raise ConfigError(
             f"has layers of type {', '.join(sorted(refused))}, and this worker computes only full_attention and "
             "sliding_attention: choose another model",
             "model",
-        )
-
-
-def _check_positions(config: Any, max_seq_len: int) -> None:
-    """Refuse a model whose positions depend on the longest request in a pass."""
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    original = rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
-    if "longrope" in (rope.get("rope_type"), rope.get("type")) and (original is None or max_seq_len > original):
-        raise ConfigError(
-            f"is {max_seq_len}, but the model (longrope) numbers the positions of requests of more than {original} "
-            "tokens in another way than those of shorter ones, and a pass computes both: set max_seq_len to at most "
-            f"{original}",
-            "max_seq_len",
         )
 
 
@@ -260,11 +241,8 @@ def _model_errors(model: str) -> Iterator[None]:
             reason = "its weights have other sizes than its config.json says"
         elif "SafetensorError" in reason:
             reason = f"its weights cannot be read ({reason}); the download may have been cut off"
-        what = (
-            "a folder without a model"
-            if Path(model_folder(model)).is_dir()
-            else "a model on the hub that cannot be loaded"
-        )
+        is_folder = Path(model_folder(model)).is_dir()
+        what = "a folder without a model" if is_folder else "a model on the hub that cannot be loaded"
         raise ConfigError(
             f"is {model!r}, {what}: {reason}; give a folder with config.json, weights and tokenizer.json, a name on "
             "the hub, or tinylm/NAME",

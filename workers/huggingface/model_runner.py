@@ -40,33 +40,20 @@ def why_not_layer_by_layer(model: PreTrainedModel) -> str | None:
 
 
 class _Pass(NamedTuple):
-    """The works of a pass, in the order of their tokens.
+    """The works of a pass, in the order of their tokens."""
 
-    Attributes:
-        works: The works.
-        ids: Their tokens, int64, shape (tokens,).
-        ends: Index behind the last token of each work.
-        step: The same tokens, as attention sees them.
-    """
-
-    works: list[Work]
-    ids: torch.Tensor
-    ends: list[int]
-    step: AttentionMetadata
+    works: list[Work]  # the works
+    ids: torch.Tensor  # their tokens, int64, shape (tokens,)
+    ends: list[int]  # index behind the last token of each work
+    step: AttentionMetadata  # the same tokens, as attention sees them
 
 
 class _Rows(NamedTuple):
-    """Rows of a pass's logits.
+    """Rows of a pass's logits."""
 
-    Attributes:
-        tokens: Index in the pass of the token that each row follows.
-        scored: Works that score tokens of their prompt, with the first of their rows.
-        completed: The row with the next token of each request that the pass completes.
-    """
-
-    tokens: list[int]
-    scored: list[tuple[Work, int]]
-    completed: dict[EngineRequest, int]
+    tokens: list[int]  # index in the pass of the token that each row follows
+    scored: list[tuple[Work, int]]  # works that score tokens of their prompt, with the first of their rows
+    completed: dict[EngineRequest, int]  # the row with the next token of each request that the pass completes
 
 
 class ModelRunner:

@@ -22,7 +22,16 @@ from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch, Sampli
 from scaffolding_ext.workers.shared.task_reading import TaskReader, integer, refuse
 
 _LOWEST_TEMPERATURE = 1e-3  # a logit divided by less may exceed float32
-_REFUSED = ("best_of", "echo", "frequency_penalty", "logit_bias", "n", "presence_penalty", "reasoning_effort", "suffix")
+_REFUSED: tuple[str, ...] = (
+    "best_of",
+    "echo",
+    "frequency_penalty",
+    "logit_bias",
+    "n",
+    "presence_penalty",
+    "reasoning_effort",
+    "suffix",
+)
 _REFUSED += ("skip_tokenizer", "skip_detokenizer")  # fields that this worker cannot honour
 
 

@@ -32,21 +32,17 @@ class RequestScheduler:
     """
 
     def __init__(self, pool: BlockPool, max_batch_size: int, prefill_chunk: int) -> None:
-        self.running: dict[EngineRequest, Work]
-        self.reading: dict[EngineRequest, None]
+        self.running: dict[EngineRequest, Work] = {}
+        self.reading: dict[EngineRequest, None] = {}
         self.max_batch_size = max_batch_size
         self.num_reused = self.num_preempted = 0
         self.longest_wait_s = 0.0
-        self._pool = pool
-        self._prefill_chunk = prefill_chunk
-        self._num_kept = pool.num_blocks // _KEPT_SHARE
-        self._urgent: WaitingLine[EngineRequest]
-        self._chains: WaitingLine[EngineRequest]
-        self._num_come = 0
+        self._pool, self._prefill_chunk, self._num_kept = pool, prefill_chunk, pool.num_blocks // _KEPT_SHARE
+        self._urgent: WaitingLine[EngineRequest] = WaitingLine(_PATIENCE)
+        self._chains: WaitingLine[EngineRequest] = WaitingLine(_PATIENCE)
+        self._parked: dict[EngineRequest, None] = {}  # without blocks
+        self._num_come = self._step = 0
         self._num_passed = 0  # urgent requests admitted since the last chain
-        self._parked: dict[EngineRequest, None]  # without blocks
-        self._step = 0
-        self.clear()
 
     @property
     def num_waiting(self) -> int:
@@ -72,16 +68,7 @@ class RequestScheduler:
             if request in line:
                 line.remove(request)
                 return True
-        if request in self._parked:
-            del self._parked[request]
-            return True
-        return False
-
-    def clear(self) -> None:
-        """Forget every request."""
-        self.running = {}
-        self._urgent, self._chains = WaitingLine(_PATIENCE), WaitingLine(_PATIENCE)
-        self._parked, self.reading = {}, {}
+        return self._parked.pop(request, False) is None
 
     def leave(self, request: EngineRequest, keep: bool) -> None:
         """Remove a running request, and free its blocks. `keep`: whether its computed KV stays as cache."""

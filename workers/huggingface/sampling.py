@@ -19,39 +19,25 @@ _NUM_CANDIDATES = 64  # the border of top-k and top-p nearly always lies among s
 
 
 class SamplingParams(NamedTuple):
-    """How one request samples.
+    """How one request samples."""
 
-    Attributes:
-        temperature: 0 is greedy.
-        top_k: The k likeliest tokens are kept; 0 keeps all.
-        top_p: The smallest set of likeliest tokens whose probability reaches p is kept; 1 keeps all.
-        seed: Any integer; its low 64 bits count.
-    """
-
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
+    temperature: float  # 0 is greedy
+    top_k: int  # the k likeliest tokens are kept; 0 keeps all
+    top_p: float  # the smallest set of likeliest tokens whose probability reaches p is kept; 1 keeps all
+    seed: int  # any integer; its low 64 bits count
 
 
 GREEDY = SamplingParams(0.0, 0, 1.0, 0)
 
 
 class Sampled(NamedTuple):
-    """One new token for each row of a batch.
+    """One new token for each row of a batch."""
 
-    Attributes:
-        token_ids: int64, shape (rows,).
-        logprobs: Natural log-probability of each token under the unmodified distribution, shape (rows,); None unless
-            asked.
-        top_ids: Ids of the likeliest tokens, shape (rows, k); None unless asked.
-        top_logprobs: Their log-probabilities, shape (rows, k); None unless asked.
-    """
-
-    token_ids: list[int]
+    token_ids: list[int]  # int64, shape (rows,)
+    # natural log-probability of each token under the unmodified distribution, shape (rows,); None unless asked
     logprobs: list[float] | None
-    top_ids: list[list[int]] | None
-    top_logprobs: list[list[float]] | None
+    top_ids: list[list[int]] | None  # ids of the likeliest tokens, shape (rows, k); None unless asked
+    top_logprobs: list[list[float]] | None  # their log-probabilities, shape (rows, k); None unless asked
 
 
 def uniforms(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:

@@ -41,10 +41,10 @@ class HuggingFaceWorker(ChatWorker):
     is left.
 
     A sampled text depends on its seed and its prompt, not on other requests. If a task gives no temperature, the
-    model's `generation_config.json` decides. If that file is missing or names no temperature, the task is decoded
-    greedily. `input_tokens` take precedence over `input_str`. Stop strings are cut off the text, not off the token ids.
-    While a text is streamed, an end that may be the beginning of a stop string is held back. `return_context_logits`
-    takes memory: four bytes for each pair of a prompt token and a token of the vocabulary.
+    model's generation config decides; if that names none, the task is decoded greedily. `input_tokens` take precedence
+    over `input_str`. Stop strings are cut off the text, not off the token ids. While a text is streamed, an end that
+    may be the beginning of a stop string is held back. `return_context_logits` takes four bytes for each pair of a
+    prompt token and a token of the vocabulary.
 
     Args:
         model: A folder, a hub name, or `tinylm/NAME` for an embedded model. Or a causal LM of transformers that is
@@ -104,6 +104,7 @@ class HuggingFaceWorker(ChatWorker):
         self.check_arguments(**{name: value for name, value in locals().items() if name != "self"})
         loaded = load_model(model, tokenizer, dtype, device, trust_remote_code)
         from scaffolding_ext.workers.huggingface.block_attention import warn_without_kernel
+        from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch
         from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine, kv_limits
         from scaffolding_ext.workers.huggingface.model_runner import why_not_layer_by_layer
 
@@ -141,7 +142,7 @@ class HuggingFaceWorker(ChatWorker):
         self._reader = TaskReader(backend, vocab_size, self.max_seq_len, limits.limited_by)
         self._builder = RequestBuilder(self._reader, loaded.defaults, seed, GreedyWatch(self.model))
         self._streams: OpenStreams[EngineRequest] = OpenStreams(self._cancel)
-        self._engine: GenerationEngine = GenerationEngine(
+        batch = ContinuousBatch(
             network,
             backend,
             loaded.end_ids,
@@ -151,8 +152,8 @@ class HuggingFaceWorker(ChatWorker):
             max_batch_size=max_batch_size,
             prefill_chunk=prefill_chunk,
             enable_block_reuse=enable_block_reuse,
-            threads=threads,
         )
+        self._engine: GenerationEngine = GenerationEngine(batch, threads)
         self._by_score = eviction_policy == "branch_score"
         self._prioritized: set[str] = set()  # requests whose blocks may have a priority
         weakref.finalize(self, self._engine.close).atexit = False  # when the interpreter exits, the engine ends itself

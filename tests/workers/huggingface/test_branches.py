@@ -68,7 +68,7 @@ def test_the_prefix_is_read_once_and_held_once():
         task = branches(suffixes=[[20 + number] for number in range(16)], max_tokens=20)
         run(worker, task)
         counts = token_counts_of(task)
-        pool = worker._engine._batch._pool
+        pool = worker._engine._batch.pool
         num_tails = 16 * -(-(len(PREFIX) % BLOCK + 1 + 20) // BLOCK)
         assert counts == TokenCounts(decoded=320, prefilled=101 + 15 * 5, reused=15 * 96)
         assert pool.num_cached <= len(PREFIX) // BLOCK + num_tails
@@ -138,7 +138,7 @@ def test_blocks_leave_in_the_order_of_their_scores_and_branches_that_come_back_a
         metrics = worker.metrics
         assert metrics.num_cached_blocks == cached
         assert metrics.num_evicted == 4
-        assert metrics.num_free_blocks == worker._engine._batch._pool.num_blocks - cached
+        assert metrics.num_free_blocks == worker._engine._batch.pool.num_blocks - cached
         kept = []
         for number, ids in enumerate(task.output_tokens):  # of the lowest priority, so that nothing is evicted for them
             back = branches(prefix_tokens=prefix, suffixes=[[9 + number, *ids]], max_tokens=1, branch_scores=[0.0])
@@ -243,7 +243,7 @@ def test_live_blocks_of_other_requests_are_never_given_away():
 def test_sixty_four_branches_on_a_long_prefix_hold_little_more_than_their_tokens():
     prefix, num_tokens = [5 + 13 * place % 400 for place in range(1024)], 72  # a branch takes 3 blocks
     with HuggingFaceWorker(MODEL, max_seq_len=1536, max_batch_size=64) as worker:
-        pool, most = worker._engine._batch._pool, 0
+        pool, most = worker._engine._batch.pool, 0
         grow = pool.grow
 
         def noting(sequence):

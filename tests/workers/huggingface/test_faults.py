@@ -16,8 +16,8 @@ from scaffolding_ext.protocol.meta import TokenCounts, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
+from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest
-from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
 from scaffolding_ext.workers.huggingface.model_loading import check_attention
 from scaffolding_ext.workers.huggingface.sampling import GREEDY
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
@@ -66,7 +66,7 @@ def test_a_request_cancelled_while_it_reads_leaves_its_prefix_to_others(num_pass
         return await gathered(worker, [GenerationTask(input_tokens=prompt, max_tokens=4)])
 
     assert asyncio.run(cancel_and_ask_again()) == [TaskStatus.SUCCESS]
-    assert worker._engine._pool.num_held == 0
+    assert worker._engine._batch.pool.num_held == 0
     worker.shutdown()
 
 
@@ -112,7 +112,7 @@ def test_bytes_that_are_no_text_do_not_end_the_decoding():
 def engine_of(model):
     register()
     model.eval().set_attn_implementation(ATTENTION)
-    return GenerationEngine(
+    return ContinuousBatch(
         model,
         Tokenizer(models.BPE()),
         frozenset(),
@@ -122,8 +122,7 @@ def engine_of(model):
         max_batch_size=2,
         prefill_chunk=32,
         enable_block_reuse=True,
-        threads=1,
-    )
+    ).warm_up()
 
 
 SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -81,7 +81,7 @@ def test_no_request_is_lost_where_its_blocks_are_given_or_taken(worker, monkeypa
     ids = list(range(5, 45))
     first = GenerationTask(input_tokens=ids, max_tokens=8, ignore_eos=True)
     assert run(worker, [first]) == [TaskStatus.SUCCESS]
-    monkeypatch.setattr(worker._engine._pool, method, exhausted)
+    monkeypatch.setattr(worker._engine._batch.pool, method, exhausted)
     tasks = [GenerationTask(input_tokens=ids, max_tokens=8 + 9 * i, ignore_eos=True) for i in range(3)]
     results = run(worker, tasks)
     assert all(isinstance(result, EngineError) or result is TaskStatus.SUCCESS for result in results)
