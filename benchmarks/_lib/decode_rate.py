@@ -78,15 +78,14 @@ def decode_rate(model: Any, batch: int, num_tokens: int, threads: int, prompt_le
     from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch
     from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Kv
     from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
+    from scaffolding_ext.workers.huggingface.kv_limits import KVLimits
     from scaffolding_ext.workers.huggingface.sampling import SamplingParams
 
     served = ContinuousBatch(
         model,
         Tokenizer(models.BPE()),
         frozenset(),
-        num_blocks=batch * -(-(prompt_len + num_tokens) // TOKENS_PER_BLOCK),
-        tokens_per_block=TOKENS_PER_BLOCK,
-        max_cached=0,
+        KVLimits(batch * -(-(prompt_len + num_tokens) // TOKENS_PER_BLOCK), TOKENS_PER_BLOCK, max_cached=0),
         max_batch_size=batch,
         prefill_chunk=2048,
         enable_block_reuse=False,

@@ -23,12 +23,8 @@ ATTENTION = "scaffolding_ext_blocks"
 class Span:
     """Requests of a step that each compute the same number of tokens and have similar lengths.
 
-    Args:
-        start: Index in the step at which their tokens begin.
-        tables: Their blocks, int64, shape (rows, blocks); places behind a row's own tokens are masked.
-        positions: The positions of their tokens, int64, shape (rows, tokens).
-        kv_len: Number of places in these blocks.
-        dtype: Type of the mask.
+    Their tokens begin at `start` of the step and have these `positions`, int64, shape (rows, tokens). Their blocks,
+    `tables` of shape (rows, blocks), have `kv_len` places; those behind a row's own tokens are masked.
     """
 
     def __init__(
@@ -42,12 +38,8 @@ class Span:
     def mask(self, window: int | None, num_groups: int) -> torch.Tensor:
         """Added to the scores: 0 if a token sees a position, else the lowest number.
 
-        Args:
-            window: Most positions that a token sees, itself included; None: it sees all positions before it.
-            num_groups: Heads that share keys and values; the tokens of one head follow those of the head before.
-
-        Returns:
-            Shape (rows, 1, groups * tokens, positions); (rows, 1, 1, positions) for one token.
+        A token sees at most `window` positions, itself included; None: all before it. The tokens of one head follow
+        those of the head before: shape (rows, 1, groups * tokens, positions), or (rows, 1, 1, positions) for one token.
         """
         key = window, 1 if self.num_tokens == 1 else num_groups
         if key not in self._masks:

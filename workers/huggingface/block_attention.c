@@ -8,13 +8,14 @@
 
 #include <float.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define CACHE_LINE 64 /* bytes */
 
-typedef struct {
+typedef struct { /* as `block_attention.py` lays it out: eight bytes each, up to `longest` */
     const float *queries; /* (tokens, key-value heads, groups, head size), by the strides */
     const float *keys;    /* (blocks, key-value heads, places, head size) */
     const float *values;
@@ -22,9 +23,10 @@ typedef struct {
     const int64_t *positions; /* of each token; it sees all up to this one */
     const int64_t *rows;      /* of each token: which table it reads through */
     const int64_t *tables;    /* (rows, blocks of the longest) */
-    int64_t tokens, heads, groups, table_len, block_len, longest;
+    int64_t tokens, heads, groups, size, table_len, block_len;
     int64_t query_token, query_head, kv_block, kv_head; /* strides, in numbers */
     int64_t window;                                     /* positions that are seen at most */
+    int64_t longest;                                    /* positions of the longest sequence */
     float scale;
 } Call;
 
@@ -80,37 +82,22 @@ static void attend(const Call *call, float *weights, const int64_t size) {
 static PyObject *block_attention(PyObject *module, PyObject *arguments) {
     (void)module;
     Call call = {.longest = 0};
-    unsigned long long queries, keys, values, output, positions, rows, tables;
-    long long tokens, heads, groups, size, table_len, block_len, query_token, query_head, kv_block, kv_head, window;
-    if (!PyArg_ParseTuple(
-            arguments, "KKKKKKKLLLLLLLLLLLf:block_attention", &queries, &keys, &values, &output, &positions, &rows, &tables,
-            &tokens, &heads, &groups, &size, &table_len, &block_len, &query_token, &query_head, &kv_block, &kv_head, &window,
-            &call.scale))
-        return NULL;
-    call.queries = (const float *)(uintptr_t)queries;
-    call.keys = (const float *)(uintptr_t)keys;
-    call.values = (const float *)(uintptr_t)values;
-    call.output = (float *)(uintptr_t)output;
-    call.positions = (const int64_t *)(uintptr_t)positions;
-    call.rows = (const int64_t *)(uintptr_t)rows;
-    call.tables = (const int64_t *)(uintptr_t)tables;
-    call.tokens = tokens, call.heads = heads, call.groups = groups;
-    call.table_len = table_len, call.block_len = block_len;
-    call.query_token = query_token, call.query_head = query_head, call.kv_block = kv_block, call.kv_head = kv_head;
-    call.window = window;
-    for (int64_t token = 0; token < tokens; token++)
+    unsigned long long address;
+    if (!PyArg_ParseTuple(arguments, "Kf:attend", &address, &call.scale)) return NULL;
+    memcpy(&call, (const void *)(uintptr_t)address, offsetof(Call, longest));
+    for (int64_t token = 0; token < call.tokens; token++)
         if (call.positions[token] >= call.longest) call.longest = call.positions[token] + 1;
-    float *weights = malloc(sizeof(float) * groups * call.longest);
+    float *weights = malloc(sizeof(float) * call.groups * call.longest);
     if (weights == NULL) return PyErr_NoMemory();
     Py_BEGIN_ALLOW_THREADS
-    attend(&call, weights, size);
+    attend(&call, weights, call.size);
     Py_END_ALLOW_THREADS
     free(weights);
     Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
-    {"block_attention", block_attention, METH_VARARGS, "Attend through tables of blocks; addresses, sizes and strides."},
+    {"attend", block_attention, METH_VARARGS, "Attend through tables of blocks: the address of a Call, and the scale."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import warnings
+from array import array
 
 import torch
 
 from scaffolding_ext.workers.huggingface.kv_blocks import LayerKV
 
 try:
-    from scaffolding_ext.workers.huggingface import _block_kernel as kernel
+    from scaffolding_ext.workers.huggingface._block_kernel import attend as kernel
 except ImportError:  # there was no compiler when the package was installed
     kernel = None  # type: ignore[assignment]
 
@@ -73,4 +74,5 @@ def block_attention(
     sizes = num_tokens, num_kv_heads, num_heads // num_kv_heads, size, tables.shape[1], block_len
     strides = queries.stride(1), queries.stride(0), kv.keys.stride(0), kv.keys.stride(1)
     seen = _UNBOUNDED if window is None else window
-    kernel.block_attention(*[tensor.data_ptr() for tensor in tensors], *sizes, *strides, seen, scale)
+    call = array("q", [*[tensor.data_ptr() for tensor in tensors], *sizes, *strides, seen])
+    kernel(call.buffer_info()[0], scale)

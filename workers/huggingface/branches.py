@@ -37,14 +37,8 @@ STEEPNESS = 1.5  # alpha, from the paper's grid
 def layer_weights(num_layers: int, steepness: float = STEEPNESS) -> npt.NDArray[np.float64]:
     """The weight of each layer, shape (num_layers,), summing to 1: w_l is proportional to exp(alpha l / L).
 
-    Raises:
-        ValueError: `num_layers` is below 1, or `steepness` (alpha; 0 weighs all layers alike) is no number.
-
-    Reference:
-        RKSC, equation 2.
-
-    Deviation:
-        The released code spaces the exponents from 0 to alpha (linspace), or gives all layers the same weight.
+    Reference: RKSC, equation 2. Deviation: the released code spaces the exponents from 0 to alpha (linspace), or gives
+        all layers the same weight.
     """
     require.whole("num_layers", num_layers)
     require.number("steepness", steepness)
@@ -65,11 +59,7 @@ def layer_weighted_similarity(
     Returns:
         Shape (branches,). The cosine of a state of length 0 counts as 0.
 
-    Raises:
-        ValueError: The shapes do not fit.
-
-    Reference:
-        RKSC, equation 2.
+    Reference: RKSC, equation 2.
     """
     states, reference = np.asarray(hidden, dtype=float), np.asarray(root, dtype=float)
     if states.ndim != 3 or states.shape[1:] != reference.shape:

@@ -19,6 +19,7 @@ from scaffolding_ext.errors import EngineError
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Work, reported_logprobs
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
+from scaffolding_ext.workers.huggingface.kv_limits import KVLimits
 from scaffolding_ext.workers.huggingface.model_runner import ModelRunner
 from scaffolding_ext.workers.huggingface.request_scheduler import RequestScheduler
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, Sampled, sample
@@ -80,9 +81,8 @@ class ContinuousBatch:
         model: A causal LM in evaluation mode, whose attention is `ATTENTION`.
         tokenizer: The tokenizer's Rust backend, for text and stop strings.
         end_ids: Token ids that end a text.
-        num_blocks: Blocks of keys and values; they must be enough for the longest single request.
-        max_cached: Most blocks that stay as cache.
-        **: As in `HuggingFaceWorker`.
+        limits: Of the memory for keys and values.
+        max_batch_size: As in `HuggingFaceWorker`, like the other arguments.
 
     Attributes:
         on_end: Called with each request that ends, before the request itself reports its end.
@@ -93,17 +93,15 @@ class ContinuousBatch:
         model: PreTrainedModel,
         tokenizer: Any,
         end_ids: frozenset[int],
-        *,
-        num_blocks: int,
-        tokens_per_block: int,
-        max_cached: int,
+        limits: KVLimits,
         max_batch_size: int,
         prefill_chunk: int,
-        enable_block_reuse: bool,
+        enable_block_reuse: bool = True,
     ) -> None:
+        num_blocks, block_len, max_cached, *_ = limits
         self.on_end: Callable[[EngineRequest], None] = lambda _: None
-        self.pool = BlockPool(num_blocks, tokens_per_block, max_cached, enable_block_reuse)
-        self._runner = ModelRunner(model, KVBlocks(num_blocks, tokens_per_block))
+        self.pool = BlockPool(num_blocks, block_len, max_cached, enable_block_reuse)
+        self._runner = ModelRunner(model, KVBlocks(num_blocks, block_len))
         self._tokenizer, self._end_ids, self._prefill_chunk = tokenizer, end_ids, prefill_chunk
         self._scheduler = RequestScheduler(self.pool, max_batch_size, prefill_chunk)
         self._num_decoded = self._num_prefilled = self._num_steps = 0

@@ -34,11 +34,7 @@ class LoadedModel(NamedTuple):
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
-    """Check arguments of `HuggingFaceWorker`, as far as this is possible without loading the model.
-
-    Raises:
-        ConfigError: An argument is unusable; `key` names it.
-    """
+    """Check arguments of `HuggingFaceWorker`, as far as this is possible without loading the model."""
     for key, least in _LEAST.items():
         if given.get(key) is not None:
             require.whole(key, given[key], least, _MOST.get(key))
@@ -49,9 +45,8 @@ def check_arguments(given: Mapping[str, Any]) -> None:
         require.one_of("eviction_policy", given["eviction_policy"], ("lru", "branch_score"))
     if "dtype" in given:
         require.one_of("dtype", given["dtype"], _DTYPES)
-    device = given.get("device", "cpu")
-    if device != "cpu":
-        _check_kind(device)
+    if given.get("device", "cpu") != "cpu":
+        _check_kind(given["device"])
     if "model" in given:
         model = given["model"]
         if isinstance(model, str):
@@ -78,9 +73,8 @@ def _check_kind(device: Any) -> None:
         if not isinstance(device, str) or torch.device(device).type == "meta":
             raise RuntimeError("no device of this name can compute")
     except RuntimeError as error:
-        raise ConfigError(
-            f"is {device!r}, and torch has no such device ({error}): set 'cpu' or 'cuda'", "device"
-        ) from error
+        message = f"is {device!r}, and torch has no such device ({error}): set 'cpu' or 'cuda'"
+        raise ConfigError(message, "device") from error
 
 
 def load_model(
@@ -186,15 +180,7 @@ def _check_finite(model: str, network: Any) -> None:
 
 
 def check_attention(config: Any, max_seq_len: int) -> None:
-    """Refuse a model whose layers would see other positions than in training.
-
-    Args:
-        config: The text part of the model's config.
-        max_seq_len: Most tokens of a request.
-
-    Raises:
-        ConfigError: There are layers of an unknown kind, or a token's position depends on the longest request.
-    """
+    """Refuse a model, by the text part of its config, whose layers would see other positions than in training."""
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     original = rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
     if "longrope" in (rope.get("rope_type"), rope.get("type")) and (original is None or max_seq_len > original):

@@ -87,37 +87,37 @@ class ModelRunner:
             Logits of the next token of each request that this pass completes, in order: shape (requests, vocabulary),
             float32.
         """
-        works[:] = [works[row] for row in _order(works)]
+        num_kv = [work.request.sequence.num_kv for work in works]
+        order = np.lexsort((num_kv, [work.num_tokens for work in works]))  # similar lengths together
+        works[:] = [works[row] for row in order.tolist()]
         batch = self._prepare(works)
         left: dict[EngineRequest, torch.Tensor] = {}
-        if self._decoder is None:
+        token = current_step.set(batch.step)
+        try:
+            if self._decoder is not None:
+                batch, hidden, left = self._through_layers(batch)
             rows = _rows(batch)
-            logits = self._through_model(batch, rows.tokens)
-        else:
-            batch, hidden, left = self._through_layers(batch)
-            rows = _rows(batch)
-            normed = self._decoder.norm(hidden[0, torch.tensor(rows.tokens, dtype=torch.long, device=self._device)])
-            logits = self._unembed(normed).float()
-            self._read_end(batch, rows, normed, logits)
+            if self._decoder is None:
+                logits = self._through_model(batch, rows.tokens)
+            else:
+                normed = self._decoder.norm(hidden[0, rows.tokens])
+                logits = self._unembed(normed).float()
+                self._read_end(rows, normed, logits)
+        finally:
+            current_step.reset(token)
         for work, row in rows.scored:
             _read_scores(work, logits[row:])
         if left:
             done = [work.request for work in works if work.completes]
             return torch.stack([left[each] if each in left else logits[rows.completed[each]] for each in done])
-        if len(rows.completed) == len(logits):
-            return logits
-        return logits[torch.tensor([*rows.completed.values()], dtype=torch.long, device=self._device)]
+        return logits if len(rows.completed) == len(logits) else logits[[*rows.completed.values()]]
 
     def _through_model(self, batch: _Pass, tokens: list[int]) -> torch.Tensor:
         """Call the whole model; returns the logits after some tokens, float32."""
         wanted = torch.tensor(tokens, dtype=torch.long, device=self._device)
         options = {"logits_to_keep": wanted} if self._selects_logits else {}
-        token = current_step.set(batch.step)
-        try:
-            positions = batch.step.positions[None]
-            output = self._model(input_ids=batch.ids[None], position_ids=positions, use_cache=False, **options)
-        finally:
-            current_step.reset(token)
+        positions = batch.step.positions[None]
+        output = self._model(input_ids=batch.ids[None], position_ids=positions, use_cache=False, **options)
         logits: torch.Tensor = output.logits[0]
         return (logits if self._selects_logits else logits[wanted]).float()
 
@@ -135,15 +135,9 @@ class ModelRunner:
         hidden = decoder.embed_tokens(batch.ids[None])
         rotations = decoder.rotary_emb(hidden, position_ids=batch.step.positions[None])
         for number, layer in enumerate(decoder.layers, 1):
-            token = current_step.set(batch.step)
-            try:
-                output = layer(hidden, attention_mask=None, position_embeddings=rotations, use_cache=False)
-            finally:
-                current_step.reset(token)
+            output = layer(hidden, attention_mask=None, position_embeddings=rotations, use_cache=False)
             hidden = output[0] if isinstance(output, tuple) else output  # a tuple before transformers 4.55
-            if not is_read or number == len(decoder.layers):
-                continue
-            leaving = self._read_layer(number, batch, hidden)
+            leaving = self._read_layer(number, batch, hidden) if is_read and number < len(decoder.layers) else None
             if not leaving:
                 continue
             left |= leaving
@@ -152,6 +146,7 @@ class ModelRunner:
             if not stay:
                 return batch._replace(works=[], ends=[]), hidden, left
             batch = self._prepare([work for work, _ in stay])
+            current_step.set(batch.step)
             rotations = decoder.rotary_emb(hidden, position_ids=batch.step.positions[None])
         return batch, hidden, left
 
@@ -171,7 +166,7 @@ class ModelRunner:
         verdicts = [_note_verdict(request, number, row) for (request, _), row in zip(asked, logits, strict=True)]
         return {request: row for (request, _), row, leaves in zip(asked, logits, verdicts, strict=True) if leaves}
 
-    def _read_end(self, batch: _Pass, rows: _Rows, normed: torch.Tensor, logits: torch.Tensor) -> None:
+    def _read_end(self, rows: _Rows, normed: torch.Tensor, logits: torch.Tensor) -> None:
         """The same after the last layer, in which the states have passed the final norm."""
         number = len(self._decoder.layers)
         for request, row in rows.completed.items():
@@ -215,14 +210,6 @@ class ModelRunner:
         return _Pass(works, ids, ends.tolist(), step)
 
 
-def _order(works: list[Work]) -> list[int]:
-    """Sorts the requests of a pass: those with few tokens first, and of these similar lengths together."""
-    num_kv = np.array([work.request.sequence.num_kv for work in works])
-    counts = np.array([work.num_tokens for work in works])
-    order: list[int] = np.lexsort((num_kv, counts)).tolist()
-    return order
-
-
 def _classes(num_kv: Integers) -> Integers:
     """The class of each request by its length: up to 64 tokens, 128, 256 and so on; torch computes a class at once."""
     classes: Integers = np.frexp(num_kv // _SHORTEST)[1]  # number of bits of the quotient
@@ -234,9 +221,8 @@ def _tables_of(sequences: list[TokenSequence]) -> Integers:
 
     After its last block a row repeats its first block. Attention may read it there, because a mask hides it.
     """
-    tables = np.array([sequence.table[0] for sequence in sequences])[:, None].repeat(
-        max([sequence.num_blocks for sequence in sequences]), 1
-    )
+    longest = max([sequence.num_blocks for sequence in sequences])
+    tables = np.array([sequence.table[0] for sequence in sequences])[:, None].repeat(longest, 1)
     for row, sequence in enumerate(sequences):
         tables[row, : sequence.num_blocks] = sequence.table
     return tables

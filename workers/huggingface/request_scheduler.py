@@ -23,17 +23,11 @@ _KEPT_SHARE = 8  # one block in so many is reserved for urgent requests
 
 
 class RequestScheduler:
-    """Requests that wait for blocks, requests that hold blocks, and requests that were preempted.
-
-    Attributes:
-        running: The requests that hold blocks, and the work of each in a step once it has read all its tokens.
-        reading: Requests that have not read all their tokens, the oldest first.
-        longest_wait_s: Longest time for which a request had no room in a step although a caller waited for it.
-    """
+    """Requests that wait for blocks, requests that hold blocks, and requests that were preempted."""
 
     def __init__(self, pool: BlockPool, max_batch_size: int, prefill_chunk: int) -> None:
-        self.running: dict[EngineRequest, Work] = {}
-        self.reading: dict[EngineRequest, None] = {}
+        self.running: dict[EngineRequest, Work] = {}  # hold blocks; the work of each once it has read all its tokens
+        self.reading: dict[EngineRequest, None] = {}  # have not read all their tokens, the oldest first
         self.max_batch_size = max_batch_size
         self.num_reused = self.num_preempted = 0
         self.longest_wait_s = 0.0
@@ -152,16 +146,10 @@ class RequestScheduler:
     def _admit_from(
         self, line: WaitingLine[EngineRequest], num_kept: int, has_place: Callable[[], bool]
     ) -> tuple[int, bool]:
-        """Admit requests from a queue, until there is no room or enough to read.
+        """Admit requests from a queue, in its order, until there is no room or enough to read.
 
-        Args:
-            line: The queue. Requests keep its order, except that a request waits while another one is about to compute
-                the prefix that both share.
-            num_kept: Blocks that must stay free.
-            has_place: Whether one more of these requests may run.
-
-        Returns:
-            The number of admitted requests, and whether there are blocks for the next one.
+        A request waits while another one is about to compute the prefix that both share. `num_kept` blocks must stay
+        free. Returns the number of admitted requests, and whether there are blocks for the next one.
         """
         urgent = line is self._urgent
         to_read = self._prefill_chunk - sum(read.num_pending for read in self.reading if read.urgent is urgent)

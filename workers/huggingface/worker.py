@@ -105,7 +105,8 @@ class HuggingFaceWorker(ChatWorker):
         loaded = load_model(model, tokenizer, dtype, device, trust_remote_code)
         from scaffolding_ext.workers.huggingface.block_attention import warn_without_kernel
         from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch
-        from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine, kv_limits
+        from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
+        from scaffolding_ext.workers.huggingface.kv_limits import kv_limits
         from scaffolding_ext.workers.huggingface.model_runner import why_not_layer_by_layer
 
         network, self.tokenizer = loaded.network, loaded.tokenizer
@@ -142,17 +143,8 @@ class HuggingFaceWorker(ChatWorker):
         self._reader = TaskReader(backend, vocab_size, self.max_seq_len, limits.limited_by)
         self._builder = RequestBuilder(self._reader, loaded.defaults, seed, GreedyWatch(self.model))
         self._streams: OpenStreams[EngineRequest] = OpenStreams(self._cancel)
-        batch = ContinuousBatch(
-            network,
-            backend,
-            loaded.end_ids,
-            num_blocks=limits.num_blocks,
-            tokens_per_block=tokens_per_block,
-            max_cached=limits.max_cached,
-            max_batch_size=max_batch_size,
-            prefill_chunk=prefill_chunk,
-            enable_block_reuse=enable_block_reuse,
-        )
+        sizes = max_batch_size, prefill_chunk, enable_block_reuse
+        batch = ContinuousBatch(network, backend, loaded.end_ids, limits, *sizes)
         self._engine: GenerationEngine = GenerationEngine(batch, threads)
         self._by_score = eviction_policy == "branch_score"
         self._prioritized: set[str] = set()  # requests whose blocks may have a priority

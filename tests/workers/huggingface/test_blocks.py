@@ -15,7 +15,7 @@ from scaffolding_ext.workers.huggingface import worker as module
 from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest
-from scaffolding_ext.workers.huggingface.generation_engine import kv_limits
+from scaffolding_ext.workers.huggingface.kv_limits import kv_limits
 from scaffolding_ext.workers.huggingface.model_loading import load_model
 from scaffolding_ext.workers.huggingface.request_scheduler import RequestScheduler
 from scaffolding_ext.workers.huggingface.sampling import GREEDY

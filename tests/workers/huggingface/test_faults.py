@@ -18,6 +18,7 @@ from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
 from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest
+from scaffolding_ext.workers.huggingface.kv_limits import KVLimits
 from scaffolding_ext.workers.huggingface.model_loading import check_attention
 from scaffolding_ext.workers.huggingface.sampling import GREEDY
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
@@ -116,12 +117,9 @@ def engine_of(model):
         model,
         Tokenizer(models.BPE()),
         frozenset(),
-        num_blocks=4,
-        tokens_per_block=32,
-        max_cached=0,
+        KVLimits(num_blocks=4, tokens_per_block=32, max_cached=0),
         max_batch_size=2,
         prefill_chunk=32,
-        enable_block_reuse=True,
     ).warm_up()
 
 
