@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +11,6 @@ import click
 from scaffolding_ext.cli.options import (
     Command,
     Finite,
-    OutputPath,
     OwnModel,
     config_option,
     families_told,
@@ -39,11 +37,6 @@ if TYPE_CHECKING:
     type=Finite(min=0, min_open=True),
     help="Seconds after which the command fails, the start of the workers included.",
 )
-@click.option(
-    "--execution_trace",
-    type=OutputPath(),
-    help="File for the request's calls, in the shape that the replay tools of TensorRT-LLM's Scaffolding read.",
-)
 @json_option
 def run(
     prompt: str,
@@ -53,7 +46,6 @@ def run(
     seed: int | None,
     task_type: str | None,
     timeout: float | None,
-    execution_trace: Path | None,
     as_json: bool,
 ) -> None:
     """Run one PROMPT and print its completion, answer, exit reason and tokens by purpose.
@@ -63,23 +55,16 @@ def run(
       scaffolding-ext run "Start with 5. Apply a+3,b-2. Find the total." --config configs:dynasor_cot --seed 1
     """
     from scaffolding_ext.controllers.base import checked_task_type
-    from scaffolding_ext.errors import OutputError
     from scaffolding_ext.evaluation.run.progress_bar import decoding_shown
     from scaffolding_ext.host.arguments import checked_prompt
 
     checked_prompt(prompt)
     config, began = own_model.load(source, [*overrides, *given(seed=seed)]), time.monotonic()
     with families_told(), started(config, timeout) as llm:
-        llm.record_execution = execution_trace is not None
         left = None if timeout is None else max(0.001, timeout - (time.monotonic() - began))
         named = {} if task_type is None else {"task_type": checked_task_type(llm.prototype_controller, task_type)}
         with decoding_shown(llm.decoded_so_far):
             result = llm.generate(prompt, timeout=left, **named)
-    if execution_trace is not None and result.execution is not None:
-        try:
-            result.execution.save(execution_trace, result.id)
-        except OSError as error:
-            raise OutputError(f"cannot write to {execution_trace}: {error}") from error
     if as_json:
         click.echo(json.dumps(_result_document(result)))
         return

@@ -20,7 +20,6 @@ from scaffolding_ext.host.request import Request, abort, clone_of, release, star
 from scaffolding_ext.prompts.served_model import take_prompting
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.protocol.worker import declared
-from scaffolding_ext.request.execution_trace import ExecutionRecorder
 from scaffolding_ext.request.program import Program
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.request.seeds import RequestSeeds
@@ -46,7 +45,6 @@ class ScaffoldingLlm:
             first.
         deadline: Seconds after arrival within which an answer is wanted, for requests that set no deadline.
         telemetry: Creates OpenTelemetry spans of the requests.
-        record_execution: Record each request's calls in its result's `execution`; see `ExecutionRecorder`.
         keep_samples: Let votes publish all of their samples (`request.figures.KeptSample`).
 
     Raises:
@@ -64,7 +62,6 @@ class ScaffoldingLlm:
         owns_workers: bool = False,
         scheduling: Policy | None = None,
         deadline: float | None = None,
-        record_execution: bool = False,
         keep_samples: bool = False,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -74,7 +71,6 @@ class ScaffoldingLlm:
         self.owns_workers = owns_workers
         self.scheduling = arguments.checked_policy(scheduling, self.workers)
         self.deadline = arguments.checked_seconds("deadline", deadline)
-        self.record_execution = record_execution
         self.keep_samples = keep_samples
         self.telemetry = telemetry
         self._dispatcher = Dispatcher(self.workers)
@@ -153,7 +149,6 @@ class ScaffoldingLlm:
         if self.scheduling is not None:
             self.scheduling.take_in(program)
         request = Request(program, prompt, kwargs, timeout, self._cancel, self._thread)
-        request.execution = ExecutionRecorder() if self.record_execution else None
         if self.telemetry is not None:
             controller = kwargs.get("controller", self.prototype_controller)  # `serve` sets one per request
             self.telemetry.begin(request, type(controller).__name__, self.workers, trace_parent)

@@ -80,8 +80,6 @@ class Request(ScaffoldingResult):
         try:
             controller = clone_of(prototype)
             work = controller.generate(self.prompt, **self.kwargs)
-            if self.execution is not None:
-                work = self.execution.watch(work)
             output = await dispatcher.drive(self.program.meter.watch(work), self, ExecutionScope(self.id), self.alarm)
             self.task_collections = getattr(controller, "task_collections", None)
             if not isinstance(output, ScaffoldingOutput):

@@ -16,7 +16,6 @@ from scaffolding_ext.protocol import ScaffoldingOutput
 
 if TYPE_CHECKING:
     from scaffolding_ext.request.audit import AuditFinding
-    from scaffolding_ext.request.execution_trace import ExecutionRecorder
     from scaffolding_ext.request.program import Program
 
 _log = logging.getLogger(__name__)
@@ -93,7 +92,6 @@ class ScaffoldingResult:
 
     Attributes:
         program: Ledger and trace, growing while the request runs.
-        execution: Its calls in the format of upstream's traces; None if the host does not record them.
         is_stopping: True while it is being ended early; its controller may then request nothing more.
     """
 
@@ -106,7 +104,6 @@ class ScaffoldingResult:
         "_reader",
         "_unread",
         "_wakers",
-        "execution",
         "finished",
         "is_stopping",
         "program",
@@ -116,7 +113,6 @@ class ScaffoldingResult:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.task_collections: dict[str, Any] | None = None
-        self.execution: ExecutionRecorder | None = None
         self.finished = False
         self.is_stopping = False
         self._output: ScaffoldingOutput | None = None

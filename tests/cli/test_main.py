@@ -59,17 +59,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_run_writes_its_calls_as_upstreams_tools_read_them(folder: Path) -> None:
-    result = call("run", "say 1", "--config", "stack.yaml", "--execution_trace", "calls.json", "--json")
-    assert result.exit_code == 0, result.output
-    decoded = json.loads(result.output)["ledger"]["total"]["decoded"]
-    trace = json.loads((folder / "calls.json").read_text())
-    assert trace["trace_id"].startswith("program-")
-    assert [event["role"] for event in trace["events"]] == ["user", "assistant"]
-    assert trace["events"][1]["completion_tokens"] == decoded > 1
-    assert call("run", "say 1", "--config", "stack.yaml", "--execution_trace", "no/such/folder.json").exit_code == 2
-
-
 def call(*arguments: str) -> Result:
     result = CliRunner().invoke(main, arguments)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception

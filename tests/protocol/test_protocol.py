@@ -202,14 +202,6 @@ def test_tasks_that_only_upstream_knows_reach_a_worker_of_upstreams(
     assert scenario("tools", host, release=release) == {"plain": "<3 + 4 = 7>", "budgeted": "<3 + 4 = 7>"}
 
 
-def test_upstreams_replay_sends_the_calls_of_an_exported_vote_again(scenario: Scenario) -> None:
-    found = scenario("replayed", "ours", release="newest")
-    assert found["named"]
-    assert found["forks"] >= 2  # votes within a vote
-    assert found["sent"] == found["recorded"]
-    assert found["sent"]["decoded"] > 100
-
-
 def test_our_hosts_seed_reaches_upstreams_controllers(scenario: Scenario) -> None:
     """Every sample of a vote, and every call of a task that is sent again, has a seed of its own; a run repeats."""
     for first, again in scenario("seeds", "ours").values():

@@ -8,7 +8,6 @@ import contextlib
 import io
 import json
 import sys
-import tempfile
 import warnings
 from enum import Enum
 from pathlib import Path
@@ -436,33 +435,6 @@ def tools(host):
         with open_host(host, Agent(), ScriptedWorker(lambda task: f"<{task.input_str}>"), others=others) as llm:
             texts[name] = llm.generate("3 + 4 =").outputs[0].text
     return texts
-
-
-def replayed(host):
-    """The calls of a vote of votes, exported to a file, read by upstream's loader and sent again by its replay."""
-    from tensorrt_llm.scaffolding.trace_replay.execution_trace import ExecutionTrace
-    from tensorrt_llm.scaffolding.trace_replay.replay import ReplayEngine
-
-    vote = MajorityVoteController(MajorityVoteController(DynasorCoTController(chunk_size=24, rule="consecutive"), 3), 3)
-    with open_host(host, vote, ScriptedWorker(Programs()), record_execution=True) as llm:
-        result = llm.generate("Question 17")
-    program = result.program
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        result.execution.save(path, program.identity.id)
-        trace = ExecutionTrace.load(path)
-    worker = ScriptedWorker(lambda task: "x" * task.max_tokens)
-    asyncio.run(ReplayEngine(worker).launch_trace(trace))
-    total = program.ledger.total
-    return {
-        "named": trace.trace_id == program.identity.id,
-        "forks": sum(event.event_type == "parallel_start" for event in trace.events),
-        "recorded": {"decoded": total.decoded, "read": total.prefilled + total.reused},
-        "sent": {
-            "decoded": sum(task.max_tokens for task in worker.tasks),
-            "read": sum(len(task.input_tokens) for task in worker.tasks),
-        },
-    }
 
 
 def classes(host):
