@@ -54,7 +54,7 @@ INNER_LAYERS = {
         ("draft_target",),
     ),
     "evaluation": (
-        ("drawing", "tables", "web_page"),
+        ("drawing", "stack_sections", "tables", "web_page"),
         ("traffic",),
         ("run",),
         ("logs",),

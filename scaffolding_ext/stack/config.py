@@ -114,8 +114,8 @@ class DatasetConfig(Section):
 
 
 READERS = {  # of the sections that evaluation reads; it is loaded when a stack has such a section
-    "evaluation": "scaffolding_ext.evaluation.run.evaluation_section:EvaluationConfig",
-    "tuned": "scaffolding_ext.evaluation.tune.tuned_section:TunedConfig",
+    "evaluation": "scaffolding_ext.evaluation.stack_sections:EvaluationConfig",
+    "tuned": "scaffolding_ext.evaluation.stack_sections:TunedConfig",
 }
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from scaffolding_ext.controllers.chain.probe import probes_of
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, Log, LoggedQuestion, LoggedSample, Looks
-from scaffolding_ext.evaluation.run.evaluation_section import EvaluationConfig
 from scaffolding_ext.evaluation.run.record_chain import VERSION
 from scaffolding_ext.evaluation.run.records import Record, each_record
 from scaffolding_ext.evaluation.run.run_folder import CONFIG
+from scaffolding_ext.evaluation.stack_sections import EvaluationConfig
 from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.stack.load import load_config
 

@@ -211,8 +211,8 @@ class RecordedChains:
             return whole_samples(recording, price)
         if "looks" in recording.missing:
             raise ConfigError(
-                f"is {ending}, and the log has no looks at the chains: draw a recording with looks (tune --config "
-                "STACK --look_every TOKENS), or take whole chains",
+                f"is {ending}, and the log has no looks at the chains: draw one that has them (eval --epochs N "
+                "--looks TOKENS), or take whole chains",
                 "ending",
             )
         lacking = missing_for(recording, ending)

@@ -21,12 +21,12 @@ from scaffolding_ext.controllers.vote.weights import UniformWeight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.run.recording_stack import NEVER, sample_of, whole_chain
+from scaffolding_ext.evaluation.stack_sections import TunedConfig
 from scaffolding_ext.evaluation.tune.choose import Promise
 from scaffolding_ext.evaluation.tune.endings import Cut, Ending, Stopped, Whole
 from scaffolding_ext.evaluation.tune.plays import Plays
 from scaffolding_ext.evaluation.tune.space import ASKED, Setting
 from scaffolding_ext.evaluation.tune.table import TableRow
-from scaffolding_ext.evaluation.tune.tuned_section import TunedConfig
 from scaffolding_ext.registry import controllers, search_selectors, search_stops, vote_weights
 from scaffolding_ext.stack.build import build_controller
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig

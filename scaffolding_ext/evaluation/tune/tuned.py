@@ -107,8 +107,8 @@ class Tuned:
                 "setting": stack.tuned.setting if stack.tuned else None,
                 **_figures(self.rows[-1]),
             },
-            "baselines": [_named(row) for row in [*self.rows[:-1], *rows_of(plays, by_list)]],
-            "frontier": [_named(row) for row in self.frontier],
+            "baselines": [_figures(row) for row in [*self.rows[:-1], *rows_of(plays, by_list)]],
+            "frontier": [_figures(row) for row in self.frontier],
             "num_questions": len(plays.recording.questions),
             "measure": plays.recording.measure,
             "cost": plays.cost,
@@ -162,10 +162,8 @@ class Tuned:
             costs = [100 * float(each.costs[plays.cost].sum()) / full for each in played]
             points = [100 * float((each.right - right).mean()) for each in played]
             axes.plot(costs, points, ".", color="0.7", ms=3, label="every setting, on questions that chose it")
-            costs, points = (
-                [100 * row.cost_share.value for row in self.frontier],
-                [r.points.value for r in self.frontier],
-            )
+            costs = [100 * row.cost_share.value for row in self.frontier]
+            points = [row.points.value for row in self.frontier]
             axes.plot(costs, points, color="0.4", lw=1, label="their frontier")
             for number, row in enumerate(self.rows):
                 is_choice, share = number == len(self.rows) - 1, _percent(row.cost_share)
@@ -264,12 +262,9 @@ def _percent(share: Estimate) -> Estimate:
     return Estimate(*(100 * value for value in share))
 
 
-def _named(row: TableRow) -> dict[str, Any]:
-    return {"name": row.name, **_figures(row)}
-
-
 def _figures(row: TableRow) -> dict[str, Any]:
     return {
+        "name": row.name,
         "cost_share": row.cost_share.value,
         "cost_share_interval": list(row.cost_share[1:]),
         "points": row.points.value,

@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.errors import ConfigError, EngineError, MissingDependencyError
 from scaffolding_ext.evaluation.run.datasets import Example
-from scaffolding_ext.evaluation.run.evaluation_section import EvaluationConfig
 from scaffolding_ext.evaluation.run.ray_engine import RayEngine, ray_engine
 from scaffolding_ext.evaluation.run.runner import EvaluationJob, failed_record
+from scaffolding_ext.evaluation.stack_sections import EvaluationConfig
 from scaffolding_ext.stack.config import validated
 
 JOB = EvaluationJob(Example("a", "say 1", "1", "sum"), 2)
