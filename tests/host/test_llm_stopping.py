@@ -109,7 +109,7 @@ def test_shutdown_wakes_every_waiter(host, echo):
     for result in results:
         with pytest.raises(ShutdownError):
             result.result(WAIT)
-    with pytest.raises(ShutdownError, match="create a new"):
+    with pytest.raises(ShutdownError, match="make a new"):
         llm.generate("x")
     llm.shutdown()  # again: nothing happens
 
