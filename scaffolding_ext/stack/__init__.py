@@ -1,1 +1,1 @@
-"""Stack files: YAML to models, models to a running host."""
+"""Stack files: from YAML to validated models to a running host."""

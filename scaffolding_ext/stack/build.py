@@ -1,4 +1,4 @@
-"""Builds what a `StackConfig` describes: controllers, their prompting, workers, and the host that connects them."""
+"""Build the controllers, prompting, workers and host of a `StackConfig`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from scaffolding_ext.stack.load import Source, load_config
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
 
 _NOT_BUILT = object()
-# What the package's own classes import when they are built, by the extra of the package that brings it.
+# Packages that our classes import when they are built, with the extra that installs them.
 _NEEDED = {
     "scaffolding_ext.workers.huggingface.worker.HuggingFaceWorker": ("hf", ("torch", "transformers")),
     "scaffolding_ext.workers.openai.worker.OpenAIWorker": ("openai", ("openai",)),
@@ -35,11 +35,10 @@ _NEEDED = {
 
 
 def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> ScaffoldingLlm:
-    """Build controllers, workers and host; the host owns the workers. If a step fails, the workers built are shut down.
+    """Build controllers, workers and host; the host owns the workers. If a step fails, the built workers are shut down.
 
     Args:
-        config: The validated stack.
-        references: The live objects that `{"$ref": name}` stands for.
+        references: Live objects by the name in `{"$ref": name}`.
 
     Raises:
         ConfigError: A name is unknown or an argument is wrong; `key` holds the dotted path.
@@ -56,7 +55,7 @@ def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None
         workers = {tag: builder.component(worker, registry.workers, _at(tag)) for tag, worker in config.workers.items()}
         policy = builder.policy(config.scheduling)
         _set_prompting(controller, workers, config)
-        undo.pop_all()  # from here on the host owns the workers, and shuts them down if it cannot start
+        undo.pop_all()  # from here on the host owns the workers and shuts them down if it cannot start
         return ScaffoldingLlm(
             *(controller, workers, config.max_parallel_requests),
             seed=config.seed,
@@ -68,11 +67,11 @@ def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None
 
 
 class PlannedWorker(NamedTuple):
-    """A worker as a stack file has it.
+    """A worker as declared in a stack file.
 
     Attributes:
-        path: Where it stands in the file.
-        factory: Its class, or a function that makes one.
+        path: Its path in the file.
+        factory: Its class, or a function that creates one.
         args: Its arguments; workers among them are not built.
     """
 
@@ -82,23 +81,23 @@ class PlannedWorker(NamedTuple):
 
     @property
     def kind(self) -> type[BaseWorker]:
-        """The class, which says what the worker needs; another factory's worker needs nothing."""
+        """The class, which knows the worker's needs; a worker from any other factory has none."""
         if isinstance(self.factory, type) and issubclass(self.factory, BaseWorker):
             return self.factory
         return BaseWorker
 
     @property
     def tag(self) -> str:
-        """The tag that it serves, by itself or inside another worker."""
+        """The tag that it serves, directly or inside another worker."""
         return self.path.split(".")[1]
 
 
 class StackPlan(NamedTuple):
-    """A stack that was checked, and may be built.
+    """A checked stack, ready to be built.
 
     Attributes:
         controller: The outermost controller.
-        workers: All workers of the stack, none of them built; one that another wraps stands before that one.
+        workers: All workers of the stack, not built; a wrapped worker precedes its wrapper.
     """
 
     controller: Any
@@ -106,20 +105,17 @@ class StackPlan(NamedTuple):
 
 
 def check_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> Any:
-    """Check every name, argument and role, and build the controllers; no worker is built, and no model loaded.
-
-    Returns:
-        The outermost controller.
+    """Check every name, argument and role, and return the outermost controller; no worker is built, no model loaded.
 
     Raises:
-        ConfigError: As `build_stack`, except for what only a worker's constructor finds wrong.
+        ConfigError: As `build_stack`, except for errors found only by a worker's constructor.
         MissingDependencyError: A worker needs a package that is not installed.
     """
     return plan_stack(config, references).controller
 
 
 def plan_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> StackPlan:
-    """As `check_stack`, with the workers that are to be built."""
+    """As `check_stack`, but return the workers to be built, too."""
     if config.prompt is not None and config.prompt.family is not None:
         with require.under("prompt"):
             family_named(config.prompt.family)
@@ -133,15 +129,15 @@ def plan_stack(config: StackConfig, references: Mapping[str, Any] | None = None)
 
 
 def missing_here(plan: StackPlan) -> list[str]:
-    """What this machine lacks to build a plan's workers, as each worker's own `missing_here` says."""
+    """List what this machine lacks to build a plan's workers; see `BaseWorker.missing_here`."""
     return [f"{worker.path}: {each}" for worker in plan.workers for each in worker.kind.missing_here(worker.args)]
 
 
 def engine_needs(config: StackConfig, tag: str) -> EngineNeeds:
-    """What the stack needs of the engine behind one of its workers.
+    """Return the stack's needs of the engine behind one of its workers.
 
-    The worker's class says what its arguments need. If the worker wraps another worker, the class of that worker says
-    it. The controllers say which tasks they send, and how long. A controller that does not say so needs nothing.
+    They combine the needs of the worker's class, or of the worker it wraps, with the tasks and lengths that the
+    controllers send. A controller that declares nothing needs nothing.
 
     Raises:
         ConfigError: The stack is wrong, or has no such worker.
@@ -159,10 +155,10 @@ def engine_needs(config: StackConfig, tag: str) -> EngineNeeds:
 
 
 def build_controller(config: StackConfig, references: Mapping[str, Any] | None = None) -> Any:
-    """Build the stack's outermost controller alone, and check that it has its workers; no worker is looked at.
+    """Build only the stack's outermost controller and check that its workers are declared.
 
     Raises:
-        ConfigError: As `check_stack`, of what the controller is made of.
+        ConfigError: As `check_stack`, for the controllers.
     """
     return _checked_controller(config, _Builder(references, config.sampling, undo=None))
 
@@ -174,7 +170,7 @@ def _checked_controller(config: StackConfig, builder: _Builder) -> Any:
         controller.check_roles(config.workers)
         controller.audit = config.audit
     elif config.audit:
-        raise ConfigError(f"{type(controller).__name__} is no BaseController, so nothing audits its requests", "audit")
+        raise ConfigError(f"{type(controller).__name__} is no BaseController, so its requests are not audited", "audit")
     if config.loops:
         rule = ComponentConfig(type="loop") if config.loops is True else config.loops
         loops = builder.component(rule, registry.stopping_rules, "loops")
@@ -184,7 +180,7 @@ def _checked_controller(config: StackConfig, builder: _Builder) -> Any:
             )
         if not isinstance(controller, BaseController):
             raise ConfigError(
-                f"{type(controller).__name__} is no BaseController, so nothing watches its chains", "loops"
+                f"{type(controller).__name__} is no BaseController, so its chains are not watched", "loops"
             )
         controller.loops = loops
     return controller
@@ -193,12 +189,12 @@ def _checked_controller(config: StackConfig, builder: _Builder) -> Any:
 def load_stack(
     source: Source, overrides: Sequence[str] = (), references: Mapping[str, Any] | None = None
 ) -> ScaffoldingLlm:
-    """`load_config`, then `build_stack`: a running host that owns its workers; use it in a `with` statement.
+    """Load, check and build a stack: a running host that owns its workers; use it in a `with` statement.
 
     Args:
-        source: Path of a YAML file, `configs:NAME` for one that ships with the package, or a dict of the same shape.
+        source: Path of a YAML file, `configs:NAME` for a packaged one, or a dict of the same structure.
         overrides: `key.path=value` each, applied in order; the value is read as YAML.
-        references: The live objects that `{"$ref": name}` stands for.
+        references: Live objects by the name in `{"$ref": name}`.
 
     Raises:
         ConfigError: As `load_config` and `build_stack`.
@@ -217,10 +213,10 @@ class _Builder:
     Args:
         references: Live objects by name.
         sampling: Defaults for the `sampling_params` of innermost controllers.
-        undo: The shutdown of every worker that is built is added to it. None: workers are checked, not built.
+        undo: Collects the shutdown of every built worker. None: workers are checked, not built.
 
     Attributes:
-        workers: The workers that were checked.
+        workers: The checked workers.
     """
 
     def __init__(
@@ -230,15 +226,13 @@ class _Builder:
         self._sampling = sampling
         self._undo = undo
         self.workers: list[PlannedWorker] = []
-        self._controllers: list[str] = []  # where the arguments of those stand that were built
+        self._controllers: list[str] = []  # paths of the built controllers' arguments
 
     def component(self, component: ComponentConfig, known: Registry, path: str) -> Any:
-        """The component, with everything in its arguments."""
         given = {"type": component.type, "args": component.args}
         return known.obtain(given, path, build=self._build, references=self._references)
 
     def policy(self, component: ComponentConfig | None) -> Any:
-        """The policy of the host, if there is one."""
         return None if component is None else self.component(component, registry.policies, "scheduling")
 
     def _build(self, part: Component) -> Any:
@@ -256,7 +250,7 @@ class _Builder:
         return built
 
     def _add_sampling(self, part: Component) -> None:
-        """Give an innermost controller the stack's sampling; it is built before those that hold it."""
+        """Give an innermost controller the stack's sampling; it is built before its outer controllers."""
         is_innermost = not any(path.startswith(f"{part.path}.") for path in self._controllers)
         self._controllers.append(part.path)
         if self._sampling and is_innermost and "sampling_params" in Signature.of(part.factory).parameters:
@@ -273,7 +267,7 @@ def _check_packages(factory: Factory) -> None:
 
 
 def _set_prompting(controller: Any, workers: Mapping[str, Any], config: StackConfig) -> None:
-    """Do what the stack file says; where it says nothing, the host finds out by itself."""
+    """Set the stack file's prompting; if it has none, the host determines it."""
     if "prompt" not in config.model_fields_set:
         return
     if not isinstance(controller, BaseController):
@@ -301,10 +295,10 @@ def _set_prompting(controller: Any, workers: Mapping[str, Any], config: StackCon
 def check_placement(workers: Iterable[PlannedWorker]) -> None:
     """Refuse workers whose shares of one GPU's memory exceed 1.
 
-    Each share is of what is free when its worker is built. The sum is a bound that holds in whatever order they are.
+    Each share is of the memory that is free when its worker is built, so the sum is a bound for any order.
 
     Args:
-        workers: All workers of a stack, those inside others included.
+        workers: All workers of a stack, nested ones included.
 
     Raises:
         ConfigError: The shares on a GPU exceed 1; `key` is that of the last.
@@ -314,13 +308,13 @@ def check_placement(workers: Iterable[PlannedWorker]) -> None:
         for device, share in worker.kind.memory_shares(worker.args).items():
             shares[device].append((worker, share))
     for device, own in shares.items():
-        together = own if device is None else shares.get(None, []) + own  # a worker that names no GPU is on each
+        together = own if device is None else shares.get(None, []) + own  # a worker without a GPU is on each
         total = sum(share for _, share in together)
         if len(together) > 1 and total > 1 + 1e-9:
             described = ", ".join(f"{worker.tag} {share:g}" for worker, share in together)
             where = "the same GPU" if device is None else f"GPU {device}"
             raise ConfigError(
                 f"the workers on {where} take more of its memory than there is ({described}, in all "
-                f"{total:g}): give each a kv_cache_fraction, 1 in all, or GPUs of its own by devices",
+                f"{total:g}): give each a kv_cache_fraction, 1 in all, or separate GPUs by devices",
                 f"{together[-1][0].path}.args.kv_cache_fraction",
             )

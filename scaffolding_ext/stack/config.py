@@ -1,4 +1,4 @@
-"""What a stack file holds, as validated models. An error names the path of the key at fault."""
+"""Validated models of a stack file; errors name the path of the wrong key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.registry import unknown_name
 
 S = TypeVar("S", bound=BaseModel)
-_MISSING = {  # of a key that a stack file lacks; right on one line as well, as commands print errors
+_MISSING = {  # by missing key; also readable on one line, as commands print errors
     "controller": """is missing; a stack file needs a controller beside its workers, such as:
 controller: {type: NativeGenerationController}""",
     "workers": """is missing, as in upstream's own files; add the workers that the controllers ask for:
@@ -23,7 +23,7 @@ workers: {generation: {type: HuggingFaceWorker, args: {model: tinylm/target}}}""
 
 
 class Section(BaseModel):
-    """A part of a stack file in which a key that nobody knows is an error."""
+    """A part of a stack file; unknown keys are errors."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -48,20 +48,20 @@ class ComponentConfig(Section):
 
 
 class PromptConfig(Section):
-    """How a question becomes a prompt; see `Prompting`."""
+    """Prompting of a question; see `Prompting`."""
 
     model: str | None = Field(
         default=None,
-        description="Whose tokenizer renders the prompt; null takes the `model` of the generation, target or draft "
-        "worker.",
+        description="Model whose tokenizer renders the prompt; null takes the `model` of the generation, target or "
+        "draft worker.",
     )
     family: str | None = Field(
         default=None,
-        description="Name of the prompt family: how thinking is marked, probed and closed. Null finds it from the "
-        "model's files; `scaffolding-ext check` says which it is, and why.",
+        description="Name of the prompt family, which marks, probes and closes thinking. Null finds it from the "
+        "model's files; `scaffolding-ext check` shows it with the reason.",
     )
     system_prompt: str | None = Field(default=None, description="Text before the question.")
-    chat_template: bool = Field(default=True, description="Whether the tokenizer's chat template is used.")
+    chat_template: bool = Field(default=True, description="Use the tokenizer's chat template.")
     prompt_suffix: str | None = Field(
         default=None,
         description="Text after every question, such as the request to put the answer into a `\\boxed{}`.",
@@ -73,54 +73,52 @@ class PromptConfig(Section):
     )
     assistant_prefix: str | None = Field(
         default=None,
-        description="Text with which the assistant's turn begins, such as `<think>` and a line break, where the "
-        "template has not written it.",
+        description="Beginning of the assistant's turn, such as `<think>` and a line break, if the template does not "
+        "write it.",
     )
-    trust_remote_code: bool = Field(
-        default=False, description="Whether Python code that the tokenizer brings may be run."
-    )
+    trust_remote_code: bool = Field(default=False, description="Allow Python code that comes with the tokenizer.")
 
 
 class DatasetConfig(Section):
-    """What `eval` runs on; a plain string stands for its `source`."""
+    """Dataset of `eval`; a plain string stands for its `source`."""
 
     source: str = Field(
         description="A JSONL file; `hf:NAME`, a dataset of Hugging Face; `reasoning_gym:TASK`; `tinylm:held_out`, for "
         "the embedded problems."
     )
     num_samples: int | None = Field(
-        default=None, ge=1, description="How many problems are drawn, of a task or the embedded ones; null means 100."
+        default=None, ge=1, description="Problems drawn from a task or the embedded ones; null means 100."
     )
-    seed: int = Field(default=0, description="Which problems are drawn; of `gpqa`, in which order options stand.")
+    seed: int = Field(default=0, description="Seed of the drawn problems, and of the order of `gpqa`'s options.")
     kind: str | None = Field(default=None, description="One kind of the embedded problems only.")
     columns: dict[str, str] = Field(
         default_factory=dict,
-        description="A file's own names of `prompt`, `target`, `id` and `kind`, for those that it calls otherwise.",
+        description="A file's names of `prompt`, `target`, `id` and `kind`, if they differ.",
     )
     skip_bad_rows: bool = Field(
         default=False,
-        description="Whether a file's unusable rows are left out with a warning, instead of refusing the file.",
+        description="Skip a file's unusable rows with a warning, instead of refusing the file.",
     )
     format: str | None = Field(
         default=None,
-        description="How a benchmark writes its rows: `math500`, `aime`, `amc`, `gsm8k`, `multiple_choice` (MMLU, "
-        "MMLU-Pro, ARC) or `gpqa`; null takes usual names, or what a known dataset of Hugging Face has.",
+        description="Row format of a benchmark: `math500`, `aime`, `amc`, `gsm8k`, `multiple_choice` (MMLU, MMLU-Pro, "
+        "ARC) or `gpqa`; null takes the usual names, or the format of a known Hugging Face dataset.",
     )
-    subset: str | None = Field(default=None, description="Configuration of a dataset of Hugging Face.")
+    subset: str | None = Field(default=None, description="Configuration of a Hugging Face dataset.")
     split: str | None = Field(
-        default=None, description="Split of a dataset of Hugging Face; null takes that of a known one, else `test`."
+        default=None, description="Split of a Hugging Face dataset; null takes that of a known one, else `test`."
     )
     args: dict[str, Any] = Field(default_factory=dict, description="Configuration of a reasoning-gym task.")
 
 
-READERS = {  # of the sections that evaluation reads; it is loaded when a stack has such a section
+READERS = {  # of sections read by evaluation, loaded only when a stack has them
     "evaluation": "scaffolding_ext.evaluation.stack_sections:EvaluationConfig",
     "tuned": "scaffolding_ext.evaluation.stack_sections:TunedConfig",
 }
 
 
 def section_reader(name: str) -> Any:
-    """The model that validates a section which the stack itself does not read."""
+    """Return the model that validates a section read by another package."""
     module, _, model = READERS[name].partition(":")
     return getattr(importlib.import_module(module), model)
 
@@ -131,7 +129,7 @@ class StackConfig(Section):
     controller: ComponentConfig = Field(description="The outermost controller.")
     workers: dict[str, ComponentConfig] = Field(
         min_length=1,
-        description="Workers by tag (generation, draft, target, reward, compare, or a tag of the controllers' own).",
+        description="Workers by tag (generation, draft, target, reward, compare, or a tag that a controller defines).",
     )
     prompt: PromptConfig | None = Field(
         default=PromptConfig(), description="Prompting of the outermost controller; an explicit null turns it off."
@@ -139,45 +137,42 @@ class StackConfig(Section):
     seed: int | None = Field(default=None, description="Seed of the run.")
     max_parallel_requests: int = Field(default=64, ge=1, description="Requests that run at once.")
     scheduling: ComponentConfig | None = Field(
-        default=None, description="The policy that says which requests are served first; null is whoever came first."
+        default=None, description="Policy that orders requests; null serves them in order of arrival."
     )
     deadline: float | None = Field(
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds within which an answer is wanted, for the policy of `scheduling`; a request may give its "
-        "own. A late request goes on.",
+        description="Seconds within which an answer is wanted, for the policy of `scheduling`; a request may set "
+        "another. A late request continues.",
     )
     opentelemetry: bool = Field(
         default=False,
-        description="Whether requests become spans of OpenTelemetry, which its own variables send on; needs the extra "
-        "`otel`.",
+        description="Export requests as OpenTelemetry spans, as its environment variables say; needs the extra `otel`.",
     )
     loops: bool | ComponentConfig | None = Field(
         default=None,
-        description="Whether a chain that repeats itself is ended and asked for its answer: true, false, or `{type: "
-        "loop, args: ...}`, the stopping rule. Null is true for thinking models behind `serve`, else false.",
+        description="End a chain that repeats itself and ask for its answer: true, false, or `{type: loop, args: "
+        "...}`, the stopping rule. Null is true for thinking models behind `serve`, else false.",
     )
     audit: float = Field(
         default=0.0,
         ge=0,
         le=1,
-        description="Share of the requests, drawn by their seeds, that go on behind the answer as if no rule had "
+        description="Share of the requests, drawn by their seeds, that continue after the answer as if no rule had "
         "stopped them; the two answers are compared.",
     )
-    dataset: DatasetConfig | None = Field(default=None, description="What `eval` runs on.")
-    evaluation: Any = Field(
-        default_factory=lambda: section_reader("evaluation")(), description="How `eval` runs the dataset."
-    )
+    dataset: DatasetConfig | None = Field(default=None, description="Dataset of `eval`.")
+    evaluation: Any = Field(default_factory=lambda: section_reader("evaluation")(), description="Settings of `eval`.")
     sampling: dict[str, Any] = Field(
         default_factory=dict,
-        description="Defaults for the `sampling_params` of every innermost controller that takes them; its own values "
-        "win.",
+        description="Defaults for the `sampling_params` of every innermost controller that takes them; values set "
+        "there win.",
     )
     tuned: Any = Field(
         default=None,
-        description="What `scaffolding-ext tune` made this stack from. A warning says if the stack now runs another "
-        "model, or samples in another way.",
+        description="Origin of a stack made by `scaffolding-ext tune`. A warning is given if the stack now runs "
+        "another model or samples differently.",
     )
 
     @field_validator(*READERS, mode="before")
@@ -204,30 +199,30 @@ class StackConfig(Section):
         return {"source": value} if isinstance(value, str) else value
 
     def to_yaml(self) -> str:
-        """The stack file that gives this stack again, overrides included."""
+        """Return the equivalent stack file, overrides included."""
         return plain_yaml.dump(self.resolved())
 
     def resolved(self) -> dict[str, Any]:
-        """What the stack file would hold with all overrides."""
+        """Return the stack file's data, overrides included."""
         return self.model_dump(exclude_unset=True)
 
     def sampling_of_samples(self) -> dict[str, Any]:
-        """Sampling fields of one sample: those of the innermost controller, and of the stack, which hold over them."""
+        """Return the sampling fields of one sample: the innermost controller's, overridden by the stack's."""
         args: Any = self.controller.args
         while isinstance(args.get("generation_controller"), dict):
             args = args["generation_controller"].get("args") or {}
         return {**(args.get("sampling_params") or {}), **(self.sampling or {})}
 
     def for_run(self) -> StackConfig:
-        """As it is kept with a run: dataset and evaluation with their defaults, without the folder, and with a seed."""
+        """Return the config to keep with a run: all defaults of dataset and evaluation, no folder, and a seed."""
         dataset = None if self.dataset is None else DatasetConfig(**self.dataset.model_dump())
         evaluation = type(self.evaluation)(**self.evaluation.model_dump(exclude={"output_path"}))
-        seed = 0 if self.seed is None else self.seed  # a run that can be repeated
+        seed = 0 if self.seed is None else self.seed  # makes the run repeatable
         return self.model_copy(update={"dataset": dataset, "evaluation": evaluation, "seed": seed})
 
 
 def validated(section: type[S], value: Any, path: str = "") -> S:
-    """The value as a section of a stack file that stands at `path`.
+    """Validate a value as a section of a stack file at `path`.
 
     Raises:
         ConfigError: A key or a value in it is wrong.
@@ -241,7 +236,7 @@ def validated(section: type[S], value: Any, path: str = "") -> S:
 
 
 def _described(detail: Any, path: str) -> tuple[str, str]:
-    """Dotted key and message of one of pydantic's errors."""
+    """Return the dotted key and the message of a pydantic error."""
     context = detail.get("ctx", {})
     keys = [*([path] if path else []), *detail["loc"], *([context["key"]] if context.get("key") else [])]
     message = detail["msg"]

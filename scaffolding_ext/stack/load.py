@@ -1,4 +1,4 @@
-"""Reads a stack: from a file, one that ships with the package, or a dict, with overrides from the command line."""
+"""Read a stack from a file, a packaged one or a dict, with overrides from the command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load_config(source: Source, overrides: Sequence[str] = ()) -> StackConfig:
     """Read and validate a stack.
 
     Args:
-        source: Path of a YAML file, `configs:NAME` for one that ships with the package, or a dict of the same shape.
+        source: Path of a YAML file, `configs:NAME` for a packaged one, or a dict of the same structure.
         overrides: `key.path=value` each, applied in order; the value is read as YAML.
 
     Raises:
@@ -59,7 +59,7 @@ def _read(source: str | os.PathLike[str]) -> dict[str, Any]:
         hint = f" (did you mean {PACKAGED}{close[0]}?)" if close and isinstance(error, FileNotFoundError) else ""
         raise ConfigError(message + hint) from error
     if not isinstance(stack, dict):
-        raise ConfigError(f"{name} holds no mapping; a stack file has the keys {', '.join(StackConfig.model_fields)}")
+        raise ConfigError(f"{name} is not a mapping; a stack file has the keys {', '.join(StackConfig.model_fields)}")
     return stack
 
 
@@ -74,7 +74,7 @@ def _packaged(name: str) -> Path:
 
 
 def _containers_copied(value: Any) -> Any:
-    """A copy whose dicts and lists are new; live objects in them stay the same."""
+    """Copy with new dicts and lists; live objects in them stay the same."""
     if isinstance(value, Mapping):
         return {key: _containers_copied(item) for key, item in value.items()}
     return [_containers_copied(item) for item in value] if isinstance(value, list) else value
@@ -107,5 +107,5 @@ def _override(stack: dict[str, Any], override: str) -> None:
 
 def _index(items: list[Any], key: str, path: str) -> int:
     if not key.isdecimal() or int(key) >= len(items):
-        raise ConfigError(f"{key!r} is no index of a list with {len(items)} entries", path)
+        raise ConfigError(f"{key!r} is not an index of a list with {len(items)} entries", path)
     return int(key)

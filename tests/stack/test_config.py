@@ -48,7 +48,7 @@ def test_an_unknown_packaged_stack_lists_the_known() -> None:
         load_config("configs:nativ")
 
 
-@pytest.mark.parametrize(("text", "message"), [("a: [", "not valid YAML"), ("- a", "no mapping"), ("", "no mapping")])
+@pytest.mark.parametrize(("text", "message"), [("a: [", "not valid YAML"), ("- a", "not a mapping"), ("", "not a mapping")])
 def test_a_file_that_is_no_stack_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "stack.yaml"
     path.write_text(text)
@@ -176,7 +176,7 @@ def test_a_wrong_override_is_refused(override: str, message: str) -> None:
 
 
 def test_a_list_index_outside_the_list_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no index of a list with 1 entries"):
+    with pytest.raises(ConfigError, match="not an index of a list with 1 entries"):
         load_config(stack(controller={"type": "X", "args": {"items": [1]}}), ("controller.args.items.1=5",))
 
 
