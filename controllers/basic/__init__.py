@@ -1,1 +1,1 @@
-"""Controllers that run no algorithm of their own, or compose others."""
+"""Plain generation, best of N and process rewards."""

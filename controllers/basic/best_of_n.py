@@ -1,4 +1,4 @@
-"""Best of N: several samples of one question, and the one with the highest score.
+"""Best of N: draw several samples of one question and keep the one with the highest score.
 
 Reference: Cobbe et al., "Training Verifiers to Solve Math Word Problems", section 4.2.
 """
@@ -27,14 +27,14 @@ _REWARDS = ("mean_logprob", "confidence")
 
 
 class BestOfNController(BaseController):
-    """Samples a sub-controller several times and gives the sample with the highest score, the earliest of equals.
+    """Samples a sub-controller several times and returns the sample with the highest score, the earliest on a tie.
 
     Args:
         generation_controller: Draws one sample; any controller, a vote included.
-        reward_controller: Scores the samples: its `process` leaves one score a task in its attribute `scores`.
-        default_sample_num: How many samples are drawn.
-        reward: In the place of a reward controller, without a further request: `"mean_logprob"`, `"confidence"`
-            (DeepConf's lowest group), or a function of the sample.
+        reward_controller: Scores the samples: its `process` leaves one score per task in its attribute `scores`.
+        default_sample_num: Number of samples.
+        reward: Instead of a reward controller, without a further request: `"mean_logprob"`, `"confidence"` (DeepConf's
+            lowest group), or a function of the sample.
 
     Raises:
         ConfigError: Neither or both of `reward_controller` and `reward` are given, or samples would all be alike.
@@ -69,7 +69,6 @@ class BestOfNController(BaseController):
         generation_kwargs: Mapping[str, Any] | None = None,
         **sampling_params: Any,
     ) -> ControllerGenerator:
-        """Answer the task's prompt with `sample_num` samples, or the default."""
         run = Run(self, task)
         num = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
         prepare(self.reward_controller, task)

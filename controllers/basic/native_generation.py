@@ -1,4 +1,4 @@
-"""Plain generation: one call of the model a task."""
+"""Plain generation: one call of the model per task."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import Program, current_program, seconds_left
 
-_ANSWER_TOKENS = 1024  # behind thinking that has a budget, where nobody says how long the whole may be
-_FORCED_TOKENS = 64  # of an answer that a chain that repeats itself is asked for
-_SHOWN_TOKENS = 8  # of a text that its caller reads while it is watched: it is handed on in pieces of so many
+_ANSWER_TOKENS = 1024  # after budgeted thinking, if no total limit is given
+_FORCED_TOKENS = 64  # of a repetitive chain's forced answer
+_SHOWN_TOKENS = 8  # per piece of a watched text that is streamed to its caller
 
 
 class NativeGenerationController(BaseController):
-    """Sends its tasks to the generation worker as they are.
+    """Sends its tasks to the generation worker unchanged.
 
-    Where the stack watches for loops (`loops`), a task is generated as a stream that is read on the way. It is ended
-    where its thinking repeats itself, and asked for its answer. Chunks of a chain are not streamed: whoever puts them
-    together watches. A worker that cannot stream, or whose context is not known while the task has no `max_tokens`, is
-    not watched either, nor are tasks of several texts (`n`, `best_of`).
+    If the stack watches for loops (`loops`), a task is generated as a stream that is read as it grows. It is ended when
+    its thinking repeats itself, and asked for its answer. Not watched are chunks of a chain (the chain's controller
+    watches), tasks of several texts (`n`, `best_of`), and tasks of a worker that cannot stream, or whose context is
+    unknown if the task has no `max_tokens`.
 
     Args:
-        sampling_params: Values for the sampling fields of GenerationTask; a field that a task sets itself stays.
-        streaming: Whether the output is streamed to the caller as it is generated.
+        sampling_params: Values for the sampling fields of GenerationTask; fields set by a task take precedence.
+        streaming: Stream the output to the caller as it is generated.
     """
 
     def __init__(self, sampling_params: dict[str, Any] | None = None, streaming: bool = False) -> None:
@@ -63,13 +63,13 @@ class NativeGenerationController(BaseController):
         """Generate all tasks in one batch.
 
         Args:
-            thinking_budget: Tokens after which thinking is closed: by the worker's server where that can and does, and
-                else by a `BudgetForcingController`, in the place of this one.
-            tools: Tools that the prompt has told the model of. Its answer is then its calls, in canonical JSON, or else
-                all that it says.
+            thinking_budget: Tokens after which thinking is closed: by the worker's server if it can, else by a
+                `BudgetForcingController` that replaces this one.
+            tools: Tools that the prompt describes to the model. The answer is then its calls, in canonical JSON, or
+                else its text.
 
         Raises:
-            ConfigError: There are tools beside a budget of thinking.
+            ConfigError: Tools and a thinking budget are both given.
         """
         if thinking_budget is not None and tools:
             raise ConfigError(
@@ -83,7 +83,7 @@ class NativeGenerationController(BaseController):
             task.streaming_output_flag |= self.streaming
             apply_sampling_params(task, self.sampling_params)
         if thinking_budget is not None:
-            # A limit that leaves no room behind the budget ends the thinking by itself.
+            # A limit that leaves no room after the budget ends the thinking anyway.
             bounded = [task for task in tasks if task.max_tokens is None or task.max_tokens > thinking_budget]
             tasks = [task for task in tasks if not any(task is each for each in bounded)]
             yield from _at_once([self._within(thinking_budget, task).process([task]) for task in bounded])
@@ -103,17 +103,17 @@ class NativeGenerationController(BaseController):
             task.customized_result_fields["exit_reason"] = "length" if finish_reason_of(task) == "length" else "end"
 
     def _is_watched(self, task: GenerationTask, program: Program) -> bool:
-        """Whether the task can be read while it is generated, and ended where it loops or has no time."""
+        """Return True if the task can be read while it is generated, to end it on a loop or in time."""
         if meta_of(task).is_chunk:
             return False
-        # The host alone hands on what a worker streams.
+        # Only the host can forward a worker's stream.
         is_shown = task.streaming_output_flag and program.caller.show is None
         is_one = type(task) is GenerationTask and (task.n or 1) == 1 and (task.best_of or 1) == 1
         is_bounded = task.max_tokens is not None or self._room(task) is not None
         return is_one and is_bounded and not is_shown and self.can_serve(WorkerTag.GENERATION, StreamGenerationTask)
 
     def _room(self, task: GenerationTask) -> int | None:
-        """Tokens that fit behind the task's prompt; None where nobody knows."""
+        """Tokens that fit after the task's prompt; None if unknown."""
         context_len = self.worker(WorkerTag.GENERATION).context_len
         return None if context_len is None or task.input_tokens is None else context_len - len(task.input_tokens)
 
@@ -136,7 +136,7 @@ class NativeGenerationController(BaseController):
         task.logprobs = prefix.logprobs
 
     def _within(self, thinking_budget: int, task: GenerationTask) -> BudgetForcingController:
-        """Keeps a budget of thinking for a task, whose `max_tokens` holds for thinking and answer together."""
+        """Build the controller of a thinking budget; the task's `max_tokens` includes thinking and answer."""
         family, room, answer_tokens = prompt_family(), self._room(task), _ANSWER_TOKENS
         if task.max_tokens is not None:
             answer_tokens = task.max_tokens - thinking_budget
@@ -157,7 +157,7 @@ def _at_once(branches: Sequence[ControllerGenerator]) -> ControllerGenerator:
 
 
 def _tool_answer(text: str, tools: Sequence[Mapping[str, Any]]) -> str | None:
-    """The calls in a text in canonical JSON, or what it says; None where it says nothing, or a call cannot be read."""
+    """Return a text's calls in canonical JSON, or its prose; None if it is empty or a call cannot be read."""
     family = prompt_family()
     if family.thinks:
         text = text.partition(family.think_close)[2]

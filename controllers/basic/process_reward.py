@@ -1,7 +1,7 @@
 """Scores of solutions by their steps.
 
 Reference: Lightman et al., "Let's Verify Step by Step", section 2 (a solution is as good as its steps; the minimum and
-the product over steps are its aggregates).
+    the product over steps are its aggregates).
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
 class ProcessRewardController(RewardController):
     """Scores a solution by its steps: by P(yes) after each step, or by the probabilities of the step's tokens.
 
-    The beginnings of one solution share their prefix, so that an engine with prefix reuse reads each step once. The
+    The beginnings of a solution share their prefix, so an engine with prefix reuse reads each step once. The
     probabilities come with the samples: `reward="mean_logprob"` needs no reward worker.
 
     Args:
-        step_separator: Text between steps; empty steps are left out.
-        aggregate: How step scores become the solution's: `"min"`, `"product"`, `"mean"` or `"last"`.
-        max_steps: The most steps that are judged; of a longer solution, evenly spaced ones, the last among them.
-        reward: What a step scores: `"verdict"`, P(yes) to a question about it, or `"mean_logprob"`, the geometric mean
-            of the probabilities of its tokens.
+        step_separator: Text between steps; empty steps are ignored.
+        aggregate: Aggregation of step scores: `"min"`, `"product"`, `"mean"` or `"last"`.
+        max_steps: Maximum number of judged steps; of a longer solution, evenly spaced ones, including the last.
+        reward: Score of a step: `"verdict"`, P(yes) to a question about it, or `"mean_logprob"`, the geometric mean of
+            the probabilities of its tokens.
         **arguments: As for `RewardController`, without `checks`.
     """
 
@@ -72,7 +72,6 @@ class ProcessRewardController(RewardController):
         self.step_scores: list[list[float]] | None = None
 
     def prepare(self, task: GenerationTask) -> None:
-        """Have the samples of a task bring what the scores read: their texts, or their log-probabilities, too."""
         if self.reward == "mean_logprob":
             task.num_logprobs = max(1, task.num_logprobs or 0)
 
@@ -89,7 +88,7 @@ class ProcessRewardController(RewardController):
         record("reward", scores=self.scores, step_scores=self.step_scores)
 
     def _beginnings(self, text: str) -> list[str]:
-        """The solution up to the end of each judged step."""
+        """Return the solution up to the end of each judged step."""
         ends, position = [], 0
         for step in text.split(self.step_separator):
             position += len(step)
@@ -103,7 +102,7 @@ class ProcessRewardController(RewardController):
 
 
 def _probabilities(task: GenerationTask, beginnings: Sequence[str]) -> list[float]:
-    """The geometric mean of the probabilities of each step's tokens; a token belongs to the step where it ends."""
+    """Geometric mean of each step's token probabilities; a token belongs to the step in which it ends."""
     ids = task.output_tokens or []
     logprobs = sampled_logprobs(task.output_tokens, reported_logprobs(task))
 

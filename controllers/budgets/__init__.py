@@ -1,1 +1,1 @@
-"""Budgets of thinking: forced on a chain, and set by type of question for a queue."""
+"""Thinking budgets: forced on a chain, or planned by question type for a queue."""

@@ -1,4 +1,4 @@
-"""Budget forcing: a chain thinks for so many tokens, not one more and, on request, not one less; then it answers."""
+"""Budget forcing: a chain thinks for at most, or exactly, a number of tokens, then answers."""
 
 from __future__ import annotations
 
@@ -22,33 +22,32 @@ from scaffolding_ext.protocol.worker import ServerBudget, WorkerTag
 from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import publish_figures, record
 
-_SLACK = 8  # tokens: a server may finish a character, or a word, before it closes
-_LATE_ANSWER = 64  # tokens of a forced answer for which the request's limit has left none
+_SLACK = 8  # tokens: a server may finish a character or word before it closes
+_LATE_ANSWER = 64  # tokens of a forced answer beyond an exhausted request limit
 
 
 class BudgetForcingController(BaseController):
     """Lets a chain think for at most `thinking_tokens`, then closes its thinking by force and asks for the answer.
 
-    A chain that closes its thinking earlier finishes its answer within `max_answer_tokens`; where the budget is exact,
-    it thinks on. Where the box is not closed in time, the answer is its first line, or else the last one in the
-    thinking.
+    A chain that closes its thinking earlier finishes its answer within `max_answer_tokens`; with an exact budget it
+    thinks on. If the box is not closed in time, the answer is its first line, or else the last answer in the thinking.
 
     Args:
         thinking_tokens: Tokens after which thinking is closed; at 0 the model answers at once.
         generation_controller: Writes the thinking, and may end it sooner; None generates plainly.
         max_answer_tokens: Tokens for the answer, forced or not; the worker's context keeps room for them.
-        exact: Whether thinking that ends sooner is extended to the budget. Token ids and a tokenizer must be known.
+        exact: Extend thinking that ends sooner to the budget. Token ids and a tokenizer must be known.
         wait: Text that extends the thinking.
-        sampling_params: Sampling fields of the chain, where it is generated plainly.
+        sampling_params: Sampling fields of the chain, if it is generated plainly.
         answer_sampling_params: Sampling fields of a forced answer; greedy by default.
         family: Name of the prompt family; None takes the one of the stack's prompting.
-        insist_on_answer: Off, a chain that ended by itself without an answer is not asked for one.
-        kept_by: Who closes the thinking: `"controller"`, or `"server"`, the worker's server, if it can. Thinking that
-            comes back too long is cut.
+        insist_on_answer: Ask a chain that ended by itself without an answer for one.
+        kept_by: Closes the thinking: `"controller"`, or `"server"`, the worker's server, if it can. Overlong thinking
+            is cut.
 
     Reference: Muennighoff et al., "s1: Simple test-time scaling", section 3.1.
-    Deviation: The tokens of `wait` count as thinking, and what the model wrote to close it is cut off: s1 suppresses
-        the closing token, and counts how often it has waited.
+    Deviation: The tokens of `wait` count as thinking, and the model's closing of it is cut off: s1 suppresses the
+        closing token, and counts its waits.
     """
 
     def __init__(
@@ -99,9 +98,9 @@ class BudgetForcingController(BaseController):
         """Answer the task's prompt.
 
         Args:
-            thinking_budget: Tokens of thinking of this request; the smaller of both budgets holds.
-            **sampling_params: Sampling fields of this request. `max_tokens` holds for thinking and answer together;
-                where nothing of it is left, a forced answer of at most 64 tokens comes in addition.
+            thinking_budget: Thinking tokens of this request; the smaller of both budgets applies.
+            **sampling_params: Sampling fields of this request. `max_tokens` limits thinking and answer together; if it
+                is used up, a forced answer of at most 64 tokens is added.
         """
         set_sampling_params(task, sampling_params)
         family = self.family or prompt_family()
@@ -145,24 +144,26 @@ class BudgetForcingController(BaseController):
             return ControlledChain(task, max_tokens, self.generation_controller)
         chain = ChunkChain(task, max_tokens, self.sampling_params)
         if self.exact:
-            chain.loops, chain.is_timed = None, False  # it thinks for so long, whatever it thinks, and however late
+            chain.loops, chain.is_timed = None, False  # an exact budget ignores loops and deadlines
         if chain.loops is None or meta_of(task).is_chunk or self._asks_server():
             return chain
         if not self.can_serve(WorkerTag.GENERATION, StreamGenerationTask):
             return chain
-        return StreamChain(task, max_tokens, self.sampling_params, max_lead=1)  # read on the way, to see a loop in time
+        return StreamChain(
+            task, max_tokens, self.sampling_params, max_lead=1
+        )  # read as it grows, to see a loop in time
 
     def _asks_server(self) -> bool:
-        """Whether the worker's server keeps the budget, for all that is known."""
+        """Return True if the worker's server is known to keep the budget."""
         server = self.worker(WorkerTag.GENERATION).server_budget
         return self.kept_by == "server" and server is not None and server.reason is None
 
 
 class Thought(NamedTuple):
-    """How much of a chain is thinking.
+    """Thinking and answering tokens of a chain.
 
     Attributes:
-        num_thinking: Tokens before its last closing mark; all of them, where there is none.
+        num_thinking: Tokens before its last closing mark; all of them if there is none.
     """
 
     num_thinking: int
@@ -170,9 +171,9 @@ class Thought(NamedTuple):
 
 
 def thought_of(prefix: Prefix, close: str) -> Thought | None:
-    """How much of a chain is thinking, by its tokens; None where nobody can count them.
+    """Split a chain's tokens into thinking and answer; None if they cannot be counted.
 
-    A chain that goes on thinking behind a closing mark closes it again: the last mark counts.
+    A chain that thinks on after a closing mark closes it again, so the last mark counts.
     """
     ids = encode(prefix.text) if prefix.token_ids is None else prefix.token_ids
     num_marks = prefix.text.count(close)
@@ -185,14 +186,14 @@ def thought_of(prefix: Prefix, close: str) -> Thought | None:
 
 
 def grow_within(chain: Chain, budget: int, family: PromptFamily, server: ServerBudget | None) -> ControllerGenerator:
-    """Work to `yield from`: afterwards the chain has thought for at most `budget` tokens, and may have ended.
+    """Let the chain think for at most `budget` tokens; it may end.
 
     Args:
-        chain: Has not begun; in chunks, where the server is asked.
-        server: What is known of the worker's server, which may keep the budget; None where there is none.
+        chain: Not begun; in chunks if the server is asked.
+        server: State of the worker's server, which may keep the budget; None if there is none.
 
     Returns:
-        Whether the server was asked, and let too much through.
+        True if the server was asked and overran the budget.
     """
     reason = "the worker has no server that could" if server is None else server.reason
     if server is None or reason is not None:
@@ -223,16 +224,16 @@ def grow_within(chain: Chain, budget: int, family: PromptFamily, server: ServerB
 
 
 def grow_exactly(chain: ChunkChain, budget: int, family: PromptFamily, wait: str) -> ControllerGenerator:
-    """Work to `yield from`: afterwards the chain has thought for `budget` tokens, and its thinking is open.
+    """Let the chain think for exactly `budget` tokens, leaving its thinking open.
 
-    Where the model closes its thinking earlier, or ends, the rest is cut off, and the model goes on behind `wait`. It
-    is shortened where there is no room for all of it. The chain grows each time, so that this comes to an end.
+    If the model closes its thinking earlier, or ends, the rest is cut off, and the model continues after `wait`,
+    shortened to the remaining room. The chain grows each time, so the loop ends.
 
     Args:
-        budget: Tokens of thinking, those of `wait` among them.
+        budget: Tokens of thinking, including those of `wait`.
 
     Returns:
-        How often the chain was extended; None where nobody can count its tokens, and it is left as it is.
+        Number of extensions; None if the tokens cannot be counted, and the chain is left unchanged.
 
     Reference: Muennighoff et al., "s1: Simple test-time scaling", section 3.1.
     """
@@ -251,7 +252,7 @@ def grow_exactly(chain: ChunkChain, budget: int, family: PromptFamily, wait: str
 
 
 def record_thinking(chain: Chain, budget: int, family: PromptFamily, by: str = "controller", **figures: object) -> None:
-    """Record the budget, who kept it, how much was thought where that is known, and further figures."""
+    """Record the budget, its keeper, the thinking tokens if known, and further figures."""
     found = thought_of(chain.prefix, family.think_close)
     counts = {} if found is None else found._asdict()
     record("thinking_budget", asked=budget, by=by, **counts, **figures)

@@ -1,4 +1,4 @@
-"""The files of budgets: types of questions, and a plan of their budgets; `tune --plan` writes both."""
+"""Files of budgets: question types, and a plan of their budgets; `tune --plan` writes both."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from scaffolding_ext.errors import ConfigError
 
 
 class TypeFit(BaseModel):
-    """What `tune --plan --types_path` measured of one type, an entry a budget; its other fields are for people.
+    """Measurements of one type by `tune --plan --types_path`, one entry per budget; other fields are informative.
 
     Attributes:
-        monotone: Chance of a right answer, which only rises.
+        monotone: Chance of a right answer, made monotone.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -33,7 +33,7 @@ class TypeFit(BaseModel):
 
 
 class TaskTypes(CalibrationFile):
-    """Types of questions. A file that somebody writes needs its `tasks` alone."""
+    """Types of questions. A handwritten file needs only `tasks`."""
 
     command: ClassVar = "tune RUNS --plan RATE --types_path FILE"
 
@@ -42,7 +42,7 @@ class TaskTypes(CalibrationFile):
     fits: list[TypeFit] = Field(default_factory=list)
 
     def measured(self, max_tokens: float) -> list[MeasuredType]:
-        """The types as they were measured at budgets up to a bound.
+        """Return the types as measured at budgets up to a bound.
 
         Raises:
             ConfigError: Nothing was measured, or only above the bound.
@@ -73,11 +73,11 @@ class TaskTypes(CalibrationFile):
 
 
 class PlannedBudgets(CalibrationFile):
-    """Budgets of a demand: tokens, or numbers of the settings that a stack has.
+    """Budgets of a demand: tokens, or indices of a stack's settings.
 
     Attributes:
-        mixture_budget: That of a question whose type is not known: the best of one budget for all types.
-        forecast: What the budgets come to, for people; None stands for an infinite time.
+        mixture_budget: Budget of a question of unknown type: the best single budget for all types.
+        forecast: Informative forecast of the budgets; None stands for an infinite time.
     """
 
     command: ClassVar = "tune LOG --plan RATE --plan_path FILE"
@@ -91,18 +91,17 @@ class PlannedBudgets(CalibrationFile):
 
     @classmethod
     def read(cls, plan: str | os.PathLike[str] | Mapping[str, Any]) -> PlannedBudgets:
-        """The plan of a file, or of the plain data of one."""
+        """Read the plan from a file or its plain data."""
         if not isinstance(plan, Mapping):
             return cls.load(plan)
         try:
             return cls.model_validate(plan)
         except ValidationError as error:
             first = error.errors()[0]
-            raise ConfigError(f"is no plan: {first['msg']}", ".".join(map(str, first["loc"]))) from error
+            raise ConfigError(f"is not a plan: {first['msg']}", ".".join(map(str, first["loc"]))) from error
 
     @classmethod
     def of(cls, demand: Demand, **origin: str | None) -> PlannedBudgets:
-        """The best budgets for a demand."""
         budgets, uniform = demand.best(), demand.best_uniform()
         return cls(
             demand=demand,
@@ -110,7 +109,7 @@ class PlannedBudgets(CalibrationFile):
             mixture_budget=uniform,
             forecast=_forecast(demand, budgets),
             uniform_forecast=_forecast(demand, [uniform] * len(budgets)),
-            **origin,  # type: ignore[arg-type]  # mypy holds them against all fields
+            **origin,  # type: ignore[arg-type]  # mypy checks them against all fields
         )
 
     @model_validator(mode="after")

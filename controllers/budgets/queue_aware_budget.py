@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class Planned(NamedTuple):
-    """The type of a request, whether the plan knows it, and the plan's number for it."""
+    """The type of a request, True if the plan knows it, and the plan's number for it."""
 
     task_type: str | None
     known: bool
@@ -32,10 +32,10 @@ class Planned(NamedTuple):
 
 
 class PlannedController(BaseController):
-    """Serves each request by the number that a plan has for its type.
+    """Serves each request by the plan's number for its type.
 
-    A request's type is its `task_type`, else what the classifier says. A request of no planned type gets the best
-    single number for all types.
+    A request's type is its `task_type`, else the classifier's result. A request of no planned type gets the best single
+    number for all types.
 
     Args:
         plan: A plan, its file, or the plain data of such a file.
@@ -59,12 +59,12 @@ class PlannedController(BaseController):
         return tuple(self.plan.budgets)
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """Bind; a warning says where the plan was measured on another model."""
+        """Bind, and warn if the plan was measured on another model."""
         super().bind(workers)
         self.plan.check_model(model_of(worker_for(workers, WorkerTag.GENERATION)))
 
     def planned(self, task: GenerationTask, task_type: str | None) -> Planned:
-        """Look the type of a request up in the plan."""
+        """Look up a request's type in the plan."""
         if task_type is None and self.classifier is not None:
             task_type = self.classifier(task.input_str or "")
         program = current_program()
@@ -80,7 +80,7 @@ class PlannedController(BaseController):
         return Planned(task_type, known, number)
 
     def named(self, number: int) -> str:
-        """A number of the plan in words."""
+        """Describe a number of the plan."""
         return f"{number} tokens"
 
     def _say_unknown(self, task_type: str | None, plan: PlannedBudgets) -> None:
@@ -95,7 +95,7 @@ class QueueAwareBudgetController(PlannedController):
     """Gives each request the thinking budget of its type in a plan.
 
     Args:
-        plan: What `scaffolding-ext tune --plan --plan_path` writes; see `PlannedController`.
+        plan: A file of `scaffolding-ext tune --plan --plan_path`; see `PlannedController`.
         classifier: Names the type of a request without one.
         generation_controller: It must honour `thinking_budget`; None takes budget forcing.
 
@@ -122,7 +122,7 @@ class QueueAwareBudgetController(PlannedController):
     def run(
         self, task: GenerationTask, task_type: str | None = None, thinking_budget: int | None = None, **kwargs: Any
     ) -> ControllerGenerator:
-        """Answer the task's prompt; of `thinking_budget` and the planned budget the smaller one holds."""
+        """Answer the task's prompt within the smaller of `thinking_budget` and the planned budget."""
         name, known, planned = self.planned(task, task_type)
         budget = planned if thinking_budget is None else min(planned, thinking_budget)
         record("queue_budget", task_type=name, known=known, planned=planned, given=budget)
@@ -134,8 +134,7 @@ class QueueAwareController(PlannedController):
     """Gives each request the setting of its type in a plan: thinking budget, number of samples, stop and weight.
 
     Args:
-        plan: A plan whose numbers count `settings`; `scaffolding-ext tune --plan` writes one. See
-            `PlannedController`.
+        plan: A plan whose numbers index `settings`; `scaffolding-ext tune --plan` writes one. See `PlannedController`.
         settings: A controller for each number of the plan.
         classifier: Names the type of a request without one.
     """
@@ -152,7 +151,7 @@ class QueueAwareController(PlannedController):
         most = max((max(each.budgets) for each in self.plan.demand.measured), default=-1)
         if not 0 <= most < len(self.settings):
             raise ConfigError(
-                f"has {len(self.settings)} controllers, and the plan counts settings from 0 to {most}: give a plan of "
+                f"has {len(self.settings)} controllers, but the plan's settings go from 0 to {most}: give a plan of "
                 "measured types, and a controller for each of its numbers",
                 "settings",
             )
@@ -161,7 +160,6 @@ class QueueAwareController(PlannedController):
         return f"setting {number}"
 
     def run(self, task: GenerationTask, task_type: str | None = None, **kwargs: Any) -> ControllerGenerator:
-        """Answer the task's prompt by the setting of its type."""
         name, known, number = self.planned(task, task_type)
         record("queue_setting", task_type=name, known=known, setting=number)
         yield from self.settings[number].process([task], **kwargs)

@@ -48,7 +48,9 @@ def test_an_unknown_packaged_stack_lists_the_known() -> None:
         load_config("configs:nativ")
 
 
-@pytest.mark.parametrize(("text", "message"), [("a: [", "not valid YAML"), ("- a", "not a mapping"), ("", "not a mapping")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("a: [", "not valid YAML"), ("- a", "not a mapping"), ("", "not a mapping")]
+)
 def test_a_file_that_is_no_stack_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "stack.yaml"
     path.write_text(text)

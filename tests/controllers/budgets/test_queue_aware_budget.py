@@ -172,9 +172,9 @@ def test_settings_have_a_plan_that_counts_them() -> None:
     inline = vote_or_chain(SETTINGS.model_dump(mode="json"))
     assert inline.plan == SETTINGS
     assert inline.task_types() == ("sums", "proofs")
-    with pytest.raises(ConfigError, match="has 2 controllers, and the plan counts settings from 0 to -1"):
+    with pytest.raises(ConfigError, match="has 2 controllers, but the plan's settings go from 0 to -1"):
         vote_or_chain(PLAN)
-    with pytest.raises(ConfigError, match="is no plan") as caught:
+    with pytest.raises(ConfigError, match="is not a plan") as caught:
         vote_or_chain({"demand": {}})
     assert caught.value.key.startswith("plan")
 
