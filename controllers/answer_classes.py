@@ -1,4 +1,4 @@
-"""Classes of equal answers for a controller, which must not block its event loop."""
+"""Group a controller's equal answers without blocking its event loop."""
 
 from __future__ import annotations
 
@@ -18,17 +18,14 @@ from scaffolding_ext.request.program import current_program, record
 def classify(
     controller: BaseController, answers: Sequence[str | None], known: AnswerClasses | None = None
 ) -> ControllerGenerator:
-    """Which answers are equal; use it as `classes = yield from classify(self, answers)`.
+    """Return the class of each answer, in order of first appearance, -1 for None.
 
-    Where the answers' text leaves something open, a worker `compare` decides it, if the stack has one; else what is
-    open votes as strings and the trace says so. A worker that groups open-ended answers decides about all of them.
+    If the texts leave equality open, a worker `compare` decides, if the stack has one; otherwise such answers are
+    compared as strings and the trace says so. A worker that groups open-ended answers decides about all of them.
 
     Args:
-        known: What is known of earlier answers of the request. A controller that asks again and again gives one
-            `AnswerClasses` of its own each time, so that new answers alone are compared.
-
-    Returns:
-        A class number for each answer, in order of first appearance, -1 for None.
+        known: Knowledge of the request's earlier answers. A controller that classifies repeatedly passes the same
+            `AnswerClasses` each time, so that only new answers are compared.
     """
     program = current_program()
     if program is not None and program.question.tools:  # calls, in canonical JSON
@@ -43,7 +40,7 @@ def classify(
         pairs = next(steps)
         while True:
             if not pairs:
-                yield []  # others have their turn
+                yield []  # let other work run
                 verdicts = []
             elif can_compare:
                 verdicts = yield from _compared(answers, pairs)
@@ -66,14 +63,13 @@ def classify(
 
 
 def _compared(answers: Sequence[str | None], pairs: Sequence[Pair]) -> ControllerGenerator:
-    """The verdicts of the worker `compare` on pairs of the answers."""
     index = {answer: number for number, answer in enumerate(answers) if answer is not None}
     numbers = [(index[left], index[right]) for left, right in pairs]
     task = CompareTask(worker_tag=WorkerTag.COMPARE, answers=list(answers), pairs=numbers)
     yield [task]
     if task.verdicts is not None:
         return task.verdicts
-    classes = _left(task, task.classes, "verdicts")  # of a worker that groups all answers
+    classes = _left(task, task.classes, "verdicts")  # from a worker that groups all answers
     return [Verdict.EQUAL if classes[i] == classes[j] else Verdict.DIFFERENT for i, j in numbers]
 
 

@@ -1,6 +1,6 @@
 """Algorithms that can answer at any time: they draw, look, and stop as soon as a rule has seen enough.
 
-A share of a stack's requests is audited: behind the answer, such a request goes on as if no rule had stopped it, and
+A share of a stack's requests is audited: after the answer, such a request continues as if no rule had stopped it, and
 the two answers are compared. The host does that work (see `request.audit`).
 """
 
@@ -21,15 +21,11 @@ S = TypeVar("S")
 
 
 class AnytimeController(BaseController, Generic[S]):
-    """Starts, advances while there is more, and answers; the state of a request is an object of the algorithm's own."""
+    """Starts, advances while there is more, and answers; a request's state is an object of the algorithm's choice."""
 
     @abstractmethod
     def start(self, run: Run, **asked: Any) -> S:
-        """Make the state of a request.
-
-        Args:
-            **asked: Keywords of the request: the controller's own, and sampling fields.
-        """
+        """Create the state of a request from its keywords: the controller's, and sampling fields."""
 
     @abstractmethod
     def more(self, state: S) -> bool:
@@ -37,29 +33,29 @@ class AnytimeController(BaseController, Generic[S]):
 
     @abstractmethod
     def advance(self, run: Run, state: S) -> ControllerGenerator:
-        """Work up to the next moment at which the rule may stop the request."""
+        """Run up to the next moment at which the rule may stop the request."""
 
     @abstractmethod
     def answer(self, run: Run, state: S) -> ControllerGenerator:
-        """Work that writes the output into the request's task."""
+        """Write the output into the request's task."""
 
     @abstractmethod
     def whole(self, run: Run, state: S) -> ControllerGenerator | None:
-        """Work that returns the answer without the rule; None if the rule stopped nothing."""
+        """Return work that answers without the rule; None if the rule stopped nothing."""
 
     def run(self, task: GenerationTask, **asked: Any) -> ControllerGenerator:
-        """Answer the task's prompt."""
         run = Run(self, task, getattr(self, "family", None))
         state = self.start(run, **asked)
         while self.more(state):
             yield from self.advance(run, state)
         yield from self.answer(run, state)
-        if not run.is_late and task.customized_result_fields["exit_reason"] != DEADLINE:  # that is not the rule's doing
+        if (
+            not run.is_late and task.customized_result_fields["exit_reason"] != DEADLINE
+        ):  # otherwise the rule did not stop it
             _offer(run, self.whole(run, state))
 
 
 def _offer(run: Run, rest: ControllerGenerator | None) -> None:
-    """Hand the rest of a request to its host, if the request is one of those that are audited."""
     program = current_program()
     if program is None or not program.audit_share or branch_path():  # a part's answer is not the request's
         return

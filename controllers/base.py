@@ -1,7 +1,7 @@
-"""The contract of this package's controllers.
+"""Base class of this package's controllers.
 
-A controller implements `run` for one task, or overrides `process` for many. It keeps nothing of a request in its
-attributes that it changes in place: `clone` shares them.
+A controller implements `run` for one task, or overrides `process` for many. It must not mutate attributes during a
+request, because `clone` shares them.
 """
 
 from __future__ import annotations
@@ -36,44 +36,40 @@ from scaffolding_ext.request.results import Completion
 if TYPE_CHECKING:
     from scaffolding_ext.controllers.repetition import Loops
 
-# What only a request of one generation can have: a vote's samples share none of it.
+# Fields that make sense for a single generation only; votes strip them before sampling.
 ONE_GENERATION = frozenset({"n", "best_of", "num_logprobs", "stop", "seed", "echo"})
-# What a chain honours in every piece of it; penalties would begin anew with each.
+# Fields that a chain honours in all of its pieces; penalties would restart with each.
 CHAIN_FIELDS = frozenset({"temperature", "top_p", "top_k", "max_tokens"})
 
 
 class StackMemory:
-    """What the requests of one stack remember together.
-
-    Attributes:
-        sample_times: Durations of the samples of votes with a deadline.
-    """
+    """State that the requests of one stack share."""
 
     def __init__(self) -> None:
         self.sample_times = SampleTimes()
         self._warnings: set[str] = set()
 
     def is_new(self, warning: str) -> bool:
-        """True the first time that a warning is given; each is logged once."""
+        """Return True the first time a warning is given; each is logged once."""
         is_new = warning not in self._warnings
         self._warnings.add(warning)
         return is_new
 
 
 class BaseController(Controller):
-    """A controller with a program, prompting, capabilities, and a clone that copies nothing large.
+    """A controller with a program, prompting, capabilities, and a cheap clone.
 
-    Sub-controllers are attributes, or stand in one that is a list, a tuple or the values of a dict.
+    Sub-controllers are attributes, or items of an attribute that is a list, a tuple or a dict.
 
     Attributes:
-        needs: Everything that it asks of its workers and takes from a request, without its sub-controllers.
-        registries: Registries of its components that are no controllers, such as rules, by argument.
+        needs: Its requirements on workers and requests, without those of its sub-controllers.
+        registries: Registries of its components that are not controllers, such as rules, by argument.
         prompting: Of a stack's outermost controller: applied to the prompt when a request starts. If it was never set,
-            our host takes the prompting of the generation worker's model; None sends prompts as they are.
+            our host takes the prompting of the generation worker's model; None sends prompts unchanged.
         loops: Of a stack's outermost controller: detects chains that repeat themselves. Such a chain is ended and asked
-            for its answer, whichever controller grows it. None watches for none.
-        audit: Of a stack's outermost controller: share of the requests, in [0, 1], that go on behind the answer as if
-            no rule had stopped them; their seeds draw them.
+            for its answer, in any controller. None watches none.
+        audit: Of a stack's outermost controller: share of the requests, in [0, 1], drawn by their seeds, that continue
+            after the answer as if no rule had stopped them.
     """
 
     WorkerTag: TypeAlias = scaffolding_ext.protocol.worker.WorkerTag
@@ -84,21 +80,21 @@ class BaseController(Controller):
     audit: float = 0.0
 
     def prepare(self, task: GenerationTask) -> None:
-        """Have the samples of a task bring what this reward controller reads; their texts come in any case."""
+        """Make a task's samples bring what this reward controller reads besides their texts."""
 
     def task_types(self) -> tuple[str, ...]:
-        """Types of questions that the controller, or a sub-controller, has a plan for; a request may name one."""
+        """Question types that the controller, or a sub-controller, has a plan for; a request may name one."""
         inner = (sub.task_types() for sub in sub_controllers(self) if isinstance(sub, BaseController))
         return next(filter(None, inner), ())
 
     def __init__(self) -> None:
         super().__init__()
-        self.capabilities: dict[str, Capabilities] = {}  # by tag, of all workers of the stack, once bound
+        self.capabilities: dict[str, Capabilities] = {}  # of all the stack's workers by tag, once bound
         self._foreign_keys: dict[str, Any] = {}
-        self.memory = StackMemory()  # one for all clones
+        self.memory = StackMemory()  # shared by all clones
 
     def clone(self) -> BaseController:
-        """A copy for one request: attributes are shared, sub-controllers cloned, task collections copied."""
+        """Copy for one request: attributes are shared, sub-controllers cloned, task collections copied."""
         twin = object.__new__(self.__class__)
         twin.__dict__ = self.__dict__.copy()
         for name, value in self.__dict__.items():
@@ -113,7 +109,7 @@ class BaseController(Controller):
         return twin
 
     def needs_by_tag(self) -> dict[str, Needs]:
-        """Needs of the controller and its sub-controllers, by the name of the worker's tag."""
+        """Return the needs of the controller and its sub-controllers, by the worker's tag name."""
         found: dict[str, list[Needs]] = defaultdict(list)
         for tag in self.needs.tags:
             found[tag_name(tag)].append(self.needs.of(tag))
@@ -123,11 +119,7 @@ class BaseController(Controller):
         return {name: joined(all_needs) for name, all_needs in found.items()}
 
     def check_roles(self, workers: Mapping[Any, Any]) -> None:
-        """Refuse a stack without the workers that the controller and its sub-controllers send tasks to.
-
-        Args:
-            workers: Only their tags are looked at, so that a stack can be checked before its workers are built.
-        """
+        """Refuse a stack without the controllers' workers; only tags are read, so workers need not be built."""
         for tag in self.needs.tags:
             if worker_key(workers, tag) is None:
                 raise ConfigError(
@@ -139,16 +131,16 @@ class BaseController(Controller):
                 sub.check_roles(workers)
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """Tell the controller and its sub-controllers what their workers can do; replaces an earlier `bind`.
+        """Set the capabilities of the workers of the controller and its sub-controllers; replaces an earlier `bind`.
 
-        Our host binds its own clone; under upstream's host call it once, before the host is built.
+        Our host binds its clone; under upstream's host call it once, before the host is built.
 
         Args:
-            workers: Worker by tag; keys are members of any enum, or plain values: equal values are the same tag.
+            workers: Workers by tag; keys are members of any enum, or plain values: equal values are the same tag.
 
         Raises:
-            ConfigError: A worker that the controller needs is missing, cannot serve a task that nothing can replace, or
-                reports fewer log-probabilities a token than are read.
+            ConfigError: A required worker is missing, cannot serve a task that has no substitute, or reports fewer
+                log-probabilities per token than are read.
         """
         self.check_roles(workers)
         require.number("audit", self.audit, least=0, most=1)
@@ -163,19 +155,18 @@ class BaseController(Controller):
                 sub.bind(workers)
 
     def worker(self, tag: WorkerTag) -> Capabilities:
-        """Capabilities of the worker of that tag; unbound, only plain generation is assumed."""
+        """Return the capabilities of a tag's worker; unbound, only plain generation is assumed."""
         return self.capabilities.get(tag.value, UNBOUND)
 
     def can_serve(self, tag: WorkerTag, task_type: type[Task]) -> bool:
-        """True if the worker of that tag serves the task type natively."""
         return task_type in self.worker(tag).tasks
 
     def budget_within_context(self, tag: WorkerTag, task: GenerationTask, budget: int, reserved: int) -> int:
-        """The budget, lowered to what the worker's context leaves after the prompt and some reserved tokens.
+        """Lower a budget to the room that the worker's context leaves after the prompt and reserved tokens.
 
         Args:
-            task: Its `input_tokens` are the prompt; where they are None, or the context unknown, the budget stays.
-            reserved: Tokens that must fit beyond it: a suffix and what it asks for.
+            task: Its `input_tokens` are the prompt; if they are None, or the context is unknown, the budget stays.
+            reserved: Tokens that must also fit: a suffix and its answer.
         """
         context_len = self.worker(tag).context_len
         if context_len is None or task.input_tokens is None:
@@ -238,30 +229,28 @@ class BaseController(Controller):
         return Completion(task.output_str, task.output_tokens, *ended, program, logprobs)
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
-        """Do the tasks, each by `run`; several at once run in parallel branches."""
         if len(tasks) == 1:
             yield from self.run(tasks[0], **kwargs)
         elif tasks:
             yield ParallelProcess([self.clone() for _ in tasks], [[task] for task in tasks], [kwargs for _ in tasks])
 
     def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
-        """Do one task: yield work, then write the output into it (see `finish`)."""
+        """Do one task: yield work, then write the output into the task (see `finish`)."""
         raise TypeError(f"{type(self).__name__} must implement run() or process()")
 
 
 def attributes_of(controller: Controller) -> BaseController:
-    """The controller; for one that is none of ours, a controller with the defaults of every attribute."""
+    """Return the controller; for a foreign one, a controller with default attributes."""
     return controller if isinstance(controller, BaseController) else BaseController()
 
 
 def sub_controllers(controller: Controller) -> Iterator[Controller]:
-    """The controllers within one, in the order of its attributes: an attribute, or in a list, a tuple or a dict."""
     for value in vars(controller).values():
         items = value.values() if type(value) is dict else value if type(value) in (list, tuple) else (value,)
         yield from (item for item in items if _is_controller(type(item)))
 
 
-# Of a type: an ABC's own check is slow, and each clone asks for each attribute.
+# Cached by type: an ABC's check is slow, and each clone checks each attribute.
 _is_controller: Callable[[type], bool] = functools.lru_cache(4096)(lambda kind: issubclass(kind, Controller))
 
 
@@ -286,38 +275,36 @@ def finish(
     answer: str | None = None,
     exit_reason: str | None = None,
 ) -> None:
-    """Write a controller's output into the task that it was given."""
     task.output_str, task.output_tokens = text, token_ids
     task.customized_result_fields["answer"] = answer
     task.customized_result_fields["exit_reason"] = exit_reason
 
 
 def show(task: GenerationTask, text: str, token_ids: list[int] | None) -> None:
-    """Hand a text to a streaming caller. The text must be final: no later decision may change it."""
+    """Send a text to a streaming caller. It must be final: no later decision may change it."""
     program = current_program()
     if task.streaming_output_flag and program is not None and program.caller.show is not None:
         program.caller.show(ScaffoldingOutput(text, token_ids))
 
 
 def sampling_params_of(controller: Controller) -> Mapping[str, Any]:
-    """The sampling fields that a controller sets itself; upstream's controllers and ours keep them under one name."""
+    """Return a controller's sampling fields; upstream's controllers and ours use the same name."""
     return getattr(controller, "sampling_params", None) or {}
 
 
 def side_by_side(branches: Sequence[ControllerGenerator]) -> ParallelProcess:
-    """Work to yield: the branches at once."""
     process = ParallelProcess([], [], [])
     process.sub_gens = list(branches)
     return process
 
 
 def honoured_by(controller: Controller) -> frozenset[str]:
-    """Keywords that a request may give to a controller; a foreign controller has none."""
+    """Return the keywords that a request may give to a controller; a foreign controller has none."""
     return attributes_of(controller).needs.fields
 
 
 def checked_task_type(controller: Controller, name: str) -> str:
-    """The name of a type, if a request may give it to the controller."""
+    """Return the name of a type if a request may give it to the controller; else ConfigError."""
     known = attributes_of(controller).task_types() if "task_type" in honoured_by(controller) else ()
     if name in known:
         return name

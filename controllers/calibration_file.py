@@ -1,4 +1,4 @@
-"""Files that calibrations write: YAML with a kind, a version and an origin. Each algorithm adds its own fields."""
+"""Calibration files: YAML with a kind, a version and an origin. Each algorithm adds its fields."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class CalibrationWarning(UserWarning):
 
 
 class CalibrationFile(BaseModel):
-    """The base of all calibration files. A subclass sets `kind` and `command`, and adds fields.
+    """Base of all calibration files. A subclass sets `kind` and `command`, and adds fields.
 
     Attributes:
-        kind: Says in the file whose it is, such as `"chain_policy"`.
-        model: Name of the model that it was made for; None where it is not known.
+        kind: Identifies the file's owner, such as `"chain_policy"`.
+        model: Name of the model that it was made for; None if unknown.
         data: Name of the data that it was made from: a file, or a data set.
         fingerprint: SHA-256 of that data, as `sha256:` and 64 hexadecimal digits.
     """
@@ -43,7 +43,7 @@ class CalibrationFile(BaseModel):
 
     @classmethod
     def load(cls: type[F], path: str | os.PathLike[str]) -> F:
-        """Read a file; `configs:NAME` is one that ships with the package."""
+        """Read a file; `configs:NAME` is a packaged one."""
         name, how = os.fspath(path), f"make one: scaffolding-ext {cls.command}"
         try:
             return cls.model_validate(read_document(path))
@@ -60,7 +60,7 @@ class CalibrationFile(BaseModel):
         write_text(path, plain_yaml.dump(self.model_dump(mode="json"), short_lists_inline=True))
 
     def check_model(self, model: str | None, stacklevel: int = 3) -> None:
-        """Warn where the file is used with another model than its own; a model without a name is not compared."""
+        """Warn if the file is used with a model other than its own; unnamed models are not compared."""
         if None not in (self.model, model) and self.model != model:
             warnings.warn(
                 f"the {self._what()} was made for {self.model!r} and is used with {model!r}; make one for {model!r}: "
@@ -75,7 +75,6 @@ class CalibrationFile(BaseModel):
 
 
 def read_document(path: str | os.PathLike[str]) -> Any:
-    """The plain data of a calibration's file, whatever its kind."""
     name = os.fspath(path)
     try:
         text = decoded(located(path).read_bytes())

@@ -1,4 +1,4 @@
-"""Certaindex: how settled a reasoning program's answer is, in [0, 1], and whether that is enough to stop.
+"""Certaindex: the certainty of a reasoning program's answer, in [0, 1], and the test that it suffices to stop.
 
 Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), arXiv 2412.20993.
 """
@@ -17,14 +17,14 @@ from scaffolding_ext import require
 
 Measure = Literal["entropy", "mean_reward", "max_reward"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
-MIN_ANSWERS = 3  # of the samples that a look sees; with fewer answers nothing is settled
+MIN_ANSWERS = 3  # with fewer answers nothing is settled
 
 
 def has_answers(classes: Sequence[int], min_answers: int = MIN_ANSWERS) -> bool:
-    """Whether enough samples have an answer: `min_answers` of them, and all of them where there are fewer samples.
+    """Return True if `min_answers` samples have an answer; if there are fewer samples, all must have one.
 
     Args:
-        classes: Class of each sample's answer, shape [num_samples]; -1 where there is none.
+        classes: Class of each sample's answer, shape [num_samples]; -1 for no answer.
     """
     return sum(number != -1 for number in classes) >= max(1, min(min_answers, len(classes)))
 
@@ -33,23 +33,23 @@ def entropy_certaindex(classes: Sequence[int], min_answers: int = MIN_ANSWERS) -
     """Normalised agreement of sampled answers: (log n - H) / log n, H the entropy of the answer classes in nats.
 
     Args:
-        classes: Class of each sample's answer, shape [num_samples]; -1 where there is none.
-        min_answers: Answers that there must be, as `has_answers` counts them.
+        classes: Class of each sample's answer, shape [num_samples]; -1 for no answer.
+        min_answers: Required answers, counted by `has_answers`.
 
     Returns:
-        1 where all answers are equal, 0 where no two are, and 0 where there are too few answers: nothing agrees yet.
+        1 if all answers are equal, 0 if no two are or if there are too few answers.
 
     Reference: Certaindex, section on multi-path algorithms: semantic entropy of the answer clusters, normalised by log
         n.
 
     Deviation: n = 1 is 0 / 0 in the paper; it is 0 here, so that no threshold stops a vote on its first sample. Samples
-    without an answer are left out: n counts the answers.
+        without an answer are ignored: n counts the answers.
     """
     counts = Counter(number for number in classes if number != -1)
     num_answers = counts.total()
     if num_answers < 2 or not has_answers(classes, min_answers):
         return 0.0
-    # H = log n - sum(c log c) / n, so (log n - H) / log n is this, and exact where all answers are equal.
+    # H = log n - sum(c log c) / n, so (log n - H) / log n is this, exact if all answers are equal.
     return min(1.0, sum(count * math.log(count) for count in counts.values()) / (num_answers * math.log(num_answers)))
 
 
@@ -57,8 +57,8 @@ def window_consistency(classes: Sequence[int], window: int) -> float:
     """C_k: the share of the last `window` probes whose answer equals the newest.
 
     Args:
-        classes: Class of each probe's answer in order, shape [num_probes]; -1 where there is none.
-        window: Probes looked at, at least 1. Probes that are not there yet count as disagreeing.
+        classes: Class of each probe's answer in order, shape [num_probes]; -1 for no answer.
+        window: Number of probes, at least 1. Probes that do not exist yet count as disagreeing.
 
     Reference: Certaindex, section on chain of thought, C_k.
     """
@@ -91,8 +91,6 @@ def reward_certaindex(rewards: Sequence[float], aggregation: Literal["mean", "ma
 
 @dataclass(frozen=True)
 class Threshold:
-    """One measure and the value that it must reach."""
-
     measure: Measure
     at_least: float
 
@@ -102,7 +100,6 @@ class Threshold:
 
     @classmethod
     def of(cls, value: Threshold | Mapping[str, Any]) -> Threshold:
-        """The threshold itself, or one made of its attributes."""
         return value if isinstance(value, Threshold) else cls(**value)
 
 
@@ -126,13 +123,13 @@ def is_certain(
     rewards: Sequence[float] | None = None,
     min_answers: int = MIN_ANSWERS,
 ) -> bool:
-    """Whether every measure reaches its threshold.
+    """Return True if every measure reaches its threshold.
 
     Args:
-        classes: Class of each sample's answer, -1 where there is none.
-        min_answers: Answers that there must be, as `has_answers` counts them; whatever is measured.
+        classes: Class of each sample's answer, -1 for no answer.
+        min_answers: Answers required for any measure, counted by `has_answers`.
     """
     if not thresholds:
-        raise ValueError("there is no threshold, and everything would pass; give at least one")
+        raise ValueError("no thresholds, so everything would pass; give at least one")
     values = (measure_value(each.measure, classes, rewards, min_answers) >= each.at_least for each in thresholds)
     return has_answers(classes, min_answers) and all(values)

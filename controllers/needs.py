@@ -12,15 +12,15 @@ from scaffolding_ext.protocol.worker import ServerBudget, WorkerTag, declared
 
 
 class Needs(NamedTuple):
-    """Everything that a controller asks of its workers and takes from a request.
+    """Requirements of a controller on its workers and requests.
 
     Attributes:
         tags: Tags of the workers that it sends tasks to.
-        tasks: Task types that the worker of a tag must serve natively, because nothing can take their place.
-        max_tokens: Most tokens behind the prompt that one of its tasks reads and writes; None if unknown.
-        num_logprobs: Most log-probabilities of a token that it reads.
+        tasks: Task types that a tag's worker must serve natively, because they have no substitute.
+        max_tokens: Maximum tokens after the prompt that one of its tasks reads and writes; None if unknown.
+        num_logprobs: Maximum log-probabilities per token that it reads.
         continues_answers: Its tasks continue unfinished answers.
-        fields: Keywords of a request that it obeys: sampling fields, `thinking_budget`, `tools`, `task_type`.
+        fields: Keywords of a request that it honours: sampling fields, `thinking_budget`, `tools`, `task_type`.
     """
 
     tags: tuple[WorkerTag, ...] = (WorkerTag.GENERATION,)
@@ -31,12 +31,10 @@ class Needs(NamedTuple):
     fields: frozenset[str] = frozenset()
 
     def of(self, tag: WorkerTag) -> Needs:
-        """The needs of one worker."""
         return self._replace(tags=(tag,), tasks=tuple(each for each in self.tasks if each[0] == tag))
 
 
 def joined(needs: Iterable[Needs]) -> Needs:
-    """Needs of one worker by several controllers."""
     found = list(needs)
     return Needs(
         tasks=tuple({task for each in found for task in each.tasks}),
@@ -47,13 +45,13 @@ def joined(needs: Iterable[Needs]) -> Needs:
 
 
 class Capabilities(NamedTuple):
-    """Everything that a controller knows of a worker.
+    """A worker's capabilities as known to controllers.
 
     Attributes:
-        server_budget: What is known of its server's thinking budget; None if it has no server that could keep one.
-        tokens_per_block: Length of a block of its KV. Requests that begin alike share whole blocks. None if they share
-            none, or the worker does not say.
-        is_sampled: The model's own files say how it is sampled.
+        server_budget: State of its server's thinking budgets; None if no server could keep one.
+        tokens_per_block: Tokens of a KV block; requests with a common beginning share whole blocks. None if they share
+            none, or it is unknown.
+        is_sampled: True if the model's files set its sampling.
     """
 
     tasks: frozenset[type[Any]]
@@ -65,7 +63,7 @@ class Capabilities(NamedTuple):
 
     @classmethod
     def of(cls, worker: Worker) -> Capabilities:
-        """A worker's capabilities, read from the instance: a wrapping worker serves what its inner worker serves."""
+        """Read a worker's capabilities from the instance: a wrapping worker serves what its inner worker serves."""
         handlers = worker.task_handlers
         streamed = (task_type for task_type, handler in handlers.items() if not _asks_for_a_queue(task_type, handler))
         says = declared(worker)
@@ -80,7 +78,7 @@ class Capabilities(NamedTuple):
 
 
 def _asks_for_a_queue(task_type: type[Any], handler: Any) -> bool:
-    """True if streaming to the caller fails, because upstream's handler reads a field that its task lacks."""
+    """Return True if streaming fails because upstream's handler reads a field that its task lacks."""
     field = "streaming_output_queue"
     return field in getattr(getattr(handler, "__code__", None), "co_names", ()) and not hasattr(task_type(), field)
 
@@ -89,11 +87,7 @@ UNBOUND = Capabilities(frozenset({GenerationTask}), None, frozenset({GenerationT
 
 
 def check_worker(worker: Worker, tag: WorkerTag, needs: Needs, controller: str) -> None:
-    """Refuse a worker that cannot serve what the controller sends.
-
-    Args:
-        worker: If it does not say how many log-probabilities it reports, it is believed to report enough.
-    """
+    """Refuse a worker that cannot serve the controller's tasks; an undeclared number of log-probabilities passes."""
     required = {task_type for where, task_type in needs.tasks if where == tag}
     for name in sorted(task_type.__name__ for task_type in required - Capabilities.of(worker).tasks):
         refuse_worker(worker, tag, f"serve {name}", name, controller)
@@ -101,18 +95,18 @@ def check_worker(worker: Worker, tag: WorkerTag, needs: Needs, controller: str) 
     if most is not None and most < needs.num_logprobs:
         raise ConfigError(
             f"{type(worker).__name__} reports the log-probabilities of at most {most} tokens a position, and "
-            f"{needs.num_logprobs} are read: take another worker, or "
+            f"{needs.num_logprobs} are read: use another worker, or "
             + (
                 f"top_k={most}" if most else f"for {controller} a rule or a scorer that reads none, such as consecutive"
             ),
             f"workers.{tag.value}",
         )
     if needs.continues_answers and CONTINUED_TURNS in declared(worker).refused:
-        refuse_worker(worker, tag, "go on with an unfinished answer", CONTINUED_TURNS, controller)
+        refuse_worker(worker, tag, "continue an unfinished answer", CONTINUED_TURNS, controller)
 
 
 def refuse_worker(worker: Worker, tag: WorkerTag, what: str, name: str, controller: str) -> NoReturn:
-    """Raise an error that says what a worker cannot do, and why, if the worker's `refused` has the reason."""
+    """Raise ConfigError naming the worker's limitation, with the reason from its `refused`."""
     why = declared(worker).refused.get(name)
     raise ConfigError(
         f"{type(worker).__name__} cannot {what}, which {controller} needs{f': {why}' if why else ''}",

@@ -1,4 +1,4 @@
-"""The running request's prompting, as a controller uses it: its texts, its token ids, and a further turn."""
+"""The running request's prompting for controllers: text, token ids, and further turns."""
 
 from __future__ import annotations
 
@@ -9,42 +9,40 @@ from scaffolding_ext.request.program import current_program
 
 
 def prompt_family() -> PromptFamily:
-    """The prompt family of the running request's prompting; the default family where it has no prompting."""
+    """Return the prompt family of the running request's prompting; the default family without one."""
     prompting = _prompting()
     return family_named(DEFAULT_FAMILY) if prompting is None else prompting.family
 
 
 def next_turn(task: GenerationTask, prompt: str) -> GenerationTask:
-    """A task that asks again in the conversation of a task that has its output (see `Prompting.next_turn`).
+    """Build a task that asks again in the conversation of a finished task (see `Prompting.next_turn`).
 
     Raises:
-        ConfigError: The running request has no prompting, so that nothing says how a turn of the user looks.
+        ConfigError: The running request has no prompting to render a user's turn.
         NoOutputError: The task has no output.
     """
     prompting = _prompting()
     if prompting is None:
         raise ConfigError(
-            "is not set, and it renders a further turn: set controller.prompting = Prompting.for_model(NAME); in a "
-            "contract test 'tinylm/target' will do",
+            "is not set, but it must render a further turn: set controller.prompting = Prompting.for_model(NAME), in "
+            "contract tests for example 'tinylm/target'",
             "prompting",
         )
     return prompting.next_turn(task, prompt)
 
 
 def encode(text: str) -> list[int] | None:
-    """Token ids of a piece of text by the running request's prompting; None without a tokenizer, where text is sent."""
     prompting = _prompting()
     return None if prompting is None else prompting.encode(text)
 
 
 def decode(token_ids: list[int]) -> str | None:
-    """The text of token ids by the running request's prompting; None where it has no tokenizer."""
     prompting = _prompting()
     return None if prompting is None else prompting.decode(token_ids)
 
 
 def longest_len(*texts: str) -> int:
-    """Tokens of the longest of some texts; where the running request has no tokenizer, at most its UTF-8 bytes."""
+    """Tokens of the longest text; without a tokenizer, an upper bound by its UTF-8 bytes."""
     return max(len(text.encode()) if (ids := encode(text)) is None else len(ids) for text in texts)
 
 

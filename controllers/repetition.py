@@ -1,4 +1,4 @@
-"""Repetition at the end of a chain of thought: exact cycles, and lines that differ in their numbers alone."""
+"""Repetition at the end of a chain of thought: exact cycles, and lines that differ only in their numbers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, Literal, NamedTuple
 
 from scaffolding_ext import require
 
-CHARACTERS = 4  # that stand for a token, where a worker gives no token ids
+CHARACTERS = 4  # per token, if a worker gives no token ids
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 class Loop(NamedTuple):
-    """A repetition in which a chain ends.
+    """A repetition at the end of a chain.
 
     Attributes:
-        unit: What repeats: `"tokens"`; `"characters"`, where no token ids are known; or `"lines"`, numbers apart.
-        num_repeats: How often they stand there in a row, the first time included; a long loop may have more.
+        unit: `"tokens"`; `"characters"` if token ids are unknown; or `"lines"`, ignoring numbers.
+        num_repeats: Consecutive repeats, including the first; a long loop may have more.
     """
 
     unit: Literal["tokens", "characters", "lines"]
@@ -27,31 +27,31 @@ class Loop(NamedTuple):
 
 
 class Loops:
-    """Finds out whether a chain ends in a repetition.
+    """Detects a repetition at the end of a chain.
 
-    A chain loops where its last tokens are one cycle, at least `repeats` times in a row and at least `min_tokens` long,
-    of any period up to `max_period`. It also loops where its last whole lines are one cycle of at most `max_lines`
-    lines, `line_repeats` times in a row, once each number in them is replaced by one sign ("near-cycle"). Where no
-    token ids are known, characters take the place of tokens, 4 for each.
+    A chain loops if its last tokens are one cycle, at least `repeats` times in a row and at least `min_tokens` long, of
+    any period up to `max_period`. It also loops if its last whole lines are one cycle of at most `max_lines` lines,
+    `line_repeats` times in a row, once each number in them is replaced by one sign ("near-cycle"). If token ids are
+    unknown, 4 characters stand for a token.
 
-    `find` keeps nothing between two calls, and reads a window of bounded size.
+    `find` keeps no state between calls, and reads a window of bounded size.
 
     The search is exact. A cycle of period p that covers L symbols means that each of the last L - p symbols equals the
     one p places before it, and L - p >= a = min_tokens * (1 - 1 / repeats) for all cycles that count. So the last `a`
-    symbols, the *anchor*, stand a second time p places earlier; each place where the anchor is found is verified. Two
-    places nearer than a / repeats would make the anchor itself a cycle, so there are few.
+    symbols, the *anchor*, occur again p places earlier; each occurrence of the anchor is verified. Two occurrences
+    closer than a / repeats would make the anchor itself a cycle, so there are few.
 
-    The default numbers come from 2,560 recorded chains of DeepSeek-R1-Distill-Llama-8B and Qwen2.5-1.5B, with a margin.
+    The defaults come from 2,560 recorded chains of DeepSeek-R1-Distill-Llama-8B and Qwen2.5-1.5B, with a margin.
 
     Args:
-        repeats: How often a cycle must stand there in a row, the first time included; 2 at least.
+        repeats: Consecutive repeats of a cycle, including the first; at least 2.
         max_period: Tokens of the longest cycle.
-        min_tokens: Tokens that all repeats together have at least.
-        line_repeats: The same for cycles of lines; 0 looks for none.
+        min_tokens: Minimum tokens of all repeats together.
+        line_repeats: Consecutive repeats of a cycle of lines; 0 looks for none.
         max_lines: Lines of the longest cycle of lines.
 
     Reference: Fine and Wilf, "Uniqueness Theorems for Periodic Functions" (1965): why there are few places. Karp and
-    Rabin (1987) search and verify in the same way. Why models loop: arXiv 2206.02369, arXiv 2512.12895.
+        Rabin (1987) search and verify in the same way. Why models loop: arXiv 2206.02369, arXiv 2512.12895.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class Loops:
 
     @property
     def reach(self) -> int:
-        """Tokens at the end of a chain that `find` needs to see, and four times as many characters."""
+        """Tokens at the end of a chain that `find` needs; four times as many characters."""
         return max(self.repeats * self.max_period, self.min_tokens)
 
     def find(self, text: str, token_ids: Sequence[int] | None = None) -> Loop | None:
-        """The repetition in which a chain ends; None where it ends in none.
+        """Find the repetition at the end of a chain; None if there is none.
 
         Args:
-            token_ids: Its token ids, or their end; None where they are not known.
+            token_ids: Its token ids, or the last `reach` of them; None if unknown.
         """
         found = self._cycle(text, CHARACTERS) if token_ids is None else self._cycle(token_ids, 1)
         if found is not None:
@@ -88,7 +88,6 @@ class Loops:
         return self._cycle_of_lines(text) if self.line_repeats else None
 
     def _cycle(self, symbols: Sequence[object], scale: int) -> tuple[int, int] | None:
-        """Period and repeats of the shortest cycle that the symbols end in."""
         end, least = len(symbols), self.min_tokens * scale
         for period in _places(symbols, (self.repeats - 1) * least // self.repeats, self.max_period * scale):
             num_alike = max(self.repeats * period, least) - period
@@ -97,13 +96,12 @@ class Loops:
         return None
 
     def _cycle_of_lines(self, text: str) -> Loop | None:
-        """The shortest cycle of whole lines that the text ends in, numbers apart."""
         lines = _last_lines(text, self.max_lines + 1, self.reach * CHARACTERS)
         if len(lines) < 2:
             return None
         last, *others = lines
         around = _NUMBER.split(last)
-        head, tail = around[0], around[-1]  # in front of its numbers, and behind: hardly any other line has both
+        head, tail = around[0], around[-1]  # text around its numbers: hardly any other line has both
         alike = [n for n, line in enumerate(others, 1) if line.startswith(head) and line.endswith(tail)]
         known = _without_numbers(last) if alike else ""
         periods = [period for period in alike if _without_numbers(lines[period]) == known]
@@ -121,7 +119,7 @@ class Loops:
 
 
 def _are_alike(symbols: Sequence[Any], period: int, num_alike: int) -> bool:
-    """Whether each of the last `num_alike` symbols equals the one `period` places before it; most differ soon."""
+    """Return True if each of the last `num_alike` symbols equals the one `period` places before; most differ early."""
     end, size = len(symbols), 64
     while True:
         start = end - min(size, num_alike)
@@ -133,13 +131,13 @@ def _are_alike(symbols: Sequence[Any], period: int, num_alike: int) -> bool:
 
 
 def _places(symbols: Sequence[Any], num_anchor: int, most: int) -> Iterator[int]:
-    """How far before the end the last `num_anchor` symbols end a second time, nearest first; `most` at most."""
+    """Yield how far before the end the last `num_anchor` symbols occur again, nearest first, up to `most`."""
     start = len(symbols) - num_anchor
     if start <= 0:
         return
     window: Any = symbols[max(0, start - most) :]
     width = 1
-    if not isinstance(window, str):  # bytes are searched as fast as text
+    if not isinstance(window, str):  # bytes search as fast as text
         numbers = array("Q", window)
         window, width = numbers.tobytes(), numbers.itemsize
     num_bytes = num_anchor * width
@@ -151,7 +149,7 @@ def _places(symbols: Sequence[Any], num_anchor: int, most: int) -> Iterator[int]
 
 
 def _last_lines(text: str, num_lines: int, most: int) -> list[str]:
-    """So many whole lines of a text that hold anything, the last one first; only its last `most` characters count."""
+    """Return the last non-empty whole lines of a text's last `most` characters, the last one first."""
     size = 128 * num_lines
     while True:
         size, found = min(size, most), list[str]()
@@ -167,5 +165,4 @@ def _last_lines(text: str, num_lines: int, most: int) -> list[str]:
 
 
 def _without_numbers(line: str) -> str:
-    """A line with one sign for each number."""
     return _NUMBER.sub("#", line)

@@ -1,6 +1,6 @@
-"""P(yes) of texts, and scores of finished samples by it.
+"""Score finished samples, in particular by P(yes) of their texts.
 
-A reward controller's `process` leaves one score a task in `scores`, as upstream's do; `score` asks any of them.
+A reward controller's `process` leaves one score per task in `scores`, as upstream's do; `score` runs any of them.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ from scaffolding_ext.request.program import record
 
 
 def prepare(controller: Controller | None, task: GenerationTask) -> None:
-    """Have the samples of a task bring what a reward controller reads; a foreign one reads texts alone."""
+    """Make a task's samples bring what a reward controller reads; a foreign one reads only texts."""
     if isinstance(controller, BaseController):
         controller.prepare(task)
 
 
 def reads_logprobs(controller: Controller | None) -> bool:
-    """Whether a reward controller reads the log-probabilities of the samples' tokens."""
     return controller is not None and attributes_of(controller).needs.num_logprobs > 0
 
 
 def score(controller: Controller, tasks: list[GenerationTask]) -> ControllerGenerator:
-    """Have a reward controller score finished tasks, and return the scores in order."""
+    """Score finished tasks with a reward controller; return the scores in order."""
     judge = controller.clone()
     yield from judge.process(tasks)
     scores = getattr(judge, "scores", None)
@@ -51,28 +50,27 @@ def score(controller: Controller, tasks: list[GenerationTask]) -> ControllerGene
 
 
 class RewardController(BaseController):
-    """Scores each solution by P(yes): how likely the model is to call it correct.
+    """Scores each solution by P(yes), the model's probability of calling it correct.
 
     A worker that serves upstream's `RewardTask` leaves the score in `custom_output_params["reward"]`. Any other is
     asked for a verdict, natively (`VerifyTask`) or by one generated token.
 
-    With `checks` the model writes a check first, where a check derives the answer again. All these tokens count as
-    verification.
+    With `checks` the model first writes a check that derives the answer again. All these tokens count as verification.
 
     Args:
-        verdict: Text behind the solution that asks for the verdict; None takes that of the model's prompt family.
+        verdict: Text after the solution that asks for the verdict; None takes that of the model's prompt family.
         yes: The affirmative verdict; its first token counts.
         no: The negative verdict; its first token counts.
         worker_tag: The worker that judges: `"reward"`, or `"generation"` for the model that wrote the solution.
-        prompting: The prompting of a judging model whose tokenizer is not the request's; solutions are then sent in
-            the judge's token ids.
-        checks: Whether a check is written before the verdict; the worker must then generate, and a reward model is
-            asked like any other worker.
-        max_check_tokens: The most tokens of a check; where the check says neither word, the verdict is asked for at its
+        prompting: The prompting of a judging model whose tokenizer is not the request's; solutions are then sent in the
+            judge's token ids.
+        checks: Write a check before the verdict; the worker must then generate, and a reward model is asked like any
+            other worker.
+        max_check_tokens: Maximum tokens of a check; if the check contains neither word, the verdict is asked for at its
             end.
 
     Attributes:
-        scores: P(yes) of each task of the last `process`, in [0, 1] (of a `RewardTask`: what the worker gave).
+        scores: P(yes) of each task of the last `process`, in [0, 1]; of a `RewardTask`, the worker's score.
     """
 
     def __init__(
@@ -112,7 +110,7 @@ class RewardController(BaseController):
         record("reward", scores=self.scores)
 
     def _checked(self, tasks: Sequence[GenerationTask]) -> ControllerGenerator:
-        """P(yes) of each task, at the last verdict in its check, or at the end of a check without a verdict."""
+        """P(yes) of each task at the last verdict in its check, or at the end of a check without one."""
         question = self._family().check if self.verdict is None else self.verdict
         asked = [output_of(task) + question for task in tasks]
         written = []
@@ -159,7 +157,7 @@ class RewardController(BaseController):
         """P(yes) for each text of each task, in one batch.
 
         Args:
-            texts: Of each task, solutions or beginnings of solutions, up to the place where YES or NO follows.
+            texts: For each task, solutions or beginnings of solutions, up to the position of YES or NO.
         """
         yes, no = first_tokens(self.yes, self.no, self._ids)
         branches = [
@@ -190,7 +188,6 @@ class RewardController(BaseController):
 
 
 def first_tokens(yes: str, no: str, encode: Callable[[str], list[int]]) -> tuple[int, int]:
-    """The tokens that two verdicts begin with."""
     first, other = encode(yes)[0], encode(no)[0]
     if first == other:
         raise ConfigError(f"{yes!r} and {no!r} begin with the same token; give words that differ in their first", "yes")
@@ -198,7 +195,7 @@ def first_tokens(yes: str, no: str, encode: Callable[[str], list[int]]) -> tuple
 
 
 def ask_verdicts(controller: BaseController, tasks: Sequence[VerifyTask]) -> ControllerGenerator:
-    """Have a worker serve verify tasks, all in one batch; where it cannot, lower them, and say so in the trace."""
+    """Have a worker serve verify tasks in one batch; if it cannot, lower them, and record that in the trace."""
     tag = WorkerTag(tag_name(tasks[0].worker_tag))
     if controller.can_serve(tag, VerifyTask):
         yield list(tasks)

@@ -1,4 +1,4 @@
-"""One request of one controller: everything that an algorithm talks to."""
+"""A request as an algorithm sees it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Run:
     """One request of one controller.
 
     Args:
-        controller: Its capabilities say what its workers serve.
+        controller: Gives the capabilities of its workers.
         task: The task to answer; the output is written into it.
-        family: The controller's own prompt family; None takes that of the stack's prompting.
+        family: The controller's prompt family; None takes that of the stack's prompting.
     """
 
     def __init__(self, controller: BaseController, task: GenerationTask, family: PromptFamily | None = None) -> None:
         self.task = task
         self.family = family or prompt_family()
-        self.is_late = False  # the deadline has ended it, not its rule
+        self.is_late = False  # ended by the deadline, not by its rule
         self._controller = controller
 
     @property
@@ -44,44 +44,40 @@ class Run:
         return type(self._controller).__name__
 
     def set(self, sampling_params: Mapping[str, Any]) -> None:
-        """Set the request's own sampling fields."""
         set_sampling_params(self.task, sampling_params)
 
     def event(self, name: str, **told: Any) -> None:
-        """Record a decision in the request's trace. One that tells `left` tells the request's progress."""
+        """Record a decision in the request's trace; `left` reports the request's progress."""
         record(name, **told)
 
     def ended(self, rule: DecisionRule[Any], at: Any, **told: Any) -> None:
-        """Tell the rule where the algorithm has ended, and sum it up."""
+        """Report the algorithm's end to the rule, and sum it up."""
         drift = rule.observe(at)
         if drift is not None:
             record("drift", **drift)
         self.sum_up(**told)
 
     def sum_up(self, **told: Any) -> None:
-        """Record figures for reports: a bool counts as a share of requests, a text as a name that is counted."""
+        """Record figures for reports: a bool counts as a share of requests, a string as a counted name."""
         figures: dict[str, Figure] = {name: _figure(value) for name, value in told.items()}
         publish_figures(self.name, **figures)
 
     def budget(self, own: int, asked: int | None) -> int:
-        """The controller's own budget of tokens, or a smaller one that the request asks for."""
         if asked is None:
             return own
         record("thinking_budget", asked=asked, by="controller", reason="it bounds the chain")
         return min(own, asked)
 
     def rngs(self, num: int, fallback: int | None = None) -> list[np.random.Generator]:
-        """A generator for each of some branches, from the request's seed; without one, from the fallback."""
+        """Return a generator per branch from the request's seed; without one, from the fallback."""
         seed = next_seed() if self.task.seed is None else self.task.seed
         seed = fallback if seed is None else seed
         return [np.random.default_rng(None if seed is None else derive_seed(seed, number)) for number in range(num)]
 
     def show(self, text: str) -> None:
-        """Hand a final text to a streaming caller."""
         show(self.task, text, None)
 
     def group(self, answers: Sequence[str | None], known: AnswerClasses | None = None) -> ControllerGenerator:
-        """Work that returns the class of each answer; see `classify`."""
         return classify(self._controller, answers, known)
 
 

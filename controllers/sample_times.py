@@ -11,25 +11,20 @@ _NUM_KEPT = 256
 
 
 class SampleTimes:
-    """How long the samples of a stack's votes take, by those that have ended.
-
-    Args:
-        expected: Seconds of a sample, as long as none has ended; None: nothing is known then.
-    """
+    """Durations of a stack's finished samples; `expected` seconds stand in until one has ended."""
 
     def __init__(self, expected: float | None = None) -> None:
         self._seconds: deque[float] = deque([] if expected is None else [expected], _NUM_KEPT)
 
     def add(self, seconds: Iterable[float]) -> None:
-        """Take note of samples that have ended."""
         self._seconds.extend(seconds)
 
     def until_last(self, num_samples: int, own: Sequence[float]) -> float | None:
-        """Expected seconds until the last of some samples ends that start together; None if nothing is known.
+        """Expected seconds until the last of some samples started together ends; None if unknown.
 
         Args:
             num_samples: At least 1.
-            own: Seconds of the samples of the same question that have ended; they scale those of all questions.
+            own: Seconds of the question's finished samples; they scale those of all questions.
         """
         if not self._seconds:
             return None

@@ -1,4 +1,4 @@
-"""What a class takes: read from its signature, and checked against the plain values that a user gives."""
+"""Arguments of a class, read from its signature and checked against a user's plain values."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 class Parameter(NamedTuple):
-    """One argument of a factory; a missing default or annotation is `inspect.Parameter.empty`.
-
-    Attributes:
-        namespace: What the names in the annotation stand for.
-    """
+    """One argument of a factory; `namespace` resolves the names in its annotation, `empty` marks a missing value."""
 
     default: Any
     annotation: Any
@@ -36,14 +32,14 @@ class Parameter(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What a factory takes by keyword.
+    """Keyword arguments of a factory.
 
-    A class may use its `**kwargs` itself or pass them to its bases, so `check` lets any name pass then.
+    A class may use its `**kwargs` itself or pass them to its bases; `check` then accepts any name.
 
     Attributes:
-        parameters: The named arguments; behind those of a class with `**kwargs`, the arguments of its bases.
-        required: Its own arguments without a default; a class may itself give its bases what they need.
-        takes_more: Whether it takes other names, too.
+        parameters: The named arguments; after those of a class with `**kwargs`, the arguments of its bases.
+        required: The class's arguments without a default, not its bases'.
+        takes_more: True if it takes other names, too.
     """
 
     parameters: Mapping[str, Parameter]
@@ -52,7 +48,7 @@ class Signature(NamedTuple):
 
     @classmethod
     def of(cls, factory: Callable[..., Any]) -> Signature:
-        """Read them from a class, a function, or anything else that can be called."""
+        """Read the signature of a class, a function, or any other callable."""
         try:
             constructors = _constructors(factory) or [(inspect.signature(factory), factory)]
         except ValueError:  # some built-in types have none
@@ -70,7 +66,7 @@ class Signature(NamedTuple):
         return cls(parameters, tuple(required), _takes_more(constructors[0][0]))
 
     def check(self, name: str, args: Mapping[str, Any], path: str) -> None:
-        """Check arguments (plain values, and live objects, which pass) that a user gives to the factory of that name.
+        """Check a user's arguments for the factory of that name: plain values, and live objects, which pass.
 
         Raises:
             ConfigError: A name is unknown, a required one is missing, or a plain value is not of its annotation's type.
@@ -87,7 +83,7 @@ class Signature(NamedTuple):
                 raise ConfigError(message, f"{path}.{key}")
 
     def explained(self, name: str, args: Mapping[str, Any], path: str, error: TypeError) -> ConfigError | None:
-        """A constructor's TypeError in the words of `check`; None if it quotes no argument's name."""
+        """Restate a constructor's TypeError in the words of `check`; None if it quotes no argument's name."""
         told = [key for key in (*args, *self.parameters) if repr(key) in str(error)]
         unknown = [key for key in told if key not in self.parameters]
         if unknown:
@@ -113,7 +109,7 @@ class Signature(NamedTuple):
 
 
 def _constructors(factory: Callable[..., Any]) -> list[tuple[inspect.Signature, Callable[..., Any]]]:
-    """The constructors of a class and its bases, the nearest first; none where something else makes its objects."""
+    """Return the constructors of a class and its bases, the nearest first; none if objects are created otherwise."""
     if not isinstance(factory, type) or hasattr(factory, "__signature__"):
         return []
     own = [vars(kind)["__init__"] for kind in inspect.getmro(factory) if "__init__" in vars(kind)]
@@ -133,7 +129,7 @@ def _takes_more(signature: inspect.Signature) -> bool:
 
 
 def _fits(value: Any, parameter: Parameter) -> bool:
-    """Whether a plain value is of a parameter's type; where this cannot be judged, it is."""
+    """Return True if a plain value is of a parameter's type, or this cannot be judged."""
     if parameter.annotation is _EMPTY or value is parameter.default:
         return True
     try:
@@ -145,9 +141,9 @@ def _fits(value: Any, parameter: Parameter) -> bool:
         annotation = typing.get_type_hints(holder, parameter.namespace)["it"]
         expected: TypeAdapter[Any] = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
     except (NameError, AttributeError, SyntaxError, TypeError, PydanticUserError, SchemaError):
-        return True  # a name for type checkers alone, or a type that cannot be checked at run time
+        return True  # a name only for type checkers, or a type that cannot be checked at run time
     try:
-        expected.validate_json(plain, strict=True)  # as JSON, a list goes for any sequence, a name for an enum's member
+        expected.validate_json(plain, strict=True)  # in JSON, a list matches any sequence, a name an enum member
     except ValidationError:
         return False
     return True

@@ -1,1 +1,1 @@
-"""Workers: a folder for each engine, what they share, and workers that need no engine."""
+"""Workers: a folder for each engine, shared parts, and workers that need no engine."""

@@ -26,25 +26,24 @@ class _Waiting(NamedTuple):
 class BudgetedWorker(WrappingWorker):
     """Protects another worker's memory: tasks beyond the budget wait, the lowest priority first.
 
-    The priority is the one in the task's `Meta`, or its program's under the host's policy. Tasks of one priority
-    are served in the order they came in. Nothing is admitted before the first task that waits, so small tasks do not
-    pass a large one for ever. A task larger than `max_tokens` is served alone. The trace of a request says how long
-    each of its tasks waited (`waited`).
+    The priority is the one in the task's `Meta`, or its program's under the host's policy. Tasks of equal priority are
+    served in order of arrival. No task overtakes the first one that waits, so small tasks do not starve a large one. A
+    task larger than `max_tokens` is served alone. The trace records each task's waiting time (`waited`).
 
-    Streams are not served: between its steps a stream would hold memory that nobody counts. Controllers take plain
-    generation instead.
+    Streams are not served: between its steps a stream would hold uncounted memory. Controllers use plain generation
+    instead.
 
     Args:
         worker: Does the work, and is shut down with this one.
-        max_calls: Tasks that it has at once.
-        max_tokens: Tokens that its tasks may hold at once, read and still to be written; text counts a token a byte.
-            None sets no limit.
-        scheduling: Orders the programs that no host orders.
-        patience: Later tasks that may be served before one that waits; then it comes first, whatever its priority.
+        max_calls: Maximum number of simultaneous tasks.
+        max_tokens: Maximum tokens that its tasks hold at once, read and still to be written; a byte of text counts as a
+            token. None sets no limit.
+        scheduling: Orders programs without a host's policy.
+        patience: Later tasks that may be served before a waiting one; then it comes first at any priority.
         clock: Monotonic seconds, for the trace.
 
     Raises:
-        ConfigError: A limit is below 1, `patience` below 0, or `scheduling` no policy.
+        ConfigError: A limit is below 1, `patience` is below 0, or `scheduling` is not a policy.
     """
 
     registries: ClassVar = {"scheduling": policies}
@@ -60,7 +59,7 @@ class BudgetedWorker(WrappingWorker):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(worker)
-        self.unordered = None  # they wait here
+        self.unordered = None  # waiting tasks are ordered here
         if scheduling is not None and not isinstance(scheduling, Policy):
             raise ConfigError(f"is a {type(scheduling).__name__}; give a policy, such as Gang()", "scheduling")
         self.scheduling = scheduling
@@ -72,7 +71,7 @@ class BudgetedWorker(WrappingWorker):
         self._num_tokens = 0
         self._clock = clock
         self._line: WaitingLine[_Waiting] = WaitingLine(self.patience)
-        self._lock = threading.Lock()  # hosts have event loops of their own
+        self._lock = threading.Lock()  # hosts have separate event loops
 
     @property
     def num_waiting(self) -> int:
@@ -97,7 +96,6 @@ class BudgetedWorker(WrappingWorker):
                 self._admit()
 
     async def _wait(self, priority: float, num_tokens: int) -> None:
-        """Wait until the task has its place in the budget."""
         waiting = _Waiting(num_tokens, asyncio.get_running_loop().create_future())
         with self._lock:
             self._line.add(waiting, priority)
@@ -108,13 +106,12 @@ class BudgetedWorker(WrappingWorker):
             with self._lock:
                 if waiting in self._line:
                     self._line.remove(waiting)
-                else:  # its place was taken already
+                else:  # already admitted
                     self._release(num_tokens)
                 self._admit()
             raise
 
     def _admit(self) -> None:
-        """Give places to waiting tasks, as long as the next one fits."""
         while self._line and self._fits((first := self._line[0]).num_tokens):
             self._line.remove(first)
             self.num_calls += 1
@@ -134,7 +131,7 @@ class BudgetedWorker(WrappingWorker):
 
 
 def tokens_held(task: Any) -> int:
-    """Tokens that a task can come to hold: what it reads, and all that it may write; a byte of text counts as one."""
+    """Upper bound of a task's tokens: read, and possibly written; a byte of text counts as one."""
     ids = ("input_tokens", "continuation_tokens", "prefix_tokens")
     texts = ("input_str", "continuation_str")
     read = sum(len(getattr(task, name, None) or ()) for name in ids)

@@ -1,4 +1,4 @@
-"""Chats on a worker that generates: the model's template makes the prompt, and the answer becomes a message."""
+"""Chats on a generating worker: the model's template renders the prompt, and the answer becomes a message."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class ChatWorker(BaseWorker):
-    """Serves `ChatTask`, and the tasks that go with it, where `_generate` serves a `GenerationTask`."""
+    """Serves `ChatTask` and its companions, given a `_generate` that serves `GenerationTask`."""
 
     def chat_tokenizer(self) -> Any:
-        """The model's tokenizer, of transformers; None where the server itself puts messages into a template."""
+        """Return the model's transformers tokenizer; None if the server applies the chat template."""
         raise NotImplementedError  # every worker that serves chats has one
 
     async def _generate(self, task: Any) -> TaskStatus:
@@ -28,7 +28,7 @@ class ChatWorker(BaseWorker):
         name = type(self).__name__
         if task.tools:
             raise InvalidTaskError(
-                f"tools is set, and {name} cannot call tools: describe them in a message, or take upstream's worker"
+                f"tools is set, but {name} cannot call tools: describe them in a message, or use upstream's worker"
             )
         if not task.messages:
             raise InvalidTaskError("messages is empty: give at least one message of the user")

@@ -1,4 +1,4 @@
-"""A worker that scores texts by a function of the user's, in processes that it kills when they overrun."""
+"""A worker that scores texts with a user's function, in processes that are killed when they overrun."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class CheckWorker(BaseWorker):
-    """Serves `RewardTask` with a Python function: tests of code, an exact answer. Give it the tag `reward`.
+    """Serves `RewardTask` with a Python function, such as code tests or an exact answer. Give it the tag `reward`.
 
     The function gets a dict with `prompt`, `text` and `has_ended` and returns a number. Each call runs in another
-    process, which imports the function by its name and is killed at the deadline.
+    process, which imports the function by name and is killed at the deadline.
 
     Args:
         function: `"module:function"`.
-        deadline_seconds: Most that a call may take once a process is free. A call that overruns leaves no score, but
+        deadline_seconds: Maximum duration of a call once a process is free. A call that overruns leaves no score, but
             `overran` in `custom_output_params`.
-        num_processes: Processes at most; they start with the first calls.
+        num_processes: Maximum number of processes, started on demand.
 
     Raises:
         ConfigError: An argument is outside its range.

@@ -1,4 +1,4 @@
-"""A worker that says which answers are equal, while the event loop goes on."""
+"""A worker that groups equal answers without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 class CompareWorker(BaseWorker):
     """Serves `CompareTask` with processes that can be killed; give it the tag `compare`.
 
-    Where the text of two answers leaves it open whether they are equal, an algebra system decides, in another process
-    and under a deadline. The classes do not depend on the order of the answers; undetermined pairs count as different.
+    If the text of two answers leaves their equality open, an algebra system decides, in another process and under a
+    deadline. The classes do not depend on the order of the answers; undetermined pairs count as different.
 
-    With an `embedding` it serves `MeaningTask`, too, and every controller of the stack then has all of its answers
-    grouped by what they mean, also those whose text tells that they are equal or different as mathematics.
+    With an `embedding` it serves `MeaningTask`, too. Every controller of the stack then groups all of its answers by
+    meaning, including those whose text settles their equality as mathematics.
 
     Args:
-        deadline_seconds: Most that a pair of answers may take once a process is free.
-        units_implied: Whether a number says the same with and without its unit: 5 and 5 cm, 50 and 50 %.
-        num_processes: Processes at most, about 150 MB each; they start with the first answers that need them.
+        deadline_seconds: Maximum time for a pair of answers once a process is free.
+        units_implied: Treat a number as equal with and without its unit: 5 and 5 cm, 50 and 50 %.
+        num_processes: Maximum number of processes, about 150 MB each, started on demand.
         max_remembered: Verdicts kept.
         embedding: For open-ended answers: a sentence-transformers model (a hub name or a folder), or a function from
             texts to rows of numbers.
@@ -75,7 +75,7 @@ class CompareWorker(BaseWorker):
         try:
             pairs = next(steps)
             while True:
-                await asyncio.sleep(0)  # many answers must not hold the loop either
+                await asyncio.sleep(0)  # many answers must not block the loop
                 pairs = steps.send(await self._verdicts(pairs))
         except StopIteration as stop:
             task.classes, task.num_undetermined = stop.value
@@ -94,5 +94,5 @@ class CompareWorker(BaseWorker):
 
 
 async def _shared(future: Future[Verdict]) -> Verdict:
-    """Wait for a future that others may wait for: a cancelled wait leaves it alone."""
+    """Wait for a shared future; cancelling the wait does not cancel it."""
     return await asyncio.shield(asyncio.wrap_future(future))

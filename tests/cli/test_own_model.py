@@ -125,7 +125,7 @@ def test_a_chain_that_is_probed_is_refused_where_the_server_cannot_go_on(server:
     arguments = ["--config", str(path), "--model", "mine", "--base_url", server.url]
     result = CliRunner().invoke(main, ["run", "2+2?", *arguments])
     assert result.exit_code == 2
-    assert "go on with an unfinished answer" in result.output
+    assert "continue an unfinished answer" in result.output
     assert "completions" in result.output
 
 

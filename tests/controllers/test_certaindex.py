@@ -97,7 +97,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
         measure_value("max_reward", [0, 0])
     with pytest.raises(ValueError, match=r"measure: is .*; choose one of entropy, mean_reward, max_reward"):
         measure_value("variance", [0, 0])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="there is no threshold"):
+    with pytest.raises(ValueError, match="no thresholds"):
         is_certain((), [0, 0])
     with pytest.raises(ValueError, match="normalise them"):
         reward_certaindex([1.5], "mean")

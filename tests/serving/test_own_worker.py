@@ -75,7 +75,7 @@ def test_a_stack_that_continues_no_answer_runs_on_chat(front: FrontThread, name:
 def test_a_stack_that_continues_answers_is_refused_on_chat_when_it_is_built(
     front: FrontThread, name: str, flavor: str
 ) -> None:
-    with pytest.raises(ConfigError, match="cannot go on with an unfinished answer"):
+    with pytest.raises(ConfigError, match="cannot continue an unfinished answer"):
         answered(front, name, endpoint="chat", flavor=flavor)
 
 

@@ -370,7 +370,7 @@ def chat_stack(server, name, **options):
 def test_a_chat_server_that_cannot_go_on_with_an_answer_is_refused_by_name(name, options):
     with (
         OpenAIServer(ScriptedWorker(TEXT), "m", keeps_turns_open=False) as server,
-        pytest.raises(ConfigError, match=f"cannot go on with an unfinished answer, which {name} needs: "),
+        pytest.raises(ConfigError, match=f"cannot continue an unfinished answer, which {name} needs: "),
     ):
         load_stack(chat_stack(server, name, **options))
 
