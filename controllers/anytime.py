@@ -60,7 +60,7 @@ def _offer(run: Run, rest: ControllerGenerator | None) -> None:
     if program is None or not program.audit_share or branch_path():  # a part's answer is not the request's
         return
     if program.audit is None:
-        run.event("lowered", what="audit", reason="this host does not go on behind an answer")
+        run.event("lowered", what="audit", reason="this host ends with the answer")
         return
     seed = program.seeds.seed
     if (random.random() if seed is None else derive_seed(seed, "audit") / 2**63) >= program.audit_share:

@@ -113,7 +113,7 @@ def measure_value(
         return entropy_certaindex(classes, min_answers)
     require.one_of("measure", measure, MEASURES)
     if rewards is None:
-        raise ValueError(f"{measure} needs the paths' rewards; give them, or threshold the entropy alone")
+        raise ValueError(f"{measure} needs the paths' rewards; give them, or threshold only the entropy")
     return reward_certaindex(rewards, "mean" if measure == "mean_reward" else "max")
 
 

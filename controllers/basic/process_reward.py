@@ -76,7 +76,6 @@ class ProcessRewardController(RewardController):
             task.num_logprobs = max(1, task.num_logprobs or 0)
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
-        """Score finished tasks, all steps of all of them in one batch."""
         beginnings = [self._beginnings(output_of(task)) for task in tasks]
         if self.reward == "mean_logprob":
             self.step_scores = [_probabilities(task, texts) for task, texts in zip(tasks, beginnings, strict=True)]

@@ -59,12 +59,10 @@ class PlannedController(BaseController):
         return tuple(self.plan.budgets)
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """Bind, and warn if the plan was measured on another model."""
         super().bind(workers)
         self.plan.check_model(model_of(worker_for(workers, WorkerTag.GENERATION)))
 
     def planned(self, task: GenerationTask, task_type: str | None) -> Planned:
-        """Look up a request's type in the plan."""
         if task_type is None and self.classifier is not None:
             task_type = self.classifier(task.input_str or "")
         program = current_program()
@@ -80,7 +78,6 @@ class PlannedController(BaseController):
         return Planned(task_type, known, number)
 
     def named(self, number: int) -> str:
-        """Describe a number of the plan."""
         return f"{number} tokens"
 
     def _say_unknown(self, task_type: str | None, plan: PlannedBudgets) -> None:

@@ -37,7 +37,6 @@ class Prefix(NamedTuple):
     logprobs: list[Any] | None = None
 
     def token_logprobs(self) -> list[Any]:
-        """Return `logprobs`; raise ConfigError if there are none."""
         if self.logprobs is None and self.num_tokens:
             raise ConfigError(
                 "the chain has no log-probabilities: add num_logprobs to its sampling_params, such as "

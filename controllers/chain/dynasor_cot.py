@@ -40,7 +40,7 @@ class ProbedChain:
     Attributes:
         gaps: Tokens between the positions at which the chain is read.
         position: The next of these positions.
-        stop: Reason for leaving the chain at its last probe; None if it goes on or has ended.
+        stop: Reason for leaving the chain at its last probe; None if it continues or has ended.
     """
 
     chain: Chain

@@ -98,7 +98,6 @@ class LookNeeds(NamedTuple):
 
     @property
     def num_logprobs(self) -> int:
-        """Log-probabilities per token that the worker must report."""
         return max(self.entropy, int(self.answer_logprobs), int(self.chain_logprobs))
 
     def joined(self, other: LookNeeds) -> LookNeeds:

@@ -91,7 +91,6 @@ def row_of(probes: Sequence[Probe]) -> dict[str, Any]:
 
 
 def probes_of(rows: Iterable[Mapping[str, Any]]) -> list[Probe]:
-    """Restore the looks from their rows, oldest first."""
     probes: list[Probe] = []
     before = _START
     for row in rows:

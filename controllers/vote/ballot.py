@@ -57,7 +57,6 @@ class Ballot:
         )
 
     def close(self) -> None:
-        """Write the elected sample into the request's task."""
         rule, most = self._rule, self.sampler.max_samples
         self.sampler.look_for_copies(self._run.memory)
         end_vote(

@@ -62,7 +62,7 @@ class Variety:
                 needed = vary(task)
                 if needed and not self._told:
                     self._told = True
-                    record("sampling", temperature=SAMPLE_TEMPERATURE, reason="nobody says how to sample")
+                    record("sampling", temperature=SAMPLE_TEMPERATURE, reason="no temperature is set")
 
 
 def check_variety(num_samples: int, **controllers: Controller) -> None:
@@ -124,7 +124,6 @@ class Sample:
 
     @property
     def num_decoded(self) -> int:
-        """Tokens decoded for the run, for any purpose."""
         return self.ledger.num_decoded
 
 

@@ -32,8 +32,6 @@ _MAX_TURNS = 32  # of one generator before others run: workers that answer at on
 
 
 class _Call:
-    """A function and the loop time at which it is called."""
-
     __slots__ = ("call", "when")
 
     def __init__(self, when: float, call: Callable[[], object]) -> None:

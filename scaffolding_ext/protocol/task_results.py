@@ -114,8 +114,6 @@ def _left_out(what: str) -> NoOutputError:
 
 
 class TaskCost(NamedTuple):
-    """Cost of a task so far: tokens read, and tokens written."""
-
     read: TokenCounts
     written: TokenCounts
 

@@ -347,7 +347,6 @@ def elapsed() -> float:
 
 
 def seconds_left() -> float | None:
-    """`Lifetime.left` of the current program; None outside any."""
     program = _program.get()
     return None if program is None else program.lifetime.left
 

@@ -189,7 +189,6 @@ class ScaffoldingResult:
 
     @property
     def is_audited(self) -> bool:
-        """True if an ended request is one of the audited ones."""
         audit = self.program.audit
         return audit is not None and (audit.over is not None or audit.finding is not None)
 

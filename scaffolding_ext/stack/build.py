@@ -170,7 +170,7 @@ def _checked_controller(config: StackConfig, builder: _Builder) -> Any:
         controller.check_roles(config.workers)
         controller.audit = config.audit
     elif config.audit:
-        raise ConfigError(f"{type(controller).__name__} is no BaseController, so its requests are not audited", "audit")
+        raise ConfigError(f"{type(controller).__name__} is not a BaseController, so nothing is audited", "audit")
     if config.loops:
         rule = ComponentConfig(type="loop") if config.loops is True else config.loops
         loops = builder.component(rule, registry.stopping_rules, "loops")
@@ -180,7 +180,7 @@ def _checked_controller(config: StackConfig, builder: _Builder) -> Any:
             )
         if not isinstance(controller, BaseController):
             raise ConfigError(
-                f"{type(controller).__name__} is no BaseController, so its chains are not watched", "loops"
+                f"{type(controller).__name__} is not a BaseController, so its chains are not watched", "loops"
             )
         controller.loops = loops
     return controller
@@ -267,11 +267,10 @@ def _check_packages(factory: Factory) -> None:
 
 
 def _set_prompting(controller: Any, workers: Mapping[str, Any], config: StackConfig) -> None:
-    """Set the stack file's prompting; if it has none, the host determines it."""
     if "prompt" not in config.model_fields_set:
         return
     if not isinstance(controller, BaseController):
-        raise ConfigError(f"{type(controller).__name__} is no BaseController, so no prompting can be set", "prompt")
+        raise ConfigError(f"{type(controller).__name__} is not a BaseController and takes no prompting", "prompt")
     if config.prompt is None:
         controller.prompting = None
         return

@@ -199,7 +199,6 @@ class StackConfig(Section):
         return {"source": value} if isinstance(value, str) else value
 
     def to_yaml(self) -> str:
-        """Return the equivalent stack file, overrides included."""
         return plain_yaml.dump(self.resolved())
 
     def resolved(self) -> dict[str, Any]:
@@ -236,7 +235,6 @@ def validated(section: type[S], value: Any, path: str = "") -> S:
 
 
 def _described(detail: Any, path: str) -> tuple[str, str]:
-    """Return the dotted key and the message of a pydantic error."""
     context = detail.get("ctx", {})
     keys = [*([path] if path else []), *detail["loc"], *([context["key"]] if context.get("key") else [])]
     message = detail["msg"]

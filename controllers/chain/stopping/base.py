@@ -56,7 +56,6 @@ class StoppingRule(DecisionRule[int]):
 
     @property
     def looks_at(self) -> frozenset[str]:
-        """Names of the `LookNeeds` fields that it uses."""
         return frozenset(name for name, value in self.needs._asdict().items() if value)
 
     def figures(self, probes: Sequence[Probe]) -> Mapping[str, float]:
@@ -68,7 +67,7 @@ class StoppingRule(DecisionRule[int]):
         return 0.0
 
     def stop(self, probes: Sequence[Probe]) -> Stop | None:
-        """Return the decision to end thinking; None to go on."""
+        """Return the decision to end thinking; None to continue."""
         return Stop(self.exit_reason, self.answer, self.figures(probes)) if self(probes) else None
 
 

@@ -1,1 +1,1 @@
-"""When to stop sampling a vote: one small contract (`base`), one rule or a small family a file."""
+"""Allocation rules, which stop sampling a vote: an interface (`base`), and one rule or small family per file."""

@@ -35,7 +35,6 @@ class Votes:
 
     @property
     def num_remaining(self) -> int:
-        """Samples that may still be drawn."""
         return self.max_samples - len(self.classes)
 
 
@@ -106,8 +105,6 @@ class Rival(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Counts that a sequential rule decides on."""
-
     lead: float
     rivals: tuple[Rival, ...]
     num_samples: int
