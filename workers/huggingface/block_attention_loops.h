@@ -5,16 +5,16 @@
 typedef float NAMED(Lanes) __attribute__((vector_size(WIDTH), aligned(4), may_alias));
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
-/* Has the processor fetch a place's keys or values: blocks lie apart, so it does not look ahead by itself. */
-INLINE void NAMED(fetch)(const float *place, const int64_t size) {
-    for (int64_t i = 0; i < size; i += CACHE_LINE / (int64_t)sizeof *place) __builtin_prefetch(place + i);
+/* Has the processor fetch some keys or values: blocks lie apart, so it does not look ahead by itself. */
+INLINE void NAMED(fetch)(const float *states, const int64_t number) {
+    for (int64_t i = 0; i < number; i += CACHE_LINE / (int64_t)sizeof *states) __builtin_prefetch(states + i);
 }
 
 /* The scores of one token's heads at the places of one block; `next` is the block that is read afterwards. */
 INLINE void NAMED(score)(
     const Call *call, const float *queries, const float *keys, const float *next, const int64_t num_places, float *weights,
     const int64_t size) {
-    for (int64_t place = 0; place < num_places; place++) NAMED(fetch)(next + place * size, size);
+    NAMED(fetch)(next, num_places * size);
     for (int64_t group = 0; group < call->groups; group++) {
         const float *query = queries + group * call->query_head;
         for (int64_t place = 0; place < num_places; place++) {
@@ -86,7 +86,7 @@ INLINE void NAMED(attend_tokens)(const Call *call, float *weights, const int64_t
                 end = (block + 1) * block_len < stop ? (block + 1) * block_len : stop;
                 const float *values = call->values + table[block] * call->kv_block + offset;
                 const float *next = end < stop ? values + (table[block + 1] - table[block]) * call->kv_block : values;
-                for (int64_t i = 0; i < end - place; i++) NAMED(fetch)(next + i * size, size);
+                NAMED(fetch)(next, (end - place) * size);
                 for (int64_t group = 0; group < groups; group++)
                     NAMED(add_weighted)(
                         weights + group * call->longest + place - start, values, end - place, output + group * size, size);

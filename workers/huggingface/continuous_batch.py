@@ -115,23 +115,12 @@ class ContinuousBatch:
     def metrics(self) -> EngineMetrics:
         """A snapshot; from any thread."""
         scheduler, pool = self._scheduler, self.pool
-        return EngineMetrics(
-            len(scheduler.running),
-            scheduler.num_waiting,
-            pool.num_free,
-            pool.num_held,
-            pool.num_cached,
-            scheduler.max_batch_size,
-            scheduler.num_paused,
-            scheduler.num_preempted,
-            scheduler.longest_wait_s,
-            self._num_decoded,
-            self._num_prefilled,
-            scheduler.num_reused,
-            pool.num_evicted,
-            self._busy_s,
-            self._num_steps,
-        )
+        blocks = pool.num_free, pool.num_held, pool.num_cached
+        requests = scheduler.max_batch_size, scheduler.num_paused, scheduler.num_preempted
+        tokens = self._num_decoded, self._num_prefilled, scheduler.num_reused
+        waiting = len(scheduler.running), scheduler.num_waiting
+        work = pool.num_evicted, self._busy_s, self._num_steps
+        return EngineMetrics(*waiting, *blocks, *requests, scheduler.longest_wait_s, *tokens, *work)
 
     def warm_up(self) -> None:
         """Run the model once, so that a model that does not fit or cannot be served fails now."""
@@ -258,8 +247,7 @@ class ContinuousBatch:
         now = time.monotonic()
         generating = [request for request in requests if request.ends.max_tokens]
         for row, (request, token_id) in enumerate(zip(generating, sampled.token_ids, strict=True)):
-            if request.first_token_at is None:
-                request.first_token_at = now
+            request.first_token_at = request.first_token_at or now
             num_logprobs = request.wants.num_logprobs
             logprobs = reported_logprobs(sampled, row, num_logprobs) if num_logprobs else None
             request.accept(token_id, logprobs, self._tokenizer, self._end_ids)

@@ -6,7 +6,7 @@ import atexit
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ class GenerationEngine:
 
     def __init__(self, batch: ContinuousBatch, threads: int) -> None:
         self._unfinished: set[EngineRequest] = set()
-        self._batch = batch
+        self._batch, self.pool = batch, batch.pool
         batch.on_end = self._unfinished.discard
         self._threads = threads
         self._inbox: deque[EngineRequest] = deque()
@@ -66,17 +66,10 @@ class GenerationEngine:
 
     def cancel(self, request: EngineRequest) -> None:
         """End a request before its next step; from any thread. The request keeps its generated tokens."""
-        self._call(partial(self._drop, request))
+        self.call(partial(self._drop, request))
 
-    def keep_kv(self, owner: str, salt: str | None, sequences: Sequence[list[int]]) -> None:
-        """Free the cached KV that only `owner` has used, except that of these token ids; from any thread."""
-        self._call(partial(self._batch.pool.keep, owner, salt, sequences))
-
-    def end_owner(self, owner: str) -> None:
-        """A request of the host has ended: its cached KV has no priority over other KV; from any thread."""
-        self._call(partial(self._batch.pool.end, owner))
-
-    def _call(self, work: Callable[[], None]) -> None:
+    def call(self, work: Callable[[], None]) -> None:
+        """Do something on the engine's thread before its next step; from any thread."""
         with self._wake:
             self._calls.append(work)
             self._wake.notify()

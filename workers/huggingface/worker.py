@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import weakref
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
@@ -152,14 +152,10 @@ class HuggingFaceWorker(ChatWorker):
 
     @staticmethod
     def check_arguments(**given: Any) -> None:
-        """Refuse wrong arguments without loading the model, as a dry run of a stack does.
-
-        Raises:
-            ConfigError: An argument is unusable; `key` names it.
-        """
+        """Refuse wrong arguments by a ConfigError without loading the model, as a dry run of a stack does."""
         check_arguments(given)
 
-    @functools.cached_property
+    @cached_property
     def tokenizer_fingerprint(self) -> str:  # type: ignore[override]  # hashed when it is asked for
         """Equal for workers whose token ids mean the same, so that controllers may pass them on."""
         return self._reader.tokenizer_fingerprint
@@ -181,7 +177,7 @@ class HuggingFaceWorker(ChatWorker):
         await self._streams.end(scope_id)
         if scope_id in self._prioritized:
             self._prioritized.remove(scope_id)
-            self._engine.end_owner(scope_id)
+            self._engine.call(partial(self._engine.pool.end, scope_id))
 
     async def _cancel(self, request: EngineRequest) -> None:
         self._engine.cancel(request)
@@ -249,7 +245,8 @@ class HuggingFaceWorker(ChatWorker):
     async def _keep_kv(self, task: KeepKVTask) -> TaskStatus:
         scope = current_scope.get()
         if scope is not None:  # otherwise no block is known as the request's own
-            self._engine.keep_kv(scope.request_id, cache_salt_of(task), task.sequences)
+            keep = partial(self._engine.pool.keep, scope.request_id, cache_salt_of(task), task.sequences)
+            self._engine.call(keep)
         return TaskStatus.SUCCESS
 
     async def _score(self, task: ScoreTask) -> TaskStatus:
