@@ -117,10 +117,10 @@ class ContinuousBatch:
         scheduler, pool = self._scheduler, self.pool
         blocks = pool.num_free, pool.num_held, pool.num_cached
         requests = scheduler.max_batch_size, scheduler.num_paused, scheduler.num_preempted
-        tokens = self._num_decoded, self._num_prefilled, scheduler.num_reused
+        tokens = self._num_decoded, self._num_prefilled, scheduler.num_reused, pool.num_evicted
         waiting = len(scheduler.running), scheduler.num_waiting
-        work = pool.num_evicted, self._busy_s, self._num_steps
-        return EngineMetrics(*waiting, *blocks, *requests, scheduler.longest_wait_s, *tokens, *work)
+        waited, busy_s, num_steps = scheduler.longest_wait_s, self._busy_s, self._num_steps
+        return EngineMetrics(*waiting, *blocks, *requests, waited, *tokens, busy_s, num_steps)
 
     def warm_up(self) -> None:
         """Run the model once, so that a model that does not fit or cannot be served fails now."""

@@ -9,20 +9,11 @@ import numpy as np
 import torch
 
 
-class Slots:
+class Slots(NamedTuple):
     """Where the tokens of one forward pass are written: blocks and offsets in them, int64, shape (tokens,) each."""
 
-    def __init__(self, blocks: torch.Tensor, offsets: torch.Tensor) -> None:
-        self.blocks = blocks
-        self.offsets = offsets
-        self._flat: dict[int, torch.Tensor] = {}
-
-    def flat(self, num_heads: int, tokens_per_block: int) -> torch.Tensor:
-        """Indices into a buffer seen as (blocks x heads x places, head size), heads outermost; every layer's alike."""
-        if num_heads not in self._flat:
-            heads = torch.arange(num_heads, device=self.blocks.device)[:, None]
-            self._flat[num_heads] = ((self.blocks * num_heads + heads) * tokens_per_block + self.offsets).flatten()
-        return self._flat[num_heads]
+    blocks: torch.Tensor
+    offsets: torch.Tensor
 
 
 class LayerKV(NamedTuple):
@@ -68,9 +59,8 @@ class KVBlocks:
                 for states in (keys, values)
             )
             kv = self._layers[layer] = LayerKV(new_keys, new_values)
-        flat = slots.flat(keys.shape[0], self.tokens_per_block)
         for buffer, states in ((kv.keys, keys), (kv.values, values)):
-            buffer.view(-1, buffer.shape[-1]).index_copy_(0, flat, states.reshape(-1, states.shape[-1]))
+            buffer[slots.blocks, :, slots.offsets] = states.transpose(0, 1)
         return kv
 
     def clear(self, block: int) -> None:

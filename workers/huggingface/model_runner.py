@@ -196,7 +196,8 @@ class ModelRunner:
         ids, positions, rows, blocks, offsets = torch.from_numpy(flat).to(self._device)
         device_tables = torch.from_numpy(tables).to(self._device)
         spans, start = [], 0
-        begins = (np.diff(_classes(num_kv)) != 0) | (counts[1:] > 1) | (counts[:-1] > 1)
+        classes = np.frexp(num_kv // _SHORTEST)[1]  # by length: up to 64 tokens, 128, 256 and so on
+        begins = (np.diff(classes) != 0) | (counts[1:] > 1) | (counts[:-1] > 1)
         firsts = [0, *(begins.nonzero()[0] + 1).tolist()]
         for first, last in zip(firsts, [*firsts[1:], len(works)], strict=True):
             num_blocks = -(-int(kv_lens[first:last].max()) // block_len)
@@ -208,12 +209,6 @@ class ModelRunner:
         slots = Slots(blocks, offsets)
         step = AttentionMetadata(self.kv, slots, device_tables, rows, positions, num_few, spans, set())
         return _Pass(works, ids, ends.tolist(), step)
-
-
-def _classes(num_kv: Integers) -> Integers:
-    """The class of each request by its length: up to 64 tokens, 128, 256 and so on; torch computes a class at once."""
-    classes: Integers = np.frexp(num_kv // _SHORTEST)[1]  # number of bits of the quotient
-    return classes
 
 
 def _tables_of(sequences: list[TokenSequence]) -> Integers:
