@@ -17,6 +17,8 @@ from scaffolding_ext.protocol import Task
 LAYER_EXIT = "layer exit"  # see `VerifyTask.layer_exit`
 SIMILARITY_GATE = "similarity gate"  # see `BranchTask.least_similarity`
 
+STEEPNESS = 1.5  # alpha, from the paper's grid
+
 
 def entropy(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Entropy in nats, shape (...), of logits, shape (..., vocabulary), after the model's final norm.
@@ -134,6 +136,45 @@ class VerifyTask(Task):
     scores: list[float] | None = None
     exit_layers: list[int] | None = None
     curves: list[list[tuple[float, float]]] | None = None
+
+
+def layer_weights(num_layers: int, steepness: float = STEEPNESS) -> npt.NDArray[np.float64]:
+    """The weight of each layer, shape (num_layers,), summing to 1: w_l is proportional to exp(alpha l / L).
+
+    Reference: RKSC, equation 2. Deviation: the released code spaces the exponents from 0 to alpha (linspace), or gives
+        all layers the same weight.
+    """
+    require.whole("num_layers", num_layers)
+    require.number("steepness", steepness)
+    weights = np.exp(steepness * (np.arange(1, num_layers + 1) / num_layers - 1.0))
+    return np.asarray(weights / weights.sum())
+
+
+def layer_weighted_similarity(
+    hidden: npt.ArrayLike, root: npt.ArrayLike, steepness: float = STEEPNESS
+) -> npt.NDArray[np.float64]:
+    """The weighted mean over layers of the cosine of each branch's hidden state with the root's, in [-1, 1].
+
+    Args:
+        hidden: Last hidden state of each branch after each layer, shape (branches, layers, width).
+        root: The root's last hidden state after each layer, shape (layers, width).
+        steepness: Of `layer_weights`.
+
+    Returns:
+        Shape (branches,). The cosine of a state of length 0 counts as 0.
+
+    Reference: RKSC, equation 2.
+    """
+    states, reference = np.asarray(hidden, dtype=float), np.asarray(root, dtype=float)
+    if states.ndim != 3 or states.shape[1:] != reference.shape:
+        raise ValueError(
+            f"hidden has shape {states.shape} and root {reference.shape}; they must be (branches, layers, width) and "
+            "(layers, width)"
+        )
+    lengths = np.linalg.norm(states, axis=2) * np.linalg.norm(reference, axis=1)
+    products = (states * reference).sum(axis=2)
+    cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+    return np.asarray(cosines @ layer_weights(reference.shape[0], steepness))
 
 
 def generation_confidence(top_probabilities: Sequence[float]) -> float:

@@ -10,11 +10,10 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
-from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask
+from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask, layer_weighted_similarity
 from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.request.program import Program, enter_program, leave_program
 from scaffolding_ext.testing import float32_tolerance
-from scaffolding_ext.workers.huggingface.branches import layer_weighted_similarity
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODEL = "tinylm/draft"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaffolding_ext.workers.huggingface.branches import layer_weighted_similarity, layer_weights
+from scaffolding_ext.protocol.branching import layer_weighted_similarity, layer_weights
 
 
 def test_weights_by_hand():
