@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # for type checkers, which cannot read the table below
     from scaffolding_ext.errors import ConfigError as ConfigError
     from scaffolding_ext.errors import DatasetError as DatasetError
     from scaffolding_ext.errors import EngineError as EngineError
+    from scaffolding_ext.errors import ForkError as ForkError
     from scaffolding_ext.errors import InvalidTaskError as InvalidTaskError
     from scaffolding_ext.errors import InvalidYieldError as InvalidYieldError
     from scaffolding_ext.errors import MissingDependencyError as MissingDependencyError
@@ -90,7 +91,7 @@ _NAMES = {
     "controllers.budgets.queue_aware_budget": "QueueAwareBudgetController QueueAwareController",
     "controllers.reward": "RewardController",
     "errors": (
-        "ArgumentTypeError CloneError ConfigError DatasetError EngineError InvalidTaskError InvalidYieldError "
+        "ArgumentTypeError CloneError ConfigError DatasetError EngineError ForkError InvalidTaskError InvalidYieldError "
         "MissingDependencyError NoOutputError RequestCancelledError RequestError RequestTimeoutError "
         "ScaffoldingExtError ShutdownError TaskError UnknownNameError UnknownWorkerTagError "
         "WorkerError WorkerShutdownError"

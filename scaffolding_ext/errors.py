@@ -8,6 +8,7 @@ ScaffoldingExtError
 ├── MissingDependencyError      an optional package is not installed; says how to install it
 ├── DatasetError                a dataset row is unusable; names file, line and field
 ├── OutputError                 a file cannot be written (also an OSError); names the file
+├── ForkError                   an object of another process is used (also a RuntimeError)
 ├── WorkerError                 a worker could not do what a task asks
 │   ├── InvalidTaskError        a field of the task is unusable; names the field
 │   ├── EngineError             the engine behind the worker failed or is gone
@@ -33,6 +34,7 @@ All of them can be pickled, so they cross processes.
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -124,6 +126,18 @@ class InvalidTaskError(WorkerError, ValueError):
 
 class EngineError(WorkerError, RuntimeError):
     """The engine behind the worker failed or is gone."""
+
+
+class ForkError(ScaffoldingExtError, RuntimeError):
+    """An object was made before a fork and used in the child process, which has none of its threads."""
+
+    @classmethod
+    def check(cls, made_in: int, what: str) -> None:
+        """Raise if this is not the process in which an object was made (its `os.getpid()`)."""
+        if os.getpid() != made_in:
+            raise cls(
+                f"this {what} was made in another process, whose threads a fork does not copy: make a new one here"
+            )
 
 
 class ServerBusyError(EngineError):

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 from scaffolding_ext import require
-from scaffolding_ext.errors import RequestCancelledError, RequestError, ShutdownError, WorkerShutdownError
+from scaffolding_ext.errors import ForkError, RequestCancelledError, RequestError, ShutdownError, WorkerShutdownError
 from scaffolding_ext.host import arguments, dispatch
 from scaffolding_ext.host.dispatch import Dispatcher, each_once
 from scaffolding_ext.host.request import Request, abort, clone_of, release, start_timeout
@@ -85,8 +87,14 @@ class ScaffoldingLlm:
         self._finishes_workers = False
         self._close_lock = threading.Lock()
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run_loop, name="scaffolding-llm", daemon=True)
+        self._made_in = os.getpid()
+        run = functools.partial(_run_loop, self.loop, weakref.ref(self))
+        self._thread = threading.Thread(target=run, name="scaffolding-llm", daemon=True)
         self._thread.start()
+        # A host that is dropped unclosed ends its thread, and its workers if it owns them.
+        left = self.loop, self._thread, self._worker_shutdown, owns_workers
+        self._at_drop = weakref.finalize(self, _close_dropped, *left)
+        self._at_drop.atexit = False
         if hasattr(prototype_controller, "bind"):
             try:
                 self.prototype_controller = clone_of(prototype_controller)
@@ -137,6 +145,7 @@ class ScaffoldingLlm:
                 whole.
             ConfigError: The prompt is empty, a number of seconds is not above 0 or not finite, or the epoch is below 0.
         """
+        ForkError.check(self._made_in, "ScaffoldingLlm")
         epoch, seed = require.whole("epoch", epoch, 0), arguments.checked_seed(seed)
         prompt, timeout = arguments.checked_prompt(prompt), arguments.checked_seconds("timeout", timeout)
         wanted = arguments.checked_seconds("deadline", deadline) or self.deadline
@@ -148,7 +157,7 @@ class ScaffoldingLlm:
         program.caller.keeps_samples = self.keep_samples
         if self.scheduling is not None:
             self.scheduling.take_in(program)
-        request = Request(program, prompt, kwargs, timeout, self._cancel, self._thread)
+        request = Request(program, prompt, kwargs, timeout, self.loop, self._thread)
         if self.telemetry is not None:
             controller = kwargs.get("controller", self.prototype_controller)  # `serve` sets one per request
             self.telemetry.begin(request, type(controller).__name__, self.workers, trace_parent)
@@ -172,16 +181,22 @@ class ScaffoldingLlm:
         """
         if threading.current_thread() is self._thread:
             raise RuntimeError("generate() would block the host's own thread; use generate_async() there")
-        if isinstance(prompts, str):
-            return self.generate_async(prompts, **kwargs).result()
-        name = kwargs.pop("sample_id", None)
-        results = [
-            self.generate_async(prompt, sample_id=str(i) if name is None else f"{name}/{i}", **kwargs)
-            for i, prompt in enumerate(arguments.checked_prompts(prompts))
-        ]
-        for result in reversed(results):  # in reverse, because each wait switches threads and most end before the last
-            result.exception()
-        return [result.result() for result in results]
+        results: list[ScaffoldingResult] = []
+        try:
+            if isinstance(prompts, str):
+                results.append(self.generate_async(prompts, **kwargs))
+                return results[0].result()
+            name = kwargs.pop("sample_id", None)
+            for i, prompt in enumerate(arguments.checked_prompts(prompts)):
+                sample_id = str(i) if name is None else f"{name}/{i}"
+                results.append(self.generate_async(prompt, sample_id=sample_id, **kwargs))
+            for result in reversed(results):  # in reverse: each wait switches threads, and most end before the last
+                result.exception()
+            return [result.result() for result in results]
+        except BaseException:  # such as Ctrl-C: nobody waits for the others any more
+            for result in results:
+                result.cancel()
+            raise
 
     def shutdown(self, shutdown_workers: bool | None = None) -> None:
         """Stop: every unfinished request fails with ShutdownError. May be called repeatedly and from any thread.
@@ -205,6 +220,7 @@ class ScaffoldingLlm:
         if on_own_thread:
             return
         self._thread.join()
+        self._at_drop.detach()
         telemetry, self.telemetry = self.telemetry, None
         if telemetry is not None:
             telemetry.flush()
@@ -224,30 +240,14 @@ class ScaffoldingLlm:
         self.workers.clear()
         self._dispatcher, self._worker_shutdown = Dispatcher({}), WorkerShutdown({})
 
-    def _cancel(self, request: Request) -> None:
-        if request.finished:
-            return
-        error = RequestCancelledError(f"request {request.id} was cancelled")
-        try:
-            self.loop.call_soon_threadsafe(abort, request, error)
-        except RuntimeError:  # the loop is closed, so every request has ended
-            return
-
     # ---- on the host's loop
 
-    def _run_loop(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-        finally:
-            with self._close_lock:  # already set after a shutdown, but not if the loop broke
-                self._closed = True
-            for request in (*self._inbox, *self._waiting, *self._running):
-                request.fail(ShutdownError("the host's event loop has stopped: make a new ScaffoldingLlm"))
-            self.loop.close()
-        if self._finishes_workers:
-            self._worker_shutdown.finish(with_workers=True)
+    def _stopped(self) -> None:
+        """Fail what is left, on a loop that has stopped; after a shutdown nothing is."""
+        with self._close_lock:
+            self._closed = True
+        for request in (*self._inbox, *self._waiting, *self._running):
+            request.fail(ShutdownError("the host's event loop has stopped: make a new ScaffoldingLlm"))
 
     def _start_closing(self) -> None:
         self._closer = self.loop.create_task(self._close())  # the loop keeps only a weak reference
@@ -313,6 +313,41 @@ class ScaffoldingLlm:
             await self._worker_shutdown.on_loop()
         finally:
             self.loop.stop()
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop, host: weakref.ref[ScaffoldingLlm]) -> None:
+    """Run a host's loop to its end; the thread does not keep the host alive."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        ended = host()
+        if ended is not None:
+            ended._stopped()
+        loop.close()
+    if ended is not None and ended._finishes_workers:
+        ended._worker_shutdown.finish(with_workers=True)
+
+
+def _close_dropped(
+    loop: asyncio.AbstractEventLoop, thread: threading.Thread, workers: WorkerShutdown, with_workers: bool
+) -> None:
+    """Close what a host has left that was freed without a shutdown; no request runs then, since each keeps its host."""
+
+    async def close() -> None:
+        try:
+            await workers.on_loop()
+        finally:
+            loop.stop()
+
+    def finish() -> None:
+        thread.join()
+        workers.finish(with_workers)
+
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(lambda: loop.create_task(close()))
+        threading.Thread(target=finish, name="scaffolding-llm-end", daemon=True).start()
 
 
 class WorkerShutdown:

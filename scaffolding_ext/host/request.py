@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from scaffolding_ext.errors import CloneError, NoOutputError, RequestTimeoutError, ShutdownError
+from scaffolding_ext.errors import CloneError, NoOutputError, RequestCancelledError, RequestTimeoutError, ShutdownError
 from scaffolding_ext.host import dispatch
 from scaffolding_ext.protocol import Controller, ExecutionScope, ScaffoldingOutput
 from scaffolding_ext.protocol.meta import Purpose
@@ -37,7 +36,7 @@ class Request(ScaffoldingResult):
         abort_error: Reason for its early end.
     """
 
-    __slots__ = ("_host_thread", "_on_cancel", "abort_error", "alarm", "kwargs", "prompt", "runner", "timeout")
+    __slots__ = ("_host_thread", "_loop", "abort_error", "alarm", "kwargs", "prompt", "runner", "timeout")
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class Request(ScaffoldingResult):
         prompt: str,
         kwargs: dict[str, Any],
         timeout: float | None,
-        on_cancel: Callable[[Request], None],
+        loop: asyncio.AbstractEventLoop,
         host_thread: threading.Thread,
     ) -> None:
         super().__init__(program)
@@ -55,11 +54,16 @@ class Request(ScaffoldingResult):
         self.runner: asyncio.Task[None] | None = None
         self.abort_error: RequestError | None = None
         self.alarm = dispatch.Alarm()
-        self._on_cancel = on_cancel
+        self._loop = loop
         self._host_thread = host_thread
 
     def cancel(self) -> None:
-        self._on_cancel(self)
+        if self.finished:
+            return
+        try:
+            self._loop.call_soon_threadsafe(abort, self, RequestCancelledError(f"request {self.id} was cancelled"))
+        except RuntimeError:  # the loop is closed, so every request has ended
+            return
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the end and return the request's error, or None.

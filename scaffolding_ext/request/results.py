@@ -9,7 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from scaffolding_ext.errors import NoOutputError, RequestCancelledError
 from scaffolding_ext.protocol import ScaffoldingOutput
@@ -51,6 +51,10 @@ class Completion(ScaffoldingOutput):
         self.exit_reason = exit_reason
         self.program = program
         self.logprobs = logprobs
+
+    def __reduce__(self) -> tuple[type[Completion], tuple[Any, ...]]:
+        """Pickle and copy all but the program, which belongs to the process that ran it."""
+        return Completion, (self.text, self.token_ids, self.answer, self.exit_reason, None, self.logprobs)
 
 
 def completion_of(result: Any) -> Completion:
@@ -208,8 +212,11 @@ class ScaffoldingResult:
         self._wake()  # an older `async for` must notice the new one
         return reader
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a result belongs to the host that runs it: pickle or copy its outputs[0] instead")
+
     def __del__(self) -> None:
-        error = self._error
+        error = getattr(self, "_error", None)  # None if it was never initialised
         if error is None or self._is_error_known or isinstance(error, RequestCancelledError):
             return
         _log.warning("request %s failed, and its result was never read", self.id, exc_info=error)

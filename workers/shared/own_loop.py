@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
-from scaffolding_ext.errors import EngineError
+from scaffolding_ext.errors import EngineError, ForkError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -43,6 +44,7 @@ class OwnLoop:
     def __init__(self, name: str, closed: str) -> None:
         self.loop = asyncio.new_event_loop()
         self._message = closed
+        self._made_in = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -87,6 +89,7 @@ class OwnLoop:
             self._thread.join(_CLOSE_SECONDS)
 
     def _submit(self, work: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        ForkError.check(self._made_in, "worker")
         with self._lock:  # the loop must not close between check and submission
             if self._closed:
                 raise EngineError(self._message)
