@@ -91,8 +91,8 @@ _NAMES = {
     "controllers.budgets.queue_aware_budget": "QueueAwareBudgetController QueueAwareController",
     "controllers.reward": "RewardController",
     "errors": (
-        "ArgumentTypeError CloneError ConfigError DatasetError EngineError ForkError InvalidTaskError InvalidYieldError "
-        "MissingDependencyError NoOutputError RequestCancelledError RequestError RequestTimeoutError "
+        "ArgumentTypeError CloneError ConfigError DatasetError EngineError ForkError InvalidTaskError "
+        "InvalidYieldError MissingDependencyError NoOutputError RequestCancelledError RequestError RequestTimeoutError "
         "ScaffoldingExtError ShutdownError TaskError UnknownNameError UnknownWorkerTagError "
         "WorkerError WorkerShutdownError"
     ),
