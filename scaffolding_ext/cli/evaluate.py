@@ -161,7 +161,6 @@ def evaluate(
       scaffolding-ext eval --config stack.yaml --epochs 8 --looks 64 --output_path runs/samples
     """
     from scaffolding_ext.evaluation.report.terminal import eval_lines, summary_text
-    from scaffolding_ext.evaluation.run.recording_stack import recording_stack
     from scaffolding_ext.evaluation.run.records import decoded_of
     from scaffolding_ext.evaluation.run.run_folder import answers_of, claimed
     from scaffolding_ext.evaluation.run.session import Session
@@ -171,6 +170,8 @@ def evaluate(
     options = given(seed=seed, max_parallel_requests=max_parallel_requests) + given("evaluation.", **settings)
     config, _ = config_with_dataset(source, dataset, [*overrides, *options], skip_bad_rows, own_model)
     if looks is not None:
+        from scaffolding_ext.evaluation.run.recording_stack import recording_stack
+
         config = recording_stack(config, looks, num_logprobs)
     kept_in = config.evaluation.output_path
     folder = None if kept_in is None else Path(kept_in)
