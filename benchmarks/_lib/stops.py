@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks._lib.report import Report
-from scaffolding_ext.evaluation.logs.samples import Recording
-from scaffolding_ext.evaluation.tune.costs import Cost, Floats
+from scaffolding_ext.evaluation.logs.samples import Floats, Recording
+from scaffolding_ext.evaluation.tune.costs import Cost
 from scaffolding_ext.evaluation.tune.endings import Cut, Ending, RecordedChains, Stopped, Whole, endings_to_try
 from scaffolding_ext.stats.power import required_num_questions
 

@@ -44,8 +44,7 @@ from scaffolding_ext.controllers.draft_target.conformal_draft_target import Conf
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
 from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
 from scaffolding_ext.controllers.vote.voting import vote
-from scaffolding_ext.evaluation.calibrate.calibration_chains import CalibrateDraftTargetController, turns_in
-from scaffolding_ext.evaluation.calibrate.conformal_run import realised_rate
+from scaffolding_ext.evaluation.calibrate.conformal_run import CalibrateDraftTargetController, realised_rate, turns_in
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.protocol import Controller, Worker

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaffolding_ext.evaluation.tune.costs import Floats, Ints
+from scaffolding_ext.evaluation.logs.samples import Floats, Ints
 from scaffolding_ext.evaluation.tune.plays import NUM_FOLDS, Plays
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.votes import Played, assembled, combined

@@ -9,11 +9,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from scaffolding_ext.evaluation.logs.samples import Recording
+from scaffolding_ext.evaluation.logs.samples import Bools, Floats, Ints, Recording
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 Cost = Literal["decoded", "kept", "blocks", "nothing", "dollars", "critical", "seconds"]
 COSTS: dict[Cost, str] = {
     "decoded": "decoded tokens",

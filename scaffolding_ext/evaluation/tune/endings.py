@@ -14,8 +14,8 @@ from scaffolding_ext.controllers.chain.looking import ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.logs.samples import Looks, Recording
-from scaffolding_ext.evaluation.tune.costs import Asked, EndedSamples, Ints, Price, costs_of, shortness, whole_samples
+from scaffolding_ext.evaluation.logs.samples import Ints, Looks, Recording
+from scaffolding_ext.evaluation.tune.costs import Asked, EndedSamples, Price, costs_of, shortness, whole_samples
 from scaffolding_ext.registry import probe_schedules, stopping_rules
 
 TOKENS_PER_BLOCK = 32  # as in TensorRT-LLM, and in our engine

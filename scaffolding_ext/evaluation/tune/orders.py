@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from scaffolding_ext.evaluation.tune.costs import Cost, EndedSamples, Floats, Ints
+from scaffolding_ext.evaluation.logs.samples import Floats, Ints
+from scaffolding_ext.evaluation.tune.costs import Cost, EndedSamples
 
 _MOST_CELLS = 400_000  # samples of all orders together
 _MOST_ORDERS = 16

@@ -12,8 +12,8 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.logs.samples import Recording
-from scaffolding_ext.evaluation.tune.costs import PATHS, Cost, EndedSamples, Floats, Ints, Price, whole_samples
+from scaffolding_ext.evaluation.logs.samples import Floats, Ints, Recording
+from scaffolding_ext.evaluation.tune.costs import PATHS, Cost, EndedSamples, Price, whole_samples
 from scaffolding_ext.evaluation.tune.endings import Ending, RecordedChains, TriedEndings, Whole, endings_to_try
 from scaffolding_ext.evaluation.tune.orders import OrderedVotes, as_recorded, draw_orders
 from scaffolding_ext.evaluation.tune.space import (

@@ -26,11 +26,10 @@ from scaffolding_ext.controllers.budgets.queueing.queues import Queue, simulate
 from scaffolding_ext.controllers.budgets.queueing.tasks import check_served
 from scaffolding_ext.documents import fingerprint
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.logs.samples import Recording
+from scaffolding_ext.evaluation.logs.samples import Bools, Floats, Ints, Recording
 from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
 from scaffolding_ext.evaluation.traffic.programs import Program, RequestRound, fixed_program, so_many
 from scaffolding_ext.evaluation.traffic.simulator import serve_programs
-from scaffolding_ext.evaluation.tune.costs import Bools, Floats, Ints
 from scaffolding_ext.evaluation.tune.endings import Cut, Ending, Whole
 from scaffolding_ext.evaluation.tune.plays import NUM_FOLDS, PLAIN_VOTES, Plays
 from scaffolding_ext.evaluation.tune.space import Setting

@@ -11,8 +11,8 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
+from scaffolding_ext.evaluation.logs.samples import Floats, Ints
 from scaffolding_ext.evaluation.tune.choose import Goal, judged
-from scaffolding_ext.evaluation.tune.costs import Floats, Ints
 from scaffolding_ext.evaluation.tune.endings import Cut, Whole
 from scaffolding_ext.evaluation.tune.plays import ONE_BUDGET, PLAIN_VOTES, Plays
 from scaffolding_ext.evaluation.tune.space import Setting

@@ -12,8 +12,9 @@ import numpy as np
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.logs.samples import Floats, Ints
 from scaffolding_ext.evaluation.run.spending import ROUND_SHARE
-from scaffolding_ext.evaluation.tune.costs import PATHS, Cost, Floats, Ints
+from scaffolding_ext.evaluation.tune.costs import PATHS, Cost
 from scaffolding_ext.evaluation.tune.orders import OrderedVotes, States
 
 

@@ -30,7 +30,7 @@ from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_va
 from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.calibrate.calibration_chains import CalibrateDraftTargetController, turns_in
+from scaffolding_ext.evaluation.calibrate.conformal_run import CalibrateDraftTargetController, turns_in
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import Purpose, meta_of

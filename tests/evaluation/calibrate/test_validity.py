@@ -22,7 +22,7 @@ def test_a_rate_has_the_interval_of_its_questions() -> None:
     assert interval is not None
     binomial = wilson_interval(75, 200)
     assert interval.high - interval.low > 3 * (binomial.high - binomial.low)
-    assert realised_rate(fired, np.zeros(200), seeded()).interval is None
+    assert realised_rate(fired, np.zeros(200), seeded())[1] is None
 
 
 def test_the_interval_covers_where_the_binomial_one_does_not() -> None:

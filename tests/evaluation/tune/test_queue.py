@@ -12,8 +12,7 @@ from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.tasks import UnstableLoadError
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.logs.samples import RecordedQuestion, Recording
-from scaffolding_ext.evaluation.tune.costs import Ints
+from scaffolding_ext.evaluation.logs.samples import Ints, RecordedQuestion, Recording
 from scaffolding_ext.evaluation.tune.endings import Whole
 from scaffolding_ext.evaluation.tune.plays import Plays
 from scaffolding_ext.evaluation.tune.queue import (
