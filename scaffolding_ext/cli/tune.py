@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 _COSTS = ("decoded", "kept", "blocks", "nothing", "dollars", "seconds", "critical")
 
 
-def _numbers(text: str, count: int, least: float, what: str, example: str) -> list[float]:
+def _numbers(text: str, count: int, what: str, example: str) -> list[float]:
     """Numbers of an option that takes several."""
     try:
         numbers = [float(each) for each in text.split(",")]
     except ValueError:
         numbers = []
-    if len(numbers) != count or not all(least <= each < float("inf") for each in numbers):
+    if len(numbers) != count or not all(0 <= each < float("inf") for each in numbers):
         raise click.BadParameter(f"{text!r} is not {what}; give {count} numbers, such as {example}")
     return numbers
 
@@ -39,14 +39,14 @@ def _price(ctx: click.Context, param: click.Parameter, text: str | None) -> Pric
     from scaffolding_ext.evaluation.tune.costs import Price
 
     what = "the dollars of a million tokens that are read, read from a cache, and decoded"
-    return None if text is None else Price(*_numbers(text, 3, 0.0, what, "0.5,0.05,2"))
+    return None if text is None else Price(*_numbers(text, 3, what, "0.5,0.05,2"))
 
 
 def _service(ctx: click.Context, param: click.Parameter, text: str | None) -> ServiceLine | None:
     from scaffolding_ext.evaluation.tune.queue import ServiceLine
 
     what = "the seconds of a sample without tokens, and for each token"
-    return None if text is None else ServiceLine(*_numbers(text, 2, 0.0, what, "0.14,0.0129"))
+    return None if text is None else ServiceLine(*_numbers(text, 2, what, "0.14,0.0129"))
 
 
 def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
@@ -324,9 +324,8 @@ def _planned(logs: Logs, options: PlanFor, base: StackConfig | None) -> Any:
     if is_file:
         types, file = TaskTypes.load(logs.paths[0]), logs.paths[0]
     else:
-        swept = read_sweep(logs.paths, logs.seed)
-        types, file = swept.types, None
-        for warning in swept.warnings:
+        (types, warnings), file = read_sweep(logs.paths, logs.seed), None
+        for warning in warnings:
             click.echo(f"Warning: {warning}", err=True)
         if options.types_path is not None:
             types.save(options.types_path)
@@ -376,7 +375,7 @@ def replay(logs: Logs, source: str, as_json: bool) -> None:
     row = rows[-1]
     easiest = {share: saved_on_easiest(plays, played, share) for share in (0.1, 0.01)}
     if as_json:
-        document = {
+        found = {
             "cost_share": row.cost_share.value,
             "points": row.points.value,
             "interval": row.points[1:],
@@ -387,7 +386,7 @@ def replay(logs: Logs, source: str, as_json: bool) -> None:
             "num_questions": len(plays.recording.questions),
             "measure": plays.recording.measure,
         }
-        click.echo(json.dumps(document))
+        click.echo(json.dumps(found))
         return
     saved = " and ".join(f"{100 * saved:.0f} % on the easiest {share:.0%}" for share, saved in easiest.items())
     sentence = f"This stack: {setting}. It saves {saved} of the questions."

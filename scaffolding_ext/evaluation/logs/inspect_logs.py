@@ -43,9 +43,8 @@ def read_inspect(path: Path, fingerprint: str) -> Log:
         text = sample.output.completion
         answer = score.answer if score is not None and score.answer else extract(text)
         usage = sample.model_usage or {}
-        own = (
-            [usage[log.eval.model]] if log.eval.model in usage else usage.values()
-        )  # a model that grades has a row, too
+        # a model that grades has a row, too
+        own = [usage[log.eval.model]] if log.eval.model in usage else usage.values()
         tokens = sum(each.output_tokens for each in own) if usage else None
         correct = None if score is None else as_number(score.value) == 1.0
         question.samples.append(LoggedSample(answer, correct, tokens, sample.total_time))

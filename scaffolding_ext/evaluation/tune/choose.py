@@ -167,24 +167,19 @@ def lists_chosen(plays: Plays, goal: Goal) -> dict[str, float]:
     return {title: num / num_choices for title, num in Counter(choices).most_common()}
 
 
-def candidates(plays: Plays, lists: Sequence[Sequence[Played]], plainness: Sequence[int]) -> Candidates:
-    """The results of some lists, with their sums by group."""
-    played = [each for own in lists for each in own]
-    places = iter(range(len(played)))
-    return Candidates(
-        [[next(places) for _ in own] for own in lists],
-        plainness,
+def _of_lists(plays: Plays, lists: Mapping[str, Sequence[Setting]]) -> tuple[list[Setting], Candidates]:
+    """The settings of some lists, and their results as sums by group."""
+    settings = [setting for own in lists.values() for setting in own]
+    played = [plays.played[setting] for setting in settings]
+    places = iter(range(len(settings)))
+    return settings, Candidates(
+        [[next(places) for _ in own] for own in lists.values()],
+        [max(each.plainness for each in own) for own in lists.values()],
         np.stack([plays.by_group(plays.full.right - each.right) for each in played]),
         np.stack([plays.by_group(each.costs[plays.cost]) for each in played]),
         plays.by_group(plays.full.costs[plays.cost]),
         plays.by_group(np.ones_like(plays.full.right)),
     )
-
-
-def _of_lists(plays: Plays, lists: Mapping[str, Sequence[Setting]]) -> tuple[list[Setting], Candidates]:
-    settings = [setting for own in lists.values() for setting in own]
-    played = [[plays.played[setting] for setting in own] for own in lists.values()]
-    return settings, candidates(plays, played, [max(each.plainness for each in own) for own in lists.values()])
 
 
 def _cross_fitted(

@@ -248,12 +248,12 @@ class RecordedChains:
 
 
 def _has_probabilities(recording: Recording) -> bool:
-    return all(
-        probe.answer_logprobs is not None
-        for question in recording.questions
-        for looks in question.looks or ()
-        for probe in looks.probes
-    )
+    return all(probe.answer_logprobs is not None for looks in _looks_of(recording) for probe in looks.probes)
+
+
+def _looks_of(recording: Recording) -> Iterator[Looks]:
+    """The looks at each recorded chain."""
+    return (looks for question in recording.questions for looks in question.looks or ())
 
 
 def missing_for(recording: Recording, ending: Ending) -> str | None:
@@ -261,7 +261,7 @@ def missing_for(recording: Recording, ending: Ending) -> str | None:
     if not isinstance(ending, Stopped):
         return None
     needs = ending.built.needs
-    probe = next((looks.probes[0] for each in recording.questions for looks in each.looks or () if looks.probes), None)
+    probe = next((looks.probes[0] for looks in _looks_of(recording) if looks.probes), None)
     if probe is None:
         return None
     lacks = {
@@ -290,10 +290,10 @@ def endings_to_try(recording: Recording) -> dict[str, TriedEndings]:
     if "looks" in recording.missing:
         return {}
     gaps = _gaps(recording)
-    mean = float(np.mean([looks.length for each in recording.questions for looks in each.looks or ()]))
+    mean = float(np.mean([looks.length for looks in _looks_of(recording)]))
     cuts = dict.fromkeys(Cut(_rounded(share * mean, gaps)) for share in _CUTS)
     lists = {"cut": TriedEndings(list(cuts))}
-    most = max(len(looks.probes) for each in recording.questions for looks in each.looks or ())
+    most = max(len(looks.probes) for looks in _looks_of(recording))
     spacing = round(float(np.median(gaps)))
     for number, (schedule_name, schedule) in enumerate(_schedules(spacing, mean, most).items()):
         for name in stopping_rules.names():
@@ -301,9 +301,8 @@ def endings_to_try(recording: Recording) -> dict[str, TriedEndings]:
             if not (isinstance(kind, type) and issubclass(kind, StoppingRule)):
                 continue
             for title, settings in kind.settings_to_try().items():
-                own = [
-                    Stopped({"type": name, "args": dict(args)}, schedule, 40 if not number else 45) for args in settings
-                ]
+                plainness = 45 if number else 40
+                own = [Stopped({"type": name, "args": dict(args)}, schedule, plainness) for args in settings]
                 if all(missing_for(recording, each) is None for each in own):
                     lists[f"{title}, {schedule_name}"] = TriedEndings(own, number > 0)
     return lists
@@ -328,11 +327,8 @@ def _gaps(recording: Recording) -> list[int]:
     """Tokens between the recorded looks, the begin of each chain included."""
     return [
         gap
-        for question in recording.questions
-        for looks in question.looks or ()
-        for gap in np.diff(
-            [0, *(probe.prefix.num_tokens for probe in looks.probes if probe.prefix.num_tokens)]
-        ).tolist()
+        for looks in _looks_of(recording)
+        for gap in np.diff([0, *(each.prefix.num_tokens for each in looks.probes if each.prefix.num_tokens)]).tolist()
     ]
 
 

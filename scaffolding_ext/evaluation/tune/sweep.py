@@ -25,13 +25,6 @@ _CROWDED = (
 )
 
 
-class Swept(NamedTuple):
-    """Fitted types of questions, with the points that they were fitted to, and the warnings of the fits."""
-
-    types: TaskTypes
-    warnings: list[str]
-
-
 class _SweptRow(NamedTuple):
     """One record.
 
@@ -52,8 +45,8 @@ def is_sweep(paths: Sequence[Path]) -> bool:
     return len(paths) > 1 and all(isinstance(_at(_config(path), _BUDGET), int) for path in paths)
 
 
-def read_sweep(folders: Sequence[Path], seed: int = 0) -> Swept:
-    """Fit a type to each kind of question.
+def read_sweep(folders: Sequence[Path], seed: int = 0) -> tuple[TaskTypes, list[str]]:
+    """Fit a type to each kind of question, and warn of fits that are in doubt.
 
     Accuracy is fitted to all runs. Seconds are fitted to the runs that served one request at a time, if there are any;
     at the other budgets they are those of the fitted line. A question that two runs asked at one budget counts once for
@@ -81,7 +74,7 @@ def read_sweep(folders: Sequence[Path], seed: int = 0) -> Swept:
     model = models.pop() if len(models) == 1 else None
     types = TaskTypes(tasks=[_task(fit, shares[fit.kind]) for fit in fits], model=model, fits=fits)
     warnings = [f"{fit.kind}: {warning}" for fit in fits for warning in fit.warnings]
-    return Swept(types, warnings if is_any_alone else [_CROWDED, *warnings])
+    return types, warnings if is_any_alone else [_CROWDED, *warnings]
 
 
 def _fitted(kind: str, rows: Sequence[_SweptRow], rng: np.random.Generator) -> Any:

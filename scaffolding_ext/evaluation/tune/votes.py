@@ -142,17 +142,9 @@ def in_order_of_ends(votes: OrderedVotes, num_samples: int) -> OrderedVotes:
     """The votes with the first samples of each row in the order in which they end if all start at once."""
     tokens = votes.ordered(votes.samples.tokens)[:, :num_samples]
     ends = np.argsort(tokens, axis=1, kind="stable")
-    return OrderedVotes(votes.samples, _reordered(votes.orders, ends), votes.weight)
-
-
-def _reordered(orders: Ints, ends: Ints) -> Ints:
-    """The orders with the first samples of each row put into another order."""
-    shape = orders.shape
-    rows = orders.reshape(-1, shape[2]).copy()
-    num = ends.shape[1]
-    rows[:, :num] = np.take_along_axis(rows[:, :num], ends, axis=1)
-    reordered: Ints = rows.reshape(shape)
-    return reordered
+    rows = votes.orders.reshape(-1, votes.num_samples).copy()
+    rows[:, : ends.shape[1]] = np.take_along_axis(rows[:, : ends.shape[1]], ends, axis=1)
+    return OrderedVotes(votes.samples, rows.reshape(votes.orders.shape), votes.weight)
 
 
 def _longest(column: Floats, rows: Ints, start: Ints, more: Ints) -> Floats:
