@@ -1,1 +1,1 @@
-"""Branches on one prompt: how they grow, what they score, and which of them stay."""
+"""Tree search over branches of one prompt."""

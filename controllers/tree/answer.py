@@ -1,4 +1,4 @@
-"""The end of a search: which leaf is its answer, and what the trace keeps of its tree."""
+"""Choose a search's answer, and record its tree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_CLOSED = 16  # open leaves with forced answers, if no solution has ended
 
 
 def choose(run: Run, rounds: Rounds) -> ControllerGenerator:
-    """Work that returns the branch that is the answer; a missing answer that counts is forced.
+    """Return the branch that is the answer, forcing a missing answer that counts.
 
     Raises:
         NoOutputError: Nothing was written.
@@ -62,7 +62,7 @@ def exit_reason(rounds: Rounds, winner: Branch) -> str:
 
 
 def record_tree(run: Run, rounds: Rounds, winner: Branch | None) -> None:
-    """Record the tree, also that of a search that failed or was cancelled."""
+    """Record the tree, even if the search failed or was cancelled."""
     nodes, depth = rounds.nodes, max((node.depth for node in rounds.nodes), default=0)
     held = {"most_tokens_held": rounds.most_held}
     run.event(
@@ -89,5 +89,5 @@ def _judged_ones(nodes: Sequence[Branch]) -> Sequence[Branch]:
 
 
 def _rank(node: Branch) -> tuple[bool, float, tuple[int, ...]]:
-    """Judged nodes come first, the best of them before the others."""
+    """Sort judged nodes before the others, best first."""
     return node.score is None, -value_of(node), node.path

@@ -1,4 +1,4 @@
-"""How the first branches of a tree begin: with hints, and with wordings of the question that are their own."""
+"""Hints and rephrased questions that make the first branches of a tree differ."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFINE = (
 
 
 class Beginnings(NamedTuple):
-    """What the branches at depth 1 begin with, in turn. An empty list gives all of them the same beginning.
+    """Beginnings of the branches at depth 1, assigned in turn; an empty list makes them equal.
 
     Attributes:
         hints: Texts that branches begin with.
@@ -36,15 +36,15 @@ class Beginnings(NamedTuple):
 
 
 def in_turn(given: Sequence[T], number: int) -> T | None:
-    """The item of one branch, where branches get items in turn; None where there are no items."""
+    """Return the item for a branch, cycling through the items; None if there are none."""
     return given[number % len(given)] if given else None
 
 
 def hints_of(hints: str | Sequence[str] | None, file: str | os.PathLike[str] = PACKAGED_HINTS) -> tuple[str, ...]:
-    """The texts, or those of a domain in a JSON file of domains; none where branches differ by chance alone.
+    """Return the hints, or those of a domain in a JSON file; empty if only sampling makes branches differ.
 
     Raises:
-        ConfigError: The file cannot be read, has no such domain, or a hint is no text.
+        ConfigError: The file cannot be read, has no such domain, or a hint is not a string.
     """
     if hints is None:
         return ()
@@ -69,7 +69,7 @@ def _read(file: str | os.PathLike[str]) -> dict[str, list[str]]:
 
 
 def templates_of(phrasings: Sequence[str] | None) -> tuple[str, ...]:
-    """The list of templates; it is empty where all branches read the question as it stands."""
+    """Return the templates; empty if all branches read the question unchanged."""
     if phrasings is None:
         return ()
     found = [phrasings] if isinstance(phrasings, str) else list(phrasings)
@@ -92,18 +92,17 @@ def least_similarity_of(least: float | None, templates: Sequence[str], hints: Se
         return None
     require.number("least_similarity", least, least=-1.0, most=1.0)
     if not templates:
-        raise ConfigError(f"is {least}, but all branches read the prompt: give phrasings", "least_similarity")
+        raise ConfigError(f"is {least}, but requires phrasings; give phrasings", "least_similarity")
     if not hints or not all(hints):
-        raise ConfigError("looks at what a branch begins with: give hints, none of them empty", "least_similarity")
+        raise ConfigError("requires hints, none of them empty", "least_similarity")
     return least
 
 
 def phrased(prompt: GenerationTask, template: str) -> GenerationTask:
-    """A copy of a request's prompt with its question in other words, rendered as the prompt was.
+    """Copy a request's prompt with its question rephrased, rendered like the prompt.
 
     Raises:
-        ConfigError: Another controller has written behind the prompt, or the prompt is raw: then nobody knows where the
-            question stands.
+        ConfigError: The prompt is raw, or another controller appended to it, so the question cannot be located.
     """
     program = current_program()
     wording = copy.copy(prompt)
@@ -120,9 +119,9 @@ def phrased(prompt: GenerationTask, template: str) -> GenerationTask:
 
 
 def refined(prompt: GenerationTask, template: str, solution: str) -> GenerationTask:
-    """The prompt that asks for a better solution than a given one, whose thinking is left out; raises as `phrased`."""
+    """Build the prompt that asks to improve a solution, without its thinking; raises like `phrased`."""
     close = prompt_family().think_close
     answer = solution.rpartition(close)[2] if close else solution
     before, _, behind = template.partition(ANSWER)
-    # `phrased` puts the question into every place for one; a place that the solution writes must not count.
+    # `phrased` fills every {question}; one that the solution wrote must not count.
     return phrased(prompt, f"{before}{answer.strip().replace(QUESTION, 'question')}{behind}")

@@ -1,4 +1,4 @@
-"""One branch of a tree of continuations of a prompt."""
+"""Branch of a tree of continuations of a prompt."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from scaffolding_ext.request.seeds import derive_seed
 
 
 class Branch(Node):
-    """A node with its text: what its ancestors wrote, its own hint, and what is written behind that.
+    """A node with its text: its ancestors' text, its hint, and its continuation.
 
     Args:
-        prompt: The task that the tree answers. The branch derives its own seed from the seed of the prompt.
+        prompt: Task that the tree answers; the branch derives its seed from the task's.
         max_tokens: Tokens of a whole branch, from the root.
-        phrasing: The prompt in the branch's own words; None: in those of its parent, or as it stands.
-        beginnings: Of the root: how its children begin.
-        refines: Of the root: whether each node is a whole solution, and its children are solutions in its place.
+        phrasing: The branch's wording of the prompt; None inherits the parent's.
+        beginnings: Of the root: beginnings of its children.
+        refines: Of the root: each node is a whole solution that replaces its parent's.
 
     Attributes:
-        root: The prompt as it stands.
-        prompt: The branch's own copy of the prompt's task, in the words that it reads.
-        logprobs: Of the tokens that were decoded from the root on; None once a worker did not report them.
-        score: None while nobody has judged it.
-        weight: The factor of its score.
-        is_cut: Whether a gate or the clock has ended it early.
-        exit_layer: The layer after which its verdict was read; None where it was not, or its worker does not say.
+        root: The original prompt.
+        prompt: The branch's copy of the task, in its wording.
+        logprobs: Of the tokens decoded from the root on; None if the worker did not report all of them.
+        score: None until judged.
+        weight: Factor of its score.
+        is_cut: Ended early by a gate or the clock.
+        exit_layer: Layer after which its verdict was read; None if there was none, or the worker does not report it.
     """
 
     parent: Branch | None
@@ -65,7 +65,7 @@ class Branch(Node):
         self.prompt.streaming_output_flag, self.prompt.streaming_output_list = False, []
         if prompt.seed is not None:
             self.prompt.seed = derive_seed(prompt.seed, *path)
-        # A worker that draws by position goes on under the one seed as if nobody had looked at the branch in between.
+        # One seed for all chunks: a worker that draws by position samples the same tokens for any chunk length.
         self.chain = ChunkChain(self.prompt, max_tokens, {}, reseeds=False)
         self.logprobs: list[float] | None = []
         self._beginnings = beginnings
@@ -98,7 +98,7 @@ class Branch(Node):
 
     @property
     def inherited_tokens(self) -> list[int]:
-        """The ids that its ancestors wrote and that it goes on behind; none where it stands in their place."""
+        """Token ids of its ancestors that it continues; empty if it replaces its parent."""
         return [] if self.parent is None or self.refines else self.parent.token_ids
 
     @property
@@ -107,7 +107,7 @@ class Branch(Node):
 
     @property
     def own_logprobs(self) -> list[float]:
-        """Log-probabilities of the tokens of its own step; an error where there are none."""
+        """Log-probabilities of its step's tokens; raises if there are none."""
         num_before = len(self.parent.logprobs or ()) if self.parent is not None and not self.refines else 0
         return self.known_logprobs()[num_before:]
 
@@ -118,17 +118,17 @@ class Branch(Node):
 
     @property
     def token_ids(self) -> list[int]:
-        """The ids of all that stands behind the prompt; empty where they are not known."""
+        """Token ids after the prompt; empty if unknown."""
         return self.chain.prefix.token_ids or []
 
     @property
     def prior(self) -> float:
-        """Its expected score before it is judged, in [0, 1]: its parent's; 1 where the parent has none."""
+        """Expected score in [0, 1] before it is judged: its parent's, or 1 if the parent has none."""
         return 1.0 if self.parent is None or self.parent.score is None else min(1.0, max(0.0, self.parent.score))
 
     @property
     def answer(self) -> str | None:
-        """The answer that its controller gave, or that it was asked for; else the answer in its text."""
+        """The answer set by its controller or forced; otherwise the one in its text."""
         return self._answer if self._has_answered else extract(self.chain.text)
 
     @answer.setter
@@ -140,7 +140,7 @@ class Branch(Node):
 
     @property
     def prefix_tokens(self) -> list[int]:
-        """The ids of all that it may share with its siblings: the prompt, and what their parent wrote."""
+        """Token ids that it may share with its siblings: the prompt and their parent's text."""
         if self.parent is None:
             return self.root.input_tokens or []
         if self.refines:
@@ -151,7 +151,7 @@ class Branch(Node):
         return cast("list[GenerationTask]", self.chain.advance(num_tokens))
 
     def saw(self, logprobs: Sequence[float] | None, confidence: float | None) -> None:
-        """Take in the log-probabilities of new tokens, and the mean probability of the likeliest token there."""
+        """Add the log-probabilities of new tokens, and the mean probability of the likeliest token at each."""
         if logprobs is None or confidence is None or self.logprobs is None:
             self.logprobs = None
         else:
@@ -160,24 +160,24 @@ class Branch(Node):
 
     @property
     def confidence(self) -> float:
-        """The mean probability of the likeliest token, over all decoded tokens; 0 without one (RKSC, eq. 3)."""
+        """Mean probability of the likeliest token over all decoded tokens; 0 without any (RKSC, eq. 3)."""
         return self._top_probabilities / max(1, len(self.known_logprobs()))
 
     @property
     def mean_probability(self) -> float:
-        """The geometric mean of the probabilities of its tokens, in [0, 1]."""
+        """Geometric mean of its tokens' probabilities, in [0, 1]."""
         return mean_token_probability(self.known_logprobs())
 
     def known_logprobs(self) -> list[float]:
-        """`logprobs`, where there are some.
+        """Return `logprobs`.
 
         Raises:
-            NoOutputError: Its worker reported no log-probabilities.
+            NoOutputError: The worker reported no log-probabilities.
         """
         if self.logprobs is None:
             raise NoOutputError(
-                "the worker reported no log-probabilities of a branch, and its confidence is made of them: take a "
-                "worker that reports them; or set gates.skip to false, and score branches by {type: verdict, args: "
+                "the worker reported no log-probabilities of a branch, which its confidence needs: use a worker that "
+                "reports them, or set gates.skip to false and score branches by {type: verdict, args: "
                 "{weighs_confidence: false}} or by a reward controller"
             )
         return self.logprobs

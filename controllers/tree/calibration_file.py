@@ -1,4 +1,4 @@
-"""The file of a branching calibration: thresholds of one model on one data set, and how they did there."""
+"""File of a branching calibration: gate thresholds of one model on one data set."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from scaffolding_ext.protocol.branching import LayerExit
 
 
 class BranchingFigures(BaseModel):
-    """The figures of the thresholds on the problems that they were chosen on.
+    """Performance of the thresholds on the problems they were fitted to.
 
     Attributes:
-        num_problems: How many there were.
-        skip_rate: Share of them whose verdicts the skip gate spares.
-        skip_agreement: Share of those whose answer is that of full verification; None where none was spared.
-        exit_agreement: Share of the problems where verdicts that are read early choose the branch that full ones do.
-        exit_share: Share of the verdicts that are read before the last layer.
+        num_problems: Number of problems.
+        skip_rate: Share of problems for which the skip gate saves the verdicts.
+        skip_agreement: Share of those whose answer equals that of full verification; None if none was saved.
+        exit_agreement: Share of problems for which early verdicts choose the same branch as full ones.
+        exit_share: Share of verdicts read before the last layer.
         depth: Mean share of the layers that a verdict runs through.
-        median_agreement: Of the decisions under `median_exit`, as `exit_agreement`.
-        median_depth: Of the verdicts under `median_exit`, as `depth`.
+        median_agreement: `exit_agreement` under `median_exit`.
+        median_depth: `depth` under `median_exit`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -38,16 +38,16 @@ class BranchingFigures(BaseModel):
 
 
 class BranchingCalibration(CalibrationFile):
-    """Thresholds of the gates, for the model whose branches and verdicts they were chosen on.
+    """Gate thresholds, for the model they were fitted to.
 
     Attributes:
-        branching_factor: Branches of a problem.
+        branching_factor: Branches per problem.
         seed: Of the run.
-        least_agreement: Share of the decisions that a layer exit had to leave as they are.
+        least_agreement: Share of decisions that a layer exit had to leave unchanged.
         skip_gate: The 75th percentile of the highest confidence and the 25th of the relative lead.
-        layer_exit: The exit that saves the most layers; None where none leaves enough decisions as they are.
-        median_exit: The paper's rule, which `layer_exit: true` takes.
-        figures: How they did.
+        layer_exit: The exit that saves the most layers; None if none leaves enough decisions unchanged.
+        median_exit: The paper's rule, used by `layer_exit: true`.
+        figures: Their performance.
     """
 
     command: ClassVar = "calibrate branching"

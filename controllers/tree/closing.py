@@ -1,4 +1,4 @@
-"""Answers that branches without one are asked for."""
+"""Forced answers of branches that have none."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Closed(NamedTuple):
 
 
 class Closings:
-    """The branches of a search that were asked for their answers, each at most once."""
+    """Forces the answers of a search's branches, each at most once."""
 
     def __init__(self, limit: TimeLimit) -> None:
         self._limit = limit
         self._closed: dict[tuple[int, ...], Closed] = {}
 
     def missing(self, nodes: Sequence[Branch]) -> list[Branch]:
-        """Nodes without an answer that have not been asked for one."""
+        """Return nodes without an answer that was not forced yet."""
         return [node for node in nodes if node.answer is None and node.path not in self._closed]
 
     def close(self, nodes: Sequence[Branch]) -> ControllerGenerator:
-        """Work: ask each node for its answer."""
+        """Ask each node for its answer."""
         family, asked = prompt_family(), []
         for node in nodes:
             prefix = node.chain.prefix
@@ -53,7 +53,7 @@ class Closings:
         record("force", paths=[node.path for node in nodes], answers=[node.answer for node in nodes])
 
     def write_out(self, task: GenerationTask, node: Branch, exit_reason: str) -> None:
-        """Write a branch into the request's task, with the answer that it was asked for."""
+        """Write a branch, with its forced answer if any, into the request's task."""
         chain, closed = node.chain, self._closed.get(node.path)
         if closed is not None and node.answer is not None:
             close_with(task, closed.prefix, closed.suffix, node.answer, prompt_family(), exit_reason)

@@ -1,4 +1,4 @@
-"""Writes branches: the worker writes all children of a parent on one prefix, or a controller writes each."""
+"""Write branches: the worker writes all children of a parent on one prefix, or a controller writes each."""
 
 from __future__ import annotations
 
@@ -45,25 +45,25 @@ from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
 from scaffolding_ext.registry import controllers
 from scaffolding_ext.request.program import record
 
-# Sampling fields that a BranchTask has no place for.
+# Sampling fields that a BranchTask lacks.
 _NO_FIELD = SAMPLING_FIELDS - {"temperature", "top_p", "top_k", "seed", "max_tokens", "stop"}
-_POSITIONS = 512  # of a piece that are read at one go
+_POSITIONS = 512  # read per step, so that the event loop is not blocked
 
 
 class Expander(BaseController):
-    """Writes branches. It is a controller, so that a stack tells it what its workers can do.
+    """Writes branches. It is a controller so that a stack binds it to its workers.
 
     Args:
         hints: Texts that the first branches begin with, in turn, or the name of a domain in `hints_file`.
         hints_file: JSON file of domains, each a list of hints.
-        phrasings: Wordings of the prompt that the first branches read, in turn: texts with one `{question}`. None: all
+        phrasings: Wordings of the prompt for the first branches, in turn: texts with one `{question}`. None: all
             branches read the prompt.
 
     Attributes:
-        writes_steps: Whether it can write a part of a branch, and go on with it later.
-        refines: Whether it writes whole solutions, each in the place of its parent's.
-        needs: Pieces bring `num_logprobs`; the search sets it.
-        limit: The search's seconds; once they are over, a branch without an output has not grown. The search sets it.
+        writes_steps: Can write part of a branch and continue it later.
+        refines: Writes whole solutions, each replacing its parent's.
+        needs: Pieces bring `num_logprobs`; set by the search.
+        limit: The search's time limit, set by the search; once it is over, a branch without an output has not grown.
     """
 
     writes_steps = True
@@ -86,38 +86,38 @@ class Expander(BaseController):
         return Beginnings(self.hints, [phrased(prompt, template) for template in self.phrasings])
 
     def draws_alike(self, num_branches: int) -> bool:
-        """Whether two of the first branches begin alike, so that only chance makes them differ."""
+        """Return True if two of the first branches begin alike, so that only sampling makes them differ."""
         beginnings = {(in_turn(self.phrasings, number), in_turn(self.hints, number)) for number in range(num_branches)}
         return len(beginnings) < num_branches
 
     def check_differ(self, num_branches: int) -> None:
-        """Refuse arguments that would make all of the branches behind one parent alike."""
+        """Refuse arguments that would make all branches of a parent equal."""
 
     def write(
         self, branches: Sequence[Branch], positions: Sequence[int], steps: StepEnds | None
     ) -> ControllerGenerator:
-        """Work to `yield from`: each branch grows to its position, or to an earlier end of its step or solution.
+        """Grow each branch to its position, or to an earlier end of its step or solution.
 
         Args:
-            branches: Open ones; the children of one parent stand together.
-            positions: Of each branch, in tokens from the root on.
-            steps: Where a step ends; None: at the position. A branch with `to_end` goes on behind the ends of steps.
+            branches: Open ones; the children of one parent are adjacent.
+            positions: Of each branch, in tokens from the root.
+            steps: Ends of steps; None: only positions end them. A branch with `to_end` continues past ends of steps.
         """
         raise TypeError(f"{type(self).__name__} must implement write()")
 
     def _is_missing(self, output: object) -> bool:
-        """Whether an output is missing because the search's time is over."""
+        """Return True if an output is missing because the search's time is over."""
         return output is None and self.limit is not None and self.limit.is_late
 
 
 class WorkerExpander(Expander):
-    """The worker `generation` writes: one `BranchTask` a parent where it serves them, else one request a branch.
+    """Writes with the worker `generation`: one `BranchTask` per parent if it serves them, else one request per branch.
 
-    In an engine with block reuse, requests over one prefix share its KV.
+    In an engine with block reuse, requests with a common prefix share its KV.
 
     Args:
-        least_similarity: The similarity from which on a branch with its own phrasing stays on the prompt's KV, which
-            changes answers. None: it never does. A worker that cannot compare hidden states is refused.
+        least_similarity: Minimum similarity at which a rephrased branch reuses the original prompt's KV, which changes
+            answers. None: it never does. A worker that cannot compare hidden states is refused.
     """
 
     needs = Needs(num_logprobs=1, continues_answers=True)
@@ -202,7 +202,7 @@ class WorkerExpander(Expander):
 
 
 class RefineExpander(WorkerExpander):
-    """Writes whole solutions: the children of the root answer the question, the children of a solution improve it.
+    """Writes whole solutions: the root's children answer the question, a solution's children improve it.
 
     Args:
         template: Text with one `{question}` and one `{answer}`.
@@ -233,14 +233,14 @@ class RefineExpander(WorkerExpander):
 
 
 class ControllerExpander(Expander):
-    """A controller writes each branch, in parallel: a chain that stops, a vote, a search.
+    """Lets a controller write each branch, in parallel: a chain that stops, a vote, a search.
 
-    A whole branch is one run of the controller. A step is one run whose budget is the tokens of the step; the branch
-    goes on where the budget ended it.
+    A whole branch is one run of the controller. A step is one run with the step's tokens as its budget; the next step
+    continues from there.
 
     Args:
         controller: Cloned for each branch.
-        writes_steps: Whether it writes steps; else it writes whole branches alone.
+        writes_steps: Writes steps; otherwise only whole branches.
     """
 
     registries: ClassVar = {"controller": controllers}
@@ -301,7 +301,7 @@ class ControllerExpander(Expander):
 
 
 def adapted_expander(given: Any) -> Expander | None:
-    """The expander of a controller; None for anything else."""
+    """Wrap a controller in an expander; None for anything else."""
     return ControllerExpander(given) if isinstance(given, Controller) else None
 
 
@@ -315,7 +315,7 @@ def ask_logprobs(pieces: Sequence[GenerationTask]) -> None:
 
 
 def saw(branch: Branch, piece: GenerationTask) -> ControllerGenerator:
-    """Work to `yield from`: the branch takes in the log-probabilities of a piece."""
+    """Add the log-probabilities of a piece to its branch."""
     steps, ids = piece.logprobs, piece.output_tokens
     if ids == []:
         branch.saw([], 0.0)
@@ -328,7 +328,7 @@ def saw(branch: Branch, piece: GenerationTask) -> ControllerGenerator:
             told = steps[begin : begin + _POSITIONS]
             top += [math.exp(highest_logprobs(step)[0]) for step in told]
             logprobs += sampled_logprobs(ids[begin : begin + _POSITIONS], told)
-            yield []  # the host serves others in between
+            yield []  # let other work run
         branch.saw(logprobs, generation_confidence(top))
 
 
@@ -338,7 +338,7 @@ def _branch_task(group: Sequence[tuple[Branch, GenerationTask]], least_similarit
     lens = [len(branch.prompt.input_tokens or ()) + len(first.inherited_tokens) for branch, _ in group]
     phrasings = [ids[:num_tokens] for ids, num_tokens in zip(inputs, lens, strict=True)]
     has_phrasings = any(phrasing != prefix for phrasing in phrasings)
-    begins = has_phrasings and not first.chain.num_tokens  # the gate decides once, where branches begin
+    begins = has_phrasings and not first.chain.num_tokens  # the gate decides once, when branches begin
     seeds = [each.seed for _, each in group if each.seed is not None]
     task = BranchTask(
         worker_tag=WorkerTag.GENERATION,

@@ -1,4 +1,4 @@
-"""Branches on one prefix whose KV they share, and judgements only where they can change the answer.
+"""Branches that share the KV of one prefix, judged only if that can change the answer.
 
 Reference: Sekar, "RKSC: Reasoning-Aware KV Cache Sharing and Confident Early Exit for Multi-Step LLM Inference", arXiv
 2606.09937.
@@ -27,34 +27,34 @@ from scaffolding_ext.registry import search_expanders, search_scorers
 
 
 class KVShareBranchingController(SearchController):
-    """Writes several branches on one prompt, judges them, and gives the answer that most of them give, or the best.
+    """Writes several branches on one prompt, judges them, and returns the most frequent or the best answer.
 
-    It is a `SearchController` of depth 1 with the gates of RKSC; beyond depth 1 it is a beam search. All branches share
-    the prompt's KV, by `BranchTask` or by the engine's block reuse. Three gates spare work, each with its own switch: a
-    skip gate spares the verdicts where one branch is far surer than the others, a layer exit reads verdicts before the
-    last layer, and a decode exit ends all other branches after a few tokens.
+    It is a `SearchController` of depth 1 with the gates of RKSC, or a beam search beyond depth 1. All branches share
+    the prompt's KV, through `BranchTask` or the engine's block reuse. Three optional gates save work: a skip gate omits
+    the verdicts if one branch is far more confident than the others, a layer exit reads verdicts before the last layer,
+    and a decode exit ends all other branches after a few tokens.
 
     Args:
-        branching_factor: Branches that are written at once.
+        branching_factor: Branches written at once.
         max_depth: Levels of the tree.
         expander: Writes the branches: `{type: worker, args: {hints, hints_file, phrasings, least_similarity}}`, or any
             controller, at depth 1. None is the worker `generation` without hints.
         scorer: `"mean_logprob"`, `"verdict"` (times the square root of the branch's confidence), or any scorer of
             `SearchController`.
-        selector: Which branch is the answer: `vote` (weighed by scores), `best`, or any of `SearchController`.
-        gates: `{skip: {least, gap}, decode_exit: {after, least, gap}}`. Each is true for the paper's values, false for
-            never. A `skip` of None takes the calibration's.
-        calibration: A file of `scaffolding-ext calibrate branching`. Its skip gate and layer exit apply to verdicts,
-            where `gates.skip` and the scorer's `layer_exit` are None.
-        beam_width: Branches that go on to the next level; only beyond depth 1.
+        selector: Chooses the answer: `vote` (weighted by scores), `best`, or any selector of `SearchController`.
+        gates: `{skip: {least, gap}, decode_exit: {after, least, gap}}`. Each may be true for the paper's values or
+            false for never. A `skip` of None takes the calibration's.
+        calibration: File of `scaffolding-ext calibrate branching`. Its skip gate and layer exit apply to verdicts if
+            `gates.skip` and the scorer's `layer_exit` are None.
+        beam_width: Branches kept for the next level; only beyond depth 1.
         step_tokens: Tokens of a branch at each level; the last level is written to its end.
         max_tokens: Tokens of a branch from the root to its end.
-        insist_on_answer: Whether a branch without an answer is asked for one.
-        sampling_params: `temperature`, `top_p` and `top_k` of the branches; 0.7 by default, unless hints and phrasings
-            make all branches differ.
+        insist_on_answer: Force the answer of a branch without one.
+        sampling_params: `temperature`, `top_p` and `top_k` of the branches. The temperature is 0.7 by default, unless
+            hints and phrasings make all branches differ.
 
     Raises:
-        ConfigError: Arguments do not go together, or branches would all be alike.
+        ConfigError: Arguments conflict, or all branches would be equal.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class KVShareBranchingController(SearchController):
         )
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """Warn of a calibration of another model."""
+        """Warn if the calibration belongs to another model."""
         super().bind(workers)
         if self.calibration is not None:
             worker: Any = worker_for(workers, WorkerTag.GENERATION)

@@ -1,4 +1,4 @@
-"""A node of a search tree, as strategies see it."""
+"""Node of a search tree, as strategies see it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 
 class Node:
-    """A step of a solution behind those of its ancestors. The root stands for the prompt, and has no step.
+    """A step of a solution that continues its ancestors' steps. The root stands for the prompt and has no step.
 
     Args:
         path: Its number among its siblings at each depth, from the root; the root's is empty.
-        parent: The node that it stands behind; None for the root.
-        to_end: Whether it is written to the end of the solution, not only to the end of its step.
+        parent: None for the root.
+        to_end: Written to the end of the solution, not only to the end of its step.
 
     Attributes:
-        children: In the order in which they were grown.
+        children: In order of growth.
     """
 
     def __init__(self, path: tuple[int, ...] = (), parent: Node | None = None, to_end: bool = False) -> None:
@@ -26,17 +26,17 @@ class Node:
 
     @property
     def depth(self) -> int:
-        """How many steps lead to it; 0 for the root."""
+        """Number of steps that lead to it; 0 for the root."""
         return len(self.path)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the solution ends with it, so that nothing can be written behind it."""
+        """True if the solution ends with it, so that nothing can follow."""
         return self._has_ended
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is a whole solution; one that is refined may have others behind it."""
+        """True if it is a whole solution; if solutions are refined, others may follow it."""
         return self.has_ended
 
     def end(self) -> None:
@@ -57,7 +57,7 @@ class Node:
             node = node.parent
 
     def subtree(self) -> Iterator[Node]:
-        """The node and all nodes below it, parents first."""
+        """Yield the node and all nodes below it, parents first."""
         open_ones = [self]
         while open_ones:
             node = open_ones.pop()

@@ -1,4 +1,4 @@
-"""Rounds of a search: the strategy asks for nodes, they are written and judged, and the strategy is told."""
+"""Rounds of a search: the strategy asks for nodes, and they are written, judged and reported back to it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from scaffolding_ext.request.ledger import Ledger, Meter
 from scaffolding_ext.request.program import discard, record, seconds_left
 from scaffolding_ext.request.seeds import derive_seed
 
-SHARE_OF_DEADLINE = 1 / (1 + SPARE)  # of a search; what follows it takes the rest
+SHARE_OF_DEADLINE = 1 / (1 + SPARE)  # of a search; the rest is for what follows
 MIN_SECONDS = 0.01
-SCORE_DIGITS = 4  # of a score that decide: further digits depend on the other requests in the batch
-SLICE_LEN = 32  # tokens between two looks at the clock, at least
+SCORE_DIGITS = 4  # significant digits of a score; further ones depend on the other requests in the batch
+SLICE_LEN = 32  # minimum tokens between two looks at the clock
 
 
 class SearchParts(NamedTuple):
@@ -55,14 +55,14 @@ class Rounds:
     """Grows a tree until its strategy, a stop or its budget ends it.
 
     Attributes:
-        meter: Counts what the growth costs.
-        limit: Of the growth and of what follows it.
-        nodes: In the order of writing.
+        meter: Counts the cost of the growth.
+        limit: Time limit of the growth and of what follows it.
+        nodes: In order of writing.
         leaves: Solutions that have ended.
         judged: Nodes of the last round.
         known: Classes of the leaves' answers.
-        reason: Why the growth ended: `"finished"` by the strategy, `"stopped"`, `"budget"`, or `"unfinished"`.
-        most_held: Most tokens that the lines of a round held together.
+        reason: Reason for the end: `"finished"` by the strategy, `"stopped"`, `"budget"`, or `"unfinished"`.
+        most_held: Maximum number of tokens that the lines of a round held together.
     """
 
     def __init__(self, run: Run, parts: SearchParts, root: Branch) -> None:
@@ -80,7 +80,7 @@ class Rounds:
         self._rng = np.random.default_rng(None if seed is None else derive_seed(seed, "search"))
         self._strategy = parts.strategy
         self._asked_by: dict[tuple[int, ...], Strategy] = {}
-        self._most_nodes: int | None = None  # of the present width
+        self._most_nodes: int | None = None  # of the current width
         self._look = Look((), (), 0)
         self._leaders: list[tuple[int, float]] = []
         self._ledger = Ledger()
@@ -92,7 +92,7 @@ class Rounds:
         )
 
     def grow(self) -> ControllerGenerator:
-        """Rounds until the search ends, or until its seconds are over; late steps are given up then."""
+        """Run rounds until the search ends or its time is over; unfinished steps are then dropped."""
         yield from self.limit.limit(self._grow())
         if self.limit.is_late:
             self.reason = "budget"
@@ -101,7 +101,7 @@ class Rounds:
             record("late", paths=[node.path for node in self.nodes if node.is_cut])
 
     def _grow(self) -> ControllerGenerator:
-        """Rounds until the strategy, a stop or the budget ends the search; one width after the other."""
+        """Run rounds until the strategy, a stop or the budget ends the search, one width after another."""
         before = 0
         for width in self.parts.widths or (None,):
             self._widen(before, width)
@@ -116,7 +116,7 @@ class Rounds:
             before = width
 
     def _widen(self, before: int, width: int | None) -> None:
-        """Begin a search, or let it grow from one width to the next."""
+        """Begin a search, or grow it from one width to the next."""
         strategy = self.parts.strategy
         added = None if width is None else strategy.of_width(width - before)
         if added is not None or not before:
@@ -125,7 +125,7 @@ class Rounds:
             self._most_nodes = width
 
     def _run_rounds(self) -> ControllerGenerator:
-        """Rounds until the strategy has no more nodes, a stop has seen enough, or the budget is used up."""
+        """Run rounds until the strategy has no more nodes, a stop has seen enough, or the budget is used up."""
         nodes = self._asked()
         while nodes:
             yield from self._keep_live(nodes)
@@ -153,7 +153,7 @@ class Rounds:
         self.reason = "finished"
 
     def _asked(self) -> list[Branch]:
-        """The nodes of the next round, children of one parent together."""
+        """Return the nodes of the next round, with the children of each parent adjacent."""
         spent = self.spent
         self._strategy.used = self.parts.budget.used(spent)
         limits = [self.parts.budget.nodes_left(spent)]
@@ -164,10 +164,10 @@ class Rounds:
         return sorted(nodes, key=lambda node: node.path)
 
     def _keep_live(self, nodes: Sequence[Branch]) -> ControllerGenerator:
-        """Tell the worker which KV the search can still use, so that it frees that of ended and pruned branches.
+        """Tell the worker which KV the search can still use, so that it frees the rest.
 
-        Live are the parents of the next round, each node that the strategy may come back to, and ended ones whose
-        answer may be forced.
+        Live are the parents of the next round, nodes that the strategy may revisit, and ended ones whose answer may be
+        forced.
         """
         prompt = self._root.prompt.input_tokens
         if not (self._keeps_kv and prompt and self.nodes):
@@ -220,10 +220,10 @@ class Rounds:
         )
 
     def _written(self, nodes: list[Branch], positions: list[int], steps: StepEnds | None) -> ControllerGenerator:
-        """Work: write nodes to their positions, in slices if time is limited; returns those left unfinished.
+        """Write nodes to their positions, in slices if time is limited; return the unfinished ones.
 
-        A slice takes at most half of the remaining seconds, at the speed of the slice before it, and has at least
-        `SLICE_LEN` tokens. Only the worker's branches can be written in pieces; others have one slice.
+        A slice takes at most half of the remaining seconds at the previous slice's speed, but at least `SLICE_LEN`
+        tokens. Only the worker's branches can be sliced; others are written in one go.
         """
         expander, limit = self.parts.expander, self.limit
         if limit.seconds is None:
@@ -267,14 +267,14 @@ class Rounds:
             discard(Purpose.CHAIN, sum(node.chain.num_generated for node in late))
 
     def _positions(self, nodes: Sequence[Branch]) -> list[int]:
-        """Where each branch's step ends at the latest: at its own limit, the solution's, or the budget's."""
+        """Return each branch's latest end: the limit of its step, of the solution, or of the budget."""
         left = self.parts.budget.tokens_left(self.spent)
         most = self._root.chain.max_tokens if left is None else max(1, left // max(1, len(nodes)))
         step = self.parts.steps.max_tokens
         return [node.chain.num_tokens + (most if node.to_end else min(most, step)) for node in nodes]
 
     def _judge(self, nodes: list[Branch]) -> ControllerGenerator:
-        """Score the nodes. The scorer is not asked where there is no choice, or where the skip gate passes."""
+        """Score the nodes. The scorer is skipped if there is no choice or the skip gate passes."""
         gate = self.parts.gates.skip
         if len(nodes) == 1 and self.parts.strategy.max_depth == 1:
             nodes[0].score = 1.0
@@ -301,10 +301,10 @@ class Rounds:
             node.score = _settled(node.score)
 
     def _sees_enough(self) -> ControllerGenerator:
-        """Look at the leaves, and whether a stop has seen enough; one that decides between widths is asked there.
+        """Return True if a stop has seen enough of the leaves; with `widths`, stops are asked between widths instead.
 
-        Where a stop counts answers that all leaves must have at last, each leaf is asked for its own before the stop
-        looks: a solution that its length has ended has an answer, too.
+        If a stop needs the answers of all leaves, missing answers are forced before it looks, including those of
+        truncated solutions.
         """
         if self.parts.stops and self.parts.insist_on_answer and self.parts.selector.reads_all:
             yield from self.closings.close(self.closings.missing(self.leaves))
@@ -322,7 +322,7 @@ class Rounds:
         return [type(stop).__name__ for stop in self.parts.stops if self._look.leaves and stop.is_enough(self._look)]
 
     def _leaves_left(self) -> int:
-        """Solutions that strategy, widths and budget still allow, at the mean cost of those so far."""
+        """Return how many solutions strategy, widths and budget still allow, at the mean cost so far."""
         share = self.parts.budget.used(self.spent)
         if self._most_nodes is not None:
             share = max(share, min(1.0, len(self.nodes) / self.parts.widths[-1]))
@@ -346,12 +346,12 @@ class Rounds:
     def spent(self) -> Spent:
         total = self._ledger.total
         decoded = total.decoded or sum(node.num_own_tokens for node in self.nodes)
-        decoded = max(decoded, len(self.nodes))  # so that empty texts use the budget up, too
+        decoded = max(decoded, len(self.nodes))  # so that empty texts also use up the budget
         return Spent(decoded, max(total.computed, decoded), len(self.nodes), self.limit.spent)
 
 
 def _seconds_of(budget: Budget) -> float | None:
-    """Seconds of a search from now on: those of its budget, and of the time until the request's deadline a share."""
+    """Return the search's seconds: the budget's, or a share of the time to the request's deadline if that is less."""
     left = seconds_left()
     in_time = None if left is None else max(SHARE_OF_DEADLINE * left, MIN_SECONDS)
     return min((each for each in (budget.seconds, in_time) if each is not None), default=None)
@@ -362,7 +362,7 @@ def value_of(node: Branch) -> float:
 
 
 def _settled(score: float) -> float:
-    """A score without the digits that depend on the other requests in the batch."""
+    """Round off the digits that depend on the other requests in the batch."""
     return float(f"{score:.{SCORE_DIGITS}g}")
 
 

@@ -1,6 +1,6 @@
-"""Scores of branches: their own probabilities, a verdict, a reward controller, or a function of the user's.
+"""Scores of branches: token probabilities, a verdict, a reward controller, or a user's function.
 
-A scorer is a controller, so that a stack tells it what its workers can do. Its tasks count as verification.
+A scorer is a controller so that a stack binds it to its workers. Its tasks count as verification.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ Part = Literal["step", "chain"]
 
 
 class Scorer(BaseController):
-    """Gives branches their scores.
+    """Scores branches.
 
     Attributes:
-        is_free: It needs no worker.
-        needs: `num_logprobs` of them are read of the branches' tokens.
+        is_free: Needs no worker.
+        needs: `num_logprobs` is the number read at each of the branches' tokens.
     """
 
     needs = Needs(tags=())
     is_free = False
 
     def prepare(self, prompt: GenerationTask) -> None:
-        """Set the prompt's sampling fields, so that its branches bring what the scores need."""
+        """Set the prompt's sampling fields so that its branches bring the data that scores need."""
 
     def reserved(self) -> int:
-        """Tokens that must fit into the worker's context behind a branch."""
+        """Return the tokens that must fit into the worker's context after a branch."""
         return 0
 
     def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
-        """Work to `yield from`: it sets each branch's `score`, and its `weight` if it is not 1."""
+        """Set each branch's `score`, and its `weight` if it is not 1."""
         raise TypeError(f"{type(self).__name__} must implement score()")
 
 
@@ -62,7 +62,7 @@ class LogprobScorer(Scorer):
     """The geometric mean of the probabilities of a branch's tokens.
 
     Args:
-        of: `"chain"`: all tokens from the root on. `"step"`: the tokens of the branch's own step.
+        of: `"chain"`: all tokens from the root on; `"step"`: the tokens of the branch's step.
     """
 
     needs = Needs(tags=(), num_logprobs=1)
@@ -84,8 +84,7 @@ class EntropyScorer(Scorer):
 
     Args:
         of: `"step"` or `"chain"`.
-        top_k: Tokens of a position; their probabilities are scaled to a sum of 1. A worker that reports fewer is
-            refused.
+        top_k: Tokens per position; their probabilities are scaled to sum to 1. A worker that reports fewer is refused.
 
     Reference:
         its_hub's particle filter without a reward model (20 likeliest tokens).
@@ -113,18 +112,18 @@ class EntropyScorer(Scorer):
 
 
 class VerdictScorer(Scorer):
-    """P(yes) to a question behind each branch. The worker that wrote the branch reuses its KV, and reads the question.
+    """P(yes) for a question appended to each branch; the worker that wrote the branch reuses its KV.
 
     Args:
-        question: Asks for the verdict; None takes the question of the model's prompt family.
+        question: Asks for the verdict; None takes the prompt family's.
         yes: The affirmative verdict; its first token counts.
         no: The negative verdict; its first token counts.
-        layer_exit: When a verdict may be read before the last layer: `{max_entropy, max_change, min_layer}`, false for
-            never. None takes the calibration's exit that keeps the decisions, true the one of the paper's median rule.
-            A worker that cannot stop at a layer is refused.
-        is_about_steps: Whether the family's question is about a step, instead of about the answer.
-        weighs_confidence: Whether a verdict is multiplied by the square root of the branch's confidence. None: only in
-            a `KVShareBranchingController`.
+        layer_exit: Condition for reading a verdict before the last layer: `{max_entropy, max_change, min_layer}`, or
+            false for never. None takes the calibration's exit that preserves the decisions, true the paper's median
+            rule. A worker that cannot stop at a layer is refused.
+        is_about_steps: Ask the family's question about a step instead of the one about the answer.
+        weighs_confidence: Multiply a verdict by the square root of the branch's confidence. None: only in a
+            `KVShareBranchingController`.
 
     Reference:
         RKSC: "Is this answer correct? YES or NO", and the softmax over the two first tokens.
@@ -151,7 +150,7 @@ class VerdictScorer(Scorer):
     def completed(
         self, layer_exit: LayerExit | None, median_exit: LayerExit | None, weighs_confidence: bool
     ) -> VerdictScorer:
-        """A copy with the exits of a calibration and the weight, for arguments that leave them open."""
+        """Copy with a calibration's exits and the weight, if the arguments leave them open."""
         twin = copy.copy(self)
         if self._takes_exit or self._takes_median:
             twin.layer_exit = median_exit if self._takes_median else layer_exit
@@ -164,11 +163,11 @@ class VerdictScorer(Scorer):
         self.needs = Needs(num_logprobs=int(weighs_confidence))
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """Refuse a layer exit that the worker cannot serve, or whose calibration is missing."""
+        """Refuse a layer exit that the worker cannot serve, or that lacks its calibration."""
         super().bind(workers)
         if self._takes_median and self.layer_exit is None:
             raise ConfigError(
-                "is true, the paper's median rule, and no calibration says the median of this model: run "
+                "is true, the paper's median rule, which needs a calibration of this model: run "
                 "scaffolding-ext calibrate branching and set calibration, or give {max_entropy, max_change}",
                 "scorer.args.layer_exit",
             )
@@ -212,12 +211,13 @@ class VerdictScorer(Scorer):
 
 
 class ControllerScorer(Scorer):
-    """The scores of a reward controller for the branches' texts: a reward model, a verdict, or steps of a solution.
+    """Scores of a reward controller for the branches' texts: a reward model, a verdict, or steps of a solution.
 
-    `ProcessRewardController` gives the last step's score, the product, the minimum, or (by `max_steps: 1`) one verdict
-    on the whole prefix.
+    `ProcessRewardController` gives the last step's score, the product, the minimum, or (with `max_steps: 1`) one
+    verdict on the whole prefix.
+
     Args:
-        controller: Its `process` leaves one score a task in its attribute `scores`.
+        controller: Its `process` leaves one score per task in its attribute `scores`.
     """
 
     registries: ClassVar = {"controller": controllers}
@@ -242,12 +242,12 @@ class ControllerScorer(Scorer):
 
 
 class CheckerScorer(Scorer):
-    """The score that a function of yours gives a branch: tests of code, an exact answer, a rule on steps.
+    """Score of a branch by a user's function: tests of code, an exact answer, a rule on steps.
 
     The worker `reward`, a `CheckWorker`, calls the function in processes, and kills those that overrun.
 
     Args:
-        overrun: Score of a branch whose check overran; None: an overrun is an error.
+        overrun: Score of a branch whose check overran; None makes an overrun an error.
     """
 
     needs = Needs(tags=(WorkerTag.REWARD,))
@@ -285,7 +285,7 @@ class CheckerScorer(Scorer):
 
 
 class ConfidenceWeighted(Scorer):
-    """The scores of another scorer, times the square root of each branch's confidence (RKSC, selection).
+    """Another scorer's scores, times the square root of each branch's confidence (RKSC, selection).
 
     Args:
         scorer: The other scorer.
@@ -311,13 +311,13 @@ class ConfidenceWeighted(Scorer):
 
 
 class RandomScorer(Scorer):
-    """A random score in [0, 1): the baseline that separates the gain of the tree from the gain of its scores."""
+    """A random score in [0, 1): the baseline that separates the gain of the tree from that of its scores."""
 
     is_free = True
 
     def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
         for branch in branches:
-            path = [number % 2**32 for number in branch.path]  # that of a look-ahead ends in -1
+            path = [number % 2**32 for number in branch.path]  # a look-ahead's path ends in -1
             branch.score = float(np.random.default_rng((branch.prompt.seed or 0, *path)).random())
         yield from ()
 
@@ -338,7 +338,7 @@ def _mean_entropy(rows: Sequence[Sequence[float]]) -> float:
 
 
 def _written(branch: Branch) -> list[int]:
-    """The prompt and the branch as ids, without the token that ended it."""
+    """Return the token ids of the prompt and the branch, without its end token."""
     prompt, ids = branch.prompt.input_tokens, branch.chain.prefix.token_ids
     if prompt is None or ids is None:
         raise _no_tokenizer()
@@ -354,7 +354,7 @@ def _ids(text: str) -> list[int]:
 
 def _no_tokenizer() -> ConfigError:
     return ConfigError(
-        "is 'verdict', which is asked for in token ids: set the stack's prompting, or score branches by "
+        "is 'verdict', which needs token ids: set the stack's prompting, or score branches by "
         "'mean_logprob' or a reward controller",
         "scorer",
     )

@@ -1,4 +1,4 @@
-"""Search over a tree of steps: a strategy chooses what is expanded, an expander writes it, a scorer judges it."""
+"""Search over a tree of steps: a strategy chooses nodes to expand, an expander writes them, a scorer judges them."""
 
 from __future__ import annotations
 
@@ -43,33 +43,33 @@ from scaffolding_ext.request.program import (
     next_seed,
 )
 
-TEMPLATE_LEN = 64  # tokens around a solution that is refined
+TEMPLATE_LEN = 64  # tokens of the refinement prompt around a solution
 
 
 class SearchController(BaseController):
     """Searches a tree of steps for a solution, and answers with the best or the most frequent one.
 
-    Every part is an object, its name, or `{type, args}`, in Python and in stack files alike. The search ends when its
-    strategy ends, when a stop says so, or when its budget is used up, always with the best that it has: where no
-    solution has ended, the best leaf is closed and asked for its answer.
+    Every part is an object, its name, or `{type, args}`, in Python and in stack files. The search ends when its
+    strategy or a stop ends it, or when its budget is used up. If no solution has ended by then, the answer of the best
+    leaf is forced.
 
     Args:
-        strategy: Which nodes are expanded, and how often.
-        scorer: The scores of nodes: a scorer, or any reward controller.
+        strategy: Chooses nodes to expand, and how often.
+        scorer: Scores nodes: a scorer, or any reward controller.
         expander: Writes the steps: an expander, or any controller; None is the worker `generation`.
-        selector: Which leaf is the answer.
-        stop: When the search has seen enough: a stop, or a list of stops, of which any ends the search.
-        widths: Rising widths: solutions (REBASE, best of n, particle filter) or nodes (the others). `stop` is asked
+        selector: Chooses the leaf that is the answer.
+        stop: Ends the search once it has seen enough: a stop, or a list of stops, any of which ends it.
+        widths: Increasing widths: solutions (REBASE, best of n, particle filter) or nodes (the others). `stop` is asked
             between them.
         budget: `{nodes, tokens, computed_tokens, seconds}`, or a number of nodes.
-        steps: Where a step ends: `{ends, max_tokens}`, or a number of tokens.
+        steps: End of a step: `{ends, max_tokens}`, or a number of tokens.
         max_tokens: Tokens of a solution from the root to its end.
-        gates: `{skip, decode_exit}`, each a mapping of its arguments, true for the paper's values, false for never.
-        insist_on_answer: Whether a leaf without an answer is asked for one.
+        gates: `{skip, decode_exit}`, each a mapping of its arguments, true for the paper's values, or false for never.
+        insist_on_answer: Force the answer of a leaf without one.
         sampling_params: Sampling fields of the steps; the temperature is 0.7 by default.
 
     Raises:
-        ConfigError: Parts do not go together.
+        ConfigError: Parts conflict.
 
     Reference:
         Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex", arXiv 2412.20993, Tables 1 and 3: the knob of
@@ -110,7 +110,7 @@ class SearchController(BaseController):
         self.stops = tuple(search_stops.obtain(each, "stop") for each in given)
         self.widths = _checked_widths(widths, self.stops)
         for before, width in itertools.pairwise((0, *self.widths)):
-            self.strategy.of_width(width - before)  # refuses what it cannot grow by
+            self.strategy.of_width(width - before)  # refuses a width that it cannot grow to
         if self.widths:
             self.strategy = self.strategy.of_width(self.widths[-1]) or self.strategy
         self.budget = Budget.of(budget)
@@ -139,12 +139,12 @@ class SearchController(BaseController):
         for stop in self.stops:
             if isinstance(stop, Certaindex) and most is not None and stop.every >= most:
                 raise ConfigError(
-                    f"is {stop.every} leaves, and the search ends {most} at most, so that it never stops early: give a "
+                    f"is {stop.every} leaves, and the search ends {most} at most, so it never stops early: give a "
                     "smaller number, or a wider search",
                     "stop.every",
                 )
         if self.gates.skip is not None and self.scorer.is_free:
-            raise ConfigError("spares judgements, and the scorer asks nobody: leave it out", "gates.skip")
+            raise ConfigError("saves verdicts, and the scorer needs none: leave it out", "gates.skip")
         if self.draws_alike and self.sampling_params.get("temperature") == 0:
             refuse_greedy("sampling_params.temperature")
         if self.draws_alike:
@@ -152,7 +152,7 @@ class SearchController(BaseController):
 
     @property
     def draws_alike(self) -> bool:
-        """Whether two branches begin alike, so that only chance makes them differ."""
+        """True if two branches begin alike, so that only sampling makes them differ."""
         num_first = getattr(self.strategy, "num_samples", None) if self.strategy.max_depth == 1 else None
         if num_first == 1:
             return False
@@ -161,7 +161,6 @@ class SearchController(BaseController):
         )
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
-        """Answer the task's prompt."""
         run = Run(self, task)
         run.set(sampling_params)
         prompt = copy.copy(task)
@@ -208,20 +207,20 @@ class SearchController(BaseController):
             reserved += max(self.scorer.reserved(), longest_len(family.close, family.close_closed) + ANSWER_LEN)
         else:
             reserved += self.scorer.reserved()
-        if self.expander.refines:  # the prompt of a better solution holds another one
+        if self.expander.refines:  # a refinement's prompt contains another solution
             return self.budget_within_context(WorkerTag.GENERATION, task, 2 * wanted, reserved + TEMPLATE_LEN) // 2
         return self.budget_within_context(WorkerTag.GENERATION, task, wanted, reserved)
 
 
 def _checked_widths(widths: Sequence[int] | None, stops: Sequence[SearchStop]) -> tuple[int, ...]:
-    """Rising widths; none where the search does not grow.
+    """Return the increasing widths; empty if the search does not grow.
 
     Raises:
-        ConfigError: They do not rise, or no stop decides between them.
+        ConfigError: They do not increase, or no stop decides between them.
     """
     found = tuple(require.whole(f"widths.{number}", width) for number, width in enumerate(widths or ()))
     if widths is not None and (not found or any(b <= a for a, b in itertools.pairwise(found))):
-        raise ConfigError(f"is {list(widths)!r}; give whole numbers that rise, such as [4, 8, 16]", "widths")
+        raise ConfigError(f"is {list(widths)!r}; give increasing whole numbers, such as [4, 8, 16]", "widths")
     if found and not stops:
-        raise ConfigError("needs a stop, which decides whether a search grows: give stop, such as agreement", "widths")
+        raise ConfigError("needs a stop that decides if the search grows: give stop, such as agreement", "widths")
     return found

@@ -1,4 +1,4 @@
-"""Which leaf of a tree is the answer."""
+"""Selectors of a tree's answer among its leaves."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Leaf(NamedTuple):
     """A solution that has ended, as selectors and stops see it.
 
     Attributes:
-        answer_class: Class of its answer, in order of first appearance; -1 where it has none.
-        value: Its score times its weight; 0 where nobody judged it.
-        visits: How often the strategy visited it.
+        answer_class: Class of its answer, in order of first appearance; -1 without an answer.
+        value: Its score times its weight; 0 if not judged.
+        visits: Number of the strategy's visits.
         num_tokens: Tokens from the root to its end.
     """
 
@@ -33,15 +33,15 @@ class Selector(ABC):
     """Chooses the answer among leaves."""
 
     reads_all = False
-    """Whether it reads the answers of all leaves, so that a leaf without an answer is asked for one."""
+    """Needs the answers of all leaves, so that missing ones are forced."""
 
     @abstractmethod
     def choose(self, leaves: Sequence[Leaf]) -> int:
-        """The number of the leaf that is the answer; the leaves, at least one, stand in the order of their ends."""
+        """Return the index of the answer among the leaves, of which there is at least one, in order of their ends."""
 
 
 class Best(Selector):
-    """The leaf with the highest value; one with an answer before one without, and the earliest of equals."""
+    """The leaf with the highest value, preferring leaves with an answer, then earlier ones."""
 
     def choose(self, leaves: Sequence[Leaf]) -> int:
         return max(
@@ -50,11 +50,11 @@ class Best(Selector):
 
 
 class Vote(Selector):
-    """The answer with the largest sum of weights; of its leaves the one with the highest value.
+    """The answer with the largest sum of weights, from its leaf with the highest value.
 
     Args:
-        weight: What the vote of a leaf weighs: `"uniform"`, its `"score"`, or its `"visits"`. If a score is negative,
-            all count as logits, exp(score).
+        weight: Weight of a leaf's vote: `"uniform"`, its `"score"`, or its `"visits"`. If a score is negative, all
+            count as logits, exp(score).
     """
 
     reads_all = True
@@ -78,10 +78,10 @@ class Vote(Selector):
 
 
 class FirstAccepted(Selector):
-    """The first leaf whose value is high enough, as where a checker accepts it; the best one where none is.
+    """The first leaf whose value is high enough, for example accepted by a checker; otherwise the best.
 
     Args:
-        at_least: Least value of an accepted leaf.
+        at_least: Minimum value of an accepted leaf.
     """
 
     def __init__(self, at_least: float = 1.0) -> None:

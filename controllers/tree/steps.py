@@ -1,4 +1,4 @@
-"""Where a step of a solution ends."""
+"""Ends of the steps of a solution."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.task_results import finish_reason_of
 
-MARKS = "marks"  # the words with which the chain itself begins a new thought
+MARKS = "marks"  # words with which a chain begins a new thought
 
 
 @dataclass(frozen=True)
 class StepEnds:
-    r"""A step ends behind a text, and after so many tokens at the latest.
+    r"""A step ends after one of the texts, or after `max_tokens` at the latest.
 
     Args:
         ends: Texts that a step ends with, such as `"\n\n"` or `"\nStep"`; they stay in it. `"marks"`: the words with
-            which the chain itself begins a new thought, and the end of thinking. None: tokens alone end a step.
-        max_tokens: Most tokens of a step.
+            which the chain begins a new thought, and the end of thinking. None: only tokens end a step.
+        max_tokens: Maximum tokens of a step.
     """
 
     ends: str | Sequence[str] | None = ("\n\n",)
@@ -34,7 +34,7 @@ class StepEnds:
         require.whole("max_tokens", self.max_tokens)
         ends = [self.ends] if isinstance(self.ends, str) else self.ends
         if ends is not None and (not ends or not all(isinstance(end, str) and end for end in ends)):
-            raise ConfigError(f"is {self.ends!r}; give a list of texts, 'marks', or null for tokens alone", "ends")
+            raise ConfigError(f"is {self.ends!r}; give a list of texts, 'marks', or null for tokens only", "ends")
 
     @classmethod
     def of(cls, given: StepEnds | Mapping[str, Any] | int | None) -> StepEnds:
@@ -54,17 +54,17 @@ class StepEnds:
         return [self.ends] if isinstance(self.ends, str) else list(self.ends or ())
 
     def ask(self, piece: GenerationTask) -> None:
-        """Set the stop strings of a piece, so that it ends where the step does."""
+        """Set a piece's stop strings so that it ends with the step."""
         own = [piece.stop] if isinstance(piece.stop, str) else list(piece.stop or ())
         piece.stop = [*own, *(text for text in self.texts if text not in own)] or None
 
     def close(self, piece: GenerationTask, own_stops: Sequence[str]) -> None:
-        """Restore the text that ended the step in a piece, so that the solution goes on behind it.
+        """Restore the text that ended the step in a piece, so that the solution continues after it.
 
         The worker may have cut the text off; its tokens are part of the step.
 
         Args:
-            own_stops: Stop strings of the request: where one of them ended the piece, the solution has ended.
+            own_stops: Stop strings of the request; if one of them ended the piece, the solution has ended.
         """
         piece.stop = list(own_stops) or None  # the text of a step may end one, not the solution
         text, ids = piece.output_str or "", piece.output_tokens

@@ -1,4 +1,4 @@
-"""What ends a search: its budget, or a rule that reads the solutions that have ended."""
+"""Ends of a search: its budget, or a rule that reads the solutions that have ended."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Spent(NamedTuple):
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of a search; it ends at the first that is reached, with the best that it has.
+    """Limits of a search; it ends at the first one reached, with its best solution so far.
 
     Args:
         nodes: Steps.
-        tokens: Decoded tokens, also those of judges and of look-aheads. The last step is cut to what is left. A step
-            counts as one token at least.
+        tokens: Decoded tokens, including those of judges and look-aheads. The last step is cut to the remainder. A step
+            counts as at least one token.
         computed_tokens: Decoded and prefilled tokens.
         seconds: Since the search began. The worker `generation` writes a round in slices of at least 32 tokens. When
-            the seconds are over, unfinished steps are cancelled and dropped, unless the search has no other ones. A
-            verdict or a forced answer may take half of the seconds in any case. TensorRT-LLM's host cancels nothing:
-            there the search ends with the slice that runs.
+            time is over, unfinished steps are cancelled and dropped, unless the search has no others. A verdict or a
+            forced answer may always take half of the seconds. TensorRT-LLM's host cancels nothing: there the search
+            ends with the running slice.
     """
 
     nodes: int | None = 64
@@ -53,7 +53,7 @@ class Budget:
         if self.seconds is not None:
             require.number("seconds", self.seconds, above=0)
         if (self.nodes, self.tokens, self.computed_tokens, self.seconds) == (None,) * 4:
-            raise ConfigError("has no limit, and some strategies end with their budget alone; give one", "nodes")
+            raise ConfigError("has no limit, and some strategies end only with their budget; give one", "nodes")
 
     @classmethod
     def of(cls, given: Budget | Mapping[str, Any] | int | None) -> Budget:
@@ -68,7 +68,7 @@ class Budget:
             return cls(**({} if "nodes" in given else {"nodes": None}), **given)
 
     def used(self, spent: Spent) -> float:
-        """The share that is used of the limit that is nearest, in [0, 1]."""
+        """Return the used share of the limit that is closest to being reached, in [0, 1]."""
         return min(1.0, max(spent[at] / limit for at, limit in enumerate(self._limits()) if limit is not None))
 
     def nodes_left(self, spent: Spent) -> int | None:
@@ -82,12 +82,12 @@ class Budget:
 
 
 class Look(NamedTuple):
-    """All that a stop may look at.
+    """Input of a stop.
 
     Attributes:
         leaves: Solutions that have ended, in the order of their ends; those of one round by path.
-        leaders: After each round so far the class of most answers, and its share of the answers.
-        num_left: Solutions that the budget still allows, at the mean cost of those so far.
+        leaders: Most frequent class after each round, and its share of the answers.
+        num_left: Solutions that the budget still allows, at the mean cost so far.
     """
 
     leaves: Sequence[Leaf]
@@ -96,16 +96,16 @@ class Look(NamedTuple):
 
 
 class SearchStop(DecisionRule[Look]):
-    """Says when a search has seen enough."""
+    """Rule that ends a search once it has seen enough."""
 
     @property
     def looks_at(self) -> frozenset[str]:
-        """`"answers"` of leaves, `"rewards"` (their values), or what an allocation rule looks at."""
+        """`"answers"` of leaves, `"rewards"` (their values), or what an allocation rule reads."""
         return frozenset({"answers"})
 
     @abstractmethod
     def is_enough(self, look: Look) -> bool:
-        """Whether the search may end."""
+        """Return True if the search may end."""
 
 
 _PRESETS: dict[str, tuple[tuple[tuple[str, float], ...], int]] = {
@@ -122,7 +122,7 @@ class Certaindex(SearchStop):
     Args:
         thresholds: `{measure, at_least}` each; measures are `entropy`, `mean_reward` (MCTS) and `max_reward` (REBASE).
             Or a preset of the paper: `mcts_gsm8k`, `mcts_asdiv`, `rebase_gsm8k`, `rebase_math`.
-        every: Leaves between two looks; None takes that of the preset, else 1. A search with no more leaves is refused.
+        every: Leaves between two looks; None takes the preset's, else 1. A search with no more leaves is refused.
 
     Reference:
         Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex", arXiv 2412.20993, its configured thresholds.
@@ -162,7 +162,7 @@ class Certaindex(SearchStop):
 
 
 class Agreement(SearchStop):
-    """A vote's allocation rule over the leaves: further ones would probably not change the winner.
+    """A vote's allocation rule over the leaves: more of them would probably not change the winner.
 
     Args:
         rule: The allocation rule.
@@ -196,11 +196,11 @@ class Agreement(SearchStop):
 
 
 class Unchanged(SearchStop):
-    """The answer of most leaves has been the same for some rounds, and enough leaves give it.
+    """The most frequent answer has been the same for some rounds, and has enough leaves.
 
     Args:
         rounds: Rounds with new leaves, at least 1.
-        share: Least share of the answers that agree, in (0, 1].
+        share: Minimum share of the leading answer, in (0, 1].
     """
 
     def __init__(self, rounds: int = 3, share: float = 0.5) -> None:
@@ -218,10 +218,10 @@ class Unchanged(SearchStop):
 
 
 class Accepted(SearchStop):
-    """The value of a leaf is high enough, as where a checker accepts it.
+    """The value of a leaf is high enough, for example accepted by a checker.
 
     Args:
-        at_least: Least value of an accepted leaf.
+        at_least: Minimum value of an accepted leaf.
     """
 
     def __init__(self, at_least: float = 1.0) -> None:
@@ -240,7 +240,7 @@ class Accepted(SearchStop):
 
 
 def leader_of(leaves: Sequence[Leaf]) -> tuple[int, float]:
-    """The class of most answers, -1 without an answer, and its share of the answers."""
+    """Return the most frequent class, -1 without an answer, and its share of the answers."""
     classes = [leaf.answer_class for leaf in leaves if leaf.answer_class >= 0]
     leader = vote(classes)
     return leader, classes.count(leader) / len(classes) if classes else 0.0

@@ -318,7 +318,7 @@ def test_a_layer_exit_reaches_the_worker_or_the_stack_is_refused(events):
 
     with pytest.raises(ConfigError, match=r"LastLayer cannot stop at a layer \(layer_exit\).*it reads the last layer"):
         answer(LastLayer(TEXTS, VERDICTS), scorer=verdict(layer_exit=rule))
-    with pytest.raises(ConfigError, match="the paper's median rule, and no calibration says the median of this model"):
+    with pytest.raises(ConfigError, match="the paper's median rule, which needs a calibration of this model"):
         answer(Sharer(TEXTS, VERDICTS), scorer=verdict(layer_exit=True))
     with pytest.raises(ConfigError, match="ScriptedWorker cannot stop at a layer"):
         answer(ScriptedWorker("no verdicts"), scorer=verdict(layer_exit=rule))
