@@ -93,10 +93,7 @@ def attend(
         sliding_window: Most positions that a token sees.
 
     Returns:
-        Shape (1, tokens, heads, head size), and no weights.
-
-    Raises:
-        ConfigError: The layer does more than this attention can, such as an unknown argument.
+        Shape (1, tokens, heads, head size), and no weights. A layer that does more than this is a ConfigError.
     """
     step = current_step.get()
     layer = int(module.layer_idx)

@@ -64,9 +64,6 @@ def block_attention(
         tables: As in `AttentionMetadata`, like `rows` and `positions`; contiguous.
         window: Most positions that a token sees; None: all positions.
         output: Contiguous, shape (tokens, heads, head size); written.
-
-    Raises:
-        MemoryError: There is not enough memory for the scores of one token.
     """
     num_heads, num_tokens, size = queries.shape
     _, num_kv_heads, block_len, _ = kv.keys.shape

@@ -10,11 +10,9 @@ INLINE void NAMED(fetch)(const float *states, const int64_t number) {
     for (int64_t i = 0; i < number; i += CACHE_LINE / (int64_t)sizeof *states) __builtin_prefetch(states + i);
 }
 
-/* The scores of one token's heads at the places of one block; `next` is the block that is read afterwards. */
+/* The scores of one token's heads at the places of one block. */
 INLINE void NAMED(score)(
-    const Call *call, const float *queries, const float *keys, const float *next, const int64_t num_places, float *weights,
-    const int64_t size) {
-    NAMED(fetch)(next, num_places * size);
+    const Call *call, const float *queries, const float *keys, const int64_t num_places, float *weights, const int64_t size) {
     for (int64_t group = 0; group < call->groups; group++) {
         const float *query = queries + group * call->query_head;
         for (int64_t place = 0; place < num_places; place++) {
@@ -73,23 +71,21 @@ INLINE void NAMED(attend_tokens)(const Call *call, float *weights, const int64_t
         for (int64_t head = 0; head < call->heads; head++) {
             const float *queries = call->queries + token * call->query_token + head * groups * call->query_head;
             float *output = call->output + (token * call->heads + head) * groups * size;
-            for (int64_t place = start, end; place < stop; place = end) {
-                const int64_t block = place / block_len, offset = head * call->kv_head + place % block_len * size;
-                end = (block + 1) * block_len < stop ? (block + 1) * block_len : stop;
-                const float *keys = call->keys + table[block] * call->kv_block + offset;
-                const float *next = end < stop ? keys + (table[block + 1] - table[block]) * call->kv_block : keys;
-                NAMED(score)(call, queries, keys, next, end - place, weights + place - start, size);
-            }
-            NAMED(weigh)(call, stop - start, weights, output, size);
-            for (int64_t place = start, end; place < stop; place = end) {
-                const int64_t block = place / block_len, offset = head * call->kv_head + place % block_len * size;
-                end = (block + 1) * block_len < stop ? (block + 1) * block_len : stop;
-                const float *values = call->values + table[block] * call->kv_block + offset;
-                const float *next = end < stop ? values + (table[block + 1] - table[block]) * call->kv_block : values;
-                NAMED(fetch)(next, (end - place) * size);
-                for (int64_t group = 0; group < groups; group++)
-                    NAMED(add_weighted)(
-                        weights + group * call->longest + place - start, values, end - place, output + group * size, size);
+            for (int64_t over_values = 0; over_values < 2; over_values++) {
+                for (int64_t place = start, end; place < stop; place = end) {
+                    const int64_t block = place / block_len, offset = head * call->kv_head + place % block_len * size;
+                    end = (block + 1) * block_len < stop ? (block + 1) * block_len : stop;
+                    const float *states = (over_values ? call->values : call->keys) + table[block] * call->kv_block + offset;
+                    if (end < stop)
+                        NAMED(fetch)(states + (table[block + 1] - table[block]) * call->kv_block, (end - place) * size);
+                    if (!over_values) NAMED(score)(call, queries, states, end - place, weights + place - start, size);
+                    else
+                        for (int64_t group = 0; group < groups; group++)
+                            NAMED(add_weighted)(
+                                weights + group * call->longest + place - start, states, end - place, output + group * size,
+                                size);
+                }
+                if (!over_values) NAMED(weigh)(call, stop - start, weights, output, size);
             }
         }
     }

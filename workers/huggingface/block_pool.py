@@ -93,7 +93,7 @@ class BlockPool:
 
     @property
     def num_cached(self) -> int:
-        """Number of blocks that nobody holds and that stay because a later request may need their content."""
+        """Blocks that nobody holds and that stay because a later request may need their content."""
         return len(self._cached)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from scaffolding_ext.protocol.lowering import (
 from scaffolding_ext.protocol.meta import TokenCounts, note, token_counts_of
 from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import publish_figures, record
-from scaffolding_ext.workers.huggingface.block_pool import BlockPriority
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
 from scaffolding_ext.workers.shared.streaming import NEVER
@@ -34,7 +34,6 @@ async def write_branches(
     task: BranchTask,
     engine: GenerationEngine,
     builder: RequestBuilder,
-    tokens_per_block: int,
     generate: Callable[..., Coroutine[Any, Any, Any]],
     by_score: bool = False,
 ) -> None:
@@ -43,9 +42,6 @@ async def write_branches(
     Args:
         generate: Serves a generation task, with further arguments of its request.
         by_score: Whether blocks are evicted by the score and the depth of their branch (RKSC, algorithm 4).
-
-    Raises:
-        InvalidTaskError: The task is unusable.
     """
     scores, num_evicted = block_scores(task), engine.metrics.num_evicted
     on_prefix = probed = None
@@ -55,7 +51,7 @@ async def write_branches(
     lowered = lower_branch(task, on_prefix)
     prefixes = prefixes_of(task, on_prefix)
     priorities = [
-        _block_priority(len(prefix) // tokens_per_block, own) if by_score else None
+        partial(_block_priority, len(prefix) // engine.pool.block_len, own) if by_score else None
         for prefix, own in zip(prefixes, scores, strict=True)
     ]
     runs = [generate(piece, priority=priority) for piece, priority in zip(lowered, priorities, strict=True)]
@@ -69,9 +65,9 @@ async def write_branches(
     publish_figures("KV of branches", reused_tokens=share, evicted_blocks=evicted)
 
 
-def _block_priority(num_shared: int, own: float) -> BlockPriority:
-    """The priority of a branch's blocks: 1 for blocks of its prefix, the score of the branch for the others."""
-    return lambda number: 1.0 if number < num_shared else own
+def _block_priority(num_shared: int, own: float, number: int) -> float:
+    """The priority of a branch's block: 1 if it is of the prefix, else the score of the branch."""
+    return 1.0 if number < num_shared else own
 
 
 async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuilder) -> list[bool]:

@@ -77,15 +77,8 @@ class _Drawn(NamedTuple):
 class ContinuousBatch:
     """The requests that wait for a model and the requests that run on it; only one thread may use it.
 
-    Args:
-        model: A causal LM in evaluation mode, whose attention is `ATTENTION`.
-        tokenizer: The tokenizer's Rust backend, for text and stop strings.
-        end_ids: Token ids that end a text.
-        limits: Of the memory for keys and values.
-        max_batch_size: As in `HuggingFaceWorker`, like the other arguments.
-
-    Attributes:
-        on_end: Called with each request that ends, before the request itself reports its end.
+    The model's attention is `ATTENTION`, and the tokenizer is a Rust backend. `on_end` is called with each request that
+    ends, before the request itself reports its end.
     """
 
     def __init__(

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError
@@ -163,8 +164,8 @@ class EngineRequest:
 
     def accept(
         self, token_id: int, logprobs: dict[int, TokenLogprob] | None, tokenizer: Any, end_ids: frozenset[int]
-    ) -> bool:
-        """Append a drawn token and its text; returns whether the request ends with it."""
+    ) -> None:
+        """Append a drawn token and its text, which may end the request."""
         with self._lock:
             self.sequence.token_ids.append(token_id)
             self.num_decoded += 1
@@ -172,7 +173,7 @@ class EngineRequest:
                 self.logprobs.append(logprobs)
             if token_id in end_ids and not self.ends.ignore_end:
                 self.finish_reason = "stop"
-                return True
+                return
             part: str | None = None
             if token_id not in end_ids:
                 try:
@@ -187,7 +188,6 @@ class EngineRequest:
                 self.finish_reason = "stop"
             elif self.num_decoded >= self.ends.max_tokens:
                 self.finish_reason = "length"
-            return self.finish_reason is not None
 
     def end(self, reason: str, error: EngineError | None = None) -> None:
         """Nothing more will come; for the engine."""
@@ -222,10 +222,8 @@ class Waiter:
     def notify(self, request: EngineRequest) -> None:
         """The engine calls this when the request has the wanted tokens or has ended; from any thread."""
         request.wanted, request.awaited = NEVER, False
-        try:
+        with suppress(RuntimeError):  # the loop is closed, so no coroutine waits
             self._loop.call_soon_threadsafe(self._resolve)
-        except RuntimeError:  # the loop is closed, so no coroutine waits
-            return
 
     def _resolve(self) -> None:
         if self._future is not None and not self._future.done():

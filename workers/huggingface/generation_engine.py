@@ -41,11 +41,7 @@ class GenerationEngine:
         atexit.register(_end, weakref.ref(self), self._thread)
 
     def submit(self, request: EngineRequest) -> None:
-        """Queue a request; from any thread.
-
-        Raises:
-            EngineError: The engine is shut down, or has failed.
-        """
+        """Queue a request; from any thread. An engine that is shut down or has failed raises an EngineError."""
         with self._wake:
             if self._cause is not None:
                 raise caused_by(

@@ -14,7 +14,6 @@ from scaffolding_ext.prompts.model_files import how_to_load
 from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 
-_DTYPES = ("float32", "bfloat16", "float16")
 _LEAST = {
     **dict.fromkeys(("threads", "max_batch_size", "max_seq_len", "prefill_chunk", "kv_cache_bytes"), 1),
     **dict.fromkeys(("prefix_cache_bytes", "seed"), 0),
@@ -44,7 +43,7 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     if "eviction_policy" in given:
         require.one_of("eviction_policy", given["eviction_policy"], ("lru", "branch_score"))
     if "dtype" in given:
-        require.one_of("dtype", given["dtype"], _DTYPES)
+        require.one_of("dtype", given["dtype"], ("float32", "bfloat16", "float16"))
     if given.get("device", "cpu") != "cpu":
         _check_kind(given["device"])
     if "model" in given:

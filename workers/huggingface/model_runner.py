@@ -13,19 +13,16 @@ import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.workers.huggingface.attention import AttentionMetadata, Span, current_step
-from scaffolding_ext.workers.huggingface.block_pool import TokenSequence
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest, LayerVerdict, Work
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Integers = npt.NDArray[np.int64]
 _KINDS = ("llama", "mistral", "qwen2", "qwen3")  # their decoder is only embedding, layers and norm
 _FEW = 8  # tokens of a request up to which the kernel is faster than torch
 _SHORTEST = 64  # tokens: the class of the shortest requests
@@ -52,16 +49,12 @@ class _Rows(NamedTuple):
     """Rows of a pass's logits."""
 
     tokens: list[int]  # index in the pass of the token that each row follows
-    scored: list[tuple[Work, int]]  # works that score tokens of their prompt, with the first of their rows
+    scored: list[tuple[Work, int, range]]  # works with wanted logits: the first of their rows, and these positions
     completed: dict[EngineRequest, int]  # the row with the next token of each request that the pass completes
 
 
 class ModelRunner:
-    """A model whose attention is `ATTENTION`, and the keys and values of the requests that it runs on.
-
-    Raises:
-        ConfigError: The model takes no positions of tokens.
-    """
+    """A model whose attention is `ATTENTION`, and the keys and values of the requests that it runs on."""
 
     def __init__(self, model: PreTrainedModel, kv: KVBlocks) -> None:
         self.kv = kv
@@ -78,14 +71,10 @@ class ModelRunner:
             )
 
     def forward(self, works: list[Work]) -> torch.Tensor:
-        """Compute pending tokens, and read their scores.
-
-        Args:
-            works: The works to compute. They are put in the order of their tokens, requests that decode first.
+        """Compute pending tokens, and read their scores. The works are put in order, requests that decode first.
 
         Returns:
-            Logits of the next token of each request that this pass completes, in order: shape (requests, vocabulary),
-            float32.
+            Logits of the next token of each completed request, in order: shape (requests, vocabulary), float32.
         """
         num_kv = [work.request.sequence.num_kv for work in works]
         order = np.lexsort((num_kv, [work.num_tokens for work in works]))  # similar lengths together
@@ -105,8 +94,8 @@ class ModelRunner:
                 self._read_end(rows, normed, logits)
         finally:
             current_step.reset(token)
-        for work, row in rows.scored:
-            _read_scores(work, logits[row:])
+        for work, row, positions in rows.scored:
+            _read_scores(work.request, positions, logits[row : row + len(positions)])
         if left:
             done = [work.request for work in works if work.completes]
             return torch.stack([left[each] if each in left else logits[rows.completed[each]] for each in done])
@@ -122,12 +111,7 @@ class ModelRunner:
         return (logits if self._selects_logits else logits[wanted]).float()
 
     def _through_layers(self, batch: _Pass) -> tuple[_Pass, torch.Tensor, dict[EngineRequest, torch.Tensor]]:
-        """Call the model's layers.
-
-        Returns:
-            The works that went through all layers, the hidden states of their tokens, and the logits of the requests
-            that left before.
-        """
+        """Call the layers; returns who went through all, the hidden states, and the logits of who left before."""
         decoder = self._decoder
         left: dict[EngineRequest, torch.Tensor] = {}
         wants = [work.request.wants for work in batch.works]
@@ -183,7 +167,10 @@ class ModelRunner:
         num_kv = np.array([sequence.num_kv for sequence in sequences])
         ends, kv_lens = counts.cumsum(), num_kv + counts
         flat = np.empty((5, int(ends[-1])), np.int64)
-        tables = _tables_of(sequences)
+        longest = max([sequence.num_blocks for sequence in sequences])
+        tables = np.array([sequence.table[0] for sequence in sequences])[:, None].repeat(longest, 1)
+        for row, sequence in enumerate(sequences):  # behind its last block a row repeats its first, which a mask hides
+            tables[row, : sequence.num_blocks] = sequence.table
         flat[0] = [
             token_id
             for sequence, (_, count, _) in zip(sequences, works, strict=True)
@@ -211,57 +198,37 @@ class ModelRunner:
         return _Pass(works, ids, ends.tolist(), step)
 
 
-def _tables_of(sequences: list[TokenSequence]) -> Integers:
-    """The blocks of each sequence, shape (sequences, most blocks of a sequence).
-
-    After its last block a row repeats its first block. Attention may read it there, because a mask hides it.
-    """
-    longest = max([sequence.num_blocks for sequence in sequences])
-    tables = np.array([sequence.table[0] for sequence in sequences])[:, None].repeat(longest, 1)
-    for row, sequence in enumerate(sequences):
-        tables[row, : sequence.num_blocks] = sequence.table
-    return tables
-
-
 def _rows(batch: _Pass) -> _Rows:
     """The logits that the requests of a pass need."""
     rows = _Rows([], [], {})
     for work, end in zip(batch.works, batch.ends, strict=True):
-        start = end - work.num_tokens
-        wants = work.request.wants
-        if wants.logits or wants.score_from is not None:
-            first, last = _scored_range(work)
-            if first < last:
-                rows.scored.append((work, len(rows.tokens)))
-                rows.tokens.extend(range(start + first, start + last))
+        request, wants = work.request, work.request.wants
+        if wants.logits or wants.score_from is not None:  # the logits themselves, or the score of the next token
+            start = request.sequence.num_kv
+            first, stop = (
+                (0, request.prompt_len) if wants.logits else ((wants.score_from or 1) - 1, request.prompt_len - 1)
+            )
+            positions = range(max(start, first), min(start + work.num_tokens, stop))
+            if positions:
+                rows.scored.append((work, len(rows.tokens), positions))
+                rows.tokens.extend(position + end - work.num_tokens - start for position in positions)
         if work.completes:
-            rows.completed[work.request] = len(rows.tokens)
+            rows.completed[request] = len(rows.tokens)
             rows.tokens.append(end - 1)
     return rows
 
 
-def _scored_range(work: Work) -> tuple[int, int]:
-    """The computed tokens with wanted logits: the logits themselves, or the score of the next token."""
-    request, start = work.request, work.request.sequence.num_kv
-    first, stop = 0, request.prompt_len
-    if not request.wants.logits:
-        first, stop = (request.wants.score_from or 1) - 1, request.prompt_len - 1
-    return max(start, first) - start, min(start + work.num_tokens, stop) - start
-
-
-def _read_scores(work: Work, logits: torch.Tensor) -> None:
-    """Take the logits of prompt tokens, or the log-probabilities of the tokens after them, from a pass's first rows."""
-    request, start = work.request, work.request.sequence.num_kv
-    first, last = (start + offset for offset in _scored_range(work))
+def _read_scores(request: EngineRequest, positions: range, logits: torch.Tensor) -> None:
+    """Take the logits after prompt tokens, or the log-probabilities of the tokens that follow them."""
+    first, last = positions.start, positions.stop
     if request.wants.logits:
         if request.context_logits is None:
             request.context_logits = torch.empty(request.prompt_len, logits.shape[-1])
-        request.context_logits[first:last] = logits[: last - first]
+        request.context_logits[first:last] = logits
         return
     targets = torch.tensor(request.sequence.token_ids[first + 1 : last + 1], device=logits.device)
-    log_probabilities = torch.log_softmax(logits[: last - first], -1)
     known = first + 1 - (request.wants.score_from or 0)  # a pass that failed halfway is repeated, so some may be known
-    request.scores[known:] = log_probabilities.gather(-1, targets[:, None])[:, 0].tolist()
+    request.scores[known:] = logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0].tolist()
 
 
 def _note_verdict(request: EngineRequest, number: int, logits: torch.Tensor) -> bool:

@@ -103,11 +103,7 @@ def _request(
 
 
 def fill(task: GenerationTask, request: EngineRequest) -> bool:
-    """Write the request's results so far into the task; returns whether the request has ended.
-
-    Raises:
-        EngineError: The request has failed.
-    """
+    """Write the request's results so far into the task; returns whether it has ended, or raises its error."""
     if task.output_tokens is None:
         task.output_tokens = []
     snapshot = request.snapshot(len(task.output_tokens))

@@ -9,7 +9,6 @@ cache has lost.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from itertools import chain
 
 from scaffolding_ext.scheduling import WaitingLine
@@ -76,13 +75,11 @@ class RequestScheduler:
         for request in [request for request in self._parked if not request.paused]:
             del self._parked[request]
             self._requeue(request)
-        if not self.num_waiting:
-            return
-        first, then = self._admit_urgent, self._admit_chains
-        if self._num_passed >= _PATIENCE:
-            first, then = then, first
-        if first():  # otherwise blocks stay free for the first kind
-            then()
+        chains_first = self._num_passed >= _PATIENCE
+        for line in (self._chains, self._urgent) if chains_first else (self._urgent, self._chains):
+            num_kept = 0 if chains_first or line is self._urgent else self._num_kept
+            if line and not self._admit_from(line, num_kept):
+                break  # blocks stay free for this line
 
     def works(self) -> list[Work]:
         """The works of the next pass: one token of each request that decodes, and a part of the tokens to read."""
@@ -131,30 +128,15 @@ class RequestScheduler:
             return 2
         return 0 if request.urgent or self._step - request.last_step > _OVERDUE else 1
 
-    def _admit_urgent(self) -> bool:
-        num_placed, has_room = self._admit_from(self._urgent, 0, lambda: True)
-        self._num_passed += num_placed if self._chains else 0
-        return has_room
-
-    def _admit_chains(self) -> bool:
-        num_kept = self._num_kept if self._num_passed < _PATIENCE else 0
-        num_placed, has_room = self._admit_from(self._chains, num_kept, self._is_place_left)
-        if num_placed:
-            self._num_passed = 0
-        return has_room
-
-    def _admit_from(
-        self, line: WaitingLine[EngineRequest], num_kept: int, has_place: Callable[[], bool]
-    ) -> tuple[int, bool]:
-        """Admit requests from a queue, in its order, until there is no room or enough to read.
+    def _admit_from(self, line: WaitingLine[EngineRequest], num_kept: int) -> bool:
+        """Admit requests from a line, in its order, until there is no room or enough to read.
 
         A request waits while another one is about to compute the prefix that both share. `num_kept` blocks must stay
-        free. Returns the number of admitted requests, and whether there are blocks for the next one.
+        free. Returns whether there are blocks for the next request.
         """
-        urgent = line is self._urgent
+        urgent, place = line is self._urgent, 0
         to_read = self._prefill_chunk - sum(read.num_pending for read in self.reading if read.urgent is urgent)
-        num_placed = place = 0
-        while place < min(len(line), 2 * self.max_batch_size) and to_read > 0 and has_place():
+        while place < min(len(line), 2 * self.max_batch_size) and to_read > 0 and (urgent or self._is_place_left()):
             request = line[place]
             found = self._find(request)
             if not all(block.is_computed for block in found):
@@ -163,10 +145,10 @@ class RequestScheduler:
                 line.remove(request)
                 self._begin(request, found)
                 to_read -= request.num_pending
-                num_placed += 1
+                self._num_passed = self._num_passed + bool(self._chains) if urgent else 0
             elif not self._make_room(only_paused=not (request.urgent or (urgent and request.awaited))):
-                return num_placed, False
-        return num_placed, True
+                return False
+        return True
 
     def _find(self, request: EngineRequest) -> list[Block]:
         """The blocks that a request can share; another request may be about to compute some of them."""

@@ -135,7 +135,6 @@ class HuggingFaceWorker(ChatWorker):
             prefix_cache_bytes=prefix_cache_bytes,
         )
         self.max_seq_len = limits.max_seq_len
-        self._tokens_per_block = tokens_per_block
         self.tokens_per_block = tokens_per_block if enable_block_reuse else None
         vocab_size = network.get_input_embeddings().weight.shape[0]
         self.default_temperature = loaded.defaults.temperature
@@ -185,10 +184,7 @@ class HuggingFaceWorker(ChatWorker):
     def chat_tokenizer(self) -> Any:
         return self.tokenizer
 
-    async def _generate(self, task: GenerationTask) -> TaskStatus:
-        return await self._generate_with(task)
-
-    async def _generate_with(self, task: GenerationTask, priority: BlockPriority | None = None) -> TaskStatus:
+    async def _generate(self, task: GenerationTask, priority: BlockPriority | None = None) -> TaskStatus:
         """Serve a generation task; `priority` is that of its blocks in the cache."""
         request = self._builder.generation(task, priority)
         task.output_tokens = None
@@ -237,9 +233,7 @@ class HuggingFaceWorker(ChatWorker):
             raise InvalidTaskError(f"least_similarity is {task.least_similarity}, but {self.refused[SIMILARITY_GATE]}")
         if self._by_score and (scope := current_scope.get()) is not None:
             self._prioritized.add(scope.request_id)
-        await write_branches(
-            task, self._engine, self._builder, self._tokens_per_block, self._generate_with, self._by_score
-        )
+        await write_branches(task, self._engine, self._builder, self._generate, self._by_score)
         return TaskStatus.SUCCESS
 
     async def _keep_kv(self, task: KeepKVTask) -> TaskStatus:

@@ -162,11 +162,11 @@ def test_a_token_its_text_and_the_end_it_brings_appear_together():
 
     request._decoder = Watched()
     for position, token in enumerate(ids):
-        ended = request.accept(token, None, tokenizer, frozenset())
+        request.accept(token, None, tokenizer, frozenset())
         snapshot = request.snapshot(0)
         assert snapshot.token_ids == ids[: position + 1]
         assert snapshot.text == tokenizer.decode(snapshot.token_ids)
-        assert (snapshot.finish_reason is not None) == ended == (position == len(ids) - 1)
+        assert (snapshot.finish_reason is not None) == request.ended == (position == len(ids) - 1)
         assert snapshot.counts.decoded == position + 1
     assert locked == [True] * len(ids)
 
