@@ -25,6 +25,14 @@ from scaffolding_ext.errors import (
     ServerBusyError,
     WorkerError,
 )
+from scaffolding_ext.workers.openai.http_client import (
+    BAD_CERTIFICATE,
+    causes,
+    counting_attempts,
+    http_client,
+    named_proxies,
+    seconds_to_wait,
+)
 from scaffolding_ext.workers.openai.responses import UnreadableAnswerError
 from scaffolding_ext.workers.shared.own_loop import OwnLoop, T
 
@@ -41,7 +49,6 @@ class Failures(NamedTuple):
         base_url: Address of the server.
         key: The key.
         key_name: Environment variable of the key.
-        num_attempts: Maximum attempts per request.
         timeout_seconds: Seconds of silence after which an attempt fails.
         deadline_seconds: Maximum seconds per request.
         max_concurrency: Concurrent requests.
@@ -50,16 +57,15 @@ class Failures(NamedTuple):
     base_url: str
     key: str
     key_name: str
-    num_attempts: int
     timeout_seconds: float
     deadline_seconds: float
     max_concurrency: int
 
-    def told(self, error: Exception) -> WorkerError:
-        """Return the error to raise for an error of the library."""
+    def told(self, error: Exception, num_attempts: int = 1) -> WorkerError:
+        """Return the error to raise for an error of the library after some attempts."""
         import openai
 
-        attempts = f"{self.num_attempts} attempts" if self.num_attempts > 1 else "1 attempt"
+        attempts = f"{num_attempts} attempts" if num_attempts > 1 else "1 attempt"
         text = self._without_key(str(error))
         if isinstance(error, WorkerError):
             return error
@@ -70,9 +76,15 @@ class Failures(NamedTuple):
                     f"{self.base_url} refused the API key ({status}): set another key in the environment variable "
                     f"{self.key_name}"
                 )
+            if status == BAD_CERTIFICATE:
+                return EngineError(
+                    f"cannot trust the certificate of {self.base_url}: {self._without_key(error.response.text)}"
+                )
             if status == 429:
+                wait = seconds_to_wait(error.response)
+                asks = "" if wait is None else f", and asks to wait {wait:g} s"
                 return ServerBusyError(
-                    f"{self.base_url} was too busy in {attempts} (429): lower max_concurrency (it is "
+                    f"{self.base_url} was too busy in {attempts} (429){asks}: lower max_concurrency (it is "
                     f"{self.max_concurrency}) or raise max_retries. It said: {text}"
                 )
             if status in _REFUSALS and status not in (408, 409):
@@ -84,7 +96,12 @@ class Failures(NamedTuple):
                 "timeout_seconds, or check if the server is busy"
             )
         if isinstance(error, openai.APIConnectionError):
-            return EngineError(f"cannot reach {self.base_url} in {attempts}: is the server running? ({text})")
+            why = dict.fromkeys(self._without_key(str(each)) for each in causes(error) if str(each))
+            proxies = named_proxies()
+            through = f" The environment sets {', '.join(proxies)}." if proxies else ""
+            return EngineError(
+                f"cannot reach {self.base_url} in {attempts}: is the server running? ({'; '.join(why)}){through}"
+            )
         if isinstance(error, asyncio.TimeoutError):
             return EngineError(
                 f"{self.base_url} did not finish within deadline_seconds ({self.deadline_seconds:g} s): raise it, or "
@@ -151,6 +168,7 @@ class Circuit:
 
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
+_SPARE = 8  # connections for questions about the server itself
 _SILENT_SECONDS = 2.0  # silence at the start before the user is told
 # Headers with which the library describes itself to OpenAI; together they are as long as a short prompt.
 _UNSENT = (
@@ -207,14 +225,15 @@ class Connection(OwnLoop):
         except ImportError as error:
             raise MissingDependencyError("openai", "openai") from error
         self.base_url = base_url
-        self._failures = Failures(
-            base_url, api_key, key_name, max_retries + 1, timeout_seconds, deadline_seconds, max_concurrency
-        )
+        self._failures = Failures(base_url, api_key, key_name, timeout_seconds, deadline_seconds, max_concurrency)
         self._headers = headers
         self._deadline = deadline_seconds
         self._circuit = circuit
         self._client: AsyncOpenAI = AsyncOpenAI(
-            api_key=api_key, base_url=base_url, max_retries=max_retries, timeout=timeout_seconds
+            api_key=api_key,
+            base_url=base_url,
+            max_retries=max_retries,
+            http_client=http_client(max_concurrency + _SPARE, timeout_seconds, deadline_seconds),
         )
         self._unsent = dict.fromkeys(_UNSENT, Omit())
         self._slots = asyncio.Semaphore(max_concurrency)
@@ -344,15 +363,17 @@ class Connection(OwnLoop):
         """Hold a slot and report the request's outcome to the circuit."""
         async with self._slots:
             self._circuit.check()
+            num_sent = [0]
             try:
-                yield
+                with counting_attempts() as num_sent:
+                    yield
             except (InvalidTaskError, asyncio.CancelledError):
                 raise
             except (UnreadableAnswerError, NoOutputError):  # the server has answered
                 self._circuit.succeeded()
                 raise
             except Exception as error:  # from the library, its transport, or a body that is not JSON
-                told = self._failures.told(error)
+                told = self._failures.told(error, num_sent[0])
                 if isinstance(told, EngineError) and not isinstance(told, ServerBusyError):  # a busy server works
                     self._circuit.failed(str(told))
                 else:

@@ -1,0 +1,145 @@
+"""The HTTP client behind `OpenAIWorker`: its size, its proxies, and what it tells of attempts that failed."""
+
+from __future__ import annotations
+
+import http.server
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openai")
+
+from scaffolding_ext.errors import ConfigError, EngineError, ServerBusyError
+from scaffolding_ext.workers.openai.connection import Circuit, Connection
+from scaffolding_ext.workers.openai.http_client import causes, http_client
+
+# Self-signed, for localhost, made for this test.
+KEY_AND_CERTIFICATE = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgZ8dIMLDnR2E0oVNB
+tY045tt1wyuJH4HrClbLj7D8IPehRANCAAQG+90VOPuZGfXkORWhNYA7l1OMldNE
+4/6XkR4mJDiCTps1HMLPPgpMg9442sIXTvJ3JdFquy1uG9qcVcejDy+O
+-----END PRIVATE KEY-----
+-----BEGIN CERTIFICATE-----
+MIIBfjCCASWgAwIBAgIUf+NSi3mXd/+IErurjCLaOy1U0wowCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTEyODA2NDMzMVoYDzIxMjYxMTA0
+MDY0MzMxWjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAAQG+90VOPuZGfXkORWhNYA7l1OMldNE4/6XkR4mJDiCTps1HMLPPgpM
+g9442sIXTvJ3JdFquy1uG9qcVcejDy+Oo1MwUTAdBgNVHQ4EFgQU6ehg3HLrcpm+
+Zj6CvBh/FLfE+mIwHwYDVR0jBBgwFoAU6ehg3HLrcpm+Zj6CvBh/FLfE+mIwDwYD
+VR0TAQH/BAUwAwEB/zAKBggqhkjOPQQDAgNHADBEAiBh3ucbRq6B6KoElGamJUeL
+KD+AF/QNOqqskFelosZGdwIgcDYZx+MxQTgclJ7ctwwtP7Zu6IfQN0NKRuNZyTjh
+gZw=
+-----END CERTIFICATE-----
+"""
+
+
+@contextmanager
+def served(answer: Any, tls: ssl.SSLContext | None = None) -> Iterator[tuple[str, list[str]]]:
+    """A server on the loopback address; yields its URL and the paths that were asked for."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            status, headers = answer(len(asked))
+            self.send_response(status)
+            for name, value in {"Content-Length": "2", "Content-Type": "application/json", **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    scheme = "http"
+    if tls is not None:
+        server.socket, scheme = tls.wrap_socket(server.socket, server_side=True), "https"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"{scheme}://localhost:{server.server_port}/v1", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def failure_at(url: str, max_retries: int = 1) -> Exception:
+    connection = Connection(
+        url,
+        "secret",
+        "KEY",
+        max_retries=max_retries,
+        timeout_seconds=30.0,
+        deadline_seconds=60.0,
+        max_concurrency=4,
+        circuit=Circuit(100, 1.0, lambda: 0.0),
+    )
+    try:
+        with pytest.raises(Exception) as raised:
+            connection.run_blocking(connection.models)
+        return raised.value
+    finally:
+        connection.close()
+
+
+def test_a_certificate_that_is_not_trusted_is_named_after_one_attempt(tmp_path: Path) -> None:
+    (tmp_path / "both.pem").write_text(KEY_AND_CERTIFICATE)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "both.pem")
+    with served(lambda number: (200, {}), tls) as (url, asked):
+        error = failure_at(url, max_retries=3)
+    assert isinstance(error, EngineError)
+    assert "cannot trust the certificate of https://localhost" in str(error)
+    assert "self-signed" in str(error)
+    assert asked == []
+
+
+@pytest.mark.parametrize(("wait", "num_asked"), [("198300", 1), ("0", 3), ("Wed, 21 Oct 2026 07:28:00 GMT", 3)])
+def test_a_wait_that_is_too_long_is_told_and_not_retried(wait: str, num_asked: int) -> None:
+    with served(lambda number: (429, {"Retry-After": wait})) as (url, asked):
+        error = failure_at(url, max_retries=2)
+    assert isinstance(error, ServerBusyError)
+    assert len(asked) == num_asked
+    assert f"in {num_asked} attempt" in str(error)
+    assert ("asks to wait 198300 s" in str(error)) == (wait == "198300")
+
+
+@pytest.mark.parametrize("max_retries", [0, 1])
+def test_attempts_are_those_that_were_made_and_the_cause_is_told(
+    max_retries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "localhost")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with served(lambda number: (200, {})) as (url, _):
+        pass  # its port is closed now
+    error = failure_at(url, max_retries)
+    assert f"in {max_retries + 1} attempt" in str(error)
+    assert "onnect" in str(error)  # what the system said, too
+    assert "The environment sets HTTP_PROXY" in str(error)
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "nonsense://127.0.0.1:9"])
+def test_a_proxy_that_cannot_be_used_is_named(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(ConfigError, match=r"^base_url: the proxy in ALL_PROXY cannot be used: .* NO_PROXY"):
+        http_client(4, 30.0, 60.0)
+
+
+def test_the_pool_is_as_large_as_the_worker_needs_and_nobody_waits_for_it() -> None:
+    client = http_client(1300, 30.0, 60.0)
+    assert client._transport._pool._max_connections == 1300
+    assert (client.timeout.pool, client.timeout.read) == (None, 30.0)
+
+
+def test_causes_end_in_a_circle() -> None:
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__cause__ = second, first
+    assert list(causes(first)) == [first, second]
