@@ -403,7 +403,7 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path):
         ({"gates": {"skip": 0.7}}, "gates.skip", "give a mapping"),
         ({"scorer": verdict(layer_exit=0.5)}, "scorer.args.layer_exit", "must be of type LayerExit"),
         ({"gates": {"decode_exit": {"after": 0}}}, "gates.decode_exit.after", "at least 1"),
-        ({"scorer": "mean_logprob", "gates": {"skip": True}}, "gates.skip", "asks nobody"),
+        ({"scorer": "mean_logprob", "gates": {"skip": True}}, "gates.skip", "needs none"),
         (
             {"scorer": {"type": "mean_logprob", "args": {"layer_exit": False}}},
             "scorer.args.layer_exit",

@@ -189,9 +189,9 @@ def test_phrasings_make_branches_differ_unless_a_gate_may_undo_them():
         ({"phrasings": ["{question}", "{question} {question}"]}, r"phrasings\[1\]"),
         ({"phrasings": []}, "phrasings.*give a list of texts"),
         ({"phrasings": "{question}"}, "phrasings: is .* must be of type Sequence"),
-        ({"phrasings": None, "least_similarity": 0.5}, "least_similarity.*all branches read the prompt"),
-        ({"hints": ["A", ""], "least_similarity": 0.5}, "least_similarity.*give hints, none of them empty"),
-        ({"hints": None, "least_similarity": 0.5}, "least_similarity.*give hints"),
+        ({"phrasings": None, "least_similarity": 0.5}, "least_similarity.*requires phrasings"),
+        ({"hints": ["A", ""], "least_similarity": 0.5}, "least_similarity.*requires hints, none of them empty"),
+        ({"hints": None, "least_similarity": 0.5}, "least_similarity.*requires hints"),
         ({"least_similarity": 1.5}, "least_similarity.*1.5"),
         (
             {"least_similarity": 0.5, "type": "controller", "controller": NativeGenerationController()},
