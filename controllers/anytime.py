@@ -49,9 +49,8 @@ class AnytimeController(BaseController, Generic[S]):
         while self.more(state):
             yield from self.advance(run, state)
         yield from self.answer(run, state)
-        if (
-            not run.is_late and task.customized_result_fields["exit_reason"] != DEADLINE
-        ):  # otherwise the rule did not stop it
+        # An audit needs a request that was not ended by its deadline.
+        if not run.is_late and task.customized_result_fields["exit_reason"] != DEADLINE:
             _offer(run, self.whole(run, state))
 
 

@@ -1,4 +1,4 @@
-"""Holds work to a number of seconds: the host gives late steps up."""
+"""Limits work to a number of seconds; the host gives up late steps."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from scaffolding_ext.protocol.meta import Purpose, purpose_of, token_counts_of
 from scaffolding_ext.protocol.tasks import LimitedStep
 from scaffolding_ext.request.program import discard, elapsed
 
-SPARE = 0.5  # share of the seconds that a verdict or a forced answer may take in any case
+SPARE = 0.5  # share of the seconds that a verdict or a forced answer may always take
 
 
 class TimeLimit:
-    """Passes work through; the host gives up each step that is not done in time.
+    """Passes work through; the host gives up steps that are not done in time.
 
     Args:
-        seconds: From now on; None has no limit.
+        seconds: From now on; None sets no limit.
 
     Attributes:
         is_late: A step was given up, or could not begin.
@@ -42,13 +42,13 @@ class TimeLimit:
 
     @contextlib.contextmanager
     def keeping_rest(self) -> Iterator[None]:
-        """Let the work inside go on after a step that was given up, without its outputs."""
+        """Let the enclosed work continue without the outputs of a step that was given up."""
         self._keeps_rest = True
         yield
         self._keeps_rest = False
 
     def step(self, tasks: list[Any]) -> list[Any]:
-        """A step that the host gives up if it is late; a verdict or a forced answer has its own share."""
+        """Build a step that the host gives up if it is late; a verdict or a forced answer has its own share."""
         return tasks if self.seconds is None else LimitedStep(tasks, self.left)
 
     @property
@@ -58,7 +58,7 @@ class TimeLimit:
         return left if self._keeps_rest else max(left, SPARE * seconds)
 
     def limit(self, work: Any, is_branch: bool = False) -> ControllerGenerator:
-        """The work, until a step of it is late; it returns None then. A branch of parallel work always ends there."""
+        """Run the work until a step of it is late, then return None. A branch of parallel work always ends there."""
         if self.seconds is None:
             return (yield from work)
         inner = iter(work)

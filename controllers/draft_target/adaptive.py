@@ -6,18 +6,17 @@ import numpy as np
 
 from scaffolding_ext import require
 
-_NUM_CELLS = 1024  # of [0, 1]: what regret keeps of the p-values
+_NUM_CELLS = 1024  # cells of [0, 1] in which regret counts the p-values
 
 
 class AdaptiveLevel:
-    """The level of the next decision, stepped by the error of the last one.
+    """Level of the next decision, stepped by the error of the last one.
 
-    `level += step_len * (alpha - fired)`. After n decisions the realised rate is within `rate_bound` of `alpha`,
-    whatever the scores are. The level may leave [0, 1]: below 0 nothing fires, above 1 everything does, which brings it
-    back.
+    `level += step_len * (alpha - fired)`. After n decisions the realised rate is within `rate_bound` of `alpha`, for
+    any scores. The level may leave [0, 1]: below 0 nothing fires, above 1 everything does, which brings it back.
 
     Args:
-        alpha: Rate to keep, in (0, 1).
+        alpha: Target rate, in (0, 1).
         step_len: Step, above 0; larger steps follow drift faster and scatter more. The paper uses 0.005.
 
     Reference: Gibbs, Candès, "Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021, equation 2 and
@@ -34,7 +33,7 @@ class AdaptiveLevel:
         self._sums = np.zeros(_NUM_CELLS)  # and their sum
 
     def decide(self, p_value: float) -> bool:
-        """Whether the decision fires, `p_value <= level`; the level is stepped by the outcome."""
+        """Return True if the decision fires, `p_value <= level`, and step the level by the outcome."""
         fired = p_value <= self.level
         self.num_decisions += 1
         self.num_fired += fired
@@ -47,12 +46,12 @@ class AdaptiveLevel:
 
     @property
     def rate(self) -> float:
-        """Share of the decisions so far that fired; `alpha` before the first."""
+        """Share of decisions that fired; `alpha` before the first."""
         return self.num_fired / self.num_decisions if self.num_decisions else self.alpha
 
     @property
     def rate_bound(self) -> float:
-        """Largest distance of `rate` from `alpha` that the steps allow after this many decisions, whatever the scores.
+        """Largest possible distance of `rate` from `alpha` after this many decisions, for any scores.
 
         Reference: Gibbs, Candès 2021, proposition 4.1: `(max(alpha, 1 - alpha) + step_len) / (n * step_len)`.
         """
@@ -61,12 +60,12 @@ class AdaptiveLevel:
         return (max(self.alpha, 1 - self.alpha) + self.step_len) / (self.num_decisions * self.step_len)
 
     def regret(self) -> float:
-        """Summed pinball loss of the levels used, less that of the best single level in hindsight.
+        """Return the summed pinball loss of the levels used, minus that of the best fixed level in hindsight.
 
-        The best level is looked for among the multiples of 1/1024, so the regret comes out too small by at most 1/1024
-        for each p-value in the cell of the true best. The steps are subgradient descent on the pinball loss of the
-        level against the p-value, so with `d` the distance of the first level from the best one the regret is at most
-        `d ** 2 / (2 * step_len) + n * step_len * max(alpha, 1 - alpha) ** 2 / 2`.
+        The best level is sought among multiples of 1/1024, which understates regret by at most 1/1024 per p-value in
+        the cell of the true best. The steps are subgradient descent on the pinball loss of the level against the
+        p-value, so with `d` the distance of the first level from the best one, regret is at most `d ** 2 / (2 *
+        step_len) + n * step_len * max(alpha, 1 - alpha) ** 2 / 2`.
 
         Reference: Gibbs, Candès, "Conformal Inference for Online Prediction with Arbitrary Distribution Shifts", JMLR
             2024, equation 3, for the loss; Zinkevich, ICML 2003, theorem 1, for the bound.

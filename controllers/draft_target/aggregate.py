@@ -1,4 +1,4 @@
-"""Weights of chains in the vote that ends a request, and the vote itself."""
+"""The final vote of a request's chains, and their weights."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Aggregator = Callable[[DraftTargetChain], float]
 
 
 class EqualChains:
-    """Every chain weighs the same."""
+    """Gives every chain the weight 1."""
 
     def __call__(self, chain: DraftTargetChain) -> float:
         return 1.0
 
 
 class TargetLikelihood:
-    """A chain weighs the geometric mean, over its drafted chunks, of what the target gives their tokens.
+    """Weighs a chain by the geometric mean of the target's probabilities of its drafted tokens, over chunks.
 
     A chain without a drafted chunk weighs 1.
     """
@@ -38,7 +38,7 @@ class TargetLikelihood:
 def end_with_vote(
     run: Run, chains: Sequence[DraftTargetChain], aggregator: Aggregator, figures: dict[str, Any]
 ) -> ControllerGenerator:
-    """Work: write the chain with the elected answer into the request's task."""
+    """Write the chain with the elected answer into the request's task."""
     answers = [chain.answer for chain in chains]
     classes = yield from run.group(answers)
     weights = [aggregator(chain) for chain in chains]

@@ -1,4 +1,4 @@
-"""The file of a conformal calibration: the scores of every turn, and the setting that they depend on."""
+"""File of a conformal calibration: the scores of every turn, and the setting that they depend on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaffolding_ext.protocol.meta import TokenCounts
 
 OnReject = Literal["resample", "continue"]
 Source = Literal["online", "held_out"]
-# In the file one text of numbers: YAML reads many thousands of them in seconds otherwise.
+# Stored as one string of numbers, because YAML takes seconds to read many thousands of them.
 Scores = Annotated[
     list[float],
     BeforeValidator(lambda value: value.split() if isinstance(value, str) else value),
@@ -28,7 +28,7 @@ class _Frozen(BaseModel):
 
 
 class DraftTargetSetting(_Frozen):
-    """The setting that scores depend on; a calibration holds for one setting alone."""
+    """Setting that scores depend on; a calibration is valid for one setting only."""
 
     draft_model: str | None
     target_model: str | None
@@ -45,7 +45,7 @@ class TurnScores(_Frozen):
     """One turn of the calibration chains at one level.
 
     Attributes:
-        rate: Share of them that were taken over, each ranked among the others; 0 where there are none.
+        rate: Share of them that were taken over, each ranked among the others; 0 if there are none.
     """
 
     scores: Scores
@@ -55,10 +55,10 @@ class TurnScores(_Frozen):
 
 
 class LevelScores(_Frozen):
-    """The calibration chains that ran at one level.
+    """Calibration chains that ran at one level.
 
     Attributes:
-        num_target_tokens: Tokens that the target wrote in them; None in files that do not say, like the next.
+        num_target_tokens: Tokens that the target wrote in them; None in files without it, like `ledger`.
     """
 
     alpha: float
@@ -68,7 +68,7 @@ class LevelScores(_Frozen):
 
     @property
     def cost(self) -> TokenCounts | None:
-        """All their tokens; None in files that do not say."""
+        """All their tokens; None in files without a ledger."""
         total = (self.ledger or {}).get("total")
         return TokenCounts(**total) if total else None
 
@@ -77,7 +77,7 @@ class ConformalCalibration(CalibrationFile):
     """Scores of calibration chains, by level and turn. The file's `model` is the target.
 
     Attributes:
-        source: `"online"` where the questions are those at hand, `"held_out"` where they are others.
+        source: `"online"` for the questions at hand, `"held_out"` for others.
     """
 
     command: ClassVar = "calibrate conformal"
@@ -91,7 +91,7 @@ class ConformalCalibration(CalibrationFile):
     levels: list[LevelScores]
 
     def pools(self, alpha: float) -> list[ScorePool]:
-        """Pools of the turns, for decisions at a level; only chunks of one turn are exchangeable."""
+        """Return a pool of scores per turn at a level; only chunks of the same turn are exchangeable."""
         return [ScorePool(turn.scores) for turn in self.level(alpha).turns]
 
     def level(self, alpha: float) -> LevelScores:
@@ -100,32 +100,32 @@ class ConformalCalibration(CalibrationFile):
                 return level
         known = ", ".join(str(level.alpha) for level in self.levels)
         raise ConfigError(
-            f"is {alpha}, but the calibration holds {known}: scores of one level do not hold for the later turns of "
+            f"is {alpha}, but the calibration has {known}, and scores of one level do not hold for later turns of "
             "another: calibrate at this level",
             "alpha",
         )
 
     def check(self, setting: DraftTargetSetting) -> None:
-        """Refuse another setting than that of the scores; a model without a name is not compared."""
+        """Refuse a setting other than that of the scores; unnamed models are not compared."""
         for name, ours in self.setting.model_dump().items():
             theirs = getattr(setting, name)
             if ours != theirs and not (name.endswith("_model") and None in (ours, theirs)):
                 raise ConfigError(
-                    f"was calibrated with {name} {ours!r}, and here it is {theirs!r}: its scores are not exchangeable "
-                    "with yours; calibrate anew, or set it as it was",
+                    f"was calibrated with {name} {ours!r}, but here it is {theirs!r}, so its scores are not "
+                    "exchangeable with yours: calibrate again, or restore the setting",
                     "calibration",
                 )
 
     def is_foreign(self, prompt: str) -> bool:
-        """Whether an online calibration, which is for the questions at hand, meets another one."""
+        """Return True if the calibration is online and does not include this prompt."""
         return self.source == "online" and fingerprint(prompt) not in self.questions
 
 
 def fingerprint(prompt: str) -> str:
-    """Names a prompt without telling it."""
+    """Hash a prompt, so that a file identifies it without containing it."""
     return hashlib.blake2b(prompt.encode(), digest_size=8).hexdigest()
 
 
 def fingerprints(prompts: Iterable[str]) -> list[str]:
-    """The fingerprints of some prompts, sorted."""
+    """Return the sorted fingerprints of prompts."""
     return sorted({fingerprint(prompt) for prompt in prompts})

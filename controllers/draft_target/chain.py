@@ -1,4 +1,4 @@
-"""One chain that a small model drafts chunk by chunk, and that a large one scores and now and then takes over."""
+"""Chain that a small model drafts chunk by chunk, and that a large one scores and sometimes takes over."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _BOX = re.compile(r"\\boxed\s*\{")
 
 
 class Decision(NamedTuple):
-    """The fate of a drafted chunk.
+    """Decision on a drafted chunk.
 
     Attributes:
-        taken_over: The target writes instead of it, or behind it.
-        priority: Place of the chain among those that wait for the target: the lower, the sooner.
-        is_final: It holds for the rest of the chain: one model writes it, and nothing more is scored.
+        taken_over: The target writes instead of it, or after it.
+        priority: Priority of the chain among those that wait for the target; lower goes first.
+        is_final: Holds for the rest of the chain: one model writes it, unscored.
     """
 
     taken_over: bool
@@ -44,10 +44,10 @@ class Decision(NamedTuple):
 
 
 class Writers(NamedTuple):
-    """The two models, and the tokens that each writes at one go.
+    """The two models, and the tokens that each writes per chunk.
 
     Attributes:
-        shares_tokens: They have one tokenizer, and exchange token ids.
+        shares_tokens: They have the same tokenizer, and exchange token ids.
     """
 
     draft: OnWorker
@@ -58,19 +58,19 @@ class Writers(NamedTuple):
 
 
 class DraftTargetChain:
-    """A chain as it grows.
+    """A chain while it grows.
 
-    Models with one tokenizer exchange token ids. Others exchange text; each worker tokenises the text whole, so that a
-    token at the border of two chunks is one that the model knows.
+    Models with the same tokenizer exchange token ids. Others exchange text, and each worker tokenizes the whole text,
+    so that no token is split at the border of two chunks.
 
     Args:
-        score: Nonconformity of a chunk; None has no chunk scored.
-        keeps_rejected: Whether a rejected chunk stays and the target goes on behind it; else it is written anew.
+        score: Nonconformity of a chunk; None scores no chunk.
+        keeps_rejected: A rejected chunk stays, and the target continues it; otherwise the target rewrites it.
 
     Attributes:
-        score: Its nonconformity; None where nothing was written, or chunks are not scored.
-        waits_since: When it began to wait, in the program's seconds: when it was drafted and, where chunks are, scored.
-        is_decided: Whether one model writes the rest, unscored.
+        score: Nonconformity of the waiting chunk; None if nothing was written, or chunks are not scored.
+        waits_since: Time at which it was ready for its decision, in the program's seconds.
+        is_decided: One model writes the rest, unscored.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class DraftTargetChain:
         keeps_rejected: bool,
         owner: BaseController,
     ) -> list[DraftTargetChain]:
-        """Chains of one prompt; several have a temperature, even if nothing sets one."""
+        """Build the chains of one prompt; several chains get a temperature even if none is set."""
         variety = Variety(owner) if num_chains > 1 else None
         numbers = range(num_chains)
         return [cls(prompt, number, writers, score, max_tokens, keeps_rejected, variety) for number in numbers]
@@ -127,26 +127,26 @@ class DraftTargetChain:
 
     @property
     def token_ids(self) -> list[int] | None:
-        """The ids of the chain; None where it is handed on as text, or was closed."""
+        """Token ids of the chain; None if it is passed as text, or its answer was forced."""
         return None if self._closing else self._written.prefix.token_ids
 
     @property
     def wrote_something(self) -> bool:
-        """Whether a chunk waits for a decision that has a token; without one the chain has ended."""
+        """True if the waiting chunk has a token; without one the chain has ended."""
         chunk = self.draft_chunk
         return chunk is not None and bool(chunk.text if chunk.token_ids is None else chunk.token_ids)
 
     @property
     def draft_text(self) -> str:
-        """The text of the chunk that waits for a decision; empty without one."""
+        """Text of the waiting chunk; empty without one."""
         return "" if self.draft_chunk is None else self.draft_chunk.text
 
     def with_draft(self) -> str:
-        """The prompt, the chain and the chunk that waits for a decision: what a judge of it reads."""
+        """Return the prompt, the chain and the waiting chunk, for a judge."""
         return (self._prompt.input_str or "") + self.text + self.draft_text
 
     def draft(self) -> ControllerGenerator:
-        """Have the next chunk drafted and, where chunks are scored, scored."""
+        """Draft the next chunk and, if chunks are scored, score it."""
         began = elapsed()
         chunk = yield from self._write(self._draft, self._draft_tokens)
         self.draft_chunk, self.score = chunk, None
@@ -156,11 +156,11 @@ class DraftTargetChain:
         self.seconds_drafting = self.waits_since - began
 
     def settle(self, taken_over: bool, priority: float = 0.0, is_final: bool = False) -> ControllerGenerator:
-        """Keep the drafted chunk, or have the target take over for a chunk.
+        """Keep the drafted chunk, or let the target take over for a chunk; return the tokens that the target wrote.
 
         Args:
-            priority: Place among those that wait for the target, from here on: the lower, the sooner.
-            is_final: Whether the same model writes the rest of the chain.
+            priority: Priority among chains that wait for the target, from now on; lower goes first.
+            is_final: The same model writes the rest of the chain.
         """
         self._priority = priority
         if is_final:
@@ -185,7 +185,7 @@ class DraftTargetChain:
         return written.num_tokens
 
     def carry_out(self, run: Run, decision: Decision) -> ControllerGenerator:
-        """Work: settle the waiting chunk as decided, and record it."""
+        """Settle the waiting chunk as decided, and record it."""
         assert self.draft_chunk is not None, "a chunk waits"
         num_draft_tokens, seconds_drafting = self.draft_chunk.num_tokens, self.seconds_drafting
         told = {"chain": self.index, "turn": self.turn, "score": self.score, **decision.figures}
@@ -209,11 +209,11 @@ class DraftTargetChain:
         )
 
     def end(self, reason: str) -> None:
-        """End a chain that goes on."""
+        """End a chain that has not ended."""
         self.exit_reason = self.exit_reason or reason
 
     def conclude(self, family: PromptFamily, sampling_params: dict[str, Any]) -> ControllerGenerator:
-        """Read the chain's answer; where it has none, the draft model is asked for it."""
+        """Extract the chain's answer; without one, the draft model is asked for it."""
         self.answer = extract(self.text)
         if self.answer is None:
             prefix = self._written.prefix
@@ -229,19 +229,19 @@ class DraftTargetChain:
         record("end", chain=self.index, turns=self.turn, reason=self.exit_reason, answer=self.answer)
 
     def _write(self, writer: OnWorker, max_tokens: int) -> ControllerGenerator:
-        """Have a model write the next chunk, which it returns."""
+        """Let a model write the next chunk, and return it."""
         asked = max(1, min(max_tokens, self._written.max_tokens - self.num_tokens))
         task = self._written.next_chunk(asked, self.index, self.turn, writer.tag.value)
         priority = self._priority if writer is self._target else 0.0
         note(task, priority=priority, is_chunk=True)
         work = relay(writer.process([task]), before=self._variety)
         chunk: Chunk = yield from written_chunk(work, task)
-        if self._written.prefix.token_ids is None:  # half a character, which the other model could not read
+        if self._written.prefix.token_ids is None:  # drop half a character, which the other model could not read
             chunk = chunk._replace(text=chunk.text.rstrip("\ufffd"), token_ids=None)
         return chunk
 
     def _scored(self, chunk: Chunk, score: NonconformityScore) -> ControllerGenerator:
-        """Have the target score a chunk behind the chain so far, and return its nonconformity."""
+        """Let the target score a chunk after the chain so far; return its nonconformity."""
         ids = self._written.prefix.token_ids
         if ids is None or chunk.token_ids is None:
             history = (self._prompt.input_str or "") + self.text
@@ -256,7 +256,7 @@ class DraftTargetChain:
         return score(task.logprobs)
 
     def _keep(self, chunk: Chunk) -> None:
-        """Make a chunk part of the chain, and see whether that ends it."""
+        """Append a chunk to the chain, and set the exit reason if that ends it."""
         self._written.keep(chunk, self._prompt.stop)
         if self._written.finish_reason in CUT:
             self.exit_reason = self._written.finish_reason

@@ -1,4 +1,4 @@
-"""Baseline of conformal p-values: takes over at random."""
+"""Random take-over, the baseline of conformal p-values."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from scaffolding_ext.protocol import ControllerGenerator
 
 
 class Coin(TakeOverRule):
-    """Takes over with a probability, whatever the chunk; at 0 the draft writes everything.
+    """Takes over at random, independent of the chunk; at 0 the draft writes everything.
 
     Args:
-        rate: The probability.
-        scores: Have the target score the chunks all the same, which shows the cost of a rule that ignores them.
+        rate: Probability of a take-over.
+        scores: Let the target score the chunks anyway, which shows the cost of scoring.
     """
 
     @classmethod

@@ -2,8 +2,8 @@
 
 Reference: A1, "Asynchronous test-time scaling via conformal prediction", equations 11 (score) and 12 (p-value).
 
-Deviation: the p-value counts the score itself, each turn has its pool, and a rejected chunk is written anew. What is
-guaranteed is one decision by itself; nothing is claimed of all decisions at once, as the paper's propositions do.
+Deviation: The p-value counts the score itself, each turn has its pool, and a rejected chunk is rewritten. The guarantee
+is for a single decision; unlike the paper's propositions, it does not cover all decisions jointly.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from scaffolding_ext.registry import chain_weights, take_over_rules
 
 
 class ConformalDraftTargetController(BaseController):
-    """Several chains, each drafted by the small model and taken over by the large one where its p-value says so.
+    """Several chains, each drafted by the small model and taken over by the large one if its p-value is small.
 
-    After each drafted chunk the target scores it; its p-value among calibration scores decides for that chain alone,
-    and a chain that is accepted goes straight on while others still draft. Chains stop at an answer in a box, at a
-    model's end, after `max_turns` chunks or at `max_tokens`; then they vote.
+    After each drafted chunk the target scores it, and its p-value among calibration scores decides for that chain. An
+    accepted chain continues at once, while others still draft. Chains stop at a boxed answer, at a model's end, after
+    `max_turns` chunks or at `max_tokens`; then they vote.
 
     Both models read the same rendered prompt. Workers with the same `tokenizer_fingerprint` exchange token ids, others
     exchange text.
@@ -52,21 +52,21 @@ class ConformalDraftTargetController(BaseController):
         target_controller: Writes the target's chunks on the worker `target`; None as for the draft.
         alpha: Share of the chunks that the target takes over; of the conformal rule, like the next two.
         coverage: `"marginal"`, its default, or `"conditional"`.
-        calibration: A calibration, or its file; needed for marginal coverage.
-        rule: A rule, or its name. None takes the conformal rule with the three arguments above, which are refused
-            beside another rule.
+        calibration: A calibration, or its file; required for marginal coverage.
+        rule: A rule, or its name. None takes the conformal rule with the three arguments above, which are refused with
+            another rule.
         draft_tokens: Tokens of a drafted chunk.
         target_tokens: Tokens of a chunk that the target writes.
         num_chains: Chains of a request.
-        max_turns: Chunks that a chain may draft.
+        max_turns: Maximum chunks that a chain drafts.
         max_tokens: Tokens of a chain.
-        on_reject: `"resample"` has the target write the rejected chunk anew, `"continue"` has it go on behind it.
+        on_reject: `"resample"` lets the target rewrite the rejected chunk, `"continue"` lets it continue after it.
         score: Name of the nonconformity score, in `controllers.draft_target.scores`.
-        shares_prompt: Whether both models read one rendered prompt even where their chat templates differ; else such
-            a stack is refused.
-        aggregator: What the vote of a chain weighs: `"uniform"`, `"target_likelihood"` (geometric mean of the target's
+        shares_prompt: Let both models read one rendered prompt even if their chat templates differ; otherwise such a
+            stack is refused.
+        aggregator: Weight of a chain's vote: `"uniform"`, `"target_likelihood"` (geometric mean of the target's
             probabilities of its drafted chunks), or a function.
-        answer_sampling_params: Sampling fields of an answer that a chain without one is asked for.
+        answer_sampling_params: Sampling fields of a forced answer.
     """
 
     registries: ClassVar = {"rule": take_over_rules, "aggregator": chain_weights}
@@ -94,7 +94,7 @@ class ConformalDraftTargetController(BaseController):
         super().__init__()
         self.rule = rule_from(rule, alpha=alpha, coverage=coverage, calibration=calibration)
         if aggregator == "target_likelihood" and (score != "mean_nll" or not self.rule.scores_chunks):
-            raise ConfigError("is 'target_likelihood', which needs chunks to be scored by mean_nll", "aggregator")
+            raise ConfigError("is 'target_likelihood', which needs chunks scored by mean_nll", "aggregator")
         self.num_chains = require.whole("num_chains", num_chains)
         self.max_turns = require.whole("max_turns", max_turns)
         self.max_tokens = require.whole("max_tokens", max_tokens)
@@ -122,7 +122,7 @@ class ConformalDraftTargetController(BaseController):
         )
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """Bind; the models must be those of the calibration."""
+        """Bind; refuse models other than those of the calibration."""
         super().bind(workers)
         draft, target = (model_of(worker_for(workers, tag)) for tag in self.needs.tags)
         self.setting = self.setting.of_models(draft, target)
@@ -131,12 +131,12 @@ class ConformalDraftTargetController(BaseController):
         _warn(self.rule.doubt(self.max_turns))
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
-        """Answer the task's prompt; keyword arguments are sampling fields of this request, of both models."""
+        """Answer the task's prompt; keyword arguments are this request's sampling fields, for both models."""
         run = Run(self, task)
         run.set(sampling_params)
         if (doubt := self.rule.doubt(self.max_turns, task.input_str or "")) is not None:
             run.event("warning", what="calibration", reason=doubt)
-            _warn(None if doubt == self.rule.doubt(self.max_turns) else doubt)  # else bind has said it
+            _warn(None if doubt == self.rule.doubt(self.max_turns) else doubt)  # otherwise bind has warned
         rule = self.rule.for_request()
         chains = self.open_chains(task, scores=rule.scores_chunks)
         rngs = run.rngs(self.num_chains, sampling_params_of(self.draft.controller).get("seed"))
@@ -156,7 +156,7 @@ class ConformalDraftTargetController(BaseController):
     def _run_chain(
         self, run: Run, chain: DraftTargetChain, rule: TakeOverRule, rng: np.random.Generator, decision: Decision | None
     ) -> ControllerGenerator:
-        """Draft and score a chunk, decide on it, and go on until the chain has ended."""
+        """Draft, score and decide on chunks until the chain has ended."""
         while chain.exit_reason is None:
             if decision is not None or chain.draft_chunk is None:
                 yield from self._advance(run, chain, decision)
@@ -166,7 +166,7 @@ class ConformalDraftTargetController(BaseController):
                     (decision,) = yield from rule.decide([chain], [rng])
 
     def _advance(self, run: Run, chain: DraftTargetChain, decision: Decision | None) -> ControllerGenerator:
-        """Carry out the decision on a chain's chunk, if there is one; have the next drafted, or the answer read."""
+        """Carry out the decision on a chain's chunk, if any; then draft the next chunk or extract the answer."""
         if decision is not None:
             yield from chain.carry_out(run, decision)
             if chain.turn >= self.max_turns:
@@ -180,7 +180,7 @@ class ConformalDraftTargetController(BaseController):
             yield from chain.conclude(run.family, self.answer_sampling_params)
 
     def open_chains(self, task: GenerationTask, *, scores: bool = True) -> list[DraftTargetChain]:
-        """The chains of a task's prompt, none of which has begun; on request their chunks are not scored."""
+        """Build the chains of a task's prompt, none of which has begun."""
         family = prompt_family()
         reserved = longest_len(family.close, family.close_closed) + self.answer_sampling_params["max_tokens"]
         wanted = self.max_tokens if task.max_tokens is None else min(task.max_tokens, self.max_tokens)

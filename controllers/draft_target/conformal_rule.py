@@ -1,4 +1,4 @@
-"""The take-over rule with a guaranteed rate: a chunk's rank among calibration scores."""
+"""Take-over rule with a guaranteed rate: a chunk's rank among calibration scores."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _NO_SCORES = ScorePool()
 
 
 class ConformalRule(TakeOverRule):
-    """Has the target take over the chunks that are strange among calibration scores, at a guaranteed rate.
+    """Lets the target take over chunks that are strange among calibration scores, at a guaranteed rate.
 
     Args:
-        alpha: Share of the chunks that the target takes over, in [0, 1]; with an adaptive step in (0, 1). A1 takes 0.4.
-        coverage: `"marginal"` ranks a chunk among those of its turn in the calibration, `"conditional"` among the
-            question's own first drafts; alpha then holds on the first turn alone.
-        calibration: A calibration, or its file; needed for marginal coverage. A coin decides at turns that no
-            calibration chain reached.
-        ties: `"random"` keeps the rate at alpha where scores tie; `"conservative"` at most at alpha.
+        alpha: Share of the chunks that the target takes over, in [0, 1]; with an adaptive step in (0, 1). A1 uses 0.4.
+        coverage: `"marginal"` ranks a chunk among those of its turn in the calibration, `"conditional"` among the first
+            drafts of its question; alpha then holds on the first turn only.
+        calibration: A calibration, or its file; required for marginal coverage. At turns that no calibration chain
+            reached, a coin decides.
+        ties: `"random"` keeps the rate at alpha even if scores tie; `"conservative"` keeps it at most at alpha.
         pool: `"per_turn"` ranks a chunk among those of its turn, `"first_turn"` among the first turn's, as A1's code
-            does: alpha then holds on the first turn alone.
+            does; alpha then holds on the first turn only.
         adaptive_step: With a step, the level adapts online so that the rate stays at alpha under drift; decisions then
             depend on the order of requests.
     """
@@ -78,14 +78,14 @@ class ConformalRule(TakeOverRule):
         self.calibration = calibration if coverage == "marginal" else None
         self._pools = [] if self.calibration is None else self.calibration.pools(alpha)
         self.calibration_cost = None if self.calibration is None else self.calibration.level(alpha).cost
-        self._own = _NO_SCORES  # of a request, where coverage is conditional
+        self._own = _NO_SCORES  # of a request with conditional coverage
         self._adaptive: AdaptiveLevel | None = None
         if adaptive_step is not None:
             step_len = require.number("adaptive_step", adaptive_step, above=0)
             self._adaptive = AdaptiveLevel(require.number("alpha", alpha, above=0, below=1), step_len)
 
     def changed(self, **given: Any) -> ConformalRule:
-        """The rule with other arguments in the place of its own; itself where none is given."""
+        """Return the rule with some arguments replaced; the same rule if none is given."""
         return type(self)(**self._given | given) if given else self
 
     def check(self, setting: DraftTargetSetting) -> None:
@@ -95,26 +95,26 @@ class ConformalRule(TakeOverRule):
     def doubt(self, max_turns: int, prompt: str | None = None) -> str | None:
         if self.coverage == "conditional" and max_turns > 1:
             return (
-                "coverage 'conditional' holds alpha on the first turn alone: on later ones the target may take over "
-                "far more chunks (47 % where 25 % was asked for, on the embedded models): choose coverage 'marginal' "
+                "coverage 'conditional' holds alpha on the first turn only: on later ones the target may take over "
+                "far more chunks (47 % instead of 25 % on the embedded models): choose coverage 'marginal' "
                 "with a calibration, or max_turns 1"
             )
         if self.calibration is None:
             return None
         if prompt is not None and self.calibration.is_foreign(prompt):
-            return "the calibration was made online, for other questions than this one"
+            return "the calibration was made online, for questions other than this one"
         return self._doubt_of_turns(self.calibration, max_turns)
 
     def _doubt_of_turns(self, calibration: ConformalCalibration, max_turns: int) -> str | None:
         if self.pool == "first_turn" and max_turns > 1:
             return (
-                "pool 'first_turn' holds alpha on the first turn alone: later chunks are ranked among scores of the "
+                "pool 'first_turn' holds alpha on the first turn only: later chunks are ranked among scores of the "
                 "first turn"
             )
         num_turns = sum(bool(turn.scores) for turn in calibration.level(self.alpha).turns)
         if num_turns < max_turns:
             return (
-                f"the calibration has scores of {num_turns} turns, and a chain may draft {max_turns} chunks: behind "
+                f"the calibration has scores of {num_turns} turns, but a chain may draft {max_turns} chunks: after "
                 f"these turns a coin of probability {self.alpha:g} decides. Calibrate longer chains, or set pool "
                 "'first_turn'"
             )
@@ -160,7 +160,7 @@ def rule_from(
     coverage: Coverage | None,
     calibration: str | Path | ConformalCalibration | None,
 ) -> TakeOverRule:
-    """The rule that is given, with the arguments of the conformal rule, which are refused beside another rule."""
+    """Build the rule; the conformal rule's arguments are refused with another rule."""
     own: dict[str, Any] = {"alpha": alpha, "coverage": coverage, "calibration": calibration}
     given = {name: value for name, value in own.items() if value is not None}
     if rule is None:

@@ -1,4 +1,4 @@
-"""The conformal rule whose pools grow question by question while a batch runs, so that no calibration is paid for."""
+"""Conformal rule whose pools grow question by question while a batch runs, which saves a calibration."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from scaffolding_ext.protocol import ControllerGenerator
 
 
 class GrowingPools:
-    """The scores of the last questions, a pool a turn.
+    """Scores of recent questions, one pool per turn.
 
     Args:
-        most_questions: Questions that are remembered.
+        most_questions: Number of questions remembered.
     """
 
     def __init__(self, most_questions: int) -> None:
@@ -30,11 +30,11 @@ class GrowingPools:
         self._num_questions: dict[int, int] = {}
 
     def at(self, turn: int) -> tuple[ScorePool, int]:
-        """The pool of a turn, and how many questions its scores are from."""
+        """Return the pool of a turn, and the number of questions in it."""
         return self._turns.setdefault(turn, ScorePool()), self._num_questions.get(turn, 0)
 
     def join(self, scores: list[tuple[int, float]]) -> None:
-        """Put an answered question's scores in, each with its turn, and forget the oldest question where too many."""
+        """Add an answered question's scores, each with its turn; forget the oldest question if there are too many."""
         self._questions.append(scores)
         self._count(scores, 1)
         for turn, score in scores:
@@ -51,10 +51,10 @@ class GrowingPools:
 
 
 class FirstTurnScores:
-    """The first-turn scores of the last questions, each from the moment when it is known.
+    """First-turn scores of recent questions, available as soon as each is known.
 
     Args:
-        most_questions: Questions that are remembered.
+        most_questions: Number of questions remembered.
     """
 
     def __init__(self, most_questions: int) -> None:
@@ -67,7 +67,7 @@ class FirstTurnScores:
         return len(self._questions)
 
     def add(self, question: list[float], score: float) -> None:
-        """Put a score of a question in; the first one of a question may have the oldest question forgotten."""
+        """Add a score of a question; the first one of a question may push out the oldest question."""
         if not question:
             self._questions.append(question)
             if len(self._questions) > self._most_questions:
@@ -78,16 +78,16 @@ class FirstTurnScores:
 
 
 class GrowingRule(TakeOverRule):
-    """Ranks a chunk among those of its turn in the questions that were answered before, at a rate near alpha.
+    """Ranks a chunk among those of its turn in questions answered before, at a rate near alpha.
 
     Until `min_questions` questions have reached a turn, a coin of probability alpha decides there. Decisions depend on
-    the order in which requests end. One request at a time, alpha holds on the first turn up to one part in the number
-    of questions; elsewhere it holds about (docs/algorithms/conformal_draft_target.md).
+    the order in which requests end. If requests run one at a time, alpha holds on the first turn up to one part in the
+    number of questions; otherwise it holds approximately (docs/algorithms/conformal_draft_target.md).
 
     Args:
         alpha: Share of the chunks that the target takes over, in [0, 1].
         min_questions: Questions whose scores a turn needs before it ranks, at least 1.
-        most_questions: Questions that are remembered; the oldest are forgotten.
+        most_questions: Number of questions remembered; the oldest are forgotten.
         pool: `"per_turn"` ranks a chunk among those of its turn in the answered questions, `"first_turn"` among the
             first turn's, as A1's code does, without any guarantee.
     """
@@ -105,7 +105,7 @@ class GrowingRule(TakeOverRule):
         self.pool = require.one_of("pool", pool, get_args(Pool))
         self._first = FirstTurnScores(most_questions)
         self._scores: list[tuple[int, float]] = []  # of a request
-        self._first_scores: list[float] = []  # of a request, those of its first turn
+        self._first_scores: list[float] = []  # of a request's first turn
 
     def for_request(self) -> GrowingRule:
         twin = copy.copy(self)

@@ -1,4 +1,4 @@
-"""Runs any controller on the worker of another tag."""
+"""Run any controller on the worker of another tag."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scaffolding_ext.protocol.worker import WorkerTag, declared, tag_name, worke
 
 
 class OnWorker(BaseController):
-    """Sends what a controller asks of the worker `generation` to the worker of another tag."""
+    """Redirects a controller's tasks for the worker `generation` to the worker of another tag."""
 
     def __init__(self, controller: Controller, tag: WorkerTag) -> None:
         super().__init__()
@@ -33,17 +33,17 @@ class OnWorker(BaseController):
         return {**found, self.tag.value: joined([found[self.tag.value], inside])}
 
     def check_roles(self, workers: Mapping[Any, Any]) -> None:
-        """Refuse a stack without the worker of the tag, and without the others that the controller needs."""
+        """Refuse a stack without the worker of the tag, or without others that the controller needs."""
         super().check_roles(self._as_seen_inside(workers))
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """Tell the controller what the worker of the tag can do, as its `generation`."""
+        """Bind the controller to the worker of the tag as its `generation`."""
         super().bind(self._as_seen_inside(workers))
 
     def _as_seen_inside(self, workers: Mapping[Any, Any]) -> dict[Any, Any]:
-        """The workers with that of the tag as `generation`."""
+        """Return the workers with that of the tag as `generation`."""
         key = worker_key(workers, self.tag)
-        if key is None:  # it is about to be refused, with the workers that are there
+        if key is None:  # about to be refused, naming the workers that exist
             return dict(workers)
         others = {other: worker for other, worker in workers.items() if tag_name(other) != WorkerTag.GENERATION.value}
         return {**others, WorkerTag.GENERATION: workers[key]}
@@ -53,7 +53,7 @@ class OnWorker(BaseController):
 
 
 def on_their_workers(draft: Controller | None, target: Controller | None, num_chains: int) -> tuple[OnWorker, OnWorker]:
-    """Draft and target on their workers; by default they generate plainly. Several chains must differ."""
+    """Put draft and target on their workers; by default they generate plainly. Several chains must differ."""
     draft = draft or NativeGenerationController({"temperature": 0.7})
     target = target or NativeGenerationController({"temperature": 0.7})
     check_variety(num_chains, draft_controller=draft, target_controller=target)
@@ -61,7 +61,7 @@ def on_their_workers(draft: Controller | None, target: Controller | None, num_ch
 
 
 def shares_tokens(workers: Mapping[Any, Worker], shares_prompt: bool) -> bool:
-    """True if draft and target have one tokenizer, so that they can exchange token ids.
+    """Return True if draft and target have the same tokenizer, so that they can exchange token ids.
 
     Raises:
         ConfigError: Their chat templates differ, and `shares_prompt` is not set.
@@ -70,15 +70,15 @@ def shares_tokens(workers: Mapping[Any, Worker], shares_prompt: bool) -> bool:
     templates = {draft.chat_template, target.chat_template}
     if not shares_prompt and None not in templates and len(templates) > 1:
         raise ConfigError(
-            "the models of draft and target have different chat templates, and both models read the prompt that "
-            "one of them renders: take models of one family, or set shares_prompt if this does no harm",
+            "the models of draft and target have different chat templates, but both read the prompt that "
+            "one of them renders: use models of one family, or set shares_prompt if this does no harm",
             "workers.draft",
         )
     return draft.tokenizer_fingerprint is not None and draft.tokenizer_fingerprint == target.tokenizer_fingerprint
 
 
 def on_worker(generator: Iterable[Any], tag: WorkerTag) -> ControllerGenerator:
-    """Pass a controller's work through, tasks for `generation` going to another tag; branches included."""
+    """Pass a controller's work through, branches included, redirecting tasks for `generation` to another tag."""
 
     def send(tasks: Iterable[Task]) -> None:
         for task in tasks:

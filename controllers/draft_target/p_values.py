@@ -1,8 +1,8 @@
 """Conformal p-values: how strange a score is among calibration scores.
 
-Scores are nonconformity scores: the higher, the stranger. A decision that fires where `p <= alpha` fires with
-probability at most `alpha` if the new score is exchangeable with the calibration scores; this holds for one decision,
-not for several at once.
+Scores are nonconformity scores: higher is stranger. A decision that fires if `p <= alpha` fires with probability at
+most `alpha` if the new score is exchangeable with the calibration scores. This holds for a single decision, not for
+several jointly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Ties = Literal["conservative", "random"]
 
 
 class Ranks(NamedTuple):
-    """Where scores stand among calibration scores, in counts, so that nothing is rounded.
+    """Ranks of scores among calibration scores, as counts, so that nothing is rounded.
 
     Attributes:
         num_greater: Calibration scores above each score, shape [num_scores].
@@ -31,7 +31,7 @@ class Ranks(NamedTuple):
     num_calibration: int
 
     def p_values(self, ties: Ties = "conservative", rng: np.random.Generator | None = None) -> Floats:
-        """The p-values of these ranks, as in the function `p_values`."""
+        """Return the p-values of these ranks, as the function `p_values` does."""
         check_ties(ties, rng)
         if rng is None or ties == "conservative":
             return (1 + self.num_greater + self.num_equal) / (self.num_calibration + 1)
@@ -45,27 +45,27 @@ def p_values(
     ties: Ties = "conservative",
     rng: np.random.Generator | None = None,
 ) -> Floats:
-    """Conformal p-value of each score: the share of calibration scores, itself counted in, that are as strange.
+    """Conformal p-value of each score: the share of calibration scores, including itself, that are at least as strange.
 
     Conservative: `(1 + #{calibration >= score}) / (num_calibration + 1)`; it is at most `alpha` with probability at
     most `alpha`. Random: `(#{calibration > score} + U * (1 + #{calibration == score})) / (num_calibration + 1)` with U
-    uniform; it is uniform itself, so it is at most `alpha` with probability exactly `alpha`, ties or not.
+    uniform; it is uniform itself, so it is at most `alpha` with probability exactly `alpha`, even with ties.
 
     Args:
         calibration: Nonconformity scores, shape [num_calibration], finite, at least one.
         scores: New scores, shape [num_scores], finite.
-        ties: What a tie counts for.
-        rng: Source of U, one draw a score; needed for random ties and not used otherwise.
+        ties: Treatment of ties.
+        rng: Source of U, one draw per score; required for random ties and otherwise unused.
 
     Returns:
         The p-values, shape [num_scores], in (0, 1].
 
     Reference: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", 2005, section 2.2, both kinds; A1,
-        equation 12, for where it is applied.
+        equation 12, for its application.
 
-    Deviation: A1's equations 12 and 28 use opposite inequalities. This is that of equation 12, which is right for a
-        nonconformity score; that of equation 28 is right for a conformity score. Its released code leaves out the 1
-        that counts the score itself, without which the guarantee fails.
+    Deviation: A1's equations 12 and 28 use opposite inequalities. Ours is that of equation 12, which is right for a
+        nonconformity score; that of equation 28 is right for a conformity score. Its released code omits the 1 that
+        counts the score itself, without which the guarantee fails.
     """
     ordered = np.sort(checked_values("calibration", calibration))
     values = checked_values("scores", scores)
@@ -79,12 +79,12 @@ def leave_one_out_p_values(
 ) -> Floats:
     """P-value of each score among the others, for scores that are their own calibration.
 
-    The first drafts of a question are calibration scores and candidates at once; ranked in a pool that holds itself, a
-    candidate would tie with itself and its p-value could not fall below `2 / (num_scores + 1)`.
+    The first drafts of a question are both calibration scores and candidates. Ranked in a pool that contains it, a
+    candidate would tie with itself, and its p-value could not fall below `2 / (num_scores + 1)`.
 
     Args:
-        scores: Nonconformity scores, shape [num_scores], finite, at least one. A single one has nothing to be compared
-            with: its p-value is 1, or uniform with random ties.
+        scores: Nonconformity scores, shape [num_scores], finite, at least one. The p-value of a single one is 1, or
+            uniform with random ties.
 
     Returns:
         The p-values, shape [num_scores], in (0, 1].
@@ -97,7 +97,7 @@ def leave_one_out_p_values(
 
 
 def check_ties(ties: Ties, rng: np.random.Generator | None) -> None:
-    """ValueError where the treatment of ties is unknown, or random without a source of randomness."""
+    """Raise ValueError if `ties` is unknown, or random without a generator."""
     require.one_of("ties", ties, get_args(Ties))
     if ties == "random" and rng is None:
-        raise ValueError("ties is 'random' without rng; pass a numpy generator, or ask for conservative ties.")
+        raise ValueError("ties is 'random' without rng; pass a numpy generator, or choose conservative ties.")

@@ -1,4 +1,4 @@
-"""A router by question: the first chunks say which questions are hard, and the target answers these alone."""
+"""Router by question: the first chunks show which questions are hard, and the target answers only these."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from scaffolding_ext.protocol import ControllerGenerator
 
 
 class Router(TakeOverRule):
-    """Sends a question to the target where its first drafted chunks are strange to the target, and else to the draft.
+    """Sends a question to the target if its first drafted chunks are strange to the target, otherwise to the draft.
 
-    A score of chunks knows hard questions and not bad chains (benchmarks/results/conformal_replay.md). So it is read
-    once: the mean score of the first chunks decides for all chains, and no later chunk is scored.
+    Chunk scores identify hard questions, not bad chains (benchmarks/results/conformal_replay.md). They are therefore
+    read once: the mean score of the first chunks decides for all chains, and no later chunk is scored.
 
     Args:
-        share: Share of the questions that go to the target, in [0, 1]. A question is ranked among those before it, so
-            the order of the requests matters.
-        threshold: Mean score above which a question goes to the target, in the unit of the score; it takes the place
-            of `share`.
-        min_questions: Earlier questions that a rank needs; before, a coin of probability `share` decides.
-        most_questions: Questions that are remembered.
+        share: Share of the questions that go to the target, in [0, 1]. A question is ranked among earlier ones, so the
+            order of requests matters.
+        threshold: Mean score above which a question goes to the target, in the unit of the score; replaces `share`.
+        min_questions: Earlier questions that a rank needs; until then a coin of probability `share` decides.
+        most_questions: Number of questions remembered.
 
     Reference: Chen, Zaharia, Zou, "FrugalGPT", arXiv 2305.05176, a cascade by a score.
-    Deviation: The score is the target's own likelihood of a beginning, not a trained judge's of an answer.
+
+    Deviation: The score is the target's likelihood of a beginning, not a trained judge's of an answer.
     """
 
     @classmethod

@@ -17,11 +17,11 @@ _TAIL_SHARE = 0.1
 
 
 def mean_nll(logprobs: Sequence[float]) -> float:
-    """Mean negative log-likelihood of the tokens, in nats; its exponential is the perplexity, in the same order.
+    """Mean negative log-likelihood of the tokens, in nats; the log of the perplexity.
 
     Reference: A1, equation 11.
 
-    Deviation: The released code leaves the chunk's first token out.
+    Deviation: The released code omits the chunk's first token.
     """
     return -float(np.mean(logprobs))
 
@@ -57,11 +57,11 @@ class ScorePool:
         return iter(self._ordered)
 
     def add(self, score: float) -> None:
-        """Put a score in; ValueError if it is not finite."""
+        """Add a score; ValueError if it is not finite."""
         self._ordered.add(_checked(score))
 
     def remove(self, score: float) -> None:
-        """Take one such score out; ValueError if there is none."""
+        """Remove one such score; ValueError if there is none."""
         self._ordered.remove(score)
 
     def p_value(
@@ -70,11 +70,10 @@ class ScorePool:
         ties: Ties = "conservative",
         rng: np.random.Generator | None = None,
     ) -> float:
-        """The p-value of a score among the pool's, as `p_values` gives it.
+        """P-value of a score among the pool's, as in `p_values`; in an empty pool 1, or uniform with random ties.
 
         Raises:
             ValueError: The score is not finite, or random ties have no `rng`.
-                An empty pool is no error: the p-value is 1, or uniform with random ties.
         """
         num_at_most = self._ordered.bisect_right(_checked(score))
         num_equal = num_at_most - self._ordered.bisect_left(score)
@@ -82,7 +81,7 @@ class ScorePool:
         return float(ranks.p_values(ties, rng)[0])
 
 
-Pool = Literal["per_turn", "first_turn"]  # whose scores a chunk is ranked among: of its own turn, or of the first
+Pool = Literal["per_turn", "first_turn"]  # turns that a chunk is ranked among: its turn, or the first
 
 
 def _checked(score: float) -> float:

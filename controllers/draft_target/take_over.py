@@ -1,4 +1,4 @@
-"""Who decides whether the target takes over a drafted chunk: the contract of the rules."""
+"""Interface for take-over rules."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from scaffolding_ext.controllers.rule import DecisionRule
 from scaffolding_ext.protocol import ControllerGenerator
 from scaffolding_ext.protocol.meta import TokenCounts
 
-SHARES = (0.6, 0.4, 0.25, 0.1)  # of what the target takes over, that a trial tries
+SHARES = (0.6, 0.4, 0.25, 0.1)  # shares of take-overs to try
 
 
 class TakeOverRule(DecisionRule[Sequence[DraftTargetChain]]):
-    """Decides on drafted chunks, each by itself as it comes or all chunks of a turn together.
+    """Decides on drafted chunks, each as it comes or all chunks of a turn together.
 
-    What has ended under it (`observe`) are all chains of its request, which have ended well.
+    `observe` receives all chains of a request that ended successfully.
 
     Attributes:
-        scores_chunks: Whether the target scores every chunk before its decision; else `chain.score` stays None.
-        calibration_cost: Tokens that were spent on its calibration, before any request; None where there is none, or
-            nothing says how many.
+        scores_chunks: The target scores every chunk before its decision; otherwise `chain.score` stays None.
+        calibration_cost: Tokens spent on its calibration before any request; None without one, or if unknown.
     """
 
     scores_chunks: bool = True
@@ -37,35 +36,35 @@ class TakeOverRule(DecisionRule[Sequence[DraftTargetChain]]):
         return frozenset({"scores"} if self.scores_chunks else ())
 
     def check(self, setting: DraftTargetSetting) -> None:  # most rules hold for any setting
-        """Refuse models, chunk lengths, a policy or a score for which the rule does not hold."""
+        """Refuse models, chunk lengths, a policy or a score for which the rule is invalid."""
 
     def doubt(self, max_turns: int, prompt: str | None = None) -> str | None:
-        """Why the rule's promise does not hold, as the text of a warning; None where it holds.
+        """Return a warning saying why the rule's guarantee does not hold; None if it holds.
 
         Args:
-            prompt: Prompt of a request, as the models read it; None when the stack is built, before any request.
+            prompt: Rendered prompt of a request; None when the stack is built.
         """
         return None
 
     def for_request(self) -> TakeOverRule:
-        """The rule for one request; a rule that keeps something of a request gives a fresh copy."""
+        """Return the rule for one request: a fresh copy if the rule keeps state of a request."""
         return self
 
     def in_step(self, turn: int) -> bool:
-        """Whether the chunks of a turn, from 0, wait for each other and are decided together.
+        """Return True if the chunks of a turn, from 0, wait for each other and are decided together.
 
-        A rule that lets the chains go at one turn lets them go at all later ones.
+        A rule that lets the chains run freely at one turn does so at all later ones.
         """
         return False
 
     @abstractmethod
     def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
-        """Decide on the chunks that wait in some chains. The host does whatever work the method yields.
+        """Decide on the waiting chunks of some chains; the host does any work that is yielded.
 
         Args:
-            chains: All chains of a turn in step, else one. Each has written something.
+            chains: All chains of a turn in step, otherwise one. Each has written something.
         """
 
     def figures(self) -> dict[str, Any]:
-        """Figures of all decisions so far, for the trace."""
+        """Return figures of all decisions so far, for the trace."""
         return {}

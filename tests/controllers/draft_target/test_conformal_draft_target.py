@@ -180,7 +180,7 @@ def test_conditional_coverage_scores_all_first_drafts_and_ranks_each_among_the_o
         return drawn[-1]
 
     made = controller(coverage="conditional", num_chains=5, max_turns=2, ties="conservative")
-    with pytest.warns(CalibrationWarning, match="coverage 'conditional' holds alpha on the first turn alone"):
+    with pytest.warns(CalibrationWarning, match="coverage 'conditional' holds alpha on the first turn only"):
         result = run(made, target=scored(nll))
     assert [event["what"] for event in events(result, "warning")] == ["calibration"]
     by_chain = {e["chain"]: e["p_value"] for e in events(result, "accept", "take_over") if e["turn"] == 0}
@@ -212,7 +212,7 @@ def test_turns_that_no_calibration_chain_reached_are_warned_of_when_the_stack_is
     (told,) = events(run(controller(NINE)), "warning")
     assert "scores of 1 turns" in told["reason"]
     workers = {"draft": drafting(), "target": scored(lambda task: 5.0)}
-    with pytest.warns(CalibrationWarning, match=r"scores of 2 turns, and a chain may draft 3 chunks: .* a coin"):
+    with pytest.warns(CalibrationWarning, match=r"scores of 2 turns, but a chain may draft 3 chunks: .* a coin"):
         controller(NINE, NINE, []).bind(workers)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -225,7 +225,7 @@ def test_a_pool_of_the_first_turn_decides_at_all_turns(events) -> None:
     decisions = events(run(made), "accept", "take_over")
     assert [event["turn"] for event in decisions] == [0, 1, 2]
     assert {event["num_calibration"] for event in decisions} == {len(NINE)}
-    with pytest.warns(CalibrationWarning, match="holds alpha on the first turn alone"):
+    with pytest.warns(CalibrationWarning, match="holds alpha on the first turn only"):
         made.bind({"draft": drafting(), "target": scored(lambda task: 5.0)})
 
 
@@ -610,10 +610,10 @@ def test_a_calibration_file_is_read_as_it_was_written(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"draft_tokens": 5}, "was calibrated with draft_tokens 4, and here it is 5"),
-        ({"target_tokens": 7}, "was calibrated with target_tokens 6, and here it is 7"),
+        ({"draft_tokens": 5}, "was calibrated with draft_tokens 4, but here it is 5"),
+        ({"target_tokens": 7}, "was calibrated with target_tokens 6, but here it is 7"),
         ({"score": "max_nll"}, "was calibrated with score 'mean_nll'"),
-        ({"alpha": 0.25}, r"alpha: is 0.25, but the calibration holds 0.4"),
+        ({"alpha": 0.25}, r"alpha: is 0.25, but the calibration has 0.4"),
         ({"alpha": 4}, "alpha: is 4; it must be at least 0 and at most 1"),
         ({"num_chains": 0}, "num_chains: is 0; it must be at least 1"),
         ({"coverage": "total"}, "coverage: is 'total'; choose one of marginal, conditional"),
@@ -632,7 +632,7 @@ def test_other_models_than_the_calibrated_are_refused() -> None:
     draft, target = drafting(), scored(lambda task: 0.0)
     run(made, draft, target)  # workers that name no model cannot be compared
     draft.model, target.model = "small", "larger"
-    with pytest.raises(ConfigError, match="was calibrated with target_model 'large', and here it is 'larger'"):
+    with pytest.raises(ConfigError, match="was calibrated with target_model 'large', but here it is 'larger'"):
         run(made, draft, target)
 
 
@@ -649,6 +649,6 @@ def test_a_worker_that_cannot_score_is_refused() -> None:
 def test_questions_that_an_online_calibration_did_not_see_are_told_in_the_trace(events) -> None:
     online = calibration(NINE, NINE, NINE, source="online", prompts=("question",))
     assert not events(run(controller(calibration=online)), "warning")
-    with pytest.warns(CalibrationWarning, match="for other questions than this one"):
+    with pytest.warns(CalibrationWarning, match="for questions other than this one"):
         assert events(run(controller(calibration=online), prompt="another"), "warning")
     assert not events(run(controller(NINE, NINE, NINE), prompt="another"), "warning")

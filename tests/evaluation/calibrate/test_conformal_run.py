@@ -103,10 +103,10 @@ def test_a_run_takes_the_file_and_refuses_it_for_another_model_or_chunk(stack):
     assert result.exit_code == 0, result.output
     result = call(*at_level, "--set", "controller.args.draft_tokens=6")
     assert result.exit_code == 2
-    assert "was calibrated with draft_tokens 5, and here it is 6" in result.output
+    assert "was calibrated with draft_tokens 5, but here it is 6" in result.output
     result = call(*at_level, "--set", "workers.target.args.model=larger")
     assert result.exit_code == 2
-    assert "was calibrated with target_model 'large', and here it is 'larger'" in result.output
+    assert "was calibrated with target_model 'large', but here it is 'larger'" in result.output
 
 
 def test_an_online_calibration_warns_of_other_questions(stack):
@@ -123,8 +123,8 @@ def test_an_online_calibration_knows_its_questions_as_a_template_renders_them(st
     evaluated = ("eval", "--config", stack, *at_level, "--set", "controller.args.calibration=made.json", "--json")
     known, foreign = call(*evaluated, "--limit", "3"), call(*evaluated, "--limit", "4")
     assert (errors_in(known), errors_in(foreign)) == ({}, {})
-    assert "for other questions than this one" not in known.stderr
-    assert "for other questions than this one" in foreign.stderr
+    assert "for questions other than this one" not in known.stderr
+    assert "for questions other than this one" in foreign.stderr
 
 
 def test_the_file_says_what_the_calibration_cost(stack):
