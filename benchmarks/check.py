@@ -44,7 +44,7 @@ def results() -> list[str]:
 
 
 def faults_of_result(name: str, quoted: set[str], every: int = 1, barred: set[str] | None = None) -> Iterator[Fault]:
-    """What is wrong with a file.
+    """The faults of a file.
 
     Args:
         name: Of the file.
@@ -72,7 +72,7 @@ def faults_of_result(name: str, quoted: set[str], every: int = 1, barred: set[st
 
 
 def is_in_history(commit: str) -> bool:
-    """Whether a commit is this one or one before it; also where there is no history to look it up in."""
+    """True if a commit is this one or one before it, or if there is no history to look it up in."""
 
     def git(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
@@ -82,7 +82,7 @@ def is_in_history(commit: str) -> bool:
 
 
 def faults(every: int = 1) -> list[Fault]:
-    """What is wrong anywhere; of every so many of a file's intervals, one is computed again."""
+    """The faults of all files and pages; of every so many of a file's intervals, one is computed again."""
     found, quoted, barred = [], set[str](), set[str]()
     for place, path in templates():
         template, page = path.read_text(encoding="utf-8"), ROOT / place
@@ -93,7 +93,7 @@ def faults(every: int = 1) -> list[Fault]:
 
 
 def changed_since(document: dict[str, Any]) -> list[str]:
-    """Which folders of code differ from those that a result ran; all where its commit is not at hand."""
+    """The folders of code that differ from those that a result ran; all of them if its commit is not at hand."""
     setting = document.get("setting", {})
     commit = str(setting.get("on_main") or setting.get("commit") or "").replace("-dirty", "")
 

@@ -36,7 +36,7 @@ RECORDED = ("studies.real", "studies.promises", "studies.conformal_replay")
 
 
 class Study(NamedTuple):
-    """How a result is measured.
+    """A study, and the options with which its result is measured.
 
     Attributes:
         command: Module below `benchmarks`, and its options.
@@ -95,7 +95,7 @@ STUDIES: Mapping[str, Study] = {
 
 
 def is_current(name: str) -> bool:
-    """Whether a kept result was measured with today's code."""
+    """True if a kept result was measured with today's code."""
     path = RESULTS / f"{name}.json"
     return path.exists() and not changed_since(result(name))
 

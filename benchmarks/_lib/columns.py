@@ -1,4 +1,4 @@
-"""What intervals are computed from, kept beside them: a value a question, and how a figure came from them.
+"""Keeps beside intervals the columns that they are computed from: a value a question, and the figure's formula.
 
 Whole questions are resampled, so that a question's total is all that an interval needs of its samples.
 """

@@ -1,4 +1,4 @@
-"""How a function becomes a benchmark: a command with a seed, a quick setting, and a report that it fills."""
+"""Turns a function into a benchmark: a command with a seed, a quick setting, and a report that it fills."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _BOX = re.compile(r"\\boxed\{([^{}]*)\}")
 
 
 def answer_of(text: str) -> str:
-    """What stands in the last box; the whole text where there is none."""
+    """The content of the last box; the whole text if there is none."""
     boxes = _BOX.findall(text)
     return boxes[-1].strip() if boxes else text.strip()
 

@@ -48,7 +48,7 @@ def questions_of(dataset: str, num_problems: int, seed: int) -> list[Example]:
 
 
 def told_apart(*names: str) -> str:
-    """What a stored study of other models or questions has behind its name; nothing for the embedded ones."""
+    """The suffix of a stored study's name if models or questions are others than the embedded ones; else nothing."""
     own = (MODELS["target"], MODELS["draft"], EMBEDDED)
     return "".join(f"_{Path(name).name}" for name in names) if names != own else ""
 
@@ -96,7 +96,7 @@ class Lab:
         return other
 
     def stored(self, name: str, find: Callable[[], _V]) -> _V:
-        """What `find` returns, as JSON gives it back; from the store where it was found before."""
+        """The result of `find`, as JSON gives it back; from the store if it was found before."""
         return kept(self.store, name, find)
 
     def answers(
@@ -108,7 +108,7 @@ class Lab:
         seed: int | None = None,
         at_once: int = AT_ONCE,
     ) -> list[ScaffoldingResult]:
-        """What a controller answers to prompts, on the engines or on other workers."""
+        """The answers of a controller to prompts, on the engines or on other workers."""
         controller.prompting = self.prompting  # type: ignore[attr-defined]
         seed = self.seed if seed is None else seed
         with ScaffoldingLlm(controller, dict(workers or self.workers), seed=seed, max_parallel_requests=at_once) as llm:

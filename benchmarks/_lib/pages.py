@@ -41,7 +41,7 @@ CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
 class Fault(NamedTuple):
-    """What is wrong on a page or in a file.
+    """A fault on a page or in a file.
 
     Attributes:
         place: The page or file, with the line where there is one.
@@ -136,7 +136,7 @@ def rendered(template: str) -> str:
 
 
 def faults_of(place: str, template: str, page: str | None) -> Iterator[Fault]:
-    """What is wrong with a template and its page: a figure that no file has, an interval of no file, a page that lags.
+    """The faults of a template and its page: a figure that no file has, an interval of no file, a page that lags.
 
     Args:
         place: Path of the page.

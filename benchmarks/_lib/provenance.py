@@ -1,4 +1,4 @@
-"""What a result has to say of itself: the commit, the data with its SHA-256, every option, and the machine."""
+"""The origin of a result: the commit, the data with its SHA-256, every option, and the machine."""
 
 from __future__ import annotations
 

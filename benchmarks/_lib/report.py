@@ -1,4 +1,4 @@
-"""What a benchmark reports: its setting, figures with intervals, and bars that they must meet."""
+"""The report of a benchmark: its setting, figures with intervals, and bars that they must meet."""
 
 from __future__ import annotations
 

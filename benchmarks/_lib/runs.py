@@ -173,7 +173,7 @@ def matching_budget(chain_lengths: list[int], mean_tokens: float) -> int:
 
 
 def add_run(report: Report, name: str, run: Run) -> None:
-    """What a method did: accuracy, tokens and seconds."""
+    """Add a method's accuracy, tokens and seconds."""
     report.share(f"{name}: accuracy", round(sum(run.correct)), len(run.correct))
     report.difference(f"{name}: decoded tokens", run.decoded)
     report.difference(f"{name}: computed tokens", run.computed)
@@ -181,7 +181,7 @@ def add_run(report: Report, name: str, run: Run) -> None:
 
 
 def compare_runs(report: Report, name: str, run: Run, base: str, other: Run) -> None:
-    """What a method gains and saves against another, paired by problem."""
+    """Add what a method gains and saves against another, paired by problem."""
     report.difference(f"{name} against {base}: accuracy, points", run.correct, other.correct, scale=100)
     for kind in ("decoded", "computed"):
         report.saved(f"{name} against {base}: {kind} saved", getattr(run, kind), getattr(other, kind))

@@ -1,4 +1,4 @@
-"""How long chains of a draft and a target take by arithmetic, from what they wrote and the models' latencies."""
+"""Computes the seconds of chains of a draft and a target from the lengths of their chunks and the models' latencies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scaffolding_ext.protocol.meta import TokenCounts
 
 
 class Latency(NamedTuple):
-    """How long a model takes whose decoding is bound by memory, so that concurrent calls overlap.
+    """Seconds of a model whose decoding is bound by memory, so that concurrent calls overlap.
 
     Attributes:
         pass_s: Seconds of a pass, whatever its tokens: the weights are read once.
@@ -43,7 +43,7 @@ class ScheduledChunk(NamedTuple):
 
 
 def scheduled_ends(chunks: Sequence[ScheduledChunk], draft: Latency, target: Latency, *, in_step: bool) -> list[float]:
-    """When each chain would end if its models had these latencies, nothing else took time and all calls overlapped.
+    """The end of each chain if its models had these latencies, nothing else took time and all calls overlapped.
 
     Args:
         chunks: Of all chains of a question.

@@ -42,7 +42,7 @@ def draw_problems(num_problems: int, seed: int, least_steps: int = 0, most_steps
 
 
 def shift_of(auc: float) -> float:
-    """How far apart the means of two unit normal distributions are that have this AUC; infinite at 1."""
+    """The distance of the means of two unit normal distributions that have this AUC; infinite at 1."""
     return math.inf if auc == 1 else math.sqrt(2) * float(ndtri(auc))
 
 
@@ -85,7 +85,7 @@ class BlurredJudge(Scorer):
 
 
 class Written(NamedTuple):
-    """What an engine wrote behind one prefix."""
+    """The text that an engine wrote behind one prefix."""
 
     text: str
     ids: list[int]
@@ -155,7 +155,7 @@ class RememberingWorker(HuggingFaceWorker):
         self._known.clear()
 
     def _lookup(self, key: tuple[Any, ...], max_tokens: int | None) -> Written | None:
-        """What was written at this limit, or at another one that it did not reach."""
+        """The text that was written at this limit, or at another one that it did not reach."""
         last = self._known.get((key, None))
         if last is not None and last.reason != "length" and len(last.ids) <= (max_tokens or len(last.ids)):
             return last
@@ -165,7 +165,7 @@ class RememberingWorker(HuggingFaceWorker):
 
 
 def is_on_right_way(problem: Problem, branch: Branch) -> bool:
-    """Whether a chain's answer is right, or, before there is one, its last line is on a right way."""
+    """True if a chain's answer is right or, before there is one, if its last line is on a right way."""
     if branch.has_ended and branch.answer is not None:
         return branch.answer == problem.answer
     lines = check_steps(problem, branch.chain.text.partition("</think>")[0])
@@ -173,7 +173,7 @@ def is_on_right_way(problem: Problem, branch: Branch) -> bool:
 
 
 class Searched(NamedTuple):
-    """What a search came to on one question.
+    """The result of a search on one question.
 
     Attributes:
         question: Its text.
@@ -218,7 +218,7 @@ class Searched(NamedTuple):
 def search_all(
     lab: Lab, controller: SearchController, problems: Sequence[Problem], at_once: int = 16
 ) -> list[Searched]:
-    """What a search comes to on problems."""
+    """The results of a search on problems."""
     controller.prompting = lab.prompting
     with ScaffoldingLlm(controller, dict(lab.workers), seed=lab.seed, max_parallel_requests=at_once) as llm:
         results = [llm.generate_async(problem.question, sample_id=problem.question) for problem in problems]
@@ -226,7 +226,7 @@ def search_all(
 
 
 def searched(problem: Problem, result: Any) -> Searched:
-    """What a search came to, from its trace."""
+    """The result of a search, from its trace."""
     events = {event["event"]: event for event in result.program.trace}
     answer, tree, ledger = events["answer"], events["tree"], result.program.ledger
     lengths: dict[tuple[int, ...], int] = {}
@@ -279,7 +279,7 @@ class Curve(NamedTuple):
     tokens: npt.NDArray[np.float64]
 
     def at(self, tokens: float) -> npt.NDArray[np.float64]:
-        """How likely the choice is right on each question, where it takes so many tokens on average.
+        """The probability that the choice is right on each question, if it takes so many tokens on average.
 
         Between two sizes, and below one sample and above all, the nearest sizes are mixed or taken.
         """

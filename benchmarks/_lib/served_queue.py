@@ -22,7 +22,7 @@ _TICK = 0.005  # seconds between two looks at the clock
 
 
 class Served(NamedTuple):
-    """What became of questions, in the order of their arrival.
+    """The fate of questions, in the order of their arrival.
 
     Attributes:
         correct: 1 where the answer was right, else 0.

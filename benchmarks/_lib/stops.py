@@ -48,7 +48,7 @@ def fixed_cuts(recording: Recording, cache: Cost = "kept") -> list[Ended]:
 
 
 def cut_of_as_many(cuts: Sequence[Ended], cost: str, wanted: float) -> Floats:
-    """How often the cut is right whose mean cost is `wanted`: by lot one of the two next cuts."""
+    """The share of right answers of a cut whose mean cost is `wanted`: by lot one of the two nearest cuts."""
     means = np.array([cut.cost(cost).mean() for cut in cuts])
     order = np.argsort(means, kind="stable")
     place = int(np.clip(np.searchsorted(means[order], wanted), 1, len(cuts) - 1))
@@ -102,7 +102,7 @@ def rules_of(recording: Recording) -> dict[str, list[Ending]]:
 
 
 def add_power(report: Report, row: str, found: Judged) -> None:
-    """Whether the best rule is above a cut of as many tokens, and how many questions would show that it is no worse."""
+    """Add the best rule's lead over a cut of as many tokens, and the questions that would show that it is no worse."""
     name = f"{row}: points over the cut that decodes as much"
     low, differences = report.figures[name]["low"], found.ended.right - found.decodes_as_much
     report.bar(f"{name}, lower end", np.nan if low is None else low, ">", 0.0)

@@ -1,4 +1,4 @@
-"""What was run before is not run again: results as JSON files in a folder."""
+"""Keeps results as JSON files in a folder, so that nothing runs twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _V = TypeVar("_V")
 
 
 def kept(store: Path | None, name: str, find: Callable[[], _V]) -> _V:
-    """What `find` returns, as JSON gives it back; from the folder where it was found before."""
+    """The result of `find`, as JSON gives it back; from the folder if it was found before."""
     if store is None:
         return find()
     path = store / f"{name}.json"

@@ -1,4 +1,4 @@
-"""What the order of eviction costs, in prefilled tokens: the order of the paper, of least recent use, and of need.
+"""Measures orders of eviction in prefilled tokens: the paper's, least recent use, and need.
 
     python -m benchmarks.engines.eviction
 
@@ -50,7 +50,7 @@ ORDERS = {"branch_score": Order("branch_score", False), "lru": Order("lru", Fals
 
 
 class Outcome(NamedTuple):
-    """What a load cost, and its texts."""
+    """The cost of a load, and its texts."""
 
     prefilled: int
     texts: list[str | None]

@@ -164,7 +164,7 @@ def settle(worker: HuggingFaceWorker) -> None:
 
 
 def texts_of(worker: HuggingFaceWorker, seed: int) -> list[list[int]]:
-    """What a worker writes for many requests at once."""
+    """The texts that a worker writes for many requests at once."""
     rng = random.Random(seed)
     prefixes = [[rng.randrange(5, 500) for _ in range(rng.randint(4, 100))] for _ in range(NUM_PREFIXES)]
     tasks = [

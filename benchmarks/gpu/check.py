@@ -54,7 +54,7 @@ class NotServedError(Exception):
 
 
 class Line(NamedTuple):
-    """What became of a check.
+    """The outcome of a check.
 
     Attributes:
         name: What was checked.
@@ -471,7 +471,7 @@ def line_of(check: Callable[[Bench], None], bench: Bench, limit: float) -> Line:
 
 @contextmanager
 def stdout_kept_for_the_report() -> Iterator[None]:
-    """What libraries print goes to stderr."""
+    """Send to stderr what libraries print."""
     kept = sys.stdout
     sys.stdout = sys.stderr
     try:
@@ -509,7 +509,7 @@ def main(
     only: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Whether TRTLLMWorker and the installed TensorRT-LLM understand each other; the exit code is 1 where not."""
+    """Check that TRTLLMWorker and the installed TensorRT-LLM understand each other; if not, the exit code is 1."""
     unknown = set(only) - {check.__name__ for check in CHECKS}
     if unknown:
         names = ", ".join(check.__name__ for check in CHECKS)

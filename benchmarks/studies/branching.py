@@ -48,7 +48,7 @@ Choice = Callable[[BranchedProblem], int]
 
 
 class Method(NamedTuple):
-    """What a method gives on each problem."""
+    """The results of a method on each problem."""
 
     choices: list[int]
     problems: Sequence[BranchedProblem]
@@ -62,7 +62,7 @@ class Method(NamedTuple):
         return [float(p.is_right[choice]) for p, choice in zip(self.problems, self.choices, strict=True)]
 
     def changed(self, base: Method) -> list[bool]:
-        """Where the answer is another than a base's."""
+        """True for each problem whose answer is another than a base's."""
         pairs = zip(self.problems, self.choices, base.choices, strict=True)
         return [not same_answer(p.answers[own], p.answers[other]) for p, own, other in pairs]
 

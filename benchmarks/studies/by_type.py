@@ -150,7 +150,7 @@ def blocks_of(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
 
 
 def study_plans(report: Report, name: str, plans: Mapping[str, Any], alpha: float) -> None:
-    """What the simulation says of every plan, each question under what the others chose."""
+    """Simulate every plan, each question under the choice of the others."""
     for family, plan in plans.items():
         for key in ("accuracy", "seconds", "formula"):
             report.figure(f"{name}, {family}, simulated: {key}", plan[key])

@@ -1,4 +1,4 @@
-"""What a conformal target is worth: accuracy against target-decoded tokens and time, beside a coin.
+"""Measures what a conformal target is worth: accuracy against target-decoded tokens and time, beside a coin.
 
     python -m benchmarks.studies.conformal --num_problems 100 --num_blocks 3 --store runs/conformal
 
@@ -66,7 +66,7 @@ COLOURS = {"draft only": "0.6", TARGET_ONLY: "0.0"}
 
 
 class Setting(NamedTuple):
-    """What all systems of a study share.
+    """The settings that all systems of a study share.
 
     Attributes:
         num_chains: Chains a question.
@@ -107,7 +107,7 @@ class Chunk(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What a system did on one question.
+    """The chains of a system on one question.
 
     Attributes:
         vote: Whether the vote was right.
@@ -129,7 +129,7 @@ class Answered(NamedTuple):
 
     @property
     def best(self) -> float:
-        """Whether any chain was right."""
+        """True if any chain was right."""
         return max(self.right)
 
     @property
@@ -138,19 +138,19 @@ class Answered(NamedTuple):
         return float(np.mean(self.right))
 
     def ends(self, draft: Latency, target: Latency, *, in_step: bool) -> list[float]:
-        """When each chain would end with models of these latencies, in seconds."""
+        """The end of each chain with models of these latencies, in seconds."""
         chunks = [ScheduledChunk(c.chain, c.turn, c.draft_tokens, c.target_tokens, 0.0) for c in self.chunks]
         return scheduled_ends(chunks, draft, target, in_step=in_step)
 
     def vote_of(self, chains: Sequence[int]) -> float:
-        """Whether the vote of these chains alone is right."""
+        """True if the vote of only these chains is right."""
         classes = [self.classes[chain] for chain in chains]
         winner = vote(classes)
         return self.right[chains[classes.index(winner)]] if winner >= 0 else 0.0
 
 
 class GreedyChain(NamedTuple):
-    """What one greedy chain did on one question; attributes as those of `Answered`."""
+    """One greedy chain on one question; attributes as those of `Answered`."""
 
     vote: float
     target_tokens: int
@@ -192,7 +192,7 @@ def controller(
 def answered(
     lab: Lab, name: str, made: Controller, samples: Sequence[Example], workers: Mapping[str, Worker] | None = None
 ) -> list[Answered]:
-    """What a system did on the questions; from the lab's store where it was run before."""
+    """The answers of a system to the questions; from the lab's store if it was run before."""
 
     def run() -> list[Answered]:
         results = lab.answers(made, [sample.prompt for sample in samples], workers)
@@ -270,7 +270,7 @@ class Block(NamedTuple):
     samples: list[Example]
 
     def answered(self, name: str, made: Controller, workers: dict[str, Worker] | None = None) -> list[Answered]:
-        """What a system did on them."""
+        """The answers of a system to them."""
         return answered(self.lab, name, made, self.samples, workers)
 
 
@@ -356,7 +356,7 @@ class Study:
             self.gain(f"conformal over coin, alpha {alpha}", found, shown)
 
     def schedule(self, alpha: float) -> None:
-        """When chains end, in ratio to those of systems that wait, or that have no draft, by the target's speed."""
+        """Report the ends of chains over those of systems that wait, or that have no draft, by the target's speed."""
         ours = self.found[f"conformal, alpha {alpha}"]
         for speed in SPEED_RATIOS:
             target = Latency(DRAFT.pass_s * speed, DRAFT.pass_s * speed * TOKEN_SHARE)
@@ -429,7 +429,7 @@ def plot(figures: Figures, path: Path) -> None:
 
 
 def _decisions(answers: list[Answered]) -> tuple[list[bool], list[int]]:
-    """Whether each chunk was taken over, and its question."""
+    """For each chunk, if it was taken over, and its question."""
     fired = [chunk.is_taken for answered in answers for chunk in answered.chunks]
     return fired, [number for number, answered in enumerate(answers) for _ in answered.chunks]
 

@@ -237,7 +237,7 @@ def replay_growing(chunks: Chunks, num_orders: int, rng: np.random.Generator) ->
 
 
 def report_strangeness(report: Report, chunks: Chunks, replayed: Replay, names: Sequence[str]) -> None:
-    """How much stranger to the target the chunks are that it takes over than those that stand, turn for turn, in nats.
+    """Report how much stranger to the target its taken-over chunks are than those that stand, turn for turn, in nats.
 
     Against the mean of their turn; a coin has 0 here.
     """
@@ -281,7 +281,7 @@ def report_rates(report: Report, chunks: Chunks, replayed: Replay, ties: Ties) -
 
 
 def report_rejected(report: Report, chunks: Chunks, replayed: Replay) -> None:
-    """How often chains ended right whose chunks were rejected, and the others, overall and within a question."""
+    """Report the right chains among those with rejected chunks, and the others, overall and within a question."""
     question_mean = np.bincount(chunks.question, chunks.right) / np.bincount(chunks.question)
     within = chunks.right - question_mean[chunks.question]
     tested = replayed.num_tested["turn0"] > 0

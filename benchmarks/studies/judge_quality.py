@@ -1,4 +1,4 @@
-"""How good must a judge of steps be for a search to pay?
+"""Finds the quality that a judge of steps needs for a search to pay.
 
     python -m benchmarks.studies.judge_quality --num_questions 60 --store runs/judge_quality --plot_path runs/judge.png
 

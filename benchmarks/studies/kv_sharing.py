@@ -1,4 +1,4 @@
-"""What sharing a prefix's KV saves, and what verdicts that are skipped or read early save on top of it.
+"""Measures what a shared prefix's KV saves, and what skipped or early verdicts save on top of it.
 
     python -m benchmarks.studies.kv_sharing --store runs/kv_sharing --plot_path runs/kv_sharing.png
 
@@ -59,7 +59,7 @@ LEAST_CLOSED, LEAST_SKIPPED, LEAST_EXITS, MOST_CHANGED = 0.6, 0.4, 0.5, 0.005
 
 
 class Gates(NamedTuple):
-    """What was fitted to prefixes of a cell.
+    """The gates that were fitted to prefixes of a cell.
 
     Attributes:
         skip: When no verdict is asked for.
@@ -73,7 +73,7 @@ class Gates(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What one switch gave on one prefix, and took.
+    """The result of one switch on one prefix, and its cost.
 
     Attributes:
         choice: The branch that is selected: by score times the square root of its confidence, or by the gate.
@@ -298,7 +298,7 @@ def gap_closed(name: str, gained: Floats, gap: Floats, report: Report) -> Estima
 
 
 def _gates(report: Report, rounds: dict[tuple[int, int], dict[str, list[Round]]]) -> None:
-    """What skip gate and layer exit close of the gap between cached blocks and the ceiling, and at what price."""
+    """Report the gap between cached blocks and the ceiling that skip gate and layer exit close, and their price."""
     for chosen in [None, *rounds]:
         cells = [done for cell, done in rounds.items() if chosen in (None, cell)]
         name = "all cells: " if chosen is None else "n {}, t {}: ".format(*chosen)

@@ -1,4 +1,4 @@
-"""Whether a stack does live what its replay said: three points of the embedded model's frontier, each run for real.
+"""Runs three points of the embedded model's frontier for real, beside what their replay said.
 
     python -m benchmarks.studies.live_replay --store FOLDER --json
 

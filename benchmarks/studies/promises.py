@@ -1,4 +1,4 @@
-"""Whether promises of `tune` are kept: on random halves of a recording, held against the other half.
+"""Holds promises of `tune` on random halves of a recording against the other half.
 
     python -m benchmarks.studies.promises --data FOLDER
 

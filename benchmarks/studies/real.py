@@ -1,4 +1,4 @@
-"""What is saved on recorded samples of real models: every row is a call of `Plays`, and runs no model.
+"""Measures savings on recorded samples of real models: every row is a call of `Plays`, and runs no model.
 
     python -m benchmarks.studies.real --data FOLDER --part votes --plot_path real_votes.png --json
 
@@ -160,7 +160,7 @@ def add_over(report: Report, said: str, ours: Played, theirs: Played, trial: Pla
 
 
 def add_power(report: Report, name: str, played: Played, trial: Plays) -> None:
-    """How many such questions, or runs of all questions, show with power .9 that less than a point is lost."""
+    """Add the number of questions, or runs of all questions, that show with power .9 that less than a point is lost."""
     differences = played.right - trial.full.right
     unit = "runs" if trial.by_run else "questions"
     if np.ptp(np.bincount(trial.groups, differences)) > 0:
@@ -262,7 +262,7 @@ def votes(report: Report, data: Path | None, num_simulated: int) -> None:
 
 
 def is_kept_back(name: str) -> bool:
-    """Whether a question or a run is of the half that is kept back: by its name alone."""
+    """True if a question or a run is of the half that is kept back, by nothing but its name."""
     return hashlib.sha256(f"kept back: {name}".encode()).digest()[0] % 2 == 0
 
 
@@ -351,7 +351,7 @@ def only(recording: Recording, run: str) -> Recording:
 
 
 class Tenths(NamedTuple):
-    """Whether the plain and the weighed vote are right at each look; shapes [num_questions, num_looks]."""
+    """Right plain and weighed votes at each look; shapes [num_questions, num_looks]."""
 
     plain: Any
     weighed: Any
@@ -393,7 +393,7 @@ def add_weighed(report: Report, name: str, recording: Recording, cohorts: Sequen
 
 
 def add_quarter(report: Report, name: str, recording: Recording) -> None:
-    """What `tune` chooses for a quarter of the tokens, cross-fitted, beside the cut, the stop and the plain vote."""
+    """Add the choice of `tune` at a quarter of the tokens, cross-fitted, beside cut, stop and plain vote."""
     trial, goal = Plays(recording), MostAccurate(BUDGET)
     trial.try_all()
     own: dict[str, dict[str, list[Setting]]] = {"chosen": {}, "plain vote": {}, "cut": {}, "stop": {}}
@@ -494,7 +494,7 @@ def budgets(report: Report, data: Path | None, num_simulated: int) -> None:
 
 
 def loops(report: Report, data: Path | None, num_simulated: int) -> None:
-    """Where the watch for loops stops recorded chains, and whether an answer stood behind that place."""
+    """Report the places at which the watch for loops stops recorded chains, and the answers behind them."""
     if data is None:
         texts = ["The sum is 7. " * 400, "So x = 2. \\boxed{2}"] * num_simulated
         questions = [str(number // 2) for number in range(len(texts))]
@@ -584,7 +584,7 @@ PARTS = {"votes": votes, "confirmed": confirmed, "runs": runs, "chains": chains,
 @size("--num_simulated", 100, quick=12, help="Questions that are simulated where there is no folder.", least=2)
 @plotted
 def main(report: Report, data: Path | None, parts: Sequence[str], num_simulated: int, plot_path: Path | None) -> None:
-    """What is saved on recorded samples of real models."""
+    """Measure savings on recorded samples of real models."""
     report.setting["data"] = None if data is None else "recorded"
     for part in parts or PARTS:
         PARTS[part](report, data, num_simulated)

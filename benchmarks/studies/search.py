@@ -1,4 +1,4 @@
-"""What widths save: searches that grow where they are unsettled, beside fixed widths and a vote of as many tokens.
+"""Measures what widths save: searches that grow while unsettled, beside fixed widths and a vote of as many tokens.
 
     python -m benchmarks.studies.search --num_questions 100 --store runs/search --json
 
@@ -165,7 +165,7 @@ def add_width(
 @click.option("--model", default="tinylm/target", show_default=True, help="Who writes.")
 @stored
 def main(report: Report, num_questions: int, least_steps: int, model: str, store: Path | None) -> None:
-    """What do widths save?"""
+    """Measure what widths save."""
     problems = draw_problems(num_questions, report.seed, least_steps)
     with Lab({"generation": model}, seed=report.seed, store=store, worker=RememberingWorker, max_batch_size=64) as lab:
         add_widths(report, lab, problems)

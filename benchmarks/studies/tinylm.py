@@ -170,7 +170,7 @@ class Figures:
                 self._figure(f"one chain, {kind}", self.single[kinds == kind])
 
     def votes(self) -> None:
-        """What a vote adds to one chain."""
+        """Report what a vote adds to one chain."""
         name = f"vote of {self._num_votes}"
         self._figure(name, self.vote)
         self._bar(f"{name} less one chain", self._figure(f"{name} less one chain", self.vote, self.single), 8, 20)
@@ -208,7 +208,7 @@ class Figures:
         self._bar("forced answers: last less first", shares[-1] - shares[0], 8)
 
     def lines(self) -> None:
-        """How well written steps follow their methods."""
+        """Report how well written steps follow their methods."""
         follows: dict[bool, list[bool]] = {True: [], False: []}
         for own, problem in zip(self._votes, self._problems, strict=True):
             counts: dict[bool, list[bool]] = {True: [], False: []}
@@ -257,7 +257,7 @@ class Figures:
 
 
 def voted(answers: list[str | None], target: str) -> float:
-    """Whether the most frequent answer is right; of equally frequent ones each counts its part."""
+    """The share of the most frequent answers that are right."""
     counts = Counter(answer for answer in answers if answer is not None)
     leading = [answer for answer, count in counts.items() if count == max(counts.values())]
     return float(target in leading) / max(1, len(leading))

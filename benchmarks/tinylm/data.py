@@ -86,7 +86,7 @@ class Batch(NamedTuple):
     cuts: npt.NDArray[np.int64]
 
     def mask(self) -> npt.NDArray[np.bool_]:
-        """Which tokens each token sees, of shape (rows, 1, length, length); padding sees padding alone."""
+        """The tokens that each token sees, of shape (rows, 1, length, length); padding sees only padding."""
         import numpy as np
 
         length = self.ids.shape[1]
@@ -179,7 +179,7 @@ class ExampleStream:
         return answer + "}" + hedge
 
     def _other_beliefs(self, chain: _Chain, rng: random.Random) -> Iterator[int]:
-        """Where else verdicts are asked for: where another answer than the last is believed, if there is one."""
+        """Further places at which verdicts are asked for: those that believe another answer than the last."""
         answered = [cut for cut in range(1, len(chain.ids) + 1) if chain.belief(cut) is not None]
         others = [cut for cut in answered if chain.belief(cut) != chain.belief(len(chain.ids))]
         for _ in range(NUM_VERDICTS - 1):

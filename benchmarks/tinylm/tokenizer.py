@@ -71,7 +71,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
 
 
 def _with_visible_thinking(tokenizer: Tokenizer) -> Tokenizer:
-    """Where thinking ends must stay in decoded text, as with R1's tokenizers; the trainer marks all as special."""
+    """Keep the end of thinking in decoded text, as with R1's tokenizers; the trainer marks all as special."""
     description = json.loads(tokenizer.to_str())
     for token in description["added_tokens"]:
         token["special"] = token["content"] not in (THINK_OPEN, THINK_CLOSE)

@@ -45,7 +45,7 @@ def learning_rate_scale(step: int, num_steps: int) -> float:
 
 
 def learning_rate_falls(step: int, num_steps: int) -> bool:
-    """Whether a run of that length has lowered its learning rate before a step."""
+    """True if a run of that length has lowered its learning rate before a step."""
     return step > (1 - DECAY_SHARE) * num_steps + 1
 
 
@@ -55,7 +55,7 @@ def curriculum_max_num_steps(step: int) -> int:
 
 
 def has_bfloat16_units() -> bool:
-    """Whether bfloat16 is faster than float32 on this processor; without units for it, it is four times slower."""
+    """True if bfloat16 is faster than float32 on this processor; without units for it, it is four times slower."""
     import torch
 
     # Where torch is too old to say, float32 is right everywhere.
@@ -159,7 +159,7 @@ class Run:
         temporary.replace(file)
 
     def log(self) -> dict[str, Any]:
-        """What `training.json` says about the run."""
+        """The record of the run in `training.json`."""
         final_loss = None if self.mean_loss is None else round(self.mean_loss, 4)
         return self.options | {
             "num_tokens": self.num_tokens,
