@@ -5,8 +5,10 @@ A reward controller's `process` leaves one score per task in `scores`, as upstre
 
 from __future__ import annotations
 
+import math
+import numbers
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from scaffolding_ext import require
@@ -46,7 +48,17 @@ def score(controller: Controller, tasks: list[GenerationTask]) -> ControllerGene
             f"{type(controller).__name__} left {found} of {len(tasks)} scores; process() of a reward controller must "
             "put a score for each task into its attribute `scores`"
         )
-    return [float(value) for value in scores]
+    return checked_scores(type(controller).__name__, scores)
+
+
+def checked_scores(name: str, scores: Iterable[Any]) -> list[float]:
+    """The scores as finite numbers; NoOutputError names the first sample whose score is none."""
+    found = []
+    for number, value in enumerate(scores):
+        if not isinstance(value, numbers.Real) or not math.isfinite(value):
+            raise NoOutputError(f"{name} gave sample {number} the score {value!r}; a score is a finite number")
+        found.append(float(value))
+    return found
 
 
 class RewardController(BaseController):

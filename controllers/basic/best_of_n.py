@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import BaseController, finish
-from scaffolding_ext.controllers.reward import prepare, reads_logprobs, score
+from scaffolding_ext.controllers.reward import checked_scores, prepare, reads_logprobs, score
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.samples import (
     Sample,
@@ -83,7 +83,7 @@ class BestOfNController(BaseController):
             scores = yield from score(self.reward_controller, [sample.task for sample in samples])
         else:
             assert self.reward is not None
-            scores = [self.reward(sample) for sample in samples]
+            scores = checked_scores("the reward", [self.reward(sample) for sample in samples])
         best = max(samples, key=lambda sample: (scores[sample.index], -sample.index))
         answers = [sample.answer for sample in samples]
         run.sum_up(samples=num, score=scores[best.index], answers=published_answers(samples, answers))

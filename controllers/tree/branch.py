@@ -93,6 +93,10 @@ class Branch(Node):
         return self.chain.ended and (self.to_end or not self.refines)
 
     @property
+    def text(self) -> str:
+        return self.chain.text
+
+    @property
     def is_whole(self) -> bool:
         return self.chain.ended
 

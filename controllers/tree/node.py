@@ -35,6 +35,11 @@ class Node:
         return self._has_ended
 
     @property
+    def text(self) -> str | None:
+        """The solution so far; None if unknown."""
+        return None
+
+    @property
     def is_whole(self) -> bool:
         """True if it is a whole solution; if solutions are refined, others may follow it."""
         return self.has_ended

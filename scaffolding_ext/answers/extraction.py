@@ -7,11 +7,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
+from scaffolding_ext.answers.characters import plain_characters
+
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 # Text after an answer phrase, up to the end of its sentence or line; a decimal point does not end it.
 _PHRASE = re.compile(
-    r"(?:final answer|the answer|\banswer(?=\**:))\**\s*(?:is|:)[\s:*]*([^\n]+?)"
+    r"(?:(?:final answer|the answer|\banswer(?=\**:))\**\s*(?:is|:)|答案\**\s*[是为為:])[\s:*]*([^\n]+?)"
     r"(?=\.\**\s+(?-i:[A-Z])|[\u3002\uff61]|\n|\Z)",
     re.IGNORECASE,
 )
@@ -55,6 +57,7 @@ def extract(
     own = extractor(text) if extractor is not None else None
     if own is not None and own.strip():
         return own.strip()
+    text = plain_characters(text)
     inside = _inside_last_box(text)
     if inside is not None:
         answer = up_to_brace(inside)
@@ -119,7 +122,9 @@ def _behind_hashes(text: str) -> str | None:
 
 
 def _phrase(text: str) -> str | None:
-    phrases = _PHRASE.findall(text) if "answer" in text.casefold() else ()  # a substring test is far faster
+    phrases = (
+        _PHRASE.findall(text) if "answer" in text.casefold() or "答案" in text else ()
+    )  # a substring test is far faster
     answer = phrases[-1].strip().rstrip("*. ").strip() if phrases else ""
     return None if not answer or _CUT.search(answer) else answer
 

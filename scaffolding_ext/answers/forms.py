@@ -14,6 +14,8 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from scaffolding_ext.answers.characters import plain_characters
+
 WORDS = "\x02[^\x02\x03]*\x03"
 
 _REPLACED = (
@@ -25,7 +27,7 @@ _REPLACED = (
         ),
         "",
     ),
-    (re.compile(r"[\u2212\u2013]"), "-"),
+    (re.compile(r"[\u2010-\u2013\u2212]"), "-"),
     (re.compile(r"\{,\}|(?<=\d),\s*\\!"), ","),
     (re.compile(r"\\,(?=\d{3}(?!\d))"), ""),
     (re.compile(r"\\q?quad(?![a-zA-Z])|(?<!\\)\\[,;:> ]|~|\s+"), " "),
@@ -70,7 +72,7 @@ def normalize(answer: str) -> str:
 
     A space between two digits stays, unless it is a thin space that separates thousands: "3 1/2" is not 31/2.
     """
-    text = answer.strip().strip("*").strip()
+    text = plain_characters(answer).strip().strip("*").strip()
     for pattern, replacement in _REPLACED:
         text = pattern.sub(replacement, text)
     text = _TEXT.sub(lambda match: _marked(match[1]), text)

@@ -168,6 +168,21 @@ def test_a_controller_that_leaves_no_scores_is_named(prompting):
         best_of(Forgetful(), Judge("x", prompting), prompting)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "high"])
+def test_a_score_that_is_no_finite_number_is_an_error_naming_the_sample(prompting, value):
+    class Unsure(BaseController):
+        needs = Needs(tags=())
+
+        def process(self, tasks, **kwargs):
+            self.scores = [0.5, value, 0.4]
+            yield []
+
+    with pytest.raises(Exception, match="Unsure gave sample 1 the score"):
+        best_of(Unsure(), Judge("x", prompting), prompting)
+    with pytest.raises(Exception, match="the reward gave sample 0 the score"):
+        best_by_itself(ScriptedWorker(r"\boxed{1}"), 2, prompting, reward=lambda sample: value)
+
+
 def test_verdicts_need_a_tokenizer():
     with pytest.raises(Exception, match="needs a tokenizer to read verdicts with"):
         best_of(RewardController(), Judge("x", None), None)

@@ -169,6 +169,12 @@ class LevelStrategy(Strategy):
         return sorted(nodes, key=lambda node: (-self.score[node.path], node.path))
 
 
+def distinct(nodes: Iterable[Node]) -> list[Node]:
+    """The first node of each text; nodes whose text is unknown all stay."""
+    found = {node.path if node.text is None else node.text: node for node in reversed(list(nodes))}
+    return list(reversed(found.values()))
+
+
 def shared_out(num_children: int, parents: Sequence[Node]) -> list[Node]:
     """Parents repeated per child: evenly, with any remainder going to the first."""
     if not parents:

@@ -7,13 +7,15 @@ from typing import Literal, get_args
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.tree.node import Node
-from scaffolding_ext.controllers.tree.strategies.base import LevelStrategy, open_ones, shared_out
+from scaffolding_ext.controllers.tree.strategies.base import LevelStrategy, distinct, open_ones, shared_out
 
 Ended = Literal["compete", "leave"]
 
 
 class Beam(LevelStrategy):
     """Beam search: each level writes `width` steps; the best `keep` continue and share the next level's steps.
+
+    Of beams with the same text only one continues.
 
     Breadth-first tree of thoughts is the same search: `width: 15, keep: 3` writes five thoughts after each of three.
 
@@ -39,6 +41,6 @@ class Beam(LevelStrategy):
 
     def _next(self, level: Sequence[Node]) -> Iterable[Node]:
         competing = level if self.ended == "compete" else open_ones(level)
-        kept = self.best([*self._finished, *competing])[: self.keep]
+        kept = distinct(self.best([*self._finished, *competing]))[: self.keep]
         self._finished = [node for node in kept if node.has_ended]
         return shared_out(self.width, open_ones(kept))

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import math
 import random
+import string
 
 import pytest
 
@@ -76,19 +77,20 @@ class Stepper(ScriptedWorker):
         answers: Whether solutions end in a box.
         before: As for every scripted worker.
         num_answers: How many answers there are.
+        letters: A step is one of them and a number.
         keeps_stop: Whether the tokens of a stop string stay in the ids, as this package's engine does it.
     """
 
-    def __init__(self, num_steps=3, answers=True, before=None, keeps_stop=True, num_answers=3):
+    def __init__(self, num_steps=3, answers=True, before=None, keeps_stop=True, num_answers=3, letters="abc"):
         super().__init__("never scripted", before=before)
-        self.num_answers = num_answers
+        self.num_answers, self.letters = num_answers, letters
         self.num_steps, self.answers, self.keeps_stop = num_steps, answers, keeps_stop
 
     def _whole(self, written, seed):
         rng = random.Random(f"{written} {seed}")
         text = ""
         for number in range(written.count("\n\n"), self.num_steps):
-            text += f"{rng.choice('abc')}{number}\n\n"
+            text += f"{rng.choice(self.letters)}{number}\n\n"
         return text + (rf"\boxed{{{rng.randrange(self.num_answers)}}}" if self.answers else "so be it")
 
     def _serve(self, task):
@@ -212,6 +214,21 @@ def test_steps_end_behind_their_text_and_carry_the_tokens_on(keeps_stop):
     assert len(result.outputs[0].token_ids) == len(result.outputs[0].text) + 1  # the end token
     assert all(task.depth == number + 1 for number, task in enumerate(tasks))
     assert len({seed for task in tasks for seed in task.seeds}) == 12
+
+
+def test_of_beams_with_the_same_text_one_continues():
+    class Copying(Stepper):
+        def _whole(self, written, seed):
+            rest = super()._whole(written, 0)
+            return rest if written or seed % 2 else rest.replace("0", "0 by another way")
+
+    worker = Copying()
+    judge = Judge(lambda text: 0.4 if "another way" in text else 0.5)
+    searched(SearchController(Beam(8, 2), judge), worker)
+    read = [Characters().decode(task.prefix_tokens).partition("?")[2] for task in of_type(worker, BranchTask)]
+    second = {text for text in read if text.count("\n\n") == 1}
+    assert len(second) == 2
+    assert sum("another way" in text for text in second) == 1
 
 
 def test_steps_end_after_tokens_and_at_the_chains_own_marks():
@@ -599,7 +616,7 @@ def test_a_step_that_stalls_is_cancelled_when_the_seconds_are_over_and_the_best_
     monkeypatch, events
 ):
     stalls = Stalls(lambda task: type(task) is BranchTask and task.depth > 1)
-    worker = Stepper(before=stalls)
+    worker = Stepper(before=stalls, letters=string.ascii_letters)
     NearEnd(monkeypatch, 1000, lambda: worker.tasks)
     result = searched(SearchController(Beam(4, 2), budget={"seconds": 1000}), worker)
     tree = tree_of(result)
@@ -622,7 +639,8 @@ def test_what_a_stalled_task_had_decoded_is_counted_as_discarded(monkeypatch):
 
         task_handlers = {**Stepper.task_handlers, BranchTask: _branch}  # noqa: RUF012
 
-    worker = Slow(before=Stalls(lambda task: type(task) is BranchTask and task.depth > 1))
+    stalls = Stalls(lambda task: type(task) is BranchTask and task.depth > 1)
+    worker = Slow(before=stalls, letters=string.ascii_letters)
     NearEnd(monkeypatch, 1000, lambda: worker.tasks)
     result = searched(SearchController(Beam(4, 2), budget={"seconds": 1000}), worker)
     ledger = result.program.ledger
