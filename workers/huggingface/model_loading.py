@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError
-from scaffolding_ext.prompts.model_files import how_to_load
+from scaffolding_ext.prompts.model_files import config_of, how_to_load
 from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 
@@ -120,6 +122,8 @@ def _load_by_name(model: str, folder: str, dtype: Any, trust_remote_code: bool) 
     with _no_progress_bars(), _model_errors(model):
         tokenizer = load_tokenizer(model, trust_remote_code)
         options = how_to_load(folder, model, trust_remote_code)
+        _check_quantization(model, folder)
+        _check_adapter(model, folder)
         network, report = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True, **options)
         _check_weights(model, report)
     return network, tokenizer
@@ -153,8 +157,34 @@ def _check_device(device: str) -> None:
         ) from error
 
 
+def _check_quantization(model: str, folder: str) -> None:
+    """Refuse a quantisation that transformers does not know: it would run the stored numbers without their scales."""
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING as KNOWN
+
+    said = config_of(folder).get("quantization_config") or config_of(folder, "hf_quant_config.json")
+    if not said:
+        return
+    method = str(said.get("quant_method") or (said.get("producer") or {}).get("name") or "unknown")
+    if method not in KNOWN and not said.get("load_in_8bit") and not said.get("load_in_4bit"):
+        raise ConfigError(
+            f"is {model!r}, quantised by {method}, which transformers cannot read: choose the checkpoint in bfloat16, "
+            "or serve this one with TensorRT-LLM or vLLM and use --base_url (docs/servers.md)",
+            "model",
+        )
+
+
+def _check_adapter(model: str, folder: str) -> None:
+    """Refuse an adapter beside a model if transformers would leave it out."""
+    if config_of(folder, "adapter_config.json") and find_spec("peft") is None:
+        raise ConfigError(
+            f"is {model!r}, which has an adapter (adapter_config.json) that needs peft: install peft, or take the "
+            "adapter's files out of the folder to run the model alone",
+            "model",
+        )
+
+
 def _check_weights(model: str, report: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint that lacks weights: transformers puts random numbers in their place."""
+    """Refuse a checkpoint that lacks weights, which transformers sets at random; warn of those it leaves out."""
     missing = sorted(report["missing_keys"])
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -162,6 +192,14 @@ def _check_weights(model: str, report: Mapping[str, Any]) -> None:
             f"is {model!r}, whose checkpoint lacks the weights {', '.join(missing[:3])}{more}, and transformers would "
             "set them at random: get the whole checkpoint, of the architecture that its config.json names",
             "model",
+        )
+    left_out = sorted(report["unexpected_keys"])
+    if left_out:
+        more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
+        warnings.warn(
+            f"{model}: the weights {', '.join(left_out[:3])}{more} of the checkpoint are left out, since the model "
+            "that config.json describes has no place for them; check its number of layers and its architecture",
+            stacklevel=2,
         )
 
 

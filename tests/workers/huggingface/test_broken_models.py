@@ -61,6 +61,33 @@ def test_weights_that_are_missing_are_not_made_up(folder: Path) -> None:
     assert f"lacks the weights {LAYER}, and transformers would set them at random" in refusal(folder)
 
 
+def test_weights_that_are_left_out_are_named(folder: Path) -> None:
+    edit(folder / "config.json", num_hidden_layers=1)
+    with pytest.warns(UserWarning, match=r"the weights model\.layers\.1\.\S+, .* are left out"):
+        HuggingFaceWorker(str(folder)).shutdown()
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("config.json", {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}),
+        ("hf_quant_config.json", {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}),
+    ],
+)
+def test_a_quantisation_that_transformers_does_not_know(folder: Path, file: str, said: dict[str, object]) -> None:
+    path = folder / file
+    if not path.exists():
+        path.write_text("{}")
+    edit(path, **said)
+    assert "quantised by modelopt, which transformers cannot read" in refusal(folder)
+
+
+def test_an_adapter_that_would_be_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2}))
+    monkeypatch.setattr("scaffolding_ext.workers.huggingface.model_loading.find_spec", lambda name: None)
+    assert "an adapter (adapter_config.json) that needs peft" in refusal(folder)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_weights_that_are_no_numbers(folder: Path, value: float) -> None:
     weights = load_file(folder / "model.safetensors")[LAYER]
