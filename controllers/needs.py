@@ -94,7 +94,7 @@ def check_worker(worker: Worker, tag: WorkerTag, needs: Needs, controller: str) 
     most = declared(worker).max_num_logprobs
     if most is not None and most < needs.num_logprobs:
         raise ConfigError(
-            f"{type(worker).__name__} reports the log-probabilities of at most {most} tokens a position, and "
+            f"{type(worker).__name__} reports log-probabilities of at most {most} tokens per position, but "
             f"{needs.num_logprobs} are read: use another worker, or "
             + (
                 f"top_k={most}" if most else f"for {controller} a rule or a scorer that reads none, such as consecutive"

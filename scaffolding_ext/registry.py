@@ -1,4 +1,4 @@
-"""Names of controllers and workers: each stands for a factory that is imported when it is first asked for."""
+"""Names of controllers, workers and their parts; a name's factory is imported on first use."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class Registry:
     """Names and their lazy factories. A name of the form `package.module:Class` needs no registration.
 
     Args:
-        kind: What the names stand for, for error messages.
+        kind: Kind of part, for error messages.
         targets: The `"module:attribute"` of each known name.
-        entry_point_group: Other packages add names under this group, which is read when a name is first looked up.
-        base: `"module:Class"`; every part is an object of it. An unregistered class is only called if it is a subclass.
-        adapt: `"module:function"`: makes a part of another object, such as a function; returns None if it cannot.
+        entry_point_group: Group under which other packages add names; read when a name is first looked up.
+        base: `"module:Class"` of every part. An unregistered class is only called if it is a subclass.
+        adapt: `"module:function"` that makes a part of another object, such as a function; it returns None if it
+            cannot.
     """
 
     def __init__(
@@ -71,16 +72,16 @@ class Registry:
         return None
 
     def names(self) -> tuple[str, ...]:
-        """The known names, sorted; those of installed entry points included."""
+        """Return the known names, sorted, including those of installed entry points."""
         self._discover()
         return tuple(sorted(self._targets))
 
     def resolve(self, name: str) -> Factory:
-        """The factory of a name.
+        """Return the factory of a name.
 
         Raises:
-            UnknownNameError: Nobody registered the name.
-            ConfigError: Its target cannot be imported, or is not what such a name may stand for.
+            UnknownNameError: The name is not registered.
+            ConfigError: Its target cannot be imported, or is of the wrong kind.
         """
         target = self._targets.get(name)
         if target is None and ":" in name:
@@ -98,19 +99,19 @@ class Registry:
     def obtain(
         self, given: Any, key: str = "", *, build: Build | None = None, references: Mapping[str, Any] | None = None
     ) -> Any:
-        """The part that a user gives: an object as it is, or what its name or its `{type, args}` stands for.
+        """Return the part that a user gives as an object, a name, or `{type, args}`.
 
         A `{type, args}` among the arguments is built first. Its type is a name of this registry, or of the registry
-        that the class of the part names for this argument (`registries`).
+        that the part's class names for this argument (`registries`).
 
         Args:
             given: The object, the name of a part that needs no arguments, or a mapping of `type` and `args`.
             key: The argument that it is given for.
-            build: Builds a part; None builds it as it is described.
-            references: The live objects that `{$ref: name}` stands for.
+            build: Builds a part; None calls its factory.
+            references: The live objects of `{$ref: name}`.
 
         Raises:
-            UnknownNameError: Nobody registered the name of a type or a reference.
+            UnknownNameError: The name of a type or a reference is unknown.
             ConfigError: It is none of these, or an argument is wrong; `key` holds the dotted path.
         """
         builder = _Obtaining(build or Component.build, references or {})
@@ -121,7 +122,7 @@ class Registry:
         return self.accepted(given, key)
 
     def accepted(self, part: Any, key: str = "") -> Any:
-        """The part, or what the kind makes of it; else ConfigError."""
+        """Return the part, or its adaptation to the kind; ConfigError if there is none."""
         if self._is_one(part):
             return part
         if self._adapt is not None and not isinstance(part, type):
@@ -136,7 +137,7 @@ class Registry:
         )
 
     def found(self, name: str) -> Any:
-        """The object that is the part itself and that `package.module:name` names; None where it names a class."""
+        """Return the object at `package.module:name` if it is a part itself; None if it is a class."""
         if name in self._targets or ":" not in name:
             return None
         target: Any = import_target(name)
@@ -146,7 +147,7 @@ class Registry:
         return target if self._is_one(target) else adapted
 
     def name_of(self, kind: type[Any]) -> str:
-        """The name under which `resolve` finds a class."""
+        """Return the name under which `resolve` finds a class."""
         path = f"{kind.__module__}:{kind.__qualname__}"
         return next((name for name, target in self._targets.items() if target in (kind, path)), path)
 
@@ -155,7 +156,7 @@ class Registry:
         return base is None or isinstance(part, base)
 
     def _of_upstream(self, name: str) -> Factory | None:
-        """TensorRT-LLM's own class of that name, where TensorRT-LLM is the protocol."""
+        """Return TensorRT-LLM's class of that name, if TensorRT-LLM is the protocol."""
         from scaffolding_ext import protocol
 
         if not protocol.UPSTREAM or self._base is None:
@@ -168,7 +169,7 @@ class Registry:
         base = None if self._base is None else import_target(self._base)
         if isinstance(base, type) and not (isinstance(target, type) and issubclass(target, base)):
             raise ConfigError(
-                f"{name!r} is a {type(target).__name__} and no subclass of {base.__name__}, so no {self.kind}; name "
+                f"{name!r} is a {type(target).__name__}, not a subclass of {base.__name__}, so not a {self.kind}; name "
                 f"such a class, or register the function that makes one: {self.kind}s.register(NAME, function)"
             )
         return target
@@ -188,7 +189,7 @@ class Component(NamedTuple):
 
     Attributes:
         known: The registry of its type.
-        args: Its arguments. The parts among them are built.
+        args: Its arguments, with the parts among them built.
         path: Dotted path of the arguments.
     """
 
@@ -199,13 +200,13 @@ class Component(NamedTuple):
     path: str
 
     def build(self) -> Any:
-        """The part; ConfigError if it cannot be built, or is none of this kind."""
+        """Build the part; ConfigError if it cannot be built, or is of another kind."""
         try:
             with require.under(self.path):
                 return self.known.accepted(self.factory(**self.args))
         except ScaffoldingExtError:
             raise
-        except Exception as error:  # of any type: what a third party's constructor raises about its arguments
+        except Exception as error:  # a third party's constructor may raise anything
             explained = None
             if isinstance(error, TypeError):
                 explained = Signature.of(self.factory).explained(self.type, self.args, self.path, error)
@@ -217,7 +218,7 @@ Build = Callable[[Component], Any]
 
 
 class _Obtaining(NamedTuple):
-    """Builds described parts, the innermost first."""
+    """Builds described parts, innermost first."""
 
     build: Build
     references: Mapping[str, Any]
@@ -248,7 +249,7 @@ class _Obtaining(NamedTuple):
         return self.build(Component(known, name, factory, made, path))
 
     def _with_parts(self, known: Registry, value: Any, path: str) -> Any:
-        """A value of a document, with the part in the place of each description."""
+        """Return a value of a document with its descriptions replaced by parts."""
         if isinstance(value, list):
             return [self._with_parts(known, item, f"{path}.{index}") for index, item in enumerate(value)]
         if not isinstance(value, Mapping):
@@ -262,7 +263,7 @@ class _Obtaining(NamedTuple):
     def _referenced(self, given: Mapping[str, Any], path: str) -> Any:
         name = given["$ref"]
         if len(given) > 1:
-            raise ConfigError(f"has other keys beside $ref ({', '.join(map(str, given))}): give $ref alone", path)
+            raise ConfigError(f"has keys besides $ref ({', '.join(map(str, given))}): give only $ref", path)
         if name not in self.references:
             message = unknown_name("reference", str(name), tuple(self.references))
             raise UnknownNameError(f"{message}; pass it in load_stack(..., references={{...}})", path)
@@ -274,27 +275,27 @@ def _joined(path: str, key: Any) -> str:
 
 
 def unknown_name(what: str, name: str, known: tuple[str, ...]) -> str:
-    """The message for an unknown name: the closest known name, and all known names."""
+    """Return the error message for an unknown name, with the closest known name and all known names."""
     close = difflib.get_close_matches(name, known, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return f"unknown {what} {name!r}{hint}; known: {', '.join(known) or 'none'}"
 
 
 def import_target(target: str) -> Factory:
-    """Import the object that a `"module:attribute"` names; ConfigError if that fails, or it cannot be called."""
+    """Import the object at `"module:attribute"`; ConfigError if that fails, or it is not callable."""
     module_name, _, attribute = target.partition(":")
     try:
         factory = importlib.import_module(module_name)
         for part in attribute.split("."):
             factory = getattr(factory, part)
-    except ScaffoldingExtError:  # a missing optional package says by itself how to install it
+    except ScaffoldingExtError:  # it already says how to install a missing package
         raise
     except ModuleNotFoundError as error:
         hint = ""
         if error.name is not None and module_name.startswith(error.name):
             file = f"{error.name.partition('.')[0]}.py"
-            hint = f"; install it, or name its folder by PYTHONPATH: PYTHONPATH={os.getcwd()} finds a {file} in the "
-            hint += "folder that you are in"
+            hint = f"; install it, or put its folder on PYTHONPATH: PYTHONPATH={os.getcwd()} finds {file} in the "
+            hint += "current folder"
         raise ConfigError(f"cannot import {target!r}: {error}{hint}") from error
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"cannot import {target!r}: {error}") from error
@@ -303,8 +304,8 @@ def import_target(target: str) -> Factory:
     return factory
 
 
-# One block a registry: `variable | kind | base of its parts | function of that module that adapts others`, and behind
-# it a line a module: the names of its classes, `name=Class` if a name differs.
+# One block per registry: `variable | kind | base of its parts | function of that module that adapts others`, then
+# one line per module: the names of its classes, `name=Class` if a name differs.
 _TABLE = """
 controllers | controller | protocol:Controller
     controllers.basic.native_generation: NativeGenerationController

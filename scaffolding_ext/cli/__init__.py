@@ -1,1 +1,1 @@
-"""The command line: one module a command, arguments only."""
+"""Command line: one module per command, arguments only."""

@@ -1,4 +1,4 @@
-"""`scaffolding-ext stacks`, and `scaffolding-ext env` with facts for a bug report, without secrets."""
+"""Commands `scaffolding-ext stacks` and `scaffolding-ext env`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import click
 from scaffolding_ext.cli.options import Command, json_option, set_option
 
 
-@click.command(cls=Command, short_help="Versions, hardware and stack, for a report of a fault.")
-@click.option("--config", "source", metavar="FILE", help="Stack to show as well: its types, numbers and models.")
+@click.command(cls=Command, short_help="Print environment details for a bug report.")
+@click.option("--config", "source", metavar="FILE", help="Stack to include: its types, numbers and models.")
 @set_option
 @json_option
 def env(source: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Say what runs here: versions, hardware, extras, and a stack.
+    """Print versions, hardware, extras and a stack, to paste into an issue.
 
-    Paste it into an issue. Of the environment's variables only a few are read, such as OMP_NUM_THREADS. Of a stack it
-    shows types, numbers and names of models; texts, paths, addresses and keys are told by their length alone.
+    Only a few environment variables are read, such as OMP_NUM_THREADS. Of a stack it shows types, numbers and model
+    names; texts, paths, addresses and keys appear only by their length.
 
     \b
     Example:
@@ -28,7 +28,7 @@ def env(source: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     from scaffolding_ext.doctor.bug_report import environment, shareable
 
     if overrides and source is None:
-        raise click.UsageError("--set is given without --config: give the stack that it changes by --config")
+        raise click.UsageError("--set is given without --config: name the stack to change with --config")
     told = environment()
     if source is not None:
         from scaffolding_ext.doctor.bug_report import shareable
@@ -38,10 +38,10 @@ def env(source: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     click.echo(json.dumps(told, indent=2) if as_json else _as_text(told))
 
 
-@click.command(cls=Command, short_help="The stacks that ship with the package, one a line.")
+@click.command(cls=Command, short_help="List the stacks that ship with the package.")
 @json_option
 def stacks(as_json: bool) -> None:
-    """List the stacks that ship with the package: the name for --config, and what it is.
+    """List the stacks that ship with the package: their names for --config, and their descriptions.
 
     \b
     Example:
@@ -60,7 +60,7 @@ def stacks(as_json: bool) -> None:
 
 
 def _first_line(path: Path) -> str:
-    """The first sentence of the comment with which a stack file begins."""
+    """Return the first sentence of a stack file's leading comment."""
     line = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
     return line.partition(". ")[0].rstrip(".")
 
@@ -73,7 +73,7 @@ def _as_text(told: dict[str, Any]) -> str:
         ("Python", told["python"]),
         ("system", told["system"]),
         ("CPU", f"{machine['cpu']}; {machine['usable_cores']} of {machine['cores']} cores{memory}"),
-        ("GPU", "; ".join(machine["gpus"]) or "none that nvidia-smi tells of"),
+        ("GPU", "; ".join(machine["gpus"]) or "none found by nvidia-smi"),
         *((f"{name}=", value) for name, value in told["settings"].items()),
     ]
     lines = [f"{name:<16} {value}" for name, value in rows]

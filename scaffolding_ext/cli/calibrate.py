@@ -1,6 +1,6 @@
-"""`scaffolding-ext calibrate`: from the records of a labelled run to the settings of a controller.
+"""Command `scaffolding-ext calibrate`: fit a controller's settings to a labelled run.
 
-Arguments in, files and tables out, as in `cli`. The modules that compute are imported when a command runs.
+The modules that compute are imported when a command runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _warn_of_few(needed: Sequence[QuestionsNeeded], num_questions: int) -> None:
             click.echo(f"Warning: {warning}", err=True)
 
 
-@calibrate.command("conformal", short_help="Score chains, for a target that takes over at a rate.")
+@calibrate.command("conformal", short_help="Score chains, so that a target takes over at a set rate.")
 @config_option
 @set_option
 @dataset_option
@@ -54,8 +54,12 @@ def _warn_of_few(needed: Sequence[QuestionsNeeded], num_questions: int) -> None:
     show_default=True,
     help="Level to calibrate; may be repeated.",
 )
-@click.option("--num_turns", type=click.IntRange(min=1), help="Turns to calibrate; 1 is the paper's. Default: all.")
-@click.option("--online/--held_out", default=False, help="The questions to be answered, or others.  [default: others]")
+@click.option("--num_turns", type=click.IntRange(min=1), help="Turns to calibrate; the paper uses 1. Default: all.")
+@click.option(
+    "--online/--held_out",
+    default=False,
+    help="Calibrate on the questions to be answered, or on others.  [default: others]",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the chains.")
 @click.option("--output_path", type=OutputPath(), required=True, help="File for the scores.")
 @json_option
@@ -71,7 +75,7 @@ def conformal(
     output_path: Path,
     as_json: bool,
 ) -> None:
-    """Run the chains of a draft/target stack turn by turn and keep the scores that its decisions are ranked among.
+    """Run the chains of a draft/target stack turn by turn and keep the scores that decisions are ranked against.
 
     \b
     Example:
@@ -100,13 +104,11 @@ def conformal(
             interval = "" if scored.low is None else f"  ({scored.low:.3f} to {scored.high:.3f})"
             click.echo(f"{level.alpha:<5}  {turn:>4}  {len(scored.scores):>6}  {scored.rate:.3f}{interval}")
         total = (level.ledger or {}).get("total", {})
-        click.echo(
-            f"{level.alpha:<5}  cost  {level.num_target_tokens} tokens of the target, {total.get('decoded')} in all"
-        )
+        click.echo(f"{level.alpha:<5}  cost  {level.num_target_tokens} target tokens, {total.get('decoded')} in all")
     click.echo(f"written  {output_path}")
 
 
-@calibrate.command("branching", short_help="Choose when branches need no verdict, and when one is read early.")
+@calibrate.command("branching", short_help="Fit when branches need no verdict, and when one is read early.")
 @config_option
 @set_option
 @dataset_option
@@ -116,7 +118,7 @@ def conformal(
     type=Finite(0, 1, min_open=True),
     default=0.99,
     show_default=True,
-    help="Share of the decisions that verdicts read early must leave as they are.",
+    help="Share of decisions that verdicts read early must leave unchanged.",
 )
 @click.option("--output_path", type=OutputPath(), required=True, help="File for the thresholds.")
 @json_option
@@ -129,10 +131,10 @@ def branching(
     output_path: Path,
     as_json: bool,
 ) -> None:
-    """Write and judge all branches of a KVShareBranchingController, and choose its thresholds on them.
+    """Write and judge all branches of a KVShareBranchingController, and fit its thresholds to them.
 
     The skip gate takes the 75th percentile of the highest confidence and the 25th of the relative lead; the layer exit
-    is the one that saves the most layers and leaves --least_agreement of the decisions as they are.
+    is the one that saves the most layers and leaves --least_agreement of the decisions unchanged.
 
     \b
     Example:
@@ -160,9 +162,9 @@ def branching(
     gate, rule, figures = calibration.skip_gate, calibration.layer_exit, calibration.figures
     agreement = "" if figures.skip_agreement is None else f", {figures.skip_agreement:.1%} of those answers unchanged"
     click.echo(f"skip gate   confidence {gate.least:.4f}, lead {gate.gap:.4f}")
-    click.echo(f"            spares {figures.skip_rate:.1%} of {figures.num_problems} problems{agreement}")
+    click.echo(f"            saves {figures.skip_rate:.1%} of {figures.num_problems} problems{agreement}")
     if rule is None:
-        click.echo(f"layer exit  none leaves {least_agreement:.1%} of the decisions as they are")
+        click.echo(f"layer exit  none leaves {least_agreement:.1%} of the decisions unchanged")
     else:
         click.echo(
             f"layer exit  entropy {rule.max_entropy:.4f}, change {rule.max_change:.4f}, from layer {rule.min_layer} on"

@@ -1,4 +1,4 @@
-"""`scaffolding-ext check`: asks a stack two questions, and reports faults of its prompt, sampling and worker."""
+"""Command `scaffolding-ext check`: ask a stack two questions, and report its problems."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import click
 from scaffolding_ext.cli.options import Command, Finite, OwnModel, json_option, model_options, set_option
 
 
-@click.command(cls=Command, short_help="Ask a stack two questions and say what is wrong with it.")
+@click.command(cls=Command, short_help="Ask a stack two questions and report its problems.")
 @click.argument("stack")
 @model_options
 @set_option
-@click.option("--question", "questions", multiple=True, metavar="TEXT", help="What is asked; may be repeated.")
+@click.option("--question", "questions", multiple=True, metavar="TEXT", help="Question to ask; may be repeated.")
 @click.option(
     "--max_tokens",
     type=click.IntRange(min=1),
     default=2048,
     show_default=True,
-    help="Tokens of each chain, where the controller can be told.",
+    help="Maximum tokens of each chain, if the controller has such an argument.",
 )
 @click.option(
     "--timeout",
     type=Finite(min=0, min_open=True),
     default=600.0,
     show_default=True,
-    help="Seconds for each question.",
+    help="Seconds per question.",
 )
 @json_option
 @click.pass_context
@@ -40,11 +40,11 @@ def check(
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Ask STACK two questions; show the prompt, the probe and what came back; say what is wrong and what to change.
+    """Ask STACK two questions; show the prompt, the probe and the output; report problems and how to fix them.
 
-    STACK is a stack file, or configs:NAME. What is looked for: no box, no mark of thinking, thinking that is dropped on
-    the way, greedy thinking, log-probabilities that do not come, a worker that does not stop at the end of a turn,
-    probes without an answer. The exit code is 1 where something is wrong.
+    STACK is a stack file, or configs:NAME. It looks for a missing box or thinking mark, thinking that is dropped on the
+    way, greedy thinking, missing log-probabilities, a worker that does not stop at the end of a turn, and probes
+    without an answer. The exit code is 1 if a problem is found.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`scaffolding-ext compare`: finished runs side by side, paired by sample; tables, a page to look at, traces."""
+"""Command `scaffolding-ext compare`: finished runs side by side, paired by sample, with tables, a page and traces."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option
     type=Finite(0, 100, min_open=True),
     default=2.0,
     show_default=True,
-    help="Points of accuracy that you would accept to lose.",
+    help="Points of accuracy that may be lost.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the resamples.")
 @verbose_option
@@ -46,7 +46,7 @@ def compare(
     """Compare runs with the first of them, paired by sample: accuracy, tokens and time with intervals.
 
     A RUN is a folder that `eval --output_path` wrote, or a file of its records. Several runs of one controller become
-    a frontier, and what they save at the first run's accuracy.
+    a frontier, with their savings at the first run's accuracy.
 
     \b
     Example:
@@ -56,7 +56,7 @@ def compare(
     from scaffolding_ext.evaluation.report.terminal import compare_lines, text_of
 
     if len(runs) < 2:
-        raise click.UsageError("give the folders of at least two runs: each run is compared with the first one")
+        raise click.UsageError("give the folders of at least two runs: each is compared with the first")
     compared = compare_runs(runs, seed=seed, margin=margin / 100)
     samples = kept_samples(compared.runs, num_traces) if report_path or chrome_trace else []
     if report_path is not None:

@@ -1,4 +1,4 @@
-"""`scaffolding-ext engine`: checks TensorRT engines without a GPU."""
+"""Command `scaffolding-ext engine`: check TensorRT engines without a GPU."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from scaffolding_ext.cli.options import Group, config_option, json_option, set_o
 
 @click.group(cls=Group)
 def engine() -> None:
-    """Check engines of trtllm-build against what a stack needs of them."""
+    """Check engines of trtllm-build against the needs of a stack."""
 
 
-@engine.command("check", short_help="Whether an engine was built for a stack.")
+@engine.command("check", short_help="Check that an engine fits a stack.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @config_option
 @set_option
-@click.option("--worker", "tag", metavar="TAG", help="Worker of the stack; needed where the stack has several.")
+@click.option("--worker", "tag", metavar="TAG", help="Worker of the stack; required if the stack has several.")
 @json_option
 @click.pass_context
 def check(
     ctx: click.Context, folder: Path, source: str, overrides: tuple[str, ...], tag: str | None, as_json: bool
 ) -> None:
-    """Read the config.json of the engine in FOLDER and say what the stack needs that it was not built for.
+    """Read the config.json of the engine in FOLDER and report needs of the stack that it was not built for.
 
-    The exit code is 1 where something is missing; the flags of trtllm-build that mend it are printed. No GPU and no
-    TensorRT-LLM are needed.
+    If something is missing, the exit code is 1 and the trtllm-build flags that fix it are printed. Neither a GPU nor
+    TensorRT-LLM is needed.
 
     \b
     Example:
@@ -44,7 +44,7 @@ def check(
         tags = [name for name in config.workers if name != "compare"]
         if len(tags) != 1:
             raise ConfigError(
-                f"has {', '.join(tags) or 'none'}, and the command checks one worker: name it by --worker", "workers"
+                f"has {', '.join(tags) or 'none'}, but the command checks one worker: name it with --worker", "workers"
             )
         tag = tags[0]
     built = EngineConfig.read(folder)
@@ -59,7 +59,7 @@ def check(
         }
         click.echo(json.dumps(document))
     elif not lacking:
-        click.echo(f"{folder} has what the worker {tag!r} needs")
+        click.echo(f"{folder} meets all needs of the worker {tag!r}")
     else:
         for sentence in lacking:
             click.echo(f"lacking  {sentence}")

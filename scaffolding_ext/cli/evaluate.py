@@ -1,4 +1,4 @@
-"""`scaffolding-ext eval`: a dataset through a stack; accuracy, tokens and time."""
+"""Command `scaffolding-ext eval`: run a dataset through a stack; accuracy, tokens and time."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from scaffolding_ext.cli.options import (
 
 
 def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dict[str, float] | None:
-    """The prices of `decoded=2,prefilled=0.5`; the stack's own check says which kinds of tokens there are."""
+    """Parse the prices of `decoded=2,prefilled=0.5`; the stack's check validates the kinds of tokens."""
     pairs = [] if text is None else [part.partition("=") for part in text.split(",")]
     try:
         prices = {kind.strip(): float(amount) for kind, _, amount in pairs}
     except ValueError:
         raise click.BadParameter(f"{text!r} does not have the form decoded=2,prefilled=0.5") from None
     if len(prices) < len(pairs):
-        raise click.BadParameter(f"{text!r} names a kind of tokens twice: give one price for each kind")
+        raise click.BadParameter(f"{text!r} names a kind of tokens twice: give one price per kind")
     return prices or None
 
 
@@ -48,39 +48,39 @@ def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dic
 @dataset_option
 @limit_option
 @skip_option
-@click.option("--epochs", type=click.IntRange(min=1), help="How often each sample is run.  [default: 1]")
+@click.option("--epochs", type=click.IntRange(min=1), help="Runs of each sample.  [default: 1]")
 @click.option(
     "--looks",
     type=click.IntRange(min=0),
     metavar="TOKENS",
-    help="Record for `tune`: whole chains (the samples of a vote) that are asked for their answer every so many "
-    "tokens; 0 asks none. A search runs to its end.",
+    help="Record for `tune`: whole chains (the samples of a vote) that are probed for their answer every TOKENS "
+    "tokens; 0 probes none. A search runs to its end.",
 )
 @click.option(
     "--num_logprobs",
     type=click.IntRange(min=0),
     default=20,
     show_default=True,
-    help="With --looks: log-probabilities of a token; 0 if the worker reports none.",
+    help="With --looks: log-probabilities per token; 0 if the worker reports none.",
 )
 @click.option(
     "--total_tokens",
     type=click.IntRange(min=1),
-    help="Decoded tokens for all questions together; the controller is a vote; --spending says who gets more samples.",
+    help="Total decoded tokens for all questions of a vote; --spending chooses which get more samples.",
 )
 @click.option(
     "--spending",
     type=click.Choice(["certaindex", "even"]),
-    help="Which questions get the --total_tokens: the least settled ones, or all in turn.  [default: certaindex]",
+    help="Spend --total_tokens on the least settled questions, or on all in turn.  [default: certaindex]",
 )
-@click.option("--seed", type=int, help="Seed of the run instead of the stack file's; 0 where neither gives one.")
+@click.option("--seed", type=int, help="Seed of the run instead of the stack file's; 0 if neither is given.")
 @click.option("--max_parallel_requests", type=click.IntRange(min=1), help="Requests that run at once.")
 @click.option(
     "--arrival_rate",
     type=Finite(min=0, min_open=True),
-    help="Requests a second that arrive by chance, by the seed; without it, --max_parallel_requests are in flight.",
+    help="Mean requests per second, at random arrival times; without it, --max_parallel_requests are in flight.",
 )
-@click.option("--slo", type=Finite(min=0, min_open=True), help="Seconds within which an answer counts as in time.")
+@click.option("--slo", type=Finite(min=0, min_open=True), help="Seconds within which an answer is in time.")
 @click.option(
     "--burst",
     type=Finite(min=0, min_open=True),
@@ -89,29 +89,29 @@ def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dic
 @click.option(
     "--max_queue",
     type=click.IntRange(min=0),
-    help="Requests that wait at an --arrival_rate; further ones are refused.  [default: 256]",
+    help="Maximum waiting requests at an --arrival_rate; others are refused.  [default: 256]",
 )
 @click.option("--request_timeout", type=Finite(min=0, min_open=True), help="Seconds after which a request fails.")
 @click.option(
     "--output_path",
     type=OutputPath(is_folder=True),
-    help="Folder for samples.jsonl, summary.json and config.yaml; without it nothing is kept.",
+    help="Folder for samples.jsonl, summary.json and config.yaml; without it nothing is saved.",
 )
 @click.option(
     "--keep_samples/--no_keep_samples", default=None, help="Keep each sample of a vote, with its text, in its record."
 )
-@click.option("--resume", is_flag=True, help="Go on with the run in --output_path: only the missing samples are run.")
-@click.option("--retry_failed", is_flag=True, help="With --resume: run the samples that failed again.")
+@click.option("--resume", is_flag=True, help="Continue the run in --output_path: only the missing samples are run.")
+@click.option("--retry_failed", is_flag=True, help="With --resume: rerun the samples that failed.")
 @click.option(
     "--fail_on_error",
     type=Finite(0, 1),
-    help="Share of the samples that may fail; if more fail, the exit code is 1.  [default: 0]",
+    help="Share of samples that may fail; if more fail, the exit code is 1.  [default: 0]",
 )
 @click.option(
     "--price",
     metavar="KIND=PRICE,...",
     callback=_prices,
-    help="Price of a million decoded, prefilled, reused tokens; shows the cost.",
+    help="Price of a million decoded, prefilled, reused tokens, to show the cost.",
 )
 @click.option(
     "--against",
@@ -119,7 +119,7 @@ def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dic
     help="Folder of another run; the progress shows the decoded tokens saved against it.",
 )
 @click.option("--engine", type=click.Choice(["local", "ray"]), help="Where stacks run.  [default: local]")
-@click.option("--num_actors", type=click.IntRange(min=1), help="Actors of --engine ray, each with a stack of its own.")
+@click.option("--num_actors", type=click.IntRange(min=1), help="Actors of --engine ray, each with its own stack.")
 @click.option(
     "--gpus_per_actor", type=Finite(min=0), help="GPUs that Ray assigns to an actor.  [default: an even share of all]"
 )
@@ -150,7 +150,7 @@ def evaluate(
 ) -> None:
     """Run a dataset through a stack and report accuracy, tokens and time.
 
-    After one interrupt (Ctrl-C) the samples in flight end; a second one stops them, too. The exit code is then 130.
+    After one interrupt (Ctrl-C) the samples in flight finish; a second one stops them too. The exit code is then 130.
 
     \b
     Example:
@@ -176,7 +176,7 @@ def evaluate(
     kept_in = config.evaluation.output_path
     folder = None if kept_in is None else Path(kept_in)
     if resume and folder is None:
-        raise click.UsageError("--resume is given without a folder: give the run's folder by --output_path", ctx)
+        raise click.UsageError("--resume is given without a folder: name the run's folder with --output_path", ctx)
     if retry_failed and (not resume or dry_run or config.evaluation.total_tokens is not None):
         raise click.UsageError("--retry_failed needs --resume, and takes neither --dry_run nor --total_tokens", ctx)
     if against is not None and config.evaluation.total_tokens is not None:
@@ -202,9 +202,7 @@ def evaluate(
                 ctx.exit(1)
             return
         if folder is None:
-            _say(
-                "Note: nothing of this run is kept; --output_path FOLDER keeps its samples, its summary and its stack."
-            )
+            _say("Note: this run is not saved; --output_path FOLDER saves its samples, summary and stack.")
         with families_told():
             stopped_by = run.go(_say, None if against is None else decoded_of(answers_of(against)))
         document, summary = run.finish(stopped_by)
@@ -219,14 +217,14 @@ def evaluate(
             click.echo(summary_text(name, summary, tally.first_error, budget))
         click.echo("\n".join(eval_lines(name, summary, tally.first_error, budget, folder, document.get("load"))))
     if stopped_by is not None:
-        kept = "nothing of them is kept" if folder is None else f"go on with the same command and --resume ({folder})"
+        kept = "none are saved" if folder is None else f"to continue, give the same command with --resume ({folder})"
         _say(f"Interrupted after {tally.num_samples} of {run.described}; {kept}.")
         ctx.exit(SIGNAL_EXIT + stopped_by)
     num_failed = tally.num_failed - (tally.num_refused if config.evaluation.arrival_rate is not None else 0)
     if num_failed > config.evaluation.fail_on_error * tally.num_samples:
         _say(f"{num_failed} of {tally.num_samples} samples failed; the first failure: {tally.first_error}")
         if folder is not None and config.evaluation.total_tokens is None:
-            _say("To run the failed ones again, give the same command with --resume --retry_failed.")
+            _say("To rerun the failed ones, give the same command with --resume --retry_failed.")
         ctx.exit(1)
 
 

@@ -1,6 +1,6 @@
-"""The command line: arguments in, files and tables out. Other modules do everything else.
+"""Entry point of the command line: arguments in, files and tables out.
 
-These modules are imported when a command runs, so that `--help` loads no engine.
+Other modules do the work; they are imported when a command runs, so that `--help` loads no engine.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from scaffolding_ext.errors import ScaffoldingExtError
 
 
 class _PackageError(click.ClickException):
-    """An error of this package: one line, no traceback."""
+    """Error of this package: one line, no traceback."""
 
     exit_code = 2
 
 
 _GONE = {
-    "budget": "budgets of thinking are planned by: scaffolding-ext tune LOG --plan RATE --alpha SECONDS",
-    "preflight": "run each way to answer by `eval`, and compare the runs: scaffolding-ext compare RUN_A RUN_B",
+    "budget": "to plan thinking budgets, run: scaffolding-ext tune LOG --plan RATE --alpha SECONDS",
+    "preflight": "run each option with `eval`, then compare the runs: scaffolding-ext compare RUN_A RUN_B",
 }
 
 
@@ -58,7 +58,7 @@ class _Main(Group):
             except ScaffoldingExtError as error:
                 raise _PackageError(_on_one_line(error)) from error
             except OSError as error:
-                if error.errno == errno.EPIPE:  # the reader has left: click ends quietly
+                if error.errno == errno.EPIPE:  # the reader is gone: click ends quietly
                     raise
                 _give_up_output()
                 raise _PackageError(f"cannot read or write: {_on_one_line(error)}") from error
@@ -76,7 +76,7 @@ def _on_one_line(message: object) -> str:
 
 
 def _give_up_output() -> None:
-    """If standard output cannot be written, drop its buffer, so that Python does not try again when it exits."""
+    """Drop the buffer of standard output if it cannot be written, so that Python does not retry at exit."""
     try:
         sys.stdout.flush()
     except OSError:

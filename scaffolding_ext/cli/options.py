@@ -1,4 +1,4 @@
-"""Options of several commands, and the stack and dataset that these options name."""
+"""Options shared by several commands, and the stack and dataset that they name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIGNAL_EXIT = 128  # exit codes above it name the signal that ended a program
 
 
 class Command(click.Command):
-    """Refuses an option that is given twice if it may be given once: the first value would be lost silently."""
+    """Refuses an option given twice if it may be given only once, because the first value would be lost silently."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
@@ -38,13 +38,13 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group of such commands."""
+    """A group of `Command`s."""
 
     command_class = Command
 
 
 class Finite(click.FloatRange):
-    """A number within bounds; `nan` is never within bounds."""
+    """A finite number within bounds."""
 
     name = "number"
 
@@ -56,14 +56,14 @@ class Finite(click.FloatRange):
 
 
 class OutputPath(click.Path):
-    """A file or folder to write. A file is tried at once, because the command writes it only at its end."""
+    """A file or folder to write. Files are tried at once, because a command writes them only at its end."""
 
     def __init__(self, *, is_folder: bool = False) -> None:
         super().__init__(file_okay=not is_folder, dir_okay=is_folder, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not str(value):
-            self.fail("the name is empty: give a name, or '.' for the present folder.", param, ctx)
+            self.fail("the name is empty: give a name, or '.' for the current folder.", param, ctx)
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         try:
             if self.file_okay and not _exists(path):
@@ -74,7 +74,7 @@ class OutputPath(click.Path):
 
 
 def _exists(path: Path) -> bool:
-    """True if the path exists; OSError if it cannot exist: its name is too long, or leads through a file."""
+    """Return True if the path exists; OSError if it cannot, because its name is too long or it leads through a file."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -97,11 +97,9 @@ dataset_option = click.option(
     metavar="SPEC",
     help="JSONL file, hf:NAME, reasoning_gym:TASK or tinylm:held_out, instead of the stack file's dataset.",
 )
-skip_option = click.option(
-    "--skip_bad_rows", is_flag=True, help="Leave unusable rows of the dataset out, with a warning."
-)
-limit_option = click.option("--limit", metavar="N|A-B", help="The first N samples, or those from the A-th to the B-th.")
-verbose_option = click.option("--verbose", is_flag=True, help="Show all figures, not the chief ones alone.")
+skip_option = click.option("--skip_bad_rows", is_flag=True, help="Skip unusable rows of the dataset, with a warning.")
+limit_option = click.option("--limit", metavar="N|A-B", help="First N samples, or samples A to B.")
+verbose_option = click.option("--verbose", is_flag=True, help="Show all figures.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
 
 
@@ -114,7 +112,7 @@ class _Told(logging.Handler):
 
 @contextmanager
 def families_told() -> Iterator[None]:
-    """While the block runs, write to standard error which prompt family is found for a model."""
+    """Report the prompt family found for a model on standard error, while the block runs."""
     logger, handler = logging.getLogger("scaffolding_ext.prompts.prompting"), _Told()
     level = logger.level
     logger.addHandler(handler)
@@ -130,7 +128,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 SUFFIX = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 _OPTIONS = (
     click.option("--model", metavar="NAME", help="Model instead of the stack's: a folder, a hub name, or a server's."),
-    click.option("--base_url", metavar="URL", help="OpenAI-compatible server of it, such as http://localhost:8000/v1."),
+    click.option(
+        "--base_url", metavar="URL", help="OpenAI-compatible server of the model, such as http://localhost:8000/v1."
+    ),
     click.option("--api_key_env", metavar="VARIABLE", help="Environment variable with the server's key."),
     click.option(
         "--endpoint",
@@ -141,7 +141,7 @@ _OPTIONS = (
 
 
 class OwnModel(NamedTuple):
-    """The user's own model, in the place of a stack file's generation worker.
+    """The user's model, which replaces a stack file's generation worker.
 
     Attributes:
         model: A folder or a hub's name; with `base_url`, the server's name for it.
@@ -156,10 +156,10 @@ class OwnModel(NamedTuple):
     endpoint: str | None
 
     def load(self, source: str, overrides: Sequence[str] = ()) -> StackConfig:
-        """The stack of a file with this model and then the overrides.
+        """Load a stack file with this model, then apply the overrides.
 
         Raises:
-            ConfigError: The stack has no generation worker, or the options do not suit it.
+            ConfigError: The stack has no generation worker, or the options do not fit it.
         """
         from scaffolding_ext.stack.load import load_config
 
@@ -173,8 +173,8 @@ class OwnModel(NamedTuple):
         if worker is None:
             tags = ", ".join(stack.workers)
             raise ConfigError(
-                f"replaces the generation worker, and this stack has none; it has {tags}: set each worker's arguments "
-                "by --set workers.TAG.args.KEY=VALUE",
+                f"replaces the generation worker, but this stack has none; it has {tags}: set each worker's arguments "
+                "with --set workers.TAG.args.KEY=VALUE",
                 "model",
             )
         server = {"base_url": self.base_url, "api_key_env": self.api_key_env, "endpoint": self.endpoint}
@@ -209,7 +209,7 @@ NO_OWN_MODEL = OwnModel(None, None, None, None)
 
 
 def model_options(command: F) -> F:
-    """Add `--model`, `--base_url`, `--api_key_env` and `--endpoint`; the command gets them as `own_model`."""
+    """Add `--model`, `--base_url`, `--api_key_env` and `--endpoint`, passed to the command as `own_model`."""
 
     @functools.wraps(command)
     def with_model(*args: Any, **options: Any) -> Any:
@@ -222,7 +222,7 @@ def model_options(command: F) -> F:
 
 
 def started(config: StackConfig, timeout: float | None) -> ScaffoldingLlm:
-    """Build a stack within a time.
+    """Build a stack within a time limit.
 
     Raises:
         RequestTimeoutError: The workers are not ready in time.
@@ -238,22 +238,22 @@ def started(config: StackConfig, timeout: float | None) -> ScaffoldingLlm:
         except BaseException as error:
             building.set_exception(error)
 
-    threading.Thread(target=build, name="start", daemon=True).start()  # a daemon: the program ends without it
+    threading.Thread(target=build, name="start", daemon=True).start()  # a daemon does not keep the program alive
     servers = ", ".join(str(worker.args["base_url"]) for worker in config.workers.values() if "base_url" in worker.args)
     done, _ = wait([building], timeout)
     if not done:
         what = f"the server at {servers} did not answer" if servers else "the workers did not start"
-        raise RequestTimeoutError(f"{what} within {timeout:g} s: look whether it runs, or give a longer --timeout")
+        raise RequestTimeoutError(f"{what} within {timeout:g} s: check that it runs, or give a longer --timeout")
     return building.result()
 
 
 def given(section: str = "", **options: Any) -> list[str]:
-    """The options that were given, as overrides of the stack file or of one of its sections."""
+    """Return the options that were given, as overrides of the stack file or of one of its sections."""
     return [f"{section}{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
 
 
 def dataset_given(dataset: str | None) -> list[str]:
-    """`--dataset` as an override of the stack file."""
+    """Return `--dataset` as an override of the stack file."""
     return [] if dataset is None else ["dataset=" + json.dumps({"source": dataset})]
 
 
@@ -264,7 +264,7 @@ def config_with_dataset(
     skip_bad_rows: bool = False,
     own_model: OwnModel = NO_OWN_MODEL,
 ) -> tuple[StackConfig, DatasetConfig]:
-    """The stack of `--config`, `--model`, `--dataset`, `--set` and `--skip_bad_rows`, and what it runs on.
+    """Return the stack of `--config`, `--model`, `--dataset`, `--set` and `--skip_bad_rows`, and its dataset.
 
     Raises:
         ConfigError: The stack is wrong, or names no dataset.
@@ -274,5 +274,5 @@ def config_with_dataset(
     skipping = ["dataset.skip_bad_rows=true"] if skip_bad_rows else []
     config = own_model.load(source, [*dataset_given(dataset), *overrides, *skipping])
     if config.dataset is None:
-        raise ConfigError("is missing: name a JSONL file or tinylm:held_out here, or by --dataset", "dataset")
+        raise ConfigError("is missing: name a JSONL file or tinylm:held_out here, or with --dataset", "dataset")
     return config, config.dataset

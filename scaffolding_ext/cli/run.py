@@ -1,4 +1,4 @@
-"""`scaffolding-ext run`: one prompt through a stack."""
+"""Command `scaffolding-ext run`: run one prompt through a stack."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from scaffolding_ext.request.results import ScaffoldingResult
 
 
-@click.command(cls=Command, short_help="Run one prompt and print answer and tokens.")
+@click.command(cls=Command, short_help="Run one prompt; print its answer and tokens.")
 @click.argument("prompt")
 @config_option
 @model_options
 @set_option
 @click.option("--seed", type=int, help="Seed of the run instead of the stack file's.")
-@click.option("--task_type", help="Type of the question, for a stack with a plan by type.")
+@click.option("--task_type", help="Type of the question, for a stack with a plan per type.")
 @click.option(
     "--timeout",
     type=Finite(min=0, min_open=True),
-    help="Seconds after which the command fails, the start of the workers included.",
+    help="Seconds after which the command fails, including the start of the workers.",
 )
 @json_option
 def run(
@@ -73,9 +73,7 @@ def run(
     click.echo(f"answer       {_or_dash(result.answer)}")
     click.echo(f"exit reason  {_or_dash(result.exit_reason)}")
     if result.answer is None:
-        click.echo(
-            "Note: this output has no answer that can be read; `scaffolding-ext check STACK` says why.", err=True
-        )
+        click.echo("Note: no answer was found in this output; `scaffolding-ext check STACK` says why.", err=True)
     if result.program.ledger.task_type is not None:
         click.echo(f"type         {result.program.ledger.task_type}")
     for purpose, counts in result.program.ledger.by_purpose.items():

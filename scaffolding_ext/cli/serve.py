@@ -1,4 +1,4 @@
-"""`scaffolding-ext serve`: stacks behind OpenAI's HTTP interface."""
+"""Command `scaffolding-ext serve`: stacks behind OpenAI's HTTP interface."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 @config_option
 @model_options
 @set_option
-@click.option("--name", help="Model name of the stack of --config; its file's name where none is given.")
-@click.option("--stack", "stacks", multiple=True, metavar="NAME=FILE", help="A further stack; may be repeated.")
+@click.option("--name", help="Model name of the stack of --config.  [default: its file's name]")
+@click.option("--stack", "stacks", multiple=True, metavar="NAME=FILE", help="Another stack; may be repeated.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port to listen on.")
 @click.option(
@@ -28,28 +28,30 @@ if TYPE_CHECKING:
 @click.option(
     "--effort", "efforts", multiple=True, metavar="NAME=TOKENS", help="Thinking tokens of a reasoning_effort."
 )
-@click.option("--keys_file", type=click.Path(path_type=Path), help="File with the keys that may ask, one a line.")
-@click.option("--keys_env", help="Environment variable with such keys, separated by commas.")
+@click.option("--keys_file", type=click.Path(path_type=Path), help="File of accepted API keys, one per line.")
+@click.option("--keys_env", help="Environment variable with accepted API keys, separated by commas.")
 @click.option(
-    "--share_prefixes", is_flag=True, help="Let requests of different keys reuse the KV of each other's prompts."
+    "--share_prefixes", is_flag=True, help="Let requests with different keys reuse the KV of each other's prompts."
 )
 @click.option(
-    "--tokens_per_minute", type=click.IntRange(1), help="Prompt and decoded tokens that a key may use in a minute."
+    "--tokens_per_minute", type=click.IntRange(1), help="Prompt and decoded tokens that a key may use per minute."
 )
 @click.option(
-    "--max_queue", type=click.IntRange(0), default=256, show_default=True, help="Choices that may wait for a stack."
+    "--max_queue", type=click.IntRange(0), default=256, show_default=True, help="Maximum choices waiting for a stack."
 )
 @click.option(
-    "--max_body_bytes", type=click.IntRange(1), default=1 << 20, show_default=True, help="Largest body of a request."
+    "--max_body_bytes", type=click.IntRange(1), default=1 << 20, show_default=True, help="Largest request body."
 )
 @click.option("--max_prompt_tokens", type=click.IntRange(1), default=32768, show_default=True, help="Longest prompt.")
-@click.option("--max_samples", type=click.IntRange(1), default=16, show_default=True, help="Most choices of a request.")
+@click.option(
+    "--max_samples", type=click.IntRange(1), default=16, show_default=True, help="Maximum choices per request."
+)
 @click.option(
     "--max_request_tokens",
     type=click.IntRange(1),
     default=65536,
     show_default=True,
-    help="Most tokens decoded for a choice.",
+    help="Maximum decoded tokens per choice.",
 )
 @click.option(
     "--answer_tokens",
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
     type=Finite(0, min_open=True),
     default=600,
     show_default=True,
-    help="Seconds that a request may take.",
+    help="Maximum seconds per request.",
 )
 @click.option(
     "--keep_alive_seconds",
@@ -84,7 +86,7 @@ if TYPE_CHECKING:
     type=click.Choice(["refuse", "ignore"]),
     default="refuse",
     show_default=True,
-    help="Whether a request with unknown fields is refused, or they are left out.",
+    help="Refuse requests with unknown fields, or ignore the fields.",
 )
 @click.option("--log_content", is_flag=True, help="Write prompts and answers to the log.")
 def serve(
@@ -151,9 +153,7 @@ def serve(
     for further in stacks:
         own, equals, file = further.partition("=")
         if not equals or not own or own in configs:
-            raise ConfigError(
-                f"is {further!r}; it must have the form NAME=FILE, with a name that no other stack has", "stack"
-            )
+            raise ConfigError(f"is {further!r}; give NAME=FILE, with a name that no other stack has", "stack")
         configs[own] = own_model.load(file)
     knobs = list(map(Knob.read, allow))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -164,7 +164,7 @@ def serve(
         unknown = [knob.path for knob in knobs if not any(knob.path in stack.variants.knobs for stack in served)]
         if unknown:
             raise ConfigError(
-                f"names {', '.join(unknown)}, which no controller of these stacks has as an argument", "allow"
+                f"names {', '.join(unknown)}, which is not an argument of any controller of these stacks", "allow"
             )
         front = Front(served, limits, keys, tokens_per_minute)
         run_front(front, host, port, lambda at: click.echo(f"serving {', '.join(configs)} on http://{host}:{at}/v1"))

@@ -50,7 +50,7 @@ def check(*arguments: str) -> Any:
 
 def test_an_engine_that_has_everything(files: dict[str, str]) -> None:
     result = check(files["engine"], "--config", files["plain"], "--worker", "generation")
-    assert (result.exit_code, result.output) == (0, f"{files['engine']} has what the worker 'generation' needs\n")
+    assert (result.exit_code, result.output) == (0, f"{files['engine']} meets all needs of the worker 'generation'\n")
 
 
 def test_what_is_lacking_is_printed_with_the_flags_and_the_exit_code_says_so(files: dict[str, str]) -> None:
@@ -66,7 +66,7 @@ def test_what_is_lacking_is_printed_with_the_flags_and_the_exit_code_says_so(fil
 
 def test_errors_say_what_is_wrong(files: dict[str, str]) -> None:
     result = check(files["engine"], "--config", files["plain"])
-    assert (result.exit_code, "name it by --worker" in result.output) == (2, True)
+    assert (result.exit_code, "name it with --worker" in result.output) == (2, True)
     result = check(files["engine"], "--config", files["plain"], "--worker", "draught")
     assert (result.exit_code, "did you mean 'draft'" in result.output) == (2, True)
     result = check("nowhere", "--config", files["plain"], "--worker", "draft")

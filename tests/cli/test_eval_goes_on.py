@@ -236,7 +236,7 @@ def test_a_torn_line_is_mended_with_a_warning(folder: Path) -> None:
     dry = call(*RUN, "--limit", "4", "--resume", "--dry_run")
     assert dry.stdout == "stack and dataset are fine: 4 samples, 4 requests, 3 of them done\n"
     result = call(*RUN, "--limit", "4", "--resume")
-    assert "Warning: run/samples.jsonl: its last line was not written to its end, and is mended" in result.stderr
+    assert "Warning: run/samples.jsonl: its last line was incomplete, and was repaired" in result.stderr
     assert outcomes(SAMPLES) == whole
 
 
@@ -245,7 +245,7 @@ def test_resume_begins_where_there_is_nothing_and_needs_a_folder(folder: Path) -
     assert len(outcomes(SAMPLES)) == 1
     result = call(*RUN[:-2], "--resume")
     assert result.exit_code == 2
-    assert "--resume is given without a folder: give the run's folder by --output_path" in result.stderr
+    assert "--resume is given without a folder: name the run's folder with --output_path" in result.stderr
 
 
 def test_one_yaml_says_all(folder: Path) -> None:
@@ -321,12 +321,13 @@ def document_of(process: subprocess.Popen[str]) -> dict[str, object]:
 
 def test_an_interrupt_lets_what_is_in_flight_end(folder: Path, held: subprocess.Popen[str]) -> None:
     held.send_signal(signal.SIGINT)
-    read_until(held, "finishing what is in flight")
+    read_until(held, "finishing requests in flight")
     (folder / "go").touch()
     document = document_of(held)
     num_done = len(outcomes(SAMPLES))
     read_until(
-        held, f"Interrupted after {num_done} of 400 samples, 400 requests; go on with the same command and --resume"
+        held,
+        f"Interrupted after {num_done} of 400 samples, 400 requests; to continue, give the same command with --resume",
     )
     assert held.wait() == 130
     assert document["state"] == "interrupted"
@@ -339,9 +340,9 @@ def test_an_interrupt_lets_what_is_in_flight_end(folder: Path, held: subprocess.
 def test_a_second_interrupt_does_not_wait(folder: Path, held: subprocess.Popen[str]) -> None:
     second = call(*RUN, "--resume")
     assert (second.exit_code, second.stdout) == (2, "")
-    assert second.stderr.startswith("Error: another process runs in run; let it end")
+    assert second.stderr.startswith("Error: another process runs in run; wait for it")
     held.send_signal(signal.SIGINT)
-    read_until(held, "finishing what is in flight")
+    read_until(held, "finishing requests in flight")
     held.send_signal(signal.SIGINT)
     assert document_of(held)["state"] == "interrupted"
     assert held.wait() == 130

@@ -153,7 +153,7 @@ def test_eval_writes_samples_summary_and_the_effective_stack(folder: Path) -> No
     assert config.dataset.source == "data.jsonl"
 
 
-NOTHING_KEPT = "Note: nothing of this run is kept; --output_path FOLDER keeps its samples, its summary and its stack.\n"
+NOTHING_KEPT = "Note: this run is not saved; --output_path FOLDER saves its samples, summary and stack.\n"
 
 
 def test_a_run_that_keeps_nothing_says_so(folder: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_run_that_keeps_nothing_says_so(folder: Path) -> None:
 def test_where_most_outputs_state_no_answer_the_keys_that_ask_for_one_are_named(folder: Path) -> None:
     arguments = ["eval", "--config", "stack.yaml", "--dataset", "data.jsonl", "--limit", "3"]
     worker = "workers.generation={type: ScriptedWorker, args: {respond: 'So it is 7, I think.'}}"
-    warning = "Warning: 3 of 3 outputs that came to their end state no answer"
+    warning = "Warning: 3 of 3 finished outputs state no answer"
     assert warning in (told := call(*arguments, "--set", worker).stderr)
     assert "prompt.prompt_suffix" in told
     assert "prompt.family" in told
@@ -177,7 +177,7 @@ def test_a_module_that_is_not_found_names_pythonpath(folder: Path) -> None:
     result = call("run", "say 1", "--config", "stack.yaml", "--set", "controller.type=my_rule:Mine")
     assert result.exit_code == 2
     assert "controller.type: cannot import 'my_rule:Mine': No module named 'my_rule'" in result.stderr
-    assert f"PYTHONPATH={folder} finds a my_rule.py in the folder that you are in" in result.stderr
+    assert f"PYTHONPATH={folder} finds my_rule.py in the current folder" in result.stderr
 
 
 def test_the_written_stack_runs_again_with_the_same_seeds(folder: Path) -> None:

@@ -227,7 +227,7 @@ def test_bad_rows_are_left_out_on_request_with_a_warning(folder: Path) -> None:
     assert "data.jsonl, line 3: invalid JSON" in call(*EVAL).stderr
     result = call(*EVAL, "--skip_bad_rows", "--json")
     assert json.loads(result.stdout)["summary"]["num_samples"] == 2
-    assert result.stderr.startswith("Warning: data.jsonl: 1 of 3 rows are left out: line 3: invalid JSON")
+    assert result.stderr.startswith("Warning: data.jsonl: 1 of 3 rows are skipped: line 3: invalid JSON")
 
 
 def test_columns_are_set_like_any_key(folder: Path) -> None:

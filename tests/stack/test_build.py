@@ -247,10 +247,10 @@ def test_a_wrong_value_is_found_without_a_worker(controller: str, args: dict[str
 @pytest.mark.parametrize("name", ["os:getcwd", "os:system", "collections:OrderedDict", f"{HERE}:Named"])
 def test_what_is_no_controller_is_not_called(name: str, helpers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getcwd", lambda: pytest.fail("it was called"))
-    with pytest.raises(ConfigError, match="no subclass of Controller, so no controller") as caught:
+    with pytest.raises(ConfigError, match="not a subclass of Controller, so not a controller") as caught:
         load_stack(stack(controller={"type": name}))
     assert caught.value.key == "controller.type"
-    with pytest.raises(ConfigError, match="no subclass of Worker, so no worker") as caught:
+    with pytest.raises(ConfigError, match="not a subclass of Worker, so not a worker") as caught:
         load_stack(stack(workers={"generation": {"type": "os:getcwd"}}))
     assert caught.value.key == "workers.generation.type"
 

@@ -1,4 +1,4 @@
-"""Datasets: files, Hugging Face, reasoning-gym, the embedded grammar. All rows are checked before anything is run."""
+"""Load datasets: files, Hugging Face, reasoning-gym, the embedded grammar. All rows are checked before a run starts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["EMBEDDED", "Example", "Limit", "embedded_problems", "load_dataset", 
 EMBEDDED = "tinylm:held_out"
 HUB, GYM = "hf:", "reasoning_gym:"
 _DEFAULT_NUM_SAMPLES = 100
-_MAX_NUM_SAMPLES = 100_000  # of embedded problems; drawing as many takes a minute
+_MAX_NUM_SAMPLES = 100_000  # of embedded problems; drawing them takes a minute
 _MAX_DRAWS_PER_SAMPLE = 100  # draws that may repeat an earlier problem
 _OF_ROWS = ("columns", "format", "skip_bad_rows")
-_TAKEN = {  # by how a source begins, what may be said of it
+_TAKEN = {  # by the prefix of a source, its options
     EMBEDDED: ("num_samples", "seed", "kind"),
     GYM: ("num_samples", "seed", "args"),
     HUB: (*_OF_ROWS, "subset", "split"),
@@ -31,7 +31,7 @@ _TAKEN = {  # by how a source begins, what may be said of it
 
 
 class HubDataset(NamedTuple):
-    """The place of a known dataset's problems, and their format."""
+    """Location of a known dataset's problems, and their format."""
 
     format: str
     split: str
@@ -53,7 +53,7 @@ _DEFAULT_SPLIT = "test"
 
 
 class Limit(NamedTuple):
-    """The samples to take, counted from 1, both ends included."""
+    """Range of samples to take, counted from 1, both ends included."""
 
     first: int
     last: int
@@ -78,11 +78,11 @@ def load_dataset(
     Args:
         source: Path of a JSONL file; `hf:NAME`, a dataset of Hugging Face or a folder that its library reads;
             `reasoning_gym:TASK`; or `tinylm:held_out`.
-        num_samples: How many problems to draw, where they are drawn; None means 100.
-        seed: Which problems to draw, or how options are shuffled where the format does so.
-        kind: Draw embedded problems of this kind only; None draws all five.
-        limit: `"N"`, the first N samples, or `"A-B"`, those from the A-th to the B-th.
-        columns: Of rows, as `skip_bad_rows` and `format`; see `read_jsonl`.
+        num_samples: Number of problems to draw, if they are drawn; None means 100.
+        seed: Seed of drawn problems, or of shuffled options.
+        kind: Draw only embedded problems of this kind; None draws all five.
+        limit: `"N"`, the first N samples, or `"A-B"`, samples A to B.
+        columns: Of rows, like `skip_bad_rows` and `format`; see `read_jsonl`.
         format: None takes that of a known dataset of Hugging Face.
         split: Of a dataset of Hugging Face; None takes that of a known one, else `test`.
         args: Configuration of a reasoning-gym task.
@@ -122,13 +122,13 @@ def load_dataset(
 
 
 def format_of(source: str, format: str | None) -> str | None:
-    """The format of a dataset: the one that is given, else the one that a dataset of Hugging Face is known to have."""
+    """Return the given format, or that of a known dataset of Hugging Face."""
     known = HUB_DATASETS.get(source.removeprefix(HUB)) if source.startswith(HUB) else None
     return format or (None if known is None else known.format)
 
 
 def parse_limit(limit: str) -> Limit:
-    """Read `"N"` or `"A-B"`.
+    """Parse `"N"` or `"A-B"`.
 
     Raises:
         DatasetError: It is neither, or it is empty.
@@ -144,7 +144,7 @@ def embedded_problems(num_samples: int, seed: int = 0, kind: str | None = None) 
     """Draw distinct held-out problems; a larger `num_samples` extends the same list.
 
     Raises:
-        DatasetError: The kind is unknown, or it has too few different problems.
+        DatasetError: The kind is unknown, or has too few different problems.
     """
     if kind is not None and kind not in KINDS:
         raise DatasetError(f"unknown kind {kind!r} of {EMBEDDED}; known: {', '.join(KINDS)}")
@@ -157,7 +157,7 @@ def embedded_problems(num_samples: int, seed: int = 0, kind: str | None = None) 
         name = f"held_out-{seed}-{len(problems)}"
         problems.setdefault(problem.question, Example(name, problem.question, problem.answer, problem.kind))
     if len(problems) < num_samples:
-        raise DatasetError(f"{EMBEDDED} gave {len(problems)} different problems, not {num_samples}; ask for fewer")
+        raise DatasetError(f"{EMBEDDED} gave {len(problems)} different problems, not {num_samples}; request fewer")
     return list(problems.values())
 
 
@@ -169,17 +169,16 @@ def read_jsonl(
     format: str | None = None,
     seed: int = 0,
 ) -> list[Example]:
-    """Read a JSONL file (or .jsonl.gz) with one object a line.
+    """Read a JSONL file (or .jsonl.gz) with one object per line.
 
-    Its fields: `problem`, `question` or `prompt`; `answer` or `target` (text or a number); `id` (the line's number
-    where there is none); `kind`. Other fields are left alone; empty lines are skipped.
+    Fields: `problem`, `question` or `prompt`; `answer` or `target` (text or a number); `id` (by default the line's
+    number); `kind`. Other fields and empty lines are ignored.
 
     Args:
-        path: The file.
-        columns: The file's own names of `prompt`, `target`, `id` and `kind`, for those that it calls otherwise.
-        skip_bad_rows: Leave unusable rows out, with a warning, instead of refusing the file.
+        columns: The file's names for `prompt`, `target`, `id` and `kind`, if they differ.
+        skip_bad_rows: Skip unusable rows with a warning instead of refusing the file.
         format: A key of `rows.FORMATS`; None takes the names above.
-        seed: How options are shuffled where the format does so.
+        seed: Seed of shuffled options.
 
     Raises:
         DatasetError: The file cannot be read, has no usable rows, or a row is unusable; it names file, line and field
@@ -189,7 +188,7 @@ def read_jsonl(
 
 
 def read_hub(name: str, subset: str | None = None, split: str | None = None) -> Iterator[Row]:
-    """The rows of a dataset.
+    """Return the rows of a dataset.
 
     Args:
         name: As in `datasets.load_dataset`: a dataset of Hugging Face, or a folder with files that its library reads.
@@ -207,9 +206,9 @@ def read_hub(name: str, subset: str | None = None, split: str | None = None) -> 
     known = HUB_DATASETS.get(name, HubDataset("", _DEFAULT_SPLIT))
     try:
         loaded = datasets.load_dataset(name, subset or known.subset, split=split or known.split)
-    except Exception as error:  # of any type: what the network, the hub and its readers raise
+    except Exception as error:  # the network, the hub and its readers may raise anything
         raise DatasetError(
-            f"cannot load the dataset {name} from Hugging Face: {type(error).__name__}: {error}; where the hub cannot "
+            f"cannot load the dataset {name} from Hugging Face: {type(error).__name__}: {error}; if the hub cannot "
             "be reached, name a JSONL file, or a folder as hf:FOLDER"
         ) from error
     return (Row(number, dict(value), None, True) for number, value in enumerate(loaded, 1))

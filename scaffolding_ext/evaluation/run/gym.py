@@ -1,4 +1,4 @@
-"""Problems of reasoning-gym: drawn by task and seed, and scored by the task's own verifier."""
+"""Problems of reasoning-gym: drawn by task and seed, scored by the task's verifier."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaffolding_ext.errors import DatasetError, MissingDependencyError
 from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.evaluation.run.scoring import Score
 
-_FULL_SCORE = 1.0  # less is for a part of the answer, or for its form
+_FULL_SCORE = 1.0  # lower scores are for partial answers, or for their form
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class Verifier:
     Attributes:
         task: Name of the reasoning-gym task.
         num_samples: Problems of the task that were drawn.
-        seed: Which were drawn.
-        args: The task's own configuration, as JSON.
-        number: Which of these is the problem.
-        deadline_seconds: Most that the verifier may take.
+        seed: Seed of the draw.
+        args: The task's configuration, as JSON.
+        number: Index of the problem among them.
+        deadline_seconds: Time limit of the verifier.
     """
 
     task: str
@@ -37,7 +37,7 @@ class Verifier:
     deadline_seconds: float = 5.0
 
     def __call__(self, answer: str | None) -> Score:
-        """Only the full score is right; an answer that the verifier fails on, or takes too long for, is undetermined.
+        """Score an answer: only the full score is right; if the verifier fails or takes too long, it is undetermined.
 
         Raises:
             EngineError: No process could be started.
@@ -59,11 +59,11 @@ def _pool() -> KillablePool:
 
 
 def is_right(task: str, num_samples: int, seed: int, args: str, number: int, answer: str) -> bool | None:
-    """True if an answer gets the full score; None if the verifier fails. For the processes of the pool."""
+    """Return True if an answer gets the full score, None if the verifier fails. Runs in the pool's processes."""
     drawn = _drawn(task, num_samples, seed, args)
     try:
         return bool(drawn.score_answer(answer, drawn[number]) >= _FULL_SCORE)
-    except Exception:  # of any type: some verifiers parse the answer, and raise what their parsers raise
+    except Exception:  # some verifiers parse the answer, and raise any parser's error
         return None
 
 
@@ -79,23 +79,21 @@ def gym_problems(task: str, num_samples: int, seed: int, args: Mapping[str, Any]
 
     Args:
         task: Its name, such as `chain_sum`.
-        num_samples: How many.
-        seed: Which.
-        args: The task's own configuration.
+        args: The task's configuration.
 
     Raises:
         DatasetError: The task or its configuration is unknown.
         MissingDependencyError: `reasoning-gym` is not installed.
     """
     try:
-        import reasoning_gym  # noqa: F401 - named here where it is missing
+        import reasoning_gym  # noqa: F401 - fails here if it is missing
     except ImportError as error:
         raise MissingDependencyError("reasoning-gym", "problems") from error
     try:
         given = json.dumps(dict(args))
         drawn = _drawn(task, num_samples, seed, given)
         entries = [drawn[number] for number in range(num_samples)]
-    except Exception as error:  # of any type: what a task's configuration raises
+    except Exception as error:  # a task's configuration may raise anything
         raise DatasetError(f"cannot draw problems of reasoning_gym:{task}: {type(error).__name__}: {error}") from error
     verifiers = [Verifier(task, num_samples, seed, given, number) for number in range(num_samples)]
     return [

@@ -1,4 +1,4 @@
-"""JSONL: one JSON object a line. Each line is read by itself, so that a bad one is told by its number."""
+"""JSONL: one JSON object per line, each parsed separately, so that a bad one is reported by its number."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _MAX_LINE_BYTES = 2**28
 
 
 class Row(NamedTuple):
-    """One line that is not empty.
+    """A line that is not empty.
 
     Attributes:
         number: Of the line, counted from 1.
-        value: The object; empty where there is a problem.
-        problem: Why the line is unusable, or None.
-        is_whole: Whether a line break ends it; a writer that was stopped leaves half a line without one.
+        value: The object; empty if there is a problem.
+        problem: Reason why the line is unusable, or None.
+        is_whole: True if a line break ends it; an interrupted writer leaves part of a line without one.
     """
 
     number: int
@@ -34,15 +34,14 @@ def read_rows(
     what: str = "dataset",
     parse: Callable[[str], Any] = parse_json,
 ) -> Iterator[Row]:
-    """The rows of a JSONL file, plain or as `.gz`.
+    """Yield the rows of a JSONL file, plain or as `.gz`.
 
     Args:
-        path: The file.
-        what: What the file is said to be, in errors.
-        parse: Reads the text of a line; `json.loads`, five times as fast, takes a key that stands twice.
+        what: Kind of file, for errors.
+        parse: Parses a line; `json.loads` is five times as fast, but accepts duplicate keys.
 
     Raises:
-        DatasetError: The file cannot be read, or is no text in UTF-8 at all.
+        DatasetError: The file cannot be read, or is not UTF-8 text.
     """
     name = os.fspath(path)
     try:
@@ -64,8 +63,8 @@ def _row(line: bytes, number: int, parse: Callable[[str], Any]) -> Row:
         value = parse(decoded(line, number).strip())
     except (ValueError, RecursionError) as error:
         problem = str(error).removeprefix(f"line {number}: ")
-        return Row(number, {}, f"{problem}; a row of JSONL is one JSON object on a line of its own", is_whole)
+        return Row(number, {}, f"{problem}; a row of JSONL is one JSON object per line", is_whole)
     if not isinstance(value, dict):
-        problem = f"a {type(value).__name__}; the file must be JSONL: a row is one object on a line of its own"
+        problem = f"a {type(value).__name__}; the file must be JSONL: one object per line"
         return Row(number, {}, problem, is_whole)
     return Row(number, value, None, is_whole)

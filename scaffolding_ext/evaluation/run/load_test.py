@@ -1,4 +1,4 @@
-"""A load test: requests arrive by the clock, whether or not earlier ones have ended."""
+"""Load test: requests arrive by the clock, even if earlier ones are still running."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ async def run_arrivals(
     is_stopped: Callable[[], bool],
     max_queue: int,
 ) -> None:
-    """Begin each job when it arrives, and wait for all; cancelling it cancels those in flight.
+    """Start each job when it arrives, and wait for all; cancelling it cancels those in flight.
 
     A job that finds the engine and the queue full is refused: its record has the error `QueueFullError`.
 
     Args:
-        engine: What runs the jobs.
-        jobs: In the order of their arrival.
-        arrivals: Seconds from the beginning, not falling, one for each job.
-        on_record: Called with each record as soon as there is one; an error that it raises ends the run.
-        is_stopped: Asked before each arrival; where it says so, no more jobs are begun.
-        max_queue: Most jobs that wait, beside the engine's running ones.
+        jobs: In order of arrival.
+        arrivals: Seconds from the start, non-decreasing, one per job.
+        on_record: Called with each record when it is done; an error that it raises ends the run.
+        is_stopped: Asked before each arrival; once True, no more jobs are started.
+        max_queue: Maximum waiting jobs, besides the engine's running ones.
     """
     most = engine.max_parallel_requests + max_queue
     running: set[asyncio.Task[None]] = set()
@@ -54,7 +53,7 @@ async def run_arrivals(
             if is_stopped():
                 break
             if len(running) >= most:
-                message = f"{most} requests run or wait already: raise max_queue, or lower arrival_rate"
+                message = f"{most} requests are already running or waiting: raise max_queue, or lower arrival_rate"
                 on_record(failed_record(job, QueueFullError(message)))
             else:
                 running.add(asyncio.create_task(run(job)))
@@ -66,7 +65,7 @@ async def run_arrivals(
 
 
 def requests_of(columns: dict[str, Column]) -> ServedRequests:
-    """The requests of a run by the columns of its tally, in the order of their arrival."""
+    """Convert a tally's columns to requests, in order of arrival."""
     arrived = columns["ended_at"] - columns["seconds"]
     order = np.argsort(arrived, kind="stable")
     columns = {name: column[order] for name, column in columns.items()}
@@ -83,7 +82,7 @@ def requests_of(columns: dict[str, Column]) -> ServedRequests:
 
 
 def draw_load(requests: ServedRequests, slo: float | None, path: Path) -> None:
-    """The requests in the system over time, and the shares of all requests that are answered within so many seconds."""
+    """Plot the requests in the system over time, and the distribution of response times over all requests."""
     found = queue_length(requests)
     with drawing(path, 1, 2, figsize=(11, 4)) as (_, (over_time, shares)):
         over_time.step(found.times, found.lengths, where="post", lw=1)

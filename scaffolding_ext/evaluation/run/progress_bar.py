@@ -1,4 +1,4 @@
-"""The progress of a request or an evaluation, on standard error."""
+"""Progress of a request or an evaluation, on standard error."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def progress_shown(
     in_tokens: bool = False,
     decoded_so_far: Callable[[], int] = int,
 ) -> Iterator[Callable[[Record], None]]:
-    """Show on standard error how far a run is: a bar on a terminal, some ten plain lines elsewhere.
+    """Show the progress of a run on standard error: a bar on a terminal, otherwise about ten plain lines.
 
     Args:
         total: All requests of the run, or the tokens that it may decode.
-        tally: It counts each record before the function that this yields is called with it.
-        against: Another run, against which saved tokens are shown.
+        tally: Must count each record before the yielded function is called with it.
+        against: Another run; tokens saved against it are shown.
         clock: Seconds from any origin, monotonic.
-        in_tokens: Whether it is told in decoded tokens, and not in requests.
-        decoded_so_far: Tokens that the workers have decoded. The bar counts them before a request has ended.
+        in_tokens: Show progress in decoded tokens instead of requests.
+        decoded_so_far: Tokens that the workers have decoded, including those of running requests.
     """
     console = Console(stderr=True)
     saving = SavedTokens(against)
@@ -90,7 +90,7 @@ def progress_shown(
 
 @contextmanager
 def decoding_shown(decoded_so_far: Callable[[], int]) -> Iterator[None]:
-    """While the block runs, show the decoded tokens on standard error, if that is a terminal."""
+    """Show the decoded tokens on standard error while the block runs, if that is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
@@ -102,7 +102,7 @@ def decoding_shown(decoded_so_far: Callable[[], int]) -> Iterator[None]:
 
 
 class _Live(ProgressColumn):
-    """A text that is made anew whenever the terminal is drawn."""
+    """A text that is recomputed whenever the terminal is drawn."""
 
     def __init__(self, text: Callable[[], str]) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class SavedTokens:
         self._own = self._other = 0
 
     def add(self, record: Record) -> None:
-        """Count a record, where the other run has it."""
+        """Count a record if the other run has it."""
         other = None if self._against is None else self._against.get((record.id, record.epoch))
         if other is not None:
             self._own += record.ledger["total"]["decoded"]
@@ -135,7 +135,7 @@ class SavedTokens:
 
 
 def figures(tally: Tally, saving: SavedTokens, num_decoded: int | None = None) -> str:
-    """Accuracy, tokens and failures so far, in one line; `num_decoded` replaces the tokens of ended requests."""
+    """Format accuracy, tokens and failures so far in one line; `num_decoded` replaces the tokens of ended requests."""
     decoded = tally.tokens["decoded"] if num_decoded is None else num_decoded
     right = f"{tally.num_correct / tally.num_samples:.1%}" if tally.num_samples else "-"
     return f"{right} right, {decoded:,} tokens{saving}, {tally.num_failed} failed"

@@ -1,4 +1,4 @@
-"""An evaluation over a Ray cluster, one stack an actor. An actor that dies costs the time of its jobs in flight."""
+"""Evaluation on a Ray cluster, one stack per actor; an actor's death costs only the time of its jobs in flight."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.runner import Engine, EvaluationJob, failed_record
 
 MakeEngine = Callable[[], AbstractContextManager[Engine]]
-_MAX_RETRIES = 3  # of a job whose actor died; a job that ends each of its processes fails
-_MAX_RESTARTS = 20  # of an actor: one that never gets so far as to load its model is gone
-_MAX_CONCURRENCY = 100_000  # calls in an actor; the engine says how many jobs there are at once
-_CLOSE_SECONDS = 30.0  # that stacks may take to shut down at the end
+_MAX_RETRIES = 3  # of a job whose actor died; a job that kills all its processes fails
+_MAX_RESTARTS = 20  # of an actor; one that cannot load its model is dropped
+_MAX_CONCURRENCY = 100_000  # calls in an actor; the engine limits its jobs
+_CLOSE_SECONDS = 30.0  # for stacks to shut down at the end
 
 
 class StackActor:
-    """An engine in an actor, in the folder of the driver if it exists there.
+    """An engine in an actor, in the driver's folder if it exists there.
 
     Args:
-        make_engine: Makes the engine; it is closed by `close`.
+        make_engine: Builds the engine; `close` closes it.
         folder: The driver's current folder.
     """
 
@@ -35,7 +35,7 @@ class StackActor:
         self._engine = self._stack.enter_context(make_engine())
 
     async def size(self) -> int:
-        """The number of jobs that the engine runs at once."""
+        """Return the number of jobs that the engine runs at once."""
         return self._engine.max_parallel_requests
 
     async def run(self, job: EvaluationJob) -> Record:
@@ -46,13 +46,12 @@ class StackActor:
 
 
 class RayEngine:
-    """Runs jobs on actors, each on the one that has the fewest.
+    """Runs each job on the actor with the fewest jobs.
 
-    Ray restarts an actor that died, and runs its jobs in flight again with the seeds that they had. An actor whose
-    restart fails leaves the pool, and its jobs go to other actors.
+    Ray restarts an actor that died, and reruns its jobs in flight with the same seeds. An actor whose restart fails
+    leaves the pool, and its jobs go to other actors.
 
     Args:
-        ray: The library.
         actors: Handles of `StackActor`s.
         size: Jobs that each runs at once.
     """
@@ -71,7 +70,7 @@ class RayEngine:
     async def run(self, job: EvaluationJob) -> Record:
         """Run a job; cancelling it cancels the request.
 
-        A job fails where it has ended its process several times, or has lost several actors for good.
+        A job fails if it has killed its process several times, or lost several actors for good.
 
         Raises:
             EngineError: No actor is left.
@@ -96,13 +95,13 @@ class RayEngine:
         return failed_record(job, self._last_error)
 
     async def _allocated(self) -> Any:
-        """The actor with the fewest jobs, once it has room for one more."""
+        """Return the actor with the fewest jobs, once it has room for another."""
         async with self._freed:
             while True:
                 if not self._num_jobs:
                     raise EngineError(
                         f"no actor is left: each died and could not be restarted, the last with: {self._last_error}; "
-                        "what was answered is kept, and --resume runs the rest"
+                        "finished answers are saved, and --resume runs the rest"
                     )
                 actor = min(self._num_jobs, key=self._num_jobs.__getitem__)
                 if self._num_jobs[actor] < self._size:
@@ -117,7 +116,7 @@ class RayEngine:
             self._freed.notify_all()
 
     async def _is_gone(self, actor: Any) -> bool:
-        """True if an actor will not come back; then it is out of the pool."""
+        """Return True if an actor will not come back, after removing it from the pool."""
         try:
             await actor.size.remote()
         except self._ray.exceptions.RayActorError:
@@ -128,12 +127,11 @@ class RayEngine:
 
 @contextmanager
 def ray_engine(make_engine: MakeEngine, num_actors: int, gpus_per_actor: float | None = None) -> Iterator[RayEngine]:
-    """Actors on the cluster that Ray finds (`RAY_ADDRESS`, or one that runs here), or on one that is begun here.
+    """Start actors on the cluster that Ray finds (`RAY_ADDRESS`, or one running here), or on a new one.
 
     Args:
-        make_engine: Makes an actor's engine; it is sent to the actors.
-        num_actors: How many.
-        gpus_per_actor: GPUs that Ray assigns to each; None shares those of the cluster evenly.
+        make_engine: Builds an actor's engine; it is sent to the actors.
+        gpus_per_actor: GPUs that Ray assigns to each; None divides those of the cluster evenly.
 
     Raises:
         MissingDependencyError: Ray is not installed.
@@ -144,7 +142,7 @@ def ray_engine(make_engine: MakeEngine, num_actors: int, gpus_per_actor: float |
     except ImportError as error:
         raise MissingDependencyError("ray", "ray") from error
     with ExitStack() as stack:
-        stack.enter_context(redirect_stdout(sys.stderr))  # Ray reports actors that died on the run's standard output
+        stack.enter_context(redirect_stdout(sys.stderr))  # Ray reports dead actors on standard output
         if not ray.is_initialized():
             ray.init(log_to_driver=False, include_dashboard=False)
             stack.callback(ray.shutdown)
@@ -152,7 +150,7 @@ def ray_engine(make_engine: MakeEngine, num_actors: int, gpus_per_actor: float |
             share = ray.cluster_resources().get("GPU", 0.0) / num_actors
             gpus_per_actor = float(int(share)) if share >= 1 else share
         options = {"max_restarts": _MAX_RESTARTS, "max_task_retries": _MAX_RETRIES, "max_concurrency": _MAX_CONCURRENCY}
-        # Cores are shared: with one reserved for each, actors beyond the cluster's cores would wait forever.
+        # Cores are shared: if each actor reserved one, actors beyond the cluster's cores would wait forever.
         placement = {"num_gpus": gpus_per_actor, "num_cpus": 0, "scheduling_strategy": "SPREAD"}
         remote = ray.remote(StackActor).options(**options, **placement)
         actors = [remote.remote(make_engine, os.getcwd()) for _ in range(num_actors)]

@@ -1,6 +1,6 @@
-"""Record chains of thought to their end, with everything that a stopping rule could see.
+"""Record whole chains of thought, with everything that a stopping rule could see.
 
-One recording serves all rules and all settings; `evaluation.tune` plays them.
+One recording serves all rules and settings; `evaluation.tune` plays them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ VERSION = 1
 
 
 class RecordChainController(BaseController):
-    """Records the chains of a controller that stops them: at every look the probed and the forced answer.
+    """Records the chains of a controller that stops them: the probed and the forced answer at every look.
 
     The trace has an event `recording` (version, tokens of the prompt and of the suffixes), and an event `look` per
     look: the row of `chain.probe.row_of`, the forced answer, and the tokens of both answers.
 
     Args:
-        generation_controller: Its chains and probes are recorded; its rule and schedule are not used.
-        spacing: Tokens between two looks; None takes those between the first two of its schedule.
+        generation_controller: Its chains and probes are recorded; its rule and schedule are ignored.
+        spacing: Tokens between two looks; None takes the distance of the first two in its schedule.
         num_logprobs: Log-probabilities of the token after closed thinking; if fewer than the vocabulary, the entropy is
             a lower bound. 0 records none.
     """
@@ -44,8 +44,8 @@ class RecordChainController(BaseController):
         super().__init__()
         if not isinstance(generation_controller, DynasorCoTController):
             raise ConfigError(
-                f"is a {type(generation_controller).__name__}; give a DynasorCoTController, the only one that stops "
-                "chains",
+                f"is a {type(generation_controller).__name__}; give a DynasorCoTController, the only controller that "
+                "stops chains",
                 "generation_controller",
             )
         self.generation_controller = generation_controller

@@ -1,4 +1,4 @@
-"""The stack that records the samples of another one: whole chains, looked at on the way, for `tune` to read."""
+"""Build the stack that records another stack's samples: whole chains with looks, for `tune` to read."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 
 NEVER: dict[str, Any] = {"type": "unchanged", "args": {"rounds": 10**9}}  # a stop that never fires
-_WHEN_IT_STOPS = ("rule", "certainty_threshold", "effort", "schedule", "chunk_size")  # arguments that nobody records
+_WHEN_IT_STOPS = ("rule", "certainty_threshold", "effort", "schedule", "chunk_size")  # arguments that are not recorded
 
 
 def recording_stack(config: StackConfig, look_every: int, num_logprobs: int = 20) -> StackConfig:
-    """The stack that records the samples of another one.
+    """Build the stack that records the samples of another one.
 
-    A vote's samples are recorded, and not the vote. A chain's looks are recorded, and it is not stopped. A search runs
-    to its end, or through all its widths; its solutions are the samples.
+    Of a vote, the samples are recorded instead of the vote. A chain is recorded with its looks, and not stopped. A
+    search runs to its end, or through all its widths; its solutions are the samples.
 
     Args:
         config: A stack of one chain, of a vote over chains, or of a search.
         look_every: Tokens between two looks at a chain; 0 records no looks.
-        num_logprobs: Log-probabilities a token that the worker is asked for, for chains with looks; 0 if it reports
+        num_logprobs: Log-probabilities per token requested from the worker, for chains with looks; 0 if it reports
             none.
 
     Raises:
-        ConfigError: The stack is wrong, or its samples are no chains.
+        ConfigError: The stack is wrong, or its samples are not chains.
     """
     check_stack(config)
     sample = sample_of(config.controller)
@@ -43,7 +43,7 @@ def recording_stack(config: StackConfig, look_every: int, num_logprobs: int = 20
     elif kind not in (NativeGenerationController, DynasorCoTController, BudgetForcingController):
         raise ConfigError(
             f"is a {sample['type']}; samples are recorded of a NativeGenerationController, of a DynasorCoTController, "
-            "of a BudgetForcingController, of a vote over one of them, and of a SearchController",
+            "of a BudgetForcingController, of a vote over one of them, or of a SearchController",
             "controller.type",
         )
     elif not look_every:
@@ -67,7 +67,7 @@ def recording_stack(config: StackConfig, look_every: int, num_logprobs: int = 20
 
 
 def sample_of(controller: ComponentConfig) -> dict[str, Any]:
-    """The controller of one sample: the innermost one."""
+    """Return the controller of one sample: the innermost one."""
     own: Mapping[str, Any] = controller.model_dump(exclude_unset=True)
     while "generation_controller" in own.get("args", {}):
         own = own["args"]["generation_controller"]
@@ -75,7 +75,7 @@ def sample_of(controller: ComponentConfig) -> dict[str, Any]:
 
 
 def whole_chain(sample: dict[str, Any]) -> dict[str, Any]:
-    """The controller of one whole chain, with sampling and length of a controller that ends chains."""
+    """Return the controller of one whole chain, with the sampling and length of one that ends chains."""
     given = sample.get("args", {})
     if controllers.resolve(sample["type"]) not in (DynasorCoTController, BudgetForcingController):
         return sample

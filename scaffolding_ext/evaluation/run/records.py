@@ -1,4 +1,4 @@
-"""One JSON record a sample and epoch; `record.schema.json` beside this file is its schema."""
+"""JSON record of a sample and epoch; `record.schema.json` in this folder is its schema."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from scaffolding_ext.documents import json_text
 from scaffolding_ext.errors import DatasetError, OutputError
 from scaffolding_ext.evaluation.run.jsonl import read_rows
 
-CUT_OFF = "length"  # the exit reason of a chain that its budget ended
+CUT_OFF = "length"  # exit reason of a chain ended by its budget
 _SYNC_SECONDS = 1.0  # between two calls of fsync
 
 
 class RecordError(NamedTuple):
-    """Why a sample has no output: the exception's type and message."""
+    """Type and message of the exception that left a sample without an output."""
 
     type: str
     message: str
@@ -30,25 +30,25 @@ class RecordError(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """The outcome of one sample.
+    """Outcome of one sample.
 
     Attributes:
         epoch: Repetition of the sample, from 0.
-        prompt_hash: Tells whether two runs asked the same; see `prompt_hash`.
-        output: The completion, or None where the request failed.
-        correct: Whether the answer is right; a failed request has none, which is wrong.
-        verdict: How it was compared: `"equal"`, `"different"`, `"undetermined"`, or None without an answer.
-        exit_reason: Why the controller stopped, where it says so.
-        ledger: `Ledger.to_json()`; of a failed request what it had cost by then.
+        prompt_hash: See `prompt_hash`; shows if two runs asked the same.
+        output: The completion, or None if the request failed.
+        correct: True if the answer is right; a failed request has none, which is wrong.
+        verdict: `"equal"`, `"different"`, `"undetermined"`, or None without an answer.
+        exit_reason: Reason why the controller stopped, if it gives one.
+        ledger: `Ledger.to_json()`; of a failed request, the cost until it failed.
         seconds: Wall-clock times: `total` is from submission to the end, `ended_at` is that end in seconds since 1970;
             `within` is the time in which the answer was wanted; the others are `Meter.seconds`.
-        seed: The request's own seed, or None.
+        seed: The request's seed, or None.
         prompt: The question; None in records of older runs.
-        figures: What controllers published, by section and name: a number, `[part, whole]`, or counts by name; the
-            answers of a vote's samples are marked (best@n, maj@n, mean@n). None in records of older runs.
-        audit: Of an audited request, what it would have answered without stopping (`whole`), whether that is another
-            answer (`changed`) and whether it is right (`correct`); None for the others.
-        samples: The samples of a vote, where the run keeps them: the fields of `request.figures.KeptSample`, and
+        figures: Published by controllers, by section and name: a number, `[part, whole]`, or counts by name; the
+            answers of a vote's samples are scored (best@n, maj@n, mean@n). None in records of older runs.
+        audit: Of an audited request, its answer without stopping (`whole`), whether that is another answer (`changed`),
+            and whether it is right (`correct`); otherwise None.
+        samples: The samples of a vote, if the run keeps them: the fields of `request.figures.KeptSample`, and
             `correct`.
     """
 
@@ -73,7 +73,7 @@ class Record:
     samples: list[dict[str, Any]] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that JSON can hold; `samples` is there only where the run keeps them."""
+        """Convert to a JSON-compatible dict; `samples` is included only if the run keeps them."""
         fields = vars(self) | {"error": None if self.error is None else self.error._asdict()}
         if self.samples is None:
             del fields["samples"]
@@ -81,7 +81,7 @@ class Record:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Record:
-        """The inverse of `to_json`.
+        """Invert `to_json`.
 
         Raises:
             TypeError: A field is missing or unknown.
@@ -91,7 +91,7 @@ class Record:
 
 
 def prompt_hash(prompt: str) -> str:
-    """The first 16 hexadecimal digits of the prompt's SHA-256."""
+    """Return the first 16 hexadecimal digits of the prompt's SHA-256."""
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
@@ -99,7 +99,7 @@ def prompt_hash(prompt: str) -> str:
 def record_writer(
     path: str | os.PathLike[str], clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[Record], None]]:
-    """A function that appends a record to a JSONL file, whole and at once: a run that dies leaves what it had done.
+    """Yield a function that appends a record to a JSONL file at once, so that a run that dies keeps what it had done.
 
     Killing the process loses nothing that was written. A machine that fails loses at most the last second.
 
@@ -108,7 +108,7 @@ def record_writer(
         clock: Seconds from any origin, monotonic.
 
     Raises:
-        OutputError: The file cannot take a record (a full disk, say); the records before it are kept.
+        OutputError: The file cannot take a record (for example, a full disk); earlier records are kept.
     """
     with Path(path).open("ab", buffering=0) as file:
         synced = clock() - _SYNC_SECONDS
@@ -124,7 +124,7 @@ def record_writer(
                     os.fsync(file.fileno())
                     synced = clock()
             except OSError as error:
-                file.seek(file.truncate(end))  # a full disk takes a part of it first
+                file.seek(file.truncate(end))  # a full disk may have taken part of it
                 raise OutputError(f"cannot write to {os.fspath(path)}: {error}; the records before are kept") from error
 
         yield write
@@ -132,22 +132,22 @@ def record_writer(
 
 
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
-    """All that `each_record` gives."""
+    """Return all records of `each_record`."""
     return list(each_record(path))
 
 
 def decoded_of(path: str | os.PathLike[str]) -> dict[tuple[str, int], int]:
-    """Decoded tokens of each record of a file, by its id and epoch; errors are those of `each_record`."""
+    """Return the decoded tokens of each record in a file, by id and epoch; raises like `each_record`."""
     return {(record.id, record.epoch): record.ledger["total"]["decoded"] for record in each_record(path)}
 
 
 def each_record(path: str | os.PathLike[str]) -> Iterator[Record]:
-    """Read what a `record_writer` wrote, one record a line, without keeping them.
+    """Yield the records of a `record_writer`, one per line, without keeping them.
 
-    A run that is killed while it writes leaves a last line without a line break; it is left out with a warning.
+    A killed run may leave an unfinished last line; it is skipped with a warning.
 
     Raises:
-        DatasetError: The file cannot be read, or a line is no record; it names file and line.
+        DatasetError: The file cannot be read, or a line is not a record; it names file and line.
     """
     for row in read_rows(path, "records", json.loads):
         try:
@@ -157,9 +157,9 @@ def each_record(path: str | os.PathLike[str]) -> Iterator[Record]:
         except (ValueError, TypeError, AttributeError) as error:
             place = f"{os.fspath(path)}, line {row.number}"
             if not row.is_whole:
-                warnings.warn(f"{place}: left out, since it was not written to its end", stacklevel=2)
+                warnings.warn(f"{place}: skipped, because it is incomplete", stacklevel=2)
                 continue
             raise DatasetError(
-                f"{place}: no evaluation record: {error}; records stand in the samples.jsonl of a folder of `eval`"
+                f"{place}: not an evaluation record: {error}; `eval` writes records to samples.jsonl in its folder"
             ) from error
         yield record

@@ -1,4 +1,4 @@
-"""Rows of a dataset become samples; what a benchmark calls its fields, and how it writes its answers, is known here."""
+"""Turn dataset rows into samples, given each benchmark's field names and answer formats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.run.jsonl import Row
 from scaffolding_ext.evaluation.run.scoring import LETTERS, Score
 
-_MAX_PROBLEMS = 20  # that an error lists
+_MAX_PROBLEMS = 20  # listed in an error
 _SHOWN_CHARACTERS = 60
 _OPTIONS = ("choices", "options")
 _BEHIND_HASHES = re.compile(r"####\s*(\S[^\n]*?)\s*\Z")
@@ -26,12 +26,12 @@ class Example(NamedTuple):
 
     Attributes:
         id: Unique in its dataset; the sample's seeds derive from it.
-        prompt: What the user asks, with the options of a multiple-choice question.
+        prompt: The user's question, with the options of a multiple-choice question.
         target: The right answer; of a multiple-choice question its letter.
-        kind: What sort of question it is, or None.
-        verify: Scores an answer, where the dataset has a verifier of its own; None compares with the target.
-        options: Texts of the options of a multiple-choice question, which the letters from A on name.
-        answers_anyhow: Whether the last number of an output without box and answer phrase is its answer.
+        kind: Type of question, or None.
+        verify: Scores an answer, if the dataset has a verifier; None compares with the target.
+        options: Option texts of a multiple-choice question, lettered from A.
+        answers_anyhow: Take the last number of an output without a box or answer phrase as its answer.
     """
 
     id: str
@@ -44,22 +44,22 @@ class Example(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """The options of a multiple-choice row, and which is right, counted from 0."""
+    """Options of a multiple-choice row, and the index of the right one."""
 
     options: list[str]
     right: int
 
 
 class Format(NamedTuple):
-    """The format of a benchmark's rows.
+    """Format of a benchmark's rows.
 
     Attributes:
-        fields: By what names a row may have prompt, target, id and kind.
-        read_target: Reads the target from its field's text; a ValueError says what it should be.
-        read_choices: Reads the options of a row whose target is in a field; None where rows have no options. A
-            ValueError says what is wrong.
-        shuffles: Whether options are put into an order drawn by seed and id: the right one stands first in the row.
-        units_implied: Whether questions name the unit, so that 5 cm is right where the target is 5.
+        fields: Possible field names of prompt, target, id and kind.
+        read_target: Parses the target from its field's text; a ValueError says what it should be.
+        read_choices: Parses the options of a row whose target is in a field; None if rows have no options. A ValueError
+            says what is wrong.
+        shuffles: Shuffle options by seed and id, because the right one comes first in the row.
+        units_implied: Questions name the unit, so that 5 cm is right if the target is 5.
         answers_anyhow: As in `Example`.
     """
 
@@ -74,7 +74,7 @@ class Format(NamedTuple):
 def _behind_hashes(text: str) -> str:
     found = _BEHIND_HASHES.search(text)
     if found is None:
-        raise ValueError("the answer must stand at the end, behind ####")
+        raise ValueError("the answer must follow #### at the end")
     return found[1].replace(",", "")
 
 
@@ -93,14 +93,14 @@ def _number(text: str) -> str:
 
 
 def _choices(row: Mapping[str, Any], target: str) -> Choices:
-    """Options of MMLU (`choices`, an index), MMLU-Pro (`options`, a letter), ARC (`choices` with texts and labels)."""
+    """Read options of MMLU (`choices`, an index), MMLU-Pro (`options`, a letter) or ARC (`choices`, labelled texts)."""
     given: Any = next((row[name] for name in _OPTIONS if row.get(name) is not None), None)
     labels: list[str] = []
     if isinstance(given, Mapping):
         labels = [str(label) for label in given.get("label", ())]
         given = given.get("text")
     if not isinstance(given, Sequence) or isinstance(given, str):
-        raise ValueError(f"the row has no list of options; they stand in {' or '.join(map(repr, _OPTIONS))}")
+        raise ValueError(f"the row has no list of options in {' or '.join(map(repr, _OPTIONS))}")
     options = [str(option).strip() for option in given]
     labels = labels or list(LETTERS[: len(options)])
     if not 2 <= len(options) <= len(LETTERS) or len(labels) != len(options) or not all(options):
@@ -116,7 +116,7 @@ def _choices(row: Mapping[str, Any], target: str) -> Choices:
 
 
 def _right_first(row: Mapping[str, Any], target: str) -> Choices:
-    """Options of GPQA: the right answer and three wrong ones, each in a column."""
+    """Parse the options of GPQA: the right answer and three wrong ones, each in a column."""
     wrong = [row[name] for name in row if name.startswith("Incorrect Answer") and row[name] is not None]
     if not wrong:
         raise ValueError("the row has no 'Incorrect Answer 1' to 'Incorrect Answer 3'")
@@ -124,7 +124,7 @@ def _right_first(row: Mapping[str, Any], target: str) -> Choices:
 
 
 def _asked_with(question: str, options: Sequence[str]) -> str:
-    """A question with its options, a line each."""
+    """Format a question with its options, one per line."""
     lines = [f"{letter}) {option}" for letter, option in zip(LETTERS, options, strict=False)]
     return "\n".join([question.rstrip(), "", *lines, "", "Answer with the letter of the right option."])
 
@@ -189,16 +189,15 @@ def samples_of(
     place: str = "line",
     seed: int = 0,
 ) -> list[Example]:
-    """The samples of a dataset's rows.
+    """Convert a dataset's rows to samples.
 
     Args:
-        rows: The rows.
         name: Of the dataset, for messages.
-        columns: The dataset's own names of `prompt`, `target`, `id` and `kind`, for those that it calls otherwise.
-        format: Of the benchmark whose rows they are, a key of `FORMATS`, or None.
-        skip_bad_rows: Leave unusable rows out, with a warning, instead of refusing the dataset.
-        place: What the number of a row counts.
-        seed: Of the order of options, where the format shuffles them.
+        columns: The dataset's names for `prompt`, `target`, `id` and `kind`, if they differ.
+        format: Of the benchmark, a key of `FORMATS`, or None.
+        skip_bad_rows: Skip unusable rows with a warning instead of refusing the dataset.
+        place: Unit of a row's number.
+        seed: Of the order of options, if the format shuffles them.
 
     Raises:
         DatasetError: There are no usable rows, or a row is unusable; it names dataset, row and field of all such rows,
@@ -218,14 +217,14 @@ def samples_of(
                 raise DatasetError(_clash(sample.id, written, fields["id"][0], places[sample.id]))
             samples[sample.id] = sample
             places[sample.id] = f"{place} {row.number}" + (
-                "" if written else ", which has no id and goes by its number"
+                "" if written else ", which has no id and is named by its number"
             )
         except DatasetError as error:
             problems.append(f"{place} {row.number}{error}")
             if len(problems) == _MAX_PROBLEMS and not skip_bad_rows:
                 break
     if problems and not skip_bad_rows:
-        more = "; no more were looked for" if len(problems) == _MAX_PROBLEMS else ""
+        more = "; stopped there" if len(problems) == _MAX_PROBLEMS else ""
         raise DatasetError(f"{name}, {'; '.join(problems)}{more}")
     if not samples:
         raise DatasetError(
@@ -234,13 +233,13 @@ def samples_of(
     if problems:
         shown = "; ".join(problems[:_MAX_PROBLEMS])
         warnings.warn(
-            f"{name}: {len(problems)} of {len(problems) + len(samples)} rows are left out: {shown}", stacklevel=2
+            f"{name}: {len(problems)} of {len(problems) + len(samples)} rows are skipped: {shown}", stacklevel=2
         )
     return list(samples.values())
 
 
 def _fields_of(form: Format, columns: Mapping[str, str | None]) -> dict[str, tuple[str, ...]]:
-    """By what names a row's fields go."""
+    """Return the possible names of a row's fields."""
     unknown = ", ".join(sorted(set(columns) - set(form.fields)))
     if unknown:
         raise DatasetError(f"columns has {unknown}; it may have {', '.join(form.fields)}")
@@ -248,7 +247,7 @@ def _fields_of(form: Format, columns: Mapping[str, str | None]) -> dict[str, tup
 
 
 def _sample(row: Row, fields: Mapping[str, tuple[str, ...]], form: Format, seed: int) -> Example:
-    """The sample of a row; errors begin behind the line's number."""
+    """Convert a row to a sample; error messages continue the line's number."""
     if row.problem is not None:
         raise DatasetError(f": {row.problem}")
     prompt, target = (_present(row.value, fields[role]) for role in ("prompt", "target"))
@@ -271,8 +270,8 @@ def _sample(row: Row, fields: Mapping[str, tuple[str, ...]], form: Format, seed:
     ]
     if unread:
         raise DatasetError(
-            f" has the field {unread[0]!r}, and options that are not read are not asked: set dataset.format to "
-            "multiple_choice (or gpqa), or take the field out"
+            f" has the field {unread[0]!r}, whose options would be ignored: set dataset.format to "
+            "multiple_choice (or gpqa), or remove the field"
         )
     return Example(name, question, answer, kind, answers_anyhow=form.answers_anyhow)
 
@@ -287,13 +286,13 @@ def _multiple_choice(name: str, question: str, kind: str | None, found: Choices,
 
 
 def _present(row: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    """The one of the names that the row has."""
+    """Return the one of the names that the row has."""
     found = [name for name in names if name in row]
     if not found:
         one = f"no field {names[0]!r}" if len(names) == 1 else f"none of the fields {', '.join(map(repr, names))}"
-        raise DatasetError(f": {one}; it has: {', '.join(row) or 'none'}; dataset.columns says which is meant")
+        raise DatasetError(f": {one}; it has: {', '.join(row) or 'none'}; name the right one in dataset.columns")
     if any(row[name] != row[found[0]] for name in found[1:]):
-        raise DatasetError(f": has both {' and '.join(map(repr, found))}; say by dataset.columns which is meant")
+        raise DatasetError(f": has both {' and '.join(map(repr, found))}; name the right one in dataset.columns")
     return found[0]
 
 
@@ -304,9 +303,9 @@ def _optional(row: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
 
 def _clash(name: str, written: bool, field: str, earlier: str) -> str:
     if written:
-        return f", field {field!r}: {name!r} names an earlier row already ({earlier}); ids must be unique"
+        return f", field {field!r}: {name!r} is the id of an earlier row ({earlier}); ids must be unique"
     return (
-        f": has no {field!r} and goes by its number, but {name!r} is the id of an earlier row ({earlier}): give it one"
+        f": has no {field!r} and is named by its number, but {name!r} is the id of an earlier row ({earlier}): add one"
     )
 
 
@@ -319,7 +318,7 @@ def _as_text(value: Any, field: str) -> str:
         return str(value)
     allowed = "it must be text that is not empty, or a finite number"
     if isinstance(value, str) and value.strip():
-        allowed = "half of a surrogate pair is no text"
+        allowed = "half of a surrogate pair is not text"
     raise DatasetError(f", field {field!r}: {_shortened(value)}; {allowed}")
 
 

@@ -1,4 +1,4 @@
-"""The folder of a run: claimed before anything costly is done, and taken up again where a run is resumed."""
+"""Folder of a run: claimed before any costly work, and continued if a run is resumed."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, each_record, prompt_hash
 
 SAMPLES, SUMMARY, CONFIG = "samples.jsonl", "summary.json", "config.yaml"
-VOTES = "votes.jsonl"  # of a run with one budget for all votes, whose samples.jsonl holds their single samples
+VOTES = "votes.jsonl"  # of a run with one budget for all votes; its samples.jsonl has the single samples
 _FILES = (SAMPLES, VOTES, SUMMARY, CONFIG)
 
 
 def answers_of(folder: Path) -> Path:
-    """The file of a run's answers, a record each: the votes, where it has some of its own, else the samples."""
+    """Return the file of a run's answers: its votes, if it has any, otherwise its samples."""
     return folder / (VOTES if (folder / VOTES).exists() else SAMPLES)
 
 
 @contextmanager
 def claimed(folder: Path, *, resume: bool = False) -> Iterator[bool]:
-    """Hold a folder for one process alone while the block runs; a killed process loses its hold.
+    """Hold a folder for one process while the block runs; a killed process loses its hold.
 
-    A new folder is removed again where no record was written.
+    A new folder is removed again if no record was written.
 
     Args:
-        folder: It is made if it does not exist.
-        resume: Whether to continue a run that the folder holds.
+        folder: Created if missing.
+        resume: Continue the run in the folder.
 
     Yields:
-        Whether there is a run to continue.
+        True if there is a run to continue.
 
     Raises:
         OutputError: The folder holds a run and `resume` is not set, or other files of these names; another process runs
@@ -65,7 +65,7 @@ def claimed(folder: Path, *, resume: bool = False) -> Iterator[bool]:
 
 
 def _locked(folder: Path, goes_on: bool) -> FileIO:
-    """The samples file, open and locked: the process has the run that holds it."""
+    """Open and lock the samples file; the process that holds it owns the run."""
     taken = [name for name in _FILES if os.path.lexists(folder / name)]
     if taken and not goes_on:
         raise _occupied(folder, taken)
@@ -77,12 +77,12 @@ def _locked(folder: Path, goes_on: bool) -> FileIO:
         fcntl.flock(samples, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         samples.close()
-        raise OutputError(f"another process runs in {folder}; let it end, or name another --output_path") from None
+        raise OutputError(f"another process runs in {folder}; wait for it, or name another --output_path") from None
     return samples
 
 
 def _occupied(folder: Path, taken: list[str]) -> OutputError:
-    going_on = ", or go on with the run by --resume" if SAMPLES in taken else ""
+    going_on = ", or continue the run with --resume" if SAMPLES in taken else ""
     return OutputError(
         f"{folder} holds {', '.join(taken)}; runs do not mix, with each other or with other files: name another "
         f"--output_path{going_on}"
@@ -90,7 +90,7 @@ def _occupied(folder: Path, taken: list[str]) -> OutputError:
 
 
 def _remove(folders: list[Path]) -> None:
-    """Remove folders that were made here, from the inmost out, as far as they are empty."""
+    """Remove folders that were created here, innermost first, unless they have files."""
     for folder in folders:
         try:
             folder.rmdir()
@@ -98,7 +98,7 @@ def _remove(folders: list[Path]) -> None:
             return
 
 
-# Keys on which no output depends: how much is run, where to, and how fast. A deadline ends chains and votes.
+# Keys that no output depends on: amount, place and speed. A deadline counts, because it ends chains and votes.
 _FREE = ("max_parallel_requests", "evaluation", "opentelemetry")
 _DEADLINES = "evaluation.deadline_times"
 _TAIL_BYTES = 2**16
@@ -106,7 +106,7 @@ _MISSING = object()
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
-    """The SHA-256 of everything in a resolved stack on which outputs depend, as `sha256:` and 64 hexadecimal digits."""
+    """Return the SHA-256 of all keys of a resolved stack that outputs depend on, as `sha256:` and 64 hex digits."""
     return "sha256:" + hashlib.sha256(json.dumps(_bound(config), sort_keys=True).encode()).hexdigest()
 
 
@@ -120,27 +120,26 @@ def check_config(config: Mapping[str, Any], of_run: Mapping[str, Any], folder: P
     """Refuse to resume a run of another stack.
 
     Args:
-        config: The resolved stack of now.
+        config: The resolved stack of this run.
         of_run: The resolved stack of the run in the folder.
-        folder: For the message.
 
     Raises:
-        ConfigError: They differ where outputs depend on it; `key` is the first such key.
+        ConfigError: They differ in a key that outputs depend on; `key` is the first such key.
     """
     bound, of_run = _bound(config), _bound(of_run)
     for key in sorted({*bound, *of_run}):
         for path, now, then in _differences(key, bound.get(key, _MISSING), of_run.get(key, _MISSING)):
             raise ConfigError(
                 f"is {_shown(now)}, but the run in {folder} has {_shown(then)}, and samples of both would mix: "
-                "put it back, or name another --output_path",
+                "restore it, or name another --output_path",
                 path,
             )
 
 
 def mend(path: Path) -> bool:
-    """Remove the last line of a file of records where it is incomplete; returns whether it was.
+    """Remove the last line of a file of records if it is incomplete; return True if it was.
 
-    A line that lacks nothing but its line break gets it.
+    A line that lacks only its line break gets it.
     """
     with path.open("r+b") as file:
         end = file.seek(0, os.SEEK_END)
@@ -165,13 +164,13 @@ def mend(path: Path) -> bool:
 
 
 def forget_failed(folder: Path) -> FileIO | None:
-    """Take the records of failed requests out of a run, so that they are run again.
+    """Remove the records of failed requests from a run, so that they are run again.
 
-    The file is replaced at once: a process that is killed leaves the old one or the new one.
+    The file is replaced atomically: a killed process leaves the old one or the new one.
 
     Returns:
-        The new file, locked as `claimed` locks the old one: the caller holds it until the run ends. None where no
-        request has failed.
+        The new file, locked as `claimed` locks the old one; the caller holds it until the run ends. None if no request
+        has failed.
 
     Raises:
         DatasetError: The file is damaged.
@@ -198,11 +197,10 @@ def forget_failed(folder: Path) -> FileIO | None:
 
 
 class Done:
-    """The samples that are done in each epoch, a byte for each.
+    """Samples done in each epoch, in one byte each.
 
     Args:
-        samples: The samples.
-        epochs: How often each is run.
+        epochs: Runs of each sample.
     """
 
     def __init__(self, samples: Sequence[Example], epochs: int) -> None:
@@ -211,7 +209,7 @@ class Done:
         self._flags = bytearray(len(samples) * epochs)
 
     def add(self, identity: str, epoch: int) -> None:
-        """Note a sample; its epoch must be one of the run's."""
+        """Mark a sample as done; its epoch must be one of the run's."""
         self._flags[self._number_of[identity] * self._epochs + epoch] = 1
 
     def __contains__(self, job: object) -> bool:
@@ -224,20 +222,19 @@ class Done:
 
 
 def taken_up(path: Path, samples: Sequence[Example], epochs: int, on_record: Callable[[Record], None]) -> Done:
-    """Read a run's records again.
+    """Read the records of a run that is continued.
 
     Args:
-        path: The file of records.
-        samples: The samples of now.
-        epochs: How often each is run now.
-        on_record: Called with each record that is read.
+        samples: The current samples.
+        epochs: Current number of runs of each.
+        on_record: Called with each record.
 
     Returns:
         The samples that are done.
 
     Raises:
         DatasetError: The file is damaged, or the question of a record has changed.
-        ConfigError: A record is of no sample or epoch of now: both may become more, not fewer.
+        ConfigError: A record has a sample or an epoch that is not in the current run: both may grow, not shrink.
     """
     asked = {sample.id: sample for sample in samples}
     done = Done(samples, epochs)
@@ -245,8 +242,8 @@ def taken_up(path: Path, samples: Sequence[Example], epochs: int, on_record: Cal
         sample = asked.get(record.id)
         if sample is None or record.epoch >= epochs:
             raise ConfigError(
-                f"leaves out {record.id!r} in epoch {record.epoch}, which the run in {path.parent} has: a run that is "
-                "continued may get more samples and epochs, not fewer",
+                f"leaves out {record.id!r} in epoch {record.epoch}, which the run in {path.parent} has: a continued "
+                "run may have more samples and epochs, not fewer",
                 "evaluation.limit" if sample is None else "evaluation.epochs",
             )
         if record.prompt_hash != prompt_hash(sample.prompt) or record.target != sample.target:
@@ -262,7 +259,7 @@ def taken_up(path: Path, samples: Sequence[Example], epochs: int, on_record: Cal
 
 
 def _differences(path: str, now: Any, then: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Dotted keys whose values differ, with both."""
+    """Yield the dotted keys whose values differ, with both values."""
     if isinstance(now, Mapping) and isinstance(then, Mapping):
         for key in dict.fromkeys([*now, *then]):
             yield from _differences(f"{path}.{key}", now.get(key, _MISSING), then.get(key, _MISSING))

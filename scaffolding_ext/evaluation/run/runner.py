@@ -1,4 +1,4 @@
-"""Runs samples through a stack, a bounded number at once; a failed sample becomes a record with its error."""
+"""Run samples through a stack with bounded concurrency; a failed sample becomes a record with its error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scaffolding_ext.request.results import Completion
 
 
 class EvaluationJob(NamedTuple):
-    """One sample in one of its epochs."""
+    """A sample in one epoch."""
 
     sample: Example
     epoch: int
@@ -35,16 +35,16 @@ class Engine(Protocol):
     """Runs jobs.
 
     Attributes:
-        max_parallel_requests: Jobs that it runs at once; no more are given to it.
+        max_parallel_requests: Maximum number of jobs that it is given at once.
     """
 
     max_parallel_requests: int
 
     async def run(self, job: EvaluationJob) -> Record:
-        """Run a job to its end. A job that fails has a record, too; an exception ends the whole run."""
+        """Run a job. A failed job also gives a record; an exception ends the whole run."""
 
     def decoded_so_far(self) -> int:
-        """Tokens that its workers have decoded, those of running jobs included; 0 where it does not know."""
+        """Return the tokens that its workers have decoded, including running jobs; 0 if unknown."""
 
 
 class LocalEngine:
@@ -52,13 +52,13 @@ class LocalEngine:
 
     Args:
         llm: The stack.
-        timeout: Seconds that a request may take, or None.
+        timeout: Seconds per request, or None.
         clock: Seconds from any origin, monotonic.
-        units_implied: Whether the questions imply units (see `scoring.score`).
-        slo: Seconds within which an answer counts as in time; None takes the stack's deadline. Controllers know only
-            the deadline.
-        deadline_times: How many times the deadline, or the objective, a sample of a kind has; other kinds have it once.
-        samples_of_votes: Whether a job is one sample of the stack's vote, its epoch the sample's index in it.
+        units_implied: Questions imply units (see `scoring.score`).
+        slo: Seconds within which an answer is in time; None takes the stack's deadline. Controllers know only the
+            deadline.
+        deadline_times: Multiple of the deadline or objective by a sample's kind; 1 for other kinds.
+        samples_of_votes: A job is one sample of the stack's vote, its epoch the sample's index.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LocalEngine:
         self.decoded_so_far = llm.decoded_so_far
 
     async def run(self, job: EvaluationJob) -> Record:
-        """As `Engine`; cancelling it cancels the request."""
+        """Run a job; cancelling it cancels the request."""
         sample = job.sample
         started = self._clock()
         which: dict[str, Any] = (
@@ -101,7 +101,7 @@ class LocalEngine:
         except asyncio.CancelledError:
             result.cancel()
             raise
-        except Exception as failure:  # of any type: a controller's own errors reach its caller as they are
+        except Exception as failure:  # a controller may raise anything
             error = failure
         seconds = round(self._clock() - started, 6)
         output = result.outputs[0] if error is None else None
@@ -139,14 +139,14 @@ class LocalEngine:
         )
 
     async def _audit(self, audited: AuditFinding, scored: Score | None, sample: Example) -> dict[str, Any]:
-        """The finding of an audit, with the score of the answer that stopping kept from the caller."""
+        """Return the finding of an audit, with the score of the answer without stopping."""
         whole = await self._score(audited.whole, sample) if audited.changed or scored is None else scored
         return {"whole": audited.whole, "changed": audited.changed, "correct": whole.correct}
 
     async def _samples(
         self, published: Mapping[str, Mapping[str, Any]], sample: Example
     ) -> list[dict[str, Any]] | None:
-        """The samples of the request's vote, marked; None where it held none."""
+        """Return the samples of the request's vote, scored; None if it has none."""
         found = [value for named in published.values() for value in named.values() if isinstance(value, Answers)]
         kept = next((each.samples for each in reversed(found) if each.samples is not None), None)
         if kept is None:
@@ -176,7 +176,7 @@ class LocalEngine:
 
 
 def failed_record(job: EvaluationJob, error: Exception) -> Record:
-    """The record of a job that failed before it had one."""
+    """Build the record of a job that failed before it had one."""
     return Record(
         id=job.sample.id,
         epoch=job.epoch,
@@ -198,13 +198,13 @@ def failed_record(job: EvaluationJob, error: Exception) -> Record:
 
 
 def _told(error: Exception) -> RecordError:
-    """The error of a record; a server that had no room is named, and not the task that it refused."""
+    """Return the error of a record; a busy server is named instead of the task that it refused."""
     cause = error.__cause__
     return RecordError(type(cause if isinstance(cause, ServerBusyError) else error).__name__, str(error))
 
 
 def _answer_of(output: Any, sample: Example, exit_reason: str | None) -> str | None:
-    """The controller's answer; where it is none, what its text states. Of a multiple-choice question its letter."""
+    """Return the controller's answer, or else the one in its text. Of a multiple-choice question, return its letter."""
     text = output.text or ""
     answer = output.answer if isinstance(output, Completion) else extract(text)
     if sample.options:
@@ -229,23 +229,23 @@ def evaluate(
 ) -> list[Record]:
     """Run every sample and wait for all; inside a running event loop await `evaluate_async` instead.
 
-    As many requests are in flight as the host runs at once, so times and time-outs hold no waiting for the host.
+    Only as many requests as the host runs at once are in flight, so times and time-outs include no waiting for it.
 
     Args:
         llm: The stack.
-        samples: What to run; ids must be unique.
-        epochs: How often each sample is run, with seeds of its own each time.
-        timeout: Seconds that a request may take, or None.
-        on_record: Called with each record as soon as there is one; an error that it raises ends the run.
+        samples: Their ids must be unique.
+        epochs: Runs of each sample, each with other seeds.
+        timeout: Seconds per request, or None.
+        on_record: Called with each record when it is done; an error that it raises ends the run.
         clock: Seconds from any origin, monotonic.
-        units_implied: Whether the questions imply units (see `scoring.score`).
+        units_implied: Questions imply units (see `scoring.score`).
 
     Returns:
-        The records in the order of the samples, the epochs of a sample next to each other.
+        The records in the order of the samples, with the epochs of a sample adjacent.
 
     Raises:
-        RuntimeError: This thread runs an event loop, which would stand still meanwhile.
-        ValueError: `epochs` is below 1, or an id names two samples.
+        RuntimeError: This thread runs an event loop, which would block.
+        ValueError: `epochs` is below 1, or two samples have the same id.
     """
     if _in_event_loop():
         raise RuntimeError("evaluate() would block the running event loop; there, use `await evaluate_async(...)`")
@@ -261,7 +261,7 @@ async def evaluate_async(
     clock: Callable[[], float] = time.perf_counter,
     units_implied: bool = False,
 ) -> list[Record]:
-    """As `evaluate`, for callers on an event loop. Cancelling it cancels the requests in flight."""
+    """Like `evaluate`, for callers on an event loop. Cancelling it cancels the requests in flight."""
     records: dict[tuple[str, int], Record] = {}
 
     def keep(record: Record) -> None:
@@ -277,7 +277,7 @@ async def evaluate_async(
 def jobs_of(
     samples: Iterable[Example], epochs: int, without: Container[tuple[str, int]] = ()
 ) -> Iterator[EvaluationJob]:
-    """Every sample in every epoch, but those whose id and epoch are in `without`."""
+    """Yield every sample in every epoch, except those whose id and epoch are in `without`."""
     return (
         EvaluationJob(sample, epoch)
         for sample in samples
@@ -289,13 +289,12 @@ def jobs_of(
 async def run_jobs(
     engine: Engine, jobs: Iterator[EvaluationJob], on_record: OnRecord, is_stopped: Callable[[], bool] = lambda: False
 ) -> None:
-    """Run jobs, as many at once as the engine does; cancelling it cancels those in flight.
+    """Run as many jobs at once as the engine allows; cancelling it cancels those in flight.
 
     Args:
-        engine: What runs them.
-        jobs: They are begun in this order.
-        on_record: Called with each record as soon as there is one; an error that it raises ends the run.
-        is_stopped: Asked after each job; where it says so, no more are begun, and those in flight are waited for.
+        jobs: Started in this order.
+        on_record: Called with each record when it is done; an error that it raises ends the run.
+        is_stopped: Asked after each job; once True, no more are started, and those in flight are finished.
     """
 
     async def run_from(job: EvaluationJob | None) -> None:
@@ -315,7 +314,7 @@ async def run_jobs(
 async def run_rounds(
     engine: Engine, rounds: Iterable[Iterator[EvaluationJob]], on_record: OnRecord, is_stopped: Callable[[], bool]
 ) -> None:
-    """Run jobs round by round, each as `run_jobs`; a round is asked for when the one before it has ended."""
+    """Run jobs round by round with `run_jobs`; a round is requested when the previous one has ended."""
     for jobs in rounds:
         await run_jobs(engine, jobs, on_record, is_stopped)
         if is_stopped():
@@ -323,23 +322,23 @@ async def run_rounds(
 
 
 def check_samples(samples: Sequence[Example], epochs: int) -> None:
-    """Refuse samples that cannot be run, all of them before the first is, and a run that would never end.
+    """Refuse unusable samples before any is run, and a run that would never end.
 
     Raises:
-        ConfigError: The epochs are below 1, or there are more requests than a run may have; or a prompt is unusable.
-        ValueError: An id names two samples.
+        ConfigError: The epochs are below 1, there are too many requests, or a prompt is unusable.
+        ValueError: Two samples have the same id.
     """
     num_requests = len(samples) * require.whole("epochs", epochs)
     if num_requests > MAX_REQUESTS:
         raise ConfigError(
-            f"is {epochs:,}; with {len(samples):,} samples that makes {num_requests:,} requests, and a run may have "
-            f"{MAX_REQUESTS:,}: take fewer epochs, or part of the samples by limit",
+            f"is {epochs:,}; with {len(samples):,} samples that makes {num_requests:,} requests, but a run may have "
+            f"{MAX_REQUESTS:,}: use fewer epochs, or fewer samples with limit",
             "epochs",
         )
     for sample in samples:
         checked_prompt(sample.prompt)
     if len({sample.id for sample in samples}) < len(samples):
-        raise ValueError("an id names two samples; ids must be unique, since seeds derive from them")
+        raise ValueError("two samples have the same id; ids must be unique, because seeds derive from them")
 
 
 def _in_event_loop() -> bool:

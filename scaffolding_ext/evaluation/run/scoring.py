@@ -1,4 +1,4 @@
-"""Scores answers by the equality that votes and probes use."""
+"""Score answers by the equality that votes and probes use."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of options
 
 
 class Score(NamedTuple):
-    """The score of one answer.
+    """Score of one answer.
 
     Attributes:
-        correct: Whether it counts as right.
-        verdict: `"equal"`, `"different"` or `"undetermined"`; None where there is no answer.
+        correct: Counts as right.
+        verdict: `"equal"`, `"different"` or `"undetermined"`; None without an answer.
     """
 
     correct: bool
@@ -23,11 +23,11 @@ class Score(NamedTuple):
 
 
 def letter_of(answer: str | None, options: Sequence[str], text: str = "") -> str | None:
-    """The letter of the option that an answer names, by its letter or by its text; None where it names none.
+    """Return the letter of the option that an answer names by letter or text; None if it names none.
 
     Args:
-        answer: What was answered; None looks at the text.
-        options: Texts of the options, which the letters from A on name.
+        answer: The answer; None reads the text.
+        options: Option texts, lettered from A.
         text: The whole output.
     """
     letters = LETTERS[: len(options)]
@@ -44,21 +44,19 @@ def _same_words(answer: str, option: str) -> bool:
 
 
 def answer_of_target(target: str) -> str:
-    """The answer that a target states: "The answer is 11" says 11, and what states nothing says all of it."""
+    """Return the answer that a target states: 11 for "The answer is 11"; otherwise the whole target."""
     return extract(target) or target
 
 
 def score(answer: str | None, target: str, *, units_implied: bool = False) -> Score:
-    """Score an answer; no answer is wrong, and so is one that nothing here can tell to be equal. It may block.
+    """Score an answer; a missing or undetermined answer is wrong. It may block.
 
-    The target is read as answers are (`answer_of_target`). What `answers.equal` leaves undetermined is right only where
-    both are the same string; the verdict of the others stays `"undetermined"`, so that a report can say how many there
-    are.
+    The target is parsed like an answer (`answer_of_target`). If `answers.equal` leaves a pair undetermined, it is right
+    only if both strings are the same; otherwise the verdict stays `"undetermined"`, so that reports can count such
+    answers.
 
     Args:
-        answer: What was answered.
-        target: What is right.
-        units_implied: Whether the question implies the unit, so that 5 cm is right where the target is 5.
+        units_implied: The question implies the unit, so that 5 cm is right if the target is 5.
     """
     return score_quickly(answer, target, units_implied=units_implied) or _scored(
         str(answer), target, equal(str(answer), answer_of_target(target), units_implied=units_implied)
@@ -66,7 +64,7 @@ def score(answer: str | None, target: str, *, units_implied: bool = False) -> Sc
 
 
 def score_quickly(answer: str | None, target: str, *, units_implied: bool = False) -> Score | None:
-    """As `score`, where what is written decides; None where `score` would ask the algebra system. It never blocks."""
+    """Like `score`, but never blocks; None if `score` would need the algebra system."""
     if answer is None:
         return Score(False, None)
     verdict = compare(answer, answer_of_target(target), units_implied=units_implied)

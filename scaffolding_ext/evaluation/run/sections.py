@@ -1,4 +1,4 @@
-"""Sections of a summary: what controllers published of their requests (`request.figures`), summed up over a run."""
+"""Sections of a summary: figures published by controllers (`request.figures`), summed over a run."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class SectionFigure(NamedTuple):
     Attributes:
         kind: `"mean"` of a number over the requests that published it, `"share"` for a quotient of two sums, or
             `"counts"`.
-        value: The mean or the quotient; None for counts, and where the whole is 0.
-        low: Lower end of its 95 % interval, questions resampled; None where nothing is known of it.
+        value: The mean or the quotient; None for counts, and if the whole is 0.
+        low: Lower end of its 95 % interval, questions resampled; None if unknown.
         high: Upper end.
-        num: The sum of the numbers or parts; of counts, their sum.
-        of: The requests that published the number, or the sum of the wholes.
-        counts: Counts by name, the largest first; None for other kinds.
+        num: Sum of the numbers, parts or counts.
+        of: Requests that published the number, or the sum of the wholes.
+        counts: Counts by name, largest first; None for other kinds.
     """
 
     kind: str
@@ -47,13 +47,12 @@ async def figures_of(
     is_right: Callable[[str], Awaitable[bool]] | None,
     units_implied: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """A request's figures as its record has them, with `Answers` marked.
+    """Return a request's figures for its record, with `Answers` scored.
 
     Args:
         published: `Program.figures`.
-        is_right: Whether an answer is right; asked once for each class of equal answers. None, where the request has
-            failed, leaves `Answers` out.
-        units_implied: Whether 5 and 5 cm are one answer.
+        is_right: Scores an answer; asked once per class of equal answers. None, for a failed request, drops `Answers`.
+        units_implied: Treat 5 and 5 cm as equal.
     """
     sections: dict[str, dict[str, Any]] = {}
     for section, figures in published.items():
@@ -78,14 +77,15 @@ async def _marked(
 
 
 def shares_of(right: Sequence[bool], classes: Sequence[int]) -> dict[str, list[float]]:
-    """best@n, maj@n and mean@n of one vote, as its record has them.
+    """Return best@n, maj@n and mean@n of one vote.
 
     Args:
-        right: Whether each sample is right.
-        classes: Class of each sample's answer, -1 without one; every sample votes once, whatever the vote weighed.
+        right: Scores of the samples.
+        classes: Class of each sample's answer, -1 without one; every sample has one vote, even if the vote was
+            weighted.
 
     Reference:
-        A1, arXiv 2509.15148, whose figures are those of a question's own chains.
+        A1, arXiv 2509.15148, whose figures are those of a question's chains.
     """
     winner = vote(classes)
     majority = winner >= 0 and right[classes.index(winner)]
@@ -94,14 +94,14 @@ def shares_of(right: Sequence[bool], classes: Sequence[int]) -> dict[str, list[f
 
 
 class Sections:
-    """Sums the figures of records up as they come; it keeps two sums a question and figure."""
+    """Accumulates the figures of records, with two sums per question and figure."""
 
     def __init__(self) -> None:
         self._sums: dict[_Name, tuple[array[float], array[float]]] = {}
         self._counts: dict[tuple[str, str], dict[str, float]] = {}
 
     def add(self, question: int, figures: Mapping[str, Mapping[str, Any]]) -> None:
-        """Count the figures of one record, of the question with that number."""
+        """Add the figures of one record of the question with that number."""
         for section, named in figures.items():
             for name, value in named.items():
                 if isinstance(value, Mapping):
@@ -119,7 +119,7 @@ class Sections:
                     sums[question] += amount
 
     def columns(self, num_questions: int) -> tuple[list[_Name], Floats]:
-        """The figures' names, and their sums: parts and wholes, shape [num_figures, 2, num_questions]."""
+        """Return the figures' names, and their sums: parts and wholes, shape [num_figures, 2, num_questions]."""
         columns = np.zeros((len(self._sums), 2, num_questions))
         for place, pair in enumerate(self._sums.values()):
             for which, sums in enumerate(pair):
@@ -127,7 +127,7 @@ class Sections:
         return list(self._sums), columns
 
     def figures(self, num_questions: int) -> dict[str, dict[str, SectionFigure]]:
-        """All figures by section; resamples are drawn from all questions of the run, of which this is the number."""
+        """Return all figures by section; resamples are drawn from all questions of the run, `num_questions`."""
         found: dict[str, dict[str, SectionFigure]] = {}
         names, sums = self.columns(num_questions)
         totals = sums.sum(axis=2)

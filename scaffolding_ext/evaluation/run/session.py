@@ -1,4 +1,4 @@
-"""A run from its first sample to its last: taken up, run, interrupted, written."""
+"""A run: resume, run, interrupt, summarize, write."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from scaffolding_ext.stack.load import load_config
 
 @contextmanager
 def local_engine(config: StackConfig) -> Iterator[Engine]:
-    """A stack in this process."""
+    """Build a stack in this process."""
     with build_stack(config) as llm:
         settings = config.evaluation
         llm.keep_samples = settings.keep_samples
@@ -70,7 +70,7 @@ def local_engine(config: StackConfig) -> Iterator[Engine]:
 
 
 def units_implied(config: StackConfig) -> bool:
-    """True if questions name the unit: as the stack says, or its worker `compare`, or the data set's format."""
+    """Return True if questions name the unit, according to the stack, its worker `compare`, or the dataset's format."""
     if config.evaluation.units_implied is not None:
         return bool(config.evaluation.units_implied)
     compare = config.workers.get("compare")
@@ -81,7 +81,7 @@ def units_implied(config: StackConfig) -> bool:
 
 
 def engine_of(config: StackConfig) -> AbstractContextManager[Engine]:
-    """The engine that a stack's evaluation names."""
+    """Return the engine of a stack's evaluation."""
     settings = config.evaluation
     if settings.num_actors is None:
         return local_engine(config)
@@ -89,10 +89,10 @@ def engine_of(config: StackConfig) -> AbstractContextManager[Engine]:
 
 
 class Finished(NamedTuple):
-    """The result of a run.
+    """Result of a run.
 
     Attributes:
-        document: What `summary.json` holds.
+        document: Content of `summary.json`.
         summary: The figures in it.
     """
 
@@ -101,22 +101,20 @@ class Finished(NamedTuple):
 
 
 class Session:
-    """A stack, the samples that it is run on, and the part of them that is done.
+    """A stack, its samples, and the part of them that is done.
 
     Args:
-        config: The stack, as `StackConfig.for_run` gives it.
-        samples: What it is run on.
-        folder: Where the run is written, claimed by the caller; None writes nothing.
-        budget: Says round by round what is run, where one budget is spent on all votes; None runs every epoch.
+        config: The stack, from `StackConfig.for_run`.
+        folder: Output folder, claimed by the caller; None writes nothing.
+        budget: Chooses samples round by round, if one budget is spent on all votes; None runs every epoch.
 
     Attributes:
-        config: The stack.
-        controller: Its outermost controller, checked and not bound to workers.
-        tally: Counts all records, those that were taken up included.
-        done: Id and epoch of what was taken up.
+        controller: The stack's outermost controller, checked but not bound to workers.
+        tally: Counts all records, including earlier ones of a continued run.
+        done: Id and epoch of earlier records.
 
     Raises:
-        ConfigError: The stack is wrong, or the samples are too many.
+        ConfigError: The stack is wrong, or there are too many samples.
     """
 
     def __init__(
@@ -139,7 +137,7 @@ class Session:
 
     @classmethod
     def of(cls, config: StackConfig, folder: Path | None) -> Session:
-        """The run that a stack file with a dataset describes. Stack, dataset and budget are checked.
+        """Build the run of a stack file with a dataset; stack, dataset and budget are checked.
 
         Raises:
             ConfigError: The stack or its budget is wrong.
@@ -158,17 +156,17 @@ class Session:
 
     @property
     def num_requests(self) -> int:
-        """Requests of the whole run; with a budget the most that it may buy."""
+        """Requests of the whole run; with a budget, the maximum."""
         return len(self._samples) * self._epochs
 
     @property
     def described(self) -> str:
-        """The size of the run, in words."""
+        """Size of the run, in words."""
         most = "" if self._budget is None else "at most "
         return f"{len(self._samples)} samples, {most}{self.num_requests} requests"
 
     def document(self) -> dict[str, Any]:
-        """The beginning of `summary.json`."""
+        """Return the head of `summary.json`."""
         settings = self.config.evaluation
         return {
             "version": __version__,
@@ -183,18 +181,18 @@ class Session:
         }
 
     def take_up(self, *, is_mended: bool, retrying: ExitStack | None = None) -> None:
-        """Read what the folder has of the run.
+        """Read the folder's earlier records.
 
         Args:
-            is_mended: Whether a last line that was not written to its end may be mended, with a warning.
-            retrying: Failed samples are taken out of the folder, to be run again; this holds the folder's new file.
+            is_mended: Repair an incomplete last line, with a warning.
+            retrying: Failed samples are removed from the folder, to be run again; this holds the folder's new file.
 
         Raises:
-            ConfigError: The run is one of another stack, or has samples that are not asked for.
+            ConfigError: The run is of another stack, or has samples that are not in this one.
             DatasetError: The records are damaged, or of other questions.
         """
         if self._folder is None or not (self._folder / SAMPLES).stat().st_size:
-            return  # it was killed before its first record
+            return  # killed before its first record
         path = self._folder / SAMPLES
         before = load_config(self._folder / CONFIG)
         check_config(self.config.resolved(), before.resolved(), self._folder)
@@ -211,24 +209,24 @@ class Session:
                 "evaluation.units_implied",
             )
         if is_mended and mend(path):
-            warnings.warn(f"{path}: its last line was not written to its end, and is mended", stacklevel=2)
+            warnings.warn(f"{path}: its last line was incomplete, and was repaired", stacklevel=2)
         if retrying is not None and (held := forget_failed(self._folder)) is not None:
             retrying.enter_context(held)
         self.done = taken_up(path, self._samples, self._epochs, self._count)
 
     def go(self, say: Callable[[str], object], against: Mapping[tuple[str, int], int] | None = None) -> int | None:
-        """Run what is not done, each record written as soon as there is one.
+        """Run the rest, writing each record when it is done.
 
         Args:
             say: Told what an interrupt does.
-            against: Decoded tokens of another run by id and epoch; the progress shows what is saved.
+            against: Decoded tokens of another run by id and epoch; progress shows the saving.
 
         Returns:
             The signal that ended the run early, or None.
 
         Raises:
-            OutputError: A record cannot be written (the disk is full, say); those before are kept, for `take_up`.
-            ConfigError: A budget is too small, or not the one that the run began with.
+            OutputError: A record cannot be written (for example, a full disk); earlier ones are kept for `take_up`.
+            ConfigError: A budget is too small, or differs from the one that the run started with.
         """
         rounds = self._rounds()
         first = next(rounds, None)  # before anything is loaded
@@ -236,7 +234,7 @@ class Session:
             return None
         settings = self.config.evaluation
         total = settings.total_tokens or self.num_requests
-        interrupts = Interrupts(lambda: say("finishing what is in flight; another interrupt does not wait for it"))
+        interrupts = Interrupts(lambda: say("finishing requests in flight; interrupt again to cancel them"))
         heard: list[Callable[[Record], None]] = [self._count]
         with ExitStack() as stack:
             engine = stack.enter_context(engine_of(self.config))
@@ -262,10 +260,10 @@ class Session:
         return interrupts.signal
 
     def finish(self, stopped_by: int | None) -> Finished:
-        """Sum up what was run, and write it; where a budget was spent on votes, these are written and summed up.
+        """Summarize the run and write it; if a budget was spent on votes, write and summarize these.
 
         Args:
-            stopped_by: What `go` returned.
+            stopped_by: The result of `go`.
         """
         calibrations = calibration_cost(self.controller)
         price = {str(kind): each for kind, each in self.config.evaluation.price.items()}
@@ -304,14 +302,14 @@ class Session:
         return Finished(document, summary)
 
     def _rounds(self) -> Iterator[Iterator[EvaluationJob]]:
-        """The jobs to run: all at once, or those that a budget buys next."""
+        """Yield the jobs to run: all at once, or those that a budget buys next."""
         if self._budget is not None:
             yield from self._budget.rounds()
         elif len(self.done) < self.num_requests:
             yield jobs_of(self._samples, self._epochs, self.done)
 
     def _arrivals(self, jobs: Sequence[EvaluationJob]) -> list[float]:
-        """The arrival of each job, by the run's seed. The rest of an interrupted run keeps its gaps."""
+        """Return the arrival time of each job, by the run's seed. The rest of an interrupted run keeps its gaps."""
         settings = self.config.evaluation
         assert settings.arrival_rate is not None
         rng = np.random.default_rng(self.config.seed)
@@ -333,13 +331,13 @@ def _dataset_of(config: StackConfig) -> dict[str, Any]:
 
 
 class Interrupts:
-    """Hears SIGINT and SIGTERM while a run goes on. Where no handler can be set (not the main thread), it hears none.
+    """Handles SIGINT and SIGTERM during a run, if it is on the main thread.
 
     Args:
-        say: Called when the first one is heard.
+        say: Called at the first signal.
 
     Attributes:
-        signal: The first that was heard, or None.
+        signal: The first signal, or None.
     """
 
     def __init__(self, say: Callable[[], object]) -> None:
@@ -347,11 +345,11 @@ class Interrupts:
         self._say = say
 
     def is_stopped(self) -> bool:
-        """True if nothing new is to be begun."""
+        """Return True if nothing new should be started."""
         return self.signal is not None
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run the work, which looks at `is_stopped`, to its end; a second signal cancels it."""
+        """Run work that checks `is_stopped` to its end; a second signal cancels it."""
         loop = asyncio.get_running_loop()
         task = loop.create_task(work)
 
@@ -376,7 +374,7 @@ class Interrupts:
 
 
 def calibration_cost(controller: Controller) -> TokenCounts | None:
-    """Tokens of the calibrations of a controller and its sub-controllers; None where no calibration says how many."""
+    """Sum the tokens of the calibrations of a controller and its sub-controllers; None if none is known."""
     own = getattr(getattr(controller, "rule", None), "calibration_cost", None)
     costs = [cost for cost in (own, *map(calibration_cost, sub_controllers(controller))) if cost is not None]
     return TokenCounts(*map(sum, zip(*costs, strict=True))) if costs else None

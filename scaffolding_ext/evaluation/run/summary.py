@@ -1,4 +1,4 @@
-"""The figures of a run: accuracy with its intervals, and every cost. Records are counted, not kept."""
+"""Figures of a run: accuracy with its intervals, and every cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SEED = 0  # of subsets and resamples: a run has one summary
 
 
 class Attempt(NamedTuple):
-    """One epoch of a question: its answer, or None, and whether that is right."""
+    """An epoch of a question: its answer, or None, and its score."""
 
     epoch: int
     answer: str | None
@@ -32,11 +32,11 @@ class Attempt(NamedTuple):
 
 
 class Repeats(NamedTuple):
-    """Figures of a run's questions.
+    """Figures over the epochs of a run's questions.
 
     Attributes:
-        n: Epochs of a question; where a run was interrupted, the most.
-        mean: mean@n, the share of right attempts, a question counted once.
+        n: Epochs per question; of an interrupted run, the maximum.
+        mean: mean@n, the share of right attempts, averaged over questions.
         majority: maj@k by `k`: the vote of `k` attempts is right.
         passed: pass@k by `k`: at least one of `k` attempts is right.
     """
@@ -47,7 +47,7 @@ class Repeats(NamedTuple):
     passed: dict[int, Estimate]
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that JSON can hold; bounds that nothing is known of are null."""
+        """Convert to a JSON-compatible dict; unknown bounds are null."""
         return {
             "mean_at_n": {"n": self.n, **plain(self.mean)},
             "maj_at_k": plain(self.majority),
@@ -58,13 +58,13 @@ class Repeats(NamedTuple):
 def figures_of(
     questions: Iterable[Sequence[Attempt]], ks: Collection[int] | None = None, *, units_implied: bool = False
 ) -> Repeats:
-    """The figures of questions, each with its attempts in any order.
+    """Compute the figures of questions, each with its attempts in any order.
 
     Args:
         questions: At least one, each with at least one attempt.
-        ks: The `k` of maj@k and pass@k; None takes the powers of two up to the epochs, and the epochs. A question with
-            fewer than `k` attempts, which only a run has that was interrupted, is left out of that figure.
-        units_implied: Whether 5 and 5 cm are one answer.
+        ks: The `k` of maj@k and pass@k; None takes the powers of two up to the epochs, and the epochs. Questions with
+            fewer than `k` attempts, which occur only in an interrupted run, are left out of that figure.
+        units_implied: Treat 5 and 5 cm as equal.
 
     Raises:
         ValueError: A `k` is below 1, or above the attempts of every question.
@@ -83,7 +83,7 @@ def figures_of(
 
 
 class _Attempts(NamedTuple):
-    """Questions with equally many attempts: which are right and which equal, shape [num_questions, num_attempts]."""
+    """Questions with the same number of attempts: right ones and classes, shape [num_questions, num_attempts]."""
 
     correct: npt.NDArray[np.bool_]
     classes: npt.NDArray[np.int64]
@@ -96,7 +96,7 @@ def _figures_of(tables: Sequence[_Attempts], ks: Collection[int] | None = None) 
         raise ValueError(f"k is {wanted}; with {n} epochs it may be 1 to {n}")
 
     def estimated(shares: Sequence[npt.NDArray[np.float64]], k: int) -> Estimate:
-        values, size = np.concatenate(shares), n / k  # of n attempts so many subsets have no attempt in common
+        values, size = np.concatenate(shares), n / k  # number of disjoint subsets of n attempts
         return share_of_questions(size * values, np.full(len(values), size))
 
     majority, passed = {}, {}
@@ -109,33 +109,33 @@ def _figures_of(tables: Sequence[_Attempts], ks: Collection[int] | None = None) 
 
 
 def _classes(numbers: Sequence[int], right: Sequence[bool], answers: Sequence[str], units_implied: bool) -> list[int]:
-    """Class of each attempt's answer, -1 without one; right answers, which all equal the target, are one class.
+    """Return the class of each attempt's answer, -1 without one; all right answers are one class.
 
     Args:
         numbers: Of the wrong answers; -1 for no answer, and for a right one.
-        right: Which attempts are right.
+        right: Scores of the attempts.
         answers: The wrong answers by their numbers.
-        units_implied: Whether 5 and 5 cm are one answer.
+        units_implied: Treat 5 and 5 cm as equal.
     """
     wrong = group([None if number < 0 else answers[number] for number in numbers], units_implied=units_implied)
     return [0 if is_right else number + (number >= 0) for is_right, number in zip(right, wrong, strict=True)]
 
 
-_MOST_DISCARDED = 0.1  # share of the decoded tokens; above it a run is warned about
-_MOST_UNANSWERED = 0.5  # share of the outputs that came to their end; above it a run is warned about
+_MOST_DISCARDED = 0.1  # share of the decoded tokens that triggers a warning
+_MOST_UNANSWERED = 0.5  # share of the finished outputs that triggers a warning
 _DRIFT_LEVEL = 0.01
-_ALPHA = 0.05  # of the bound on what audits found
-_PRICED = 1e6  # tokens that a price is of
+_ALPHA = 0.05  # of the bound on lost answers
+_PRICED = 1e6  # tokens per price
 
 
 class Audits(NamedTuple):
-    """The findings of a run's audits.
+    """Findings of a run's audits.
 
     Attributes:
         num: Audited requests.
-        num_changed: Those whose answer stopping has changed.
-        num_lost: Those whose right answer stopping has lost.
-        lost_at_least: Anytime-valid lower bound of the share that is lost, at 95 %.
+        num_changed: Those whose answer was changed by stopping.
+        num_lost: Those whose right answer was lost by stopping.
+        lost_at_least: Anytime-valid lower bound of the lost share, at 95 %.
         promised: The share that the stack's tuning promised; None without a promise.
     """
 
@@ -158,14 +158,14 @@ class Audits(NamedTuple):
 
 
 class Lateness(NamedTuple):
-    """Answers by the time within which they were wanted. A late answer is not a wrong one, and is counted apart.
+    """Answers relative to their deadlines. A late answer is not wrong; it is counted separately.
 
     Attributes:
-        num_wanted: Requests that had a deadline or an objective, failed ones included.
-        num_late: Answers that came later, right or wrong.
+        num_wanted: Requests that had a deadline or an objective, including failed ones.
+        num_late: Late answers, right or wrong.
         num_late_right: Right answers among these.
-        in_time: Share of `num_wanted` that was answered in time, right or wrong.
-        right_in_time: Share of `num_wanted` that was answered rightly and in time, with its 95 % interval.
+        in_time: Share of `num_wanted` answered in time, right or wrong.
+        right_in_time: Share of `num_wanted` answered correctly and in time, with its 95 % interval.
     """
 
     num_wanted: int
@@ -183,42 +183,42 @@ class Lateness(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """Figures of one run. A failed sample counts as wrong, and means take it with what it had cost by then.
+    """Figures of one run. A failed sample counts as wrong, and its cost until it failed enters all means.
 
     Attributes:
-        num_samples: Records, epochs counted each.
+        num_samples: Records; each epoch counts.
         num_cut_off: Outputs that the budget ended and that are not right. They count as wrong, like the next three.
         num_unanswered: Other outputs without an answer.
-        num_undetermined: Other answers: different strings from the target, and no comparison could decide.
+        num_undetermined: Other answers that differ from the target as strings and that no comparison could decide.
         num_wrong: All other answers.
-        accuracy: Right answers by samples, failed ones included; None without samples.
+        accuracy: Right answers per sample, including failed ones; None without samples.
         accuracy_interval: 95 % interval (`stats.intervals.share_of_questions`).
-        accuracy_of_finished: Right answers by samples that did not fail; None where all failed. It shows how good the
-            answers are, not how good the run was: failed samples are seldom a random part of all.
+        accuracy_of_finished: Right answers per sample that did not fail; None if all failed. It measures the answers,
+            not the run, because failed samples are seldom a random subset.
         accuracy_of_finished_interval: Likewise.
         repeats: mean@n, maj@k and pass@k, with such intervals; None without samples.
-        per_right_answer: The same, `seconds`, and with prices `cost`, by right answers; None without any.
-        mean_decoded_tokens: Tokens decoded a sample: probes, verification and discarded work included.
-        mean_computed_tokens: Tokens that the model ran on a sample: decoded and prefilled.
-        mean_tokens_by_purpose: Decoded, prefilled and reused tokens a sample, by purpose.
-        mean_suffix_tokens: Tokens a sample of the suffixes that asked for answers; part of those of the probes.
-        num_unmetered_tasks: Tasks whose tokens nobody counted; where it is not 0, the token figures are too low.
-        mean_seconds: Wall-clock time a sample, from submission to its end.
-        mean_seconds_by_phase: Seconds a sample that waited for the tasks of each purpose.
-        seconds_to_first_token: `mean`, `median` and `p95` of the samples whose workers tell; None where none does.
+        per_right_answer: Tokens, `seconds`, and with prices `cost`, per right answer; None without any.
+        mean_decoded_tokens: Tokens decoded per sample, including probes, verification and discarded work.
+        mean_computed_tokens: Tokens that the model ran on per sample: decoded and prefilled.
+        mean_tokens_by_purpose: Decoded, prefilled and reused tokens per sample, by purpose.
+        mean_suffix_tokens: Tokens per sample of the suffixes that ask for answers; part of those of the probes.
+        num_unmetered_tasks: Tasks without token counts; if it is not 0, the token figures are too low.
+        mean_seconds: Wall-clock time per sample, from submission to its end.
+        mean_seconds_by_phase: Seconds per sample that waited for the tasks of each purpose.
+        seconds_to_first_token: `mean`, `median` and `p95` of the samples whose workers report it; None without any.
         cost: `total` and `per_sample`, in the currency of the prices; None without prices.
-        exit_reasons: How many samples finished for each reason; samples that name none count under `"unknown"`.
-        jobs: `num`, and of each job (a request, failed ones included) `mean`, `p50` and `p95` of its decoded `tokens`
-            and of its `seconds`; `an_hour` by the time in which any of them ran, pauses between sessions left out.
-            None without samples, and `an_hour` None in records of older runs.
-        sections: What controllers published, by section and name; see `request.figures`.
-        calibration_tokens: Tokens that the stack's calibrations cost before the run: decoded, prefilled and reused. No
-            other figure holds them. None where there was no calibration, or where its file names no cost.
-        audits: What the audits found; None where no request was audited.
-        drift: Whether votes draw as many samples as when the stack was tuned; None where it does not say, or where
-            questions were asked several times.
+        exit_reasons: Samples by exit reason; those without one count under `"unknown"`.
+        jobs: `num`, and of each job (a request, including failed ones) `mean`, `p50` and `p95` of its decoded `tokens`
+            and of its `seconds`; `an_hour` is the rate over the time in which any of them ran, without pauses between
+            sessions. None without samples, and `an_hour` None in records of older runs.
+        sections: Published by controllers, by section and name; see `request.figures`.
+        calibration_tokens: Tokens of the stack's calibrations before the run: decoded, prefilled and reused. No other
+            figure includes them. None without a calibration, or if its file has no cost.
+        audits: Findings of the audits; None if no request was audited.
+        drift: Comparison of the votes' sample numbers with those at tuning; None if the stack has none, or if questions
+            were asked several times.
         undetermined: The first undetermined answers, three at most.
-        lateness: None where no request had a deadline or an objective.
+        lateness: None if no request had a deadline or an objective.
     """
 
     num_samples: int
@@ -256,20 +256,20 @@ class Summary:
 
     @property
     def mean_calibration_tokens(self) -> float:
-        """Decoded tokens of the calibrations, spread over the run's samples; 0 where there are none."""
+        """Decoded tokens of the calibrations per sample of the run; 0 without any."""
         if self.calibration_tokens is None or not self.num_samples:
             return 0.0
         return self.calibration_tokens["decoded"] / self.num_samples
 
     @property
     def discarded_share(self) -> float:
-        """Decoded tokens that reached no output, of all that were decoded; 0 where none were."""
+        """Share of the decoded tokens that reached no output; 0 if none were decoded."""
         discarded = self.mean_tokens_by_purpose.get(str(Purpose.DISCARDED), {}).get("decoded", 0.0)
         return discarded / self.mean_decoded_tokens if self.mean_decoded_tokens else 0.0
 
     @property
     def warnings(self) -> list[str]:
-        """Hints for the user: much was decoded in vain, or answers are missing or do not compare."""
+        """Hints for the user about wasted tokens, and missing or incomparable answers."""
         found = []
         if self.discarded_share > _MOST_DISCARDED:
             found.append(
@@ -280,7 +280,7 @@ class Summary:
             )
         if self.audits is not None and self.audits.is_broken:
             found.append(
-                f"the promise of this stack is broken: {self.audits}. Record its model anew, and tune again: "
+                f"the promise of this stack is broken: {self.audits}. Record its model again, then tune again: "
                 "scaffolding-ext tune"
             )
         if self.drift is not None and self.drift.p_value <= _DRIFT_LEVEL:
@@ -291,21 +291,21 @@ class Summary:
         num_ended = self.num_samples - self.num_failed - self.num_cut_off
         if self.num_unanswered > _MOST_UNANSWERED * num_ended:
             found.append(
-                f"{self.num_unanswered} of {num_ended} outputs that came to their end state no answer, neither in a "
-                '\\boxed{} nor behind "the answer is". Ask for a box by prompt.prompt_suffix, or name the model\'s '
-                "family by prompt.family (docs/stack_files.md); `scaffolding-ext check STACK` shows what is missing"
+                f"{self.num_unanswered} of {num_ended} finished outputs state no answer, neither in a "
+                '\\boxed{} nor after "the answer is". Ask for a box with prompt.prompt_suffix, or name the model\'s '
+                "family with prompt.family (docs/stack_files.md); `scaffolding-ext check STACK` shows what is missing"
             )
         if self.num_undetermined:
-            shown = "; ".join(f"{one.answer!r} where {one.target!r} is asked ({one.id})" for one in self.undetermined)
+            shown = "; ".join(f"{one.answer!r} instead of {one.target!r} ({one.id})" for one in self.undetermined)
             found.append(
                 f"{self.num_undetermined} of {self.num_samples} answers could not be compared with the right one, and "
-                f"count as wrong: {shown}. Where the questions name the unit, set evaluation.units_implied: true "
+                f"count as wrong: {shown}. If the questions name the unit, set evaluation.units_implied: true "
                 "(docs/answers.md)"
             )
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that JSON can hold: mean@n, maj@k and pass@k stand beside the others."""
+        """Convert to a JSON-compatible dict, with mean@n, maj@k and pass@k beside the other figures."""
         fields = dict(vars(self))
         repeats = fields.pop("repeats")
         fields |= {"mean_at_n": None, "maj_at_k": {}, "pass_at_k": {}} if repeats is None else repeats.to_json()
@@ -319,7 +319,7 @@ def summarize(
     price: Mapping[str, float] | None = None,
     units_implied: bool = False,
 ) -> Summary:
-    """Sum a run's records up; the arguments are those of `Tally` and of `summary_of`."""
+    """Summarize a run's records; the arguments are those of `Tally` and of `summary_of`."""
     tally = Tally(units_implied)
     for record in records:
         tally.add(record)
@@ -334,15 +334,15 @@ def summary_of(
     promised_loss: float | None = None,
     tuned_sizes: Sequence[int] | None = None,
 ) -> Summary:
-    """The figures of what was counted.
+    """Compute the figures of a tally.
 
     Args:
-        tally: Counted the run's records.
-        calibration_cost: What `session.calibration_cost` says of the run's controller.
-        price: What a million tokens cost that were `decoded`, `prefilled`, `reused`; None for no costs.
-        promised_loss: The share of requests that the stack's tuning promised to lose at most.
-        tuned_sizes: How many questions drew 0, 1, 2 and more samples when the stack was tuned; None tests no drift, as
-            where a deadline may end votes.
+        tally: Has counted the run's records.
+        calibration_cost: Result of `session.calibration_cost` for the run's controller.
+        price: Price of a million tokens that were `decoded`, `prefilled`, `reused`; None for no costs.
+        promised_loss: Share of requests that the stack's tuning promised to lose at most.
+        tuned_sizes: Number of questions that drew 0, 1, 2 and more samples when the stack was tuned; None tests no
+            drift, for example if a deadline may end votes.
     """
     num_samples, num_finished = tally.num_samples, tally.num_samples - tally.num_failed
     columns = tally.columns()
@@ -423,7 +423,7 @@ def _audits(tally: Tally, promised: float | None) -> Audits | None:
 
 
 def _drift(tally: Tally, tuned: Sequence[int] | None) -> Drift | None:
-    """Votes of one question are alike, so only runs that ask each question once are tested."""
+    """Test drift, only if each question was asked once, because votes of one question are alike."""
     votes = {int(size): number for size, number in tally.votes_drawn.items()}
     if not tuned or not votes or len(tally.questions) < tally.num_samples:
         return None
@@ -431,7 +431,7 @@ def _drift(tally: Tally, tuned: Sequence[int] | None) -> Drift | None:
 
 
 def _share_of(columns: Mapping[str, Column], chosen: npt.NDArray[np.bool_]) -> Interval:
-    """Interval of the share of right answers among the chosen records."""
+    """Return the interval of the share of right answers among the chosen records."""
     question = columns["question"].astype(np.int64)[chosen]
     sizes = np.bincount(question)
     right = np.bincount(question, weights=columns["outcome"][chosen] == OUTCOMES.index("correct"))
@@ -440,7 +440,7 @@ def _share_of(columns: Mapping[str, Column], chosen: npt.NDArray[np.bool_]) -> I
 
 
 def _repeats_of(tally: Tally, columns: Mapping[str, Column]) -> Repeats:
-    """mean@n, maj@k and pass@k of a run's epochs."""
+    """Compute mean@n, maj@k and pass@k of a run's epochs."""
     correct = columns["outcome"] == OUTCOMES.index("correct")
     question = columns["question"].astype(np.int64)
     sizes = np.bincount(question, minlength=len(tally.questions))
@@ -465,7 +465,7 @@ def _repeats_of(tally: Tally, columns: Mapping[str, Column]) -> Repeats:
 
 
 def _job_figures(columns: Mapping[str, Column]) -> dict[str, Any]:
-    """Jobs an hour, and their tokens and seconds."""
+    """Return jobs per hour, and their tokens and seconds."""
     tokens, seconds, ends = (columns[name] for name in ("decoded", "seconds", "ended_at"))
     figures: dict[str, Any] = {"num": len(ends)}
     busy = _busy_seconds(ends - seconds, ends)
@@ -477,8 +477,8 @@ def _job_figures(columns: Mapping[str, Column]) -> dict[str, Any]:
 
 
 def _busy_seconds(begins: npt.NDArray[np.float64], ends: npt.NDArray[np.float64]) -> float:
-    """Time during which at least one job ran; nan if a job does not say when."""
+    """Return the time during which at least one job ran; nan if a job has no times."""
     order = np.argsort(begins)
     begins, ends = begins[order], np.maximum.accumulate(ends[order])
-    seen = np.concatenate((begins[:1], ends[:-1]))  # up to where time is counted already
+    seen = np.concatenate((begins[:1], ends[:-1]))  # time is counted up to here
     return float(np.maximum(0.0, ends - np.maximum(begins, seen)).sum())

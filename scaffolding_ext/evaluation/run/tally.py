@@ -1,4 +1,4 @@
-"""The tally of a run: counts, and a few numbers a record. Texts and traces are counted and not kept."""
+"""Tally of a run: counts, and a few numbers per record; texts and traces are not kept."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Column = npt.NDArray[Any]
 COUNTS = ("decoded", "prefilled", "reused")
 OUTCOMES = ("correct", "cut_off", "unanswered", "undetermined", "wrong", "failed", "refused")
 _OUTCOME_OF = {name: number for number, name in enumerate(OUTCOMES)}
-REFUSALS = ("QueueFullError", "ServerBusyError")  # errors of requests for which there was no room
+REFUSALS = ("QueueFullError", "ServerBusyError")  # errors of requests without room
 _MOST_SHOWN = 3  # undetermined answers
-# What is kept of a record, as `_ROW` packs it.
+# Fields kept of a record, in the layout of `_ROW`.
 _COLUMNS = np.dtype(
     [
         ("question", "<i4"),
@@ -42,7 +42,7 @@ _ROW = struct.Struct("<iiBiiiddfBB")
 
 
 class Undetermined(NamedTuple):
-    """An answer that nobody could tell to be right or wrong."""
+    """An answer that could not be judged right or wrong."""
 
     id: str
     answer: str
@@ -50,7 +50,7 @@ class Undetermined(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Tells whether two runs asked the same: 64 bits of the hashes of a question and of its right answer."""
+    """Identifies a question and its right answer, by 64 bits of each one's hash."""
 
     prompt: int
     target: int
@@ -62,34 +62,33 @@ def mark_of(hash_of_prompt: str, target: str) -> Mark:
 
 
 class Tally:
-    """Counts a run's records as they come: about 50 bytes a record, and 150 a question.
+    """Counts a run's records as they come, in about 50 bytes per record and 150 per question.
 
     Args:
-        units_implied: Whether 5 and 5 cm are one answer.
-        keeps_answers: Whether wrong answers are kept, once each, for votes over epochs.
+        units_implied: Treat 5 and 5 cm as equal.
+        keeps_answers: Keep each distinct wrong answer, for votes over epochs.
 
     Attributes:
-        num_samples: Records so far.
-        num_correct: Right answers so far.
-        num_failed: Failed ones so far, those that were refused included.
-        tokens: Decoded, prefilled and reused so far.
-        first_error: Id and message of the first that failed, or None.
-        questions: Number of each question by its id, in the order in which they came.
+        num_samples: Records.
+        num_correct: Right answers.
+        num_failed: Failed records, including refused ones.
+        tokens: Decoded, prefilled and reused tokens.
+        first_error: Id and message of the first failed record, or None.
+        questions: Number of each question by its id, in order of appearance.
         marks: Of each question.
         answers: Number of each wrong answer.
         by_purpose: Decoded, prefilled and reused tokens by purpose.
-        num_unmetered_tasks: Tasks whose tokens nobody counted.
+        num_unmetered_tasks: Tasks without token counts.
         num_suffix_tokens: Tokens of suffixes that asked chains for something.
-        exit_reasons: Of finished requests; those that name none count under `"unknown"`.
+        exit_reasons: Of finished requests; those without one count under `"unknown"`.
         errors: Of failed requests, by type.
-        num_with_event: How many records' traces hold each event.
-        vote_sizes: How many samples votes drew that went several rounds.
-        votes_drawn: How many samples votes drew, whatever their rounds.
+        num_with_event: Records whose traces have each event.
+        vote_sizes: Numbers of samples that votes of several rounds drew.
+        votes_drawn: Numbers of samples that all votes drew.
         phase_seconds: Seconds waited for the tasks of each purpose.
-        audits: How many requests were audited (`num`), how many answers stopping has `changed`, how many right ones it
-            has `lost`.
+        audits: Requests audited (`num`), answers `changed` by stopping, and right ones `lost`.
         undetermined: The first undetermined answers, three at most.
-        sections: What controllers published.
+        sections: Figures published by controllers.
     """
 
     def __init__(self, units_implied: bool = False, *, keeps_answers: bool = True) -> None:
@@ -171,7 +170,7 @@ class Tally:
         self.num_with_event.update({event["event"] for event in trace})
         for event in trace:
             if event["event"] != "vote" or "num_samples" not in event:
-                continue  # chains of draft and target vote, too, but none is drawn on demand
+                continue  # chains of draft and target also vote, but none is drawn on demand
             self.votes_drawn[str(event["num_samples"])] += 1
             if event.get("num_rounds", 1) > 1:
                 self.vote_sizes[str(event["num_samples"])] += 1
@@ -182,9 +181,9 @@ class Tally:
         return sum(self.errors[name] for name in REFUSALS)
 
     def columns(self) -> dict[str, Column]:
-        """The columns of all records, in their order; add no record as long as you hold them.
+        """Return the columns of all records, in order; add no record while you hold them.
 
-        They are `question` and `epoch`, `outcome` (its place in `OUTCOMES`), `answer` (of a wrong one, -1 without),
+        They are `question` and `epoch`, `outcome` (its index in `OUTCOMES`), `answer` (of a wrong one, otherwise -1),
         tokens and seconds.
         """
         rows = np.frombuffer(self._rows, _COLUMNS)
@@ -195,7 +194,7 @@ _OWN_SECONDS = ("total", "ended_at", "first_token", "within")
 
 
 def _outcome(record: Record) -> str:
-    """The one group of the record, of `OUTCOMES`."""
+    """Return the record's group in `OUTCOMES`."""
     if record.error is not None:
         return "refused" if record.error.type in REFUSALS else "failed"
     if record.correct:

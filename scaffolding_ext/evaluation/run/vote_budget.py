@@ -1,7 +1,7 @@
-"""One budget of tokens for all votes of an evaluation: which samples it buys, and how the votes end.
+"""One token budget for all votes of an evaluation: the samples that it buys, and the resulting votes.
 
-The samples are the run's records; a sample's index in its vote is its epoch. The records alone decide what is drawn
-next (`evaluation.run.spending`), so that a resumed run spends as it would have spent.
+The samples are the run's records; a sample's index in its vote is its epoch. Only the records decide what is drawn next
+(`evaluation.run.spending`), so a resumed run spends as an uninterrupted one would.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KEY = "evaluation.total_tokens"
 
 
 class SampleOfVote(BaseController):
-    """Draws one sample of a vote, as the vote would draw it; `only_sample` of a request is its index."""
+    """Draws one sample of a vote, as the vote would; `only_sample` of a request is its index."""
 
     needs = Needs(tags=())
 
@@ -50,21 +50,21 @@ class SampleOfVote(BaseController):
 
 
 class VoteBudget:
-    """Spends a budget of decoded tokens on the votes of a data set.
+    """Spends a budget of decoded tokens on the votes of a dataset.
 
     Args:
-        controller: The stack's vote: its most samples, and the rule that says which votes are settled.
+        controller: The stack's vote, with its maximum samples, and the rule for settled votes.
         questions: The questions to vote on.
         total_tokens: The budget.
-        spending: Who gets further samples.
-        units_implied: Whether 5 and 5 cm are one answer.
+        spending: Order in which questions get more samples.
+        units_implied: Treat 5 and 5 cm as equal.
 
     Attributes:
-        max_samples: Most samples of a question.
+        max_samples: Maximum samples of a question.
 
     Raises:
-        ConfigError: The controller is no vote, or one that needs more than answers; or the budget has not a token for
-            each question.
+        ConfigError: The controller is not a vote, or needs more than answers; or the budget has less than one token per
+            question.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class VoteBudget:
         self._drawn[record.id][record.epoch] = dataclasses.replace(record, trace=[])
 
     def rounds(self) -> Iterator[Iterator[EvaluationJob]]:
-        """The samples to draw, round by round; add all samples of a round before you ask for the next.
+        """Yield the samples to draw, round by round; add all samples of a round before requesting the next.
 
         Raises:
-            ConfigError: The budget does not pay for one sample a question, or it would not buy the samples that were
-                added at the start.
+            ConfigError: The budget does not cover one sample per question, or would not buy the samples added at the
+                start.
         """
         votes = [self._votes_of(question, 0) for question in self._questions]
         is_last = False
@@ -109,8 +109,8 @@ class VoteBudget:
             num_bought = sum(len(each.classes) for each in votes) + len(jobs) - len(missing)
             if (missing or is_last) and num_bought < sum(map(len, self._drawn.values())):
                 raise ConfigError(
-                    f"is {self._total_tokens:,}, which gives other samples than the run in the folder has. A run that "
-                    "is continued may get more tokens, not fewer, and the same questions and spending: or name "
+                    f"is {self._total_tokens:,}, which buys other samples than the run in the folder has. A continued "
+                    "run may have more tokens, not fewer, with the same questions and spending; otherwise name "
                     "another --output_path",
                     _KEY,
                 )
@@ -120,11 +120,11 @@ class VoteBudget:
                 votes[index] = self._votes_of(self._questions[index], size + 1)
 
     def votes(self) -> list[Record]:
-        """A record for each question that has samples: its vote, with the tokens of all of them."""
+        """Return a record for each question with samples: its vote, with the tokens of all of them."""
         return [_vote_of(samples, self._classes(samples)) for samples in self._samples()]
 
     def figures(self) -> dict[str, Any]:
-        """Tokens spent, samples bought, right votes, and the right votes of an oracle on these samples."""
+        """Return tokens spent, samples bought, right votes, and the right votes of an oracle on these samples."""
         votes = [
             LabelledVote(
                 samples[0].id,
@@ -149,7 +149,7 @@ class VoteBudget:
         }
 
     def _samples(self) -> list[list[Record]]:
-        """The samples of each question that has some, in the order of their index."""
+        """Return the samples of each question that has any, in order of index."""
         return [[drawn[index] for index in sorted(drawn)] for drawn in self._drawn.values() if drawn]
 
     def _classes(self, samples: Sequence[Record]) -> list[int]:
@@ -164,7 +164,7 @@ class VoteBudget:
 def _checked(controller: Controller) -> MajorityVoteController:
     if not isinstance(controller, MajorityVoteController):
         raise ConfigError(
-            f"needs a vote, to which it gives samples, and the controller is a {type(controller).__name__}: take a "
+            f"needs a vote to give samples to, but the controller is a {type(controller).__name__}: use a "
             "stack whose outermost controller is a MajorityVoteController, such as configs:majority_vote",
             _KEY,
         )
@@ -185,7 +185,7 @@ def _checked(controller: Controller) -> MajorityVoteController:
 
 
 def _vote_of(samples: Sequence[Record], classes: list[int]) -> Record:
-    """The vote of a question: the first sample that gave the winning answer, with what all samples cost."""
+    """Return the vote of a question: the first sample with the winning answer, with the cost of all samples."""
     winner, first = elect(classes)
     ended = [sample for sample in samples if sample.error is None]
     elected = samples[first] if winner >= 0 else (ended or samples)[0]
@@ -213,7 +213,7 @@ def _vote_of(samples: Sequence[Record], classes: list[int]) -> Record:
 
 
 def _figures_of(samples: Sequence[Record], classes: Sequence[int], winner: int) -> dict[str, dict[str, Any]]:
-    """Figures of a vote: its own, and what its samples published."""
+    """Return the figures of a vote, and those that its samples published."""
     own = {"samples": len(samples), "stop_reason": {"vote" if winner >= 0 else "no_answer": 1}}
     figures: dict[str, dict[str, Any]] = {
         MajorityVoteController.__name__: own | shares_of([sample.correct for sample in samples], list(classes))
@@ -233,7 +233,7 @@ def _decoded(record: Record) -> int:
 
 
 def _summed(ledgers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One ledger, in JSON, for several."""
+    """Sum several ledgers, in JSON."""
     total: Counter[str] = Counter()
     by_purpose: dict[str, Counter[str]] = {}
     for ledger in ledgers:

@@ -568,7 +568,7 @@ def test_a_stack_file_names_a_take_over_rule(rule, kind, attributes) -> None:
     [
         ("coins", "did you mean 'coin'"),
         ({"type": "consecutive"}, "unknown take-over rule 'consecutive'"),
-        ({"type": "os:getcwd"}, "no subclass of TakeOverRule"),
+        ({"type": "os:getcwd"}, "not a subclass of TakeOverRule"),
         ({"type": "coin", "args": {"rate": 1.5}}, "controller.args.rule.args.rate: is 1.5; it must be"),
     ],
 )

@@ -88,7 +88,7 @@ def test_a_last_line_that_was_cut_off_is_left_out_with_a_warning(tmp_path: Path)
         write(make())
         write(FAILED)
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.warns(UserWarning, match=r"samples\.jsonl, line 2: left out, since it was not written to its end"):
+    with pytest.warns(UserWarning, match=r"samples\.jsonl, line 2: skipped, because it is incomplete"):
         assert read_records(path) == [make()]
 
 

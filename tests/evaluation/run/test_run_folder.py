@@ -72,7 +72,7 @@ def test_records_are_taken_up_by_id_and_epoch(tmp_path: Path) -> None:
 )
 def test_a_run_cannot_be_made_smaller(tmp_path: Path, samples: list[Example], epochs: int, key: str) -> None:
     path = written(tmp_path / "samples.jsonl", record_of(SAMPLES[0], 1))
-    with pytest.raises(ConfigError, match="may get more samples and epochs, not fewer") as caught:
+    with pytest.raises(ConfigError, match="may have more samples and epochs, not fewer") as caught:
         taken_up(path, samples, epochs, lambda record: None)
     assert caught.value.key == key
 

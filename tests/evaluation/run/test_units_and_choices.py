@@ -189,7 +189,7 @@ def test_options_of_gpqa_are_shuffled_by_seed(rows: Callable[..., list[Example]]
 @pytest.mark.parametrize(
     ("row", "format", "message"),
     [
-        (MMLU, None, r"has the field 'choices', and options that are not read .*set dataset.format to multiple_choice"),
+        (MMLU, None, r"has the field 'choices', whose options would be ignored: set dataset.format to multiple_choice"),
         (MMLU_PRO, "math500", "none of the fields|no field 'problem'"),
         (GPQA | {"question": "q", "answer": "a"}, None, "has the field 'Incorrect Answer 1'"),
         (MMLU | {"answer": 4}, "multiple_choice", "must name one of the 4 options: by its index from 0"),

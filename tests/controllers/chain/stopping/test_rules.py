@@ -146,10 +146,10 @@ def test_a_rule_without_a_threshold_of_the_controllers_is_given_none(rule):
         ("windows", "did you mean 'window'"),
         ("pattern", r"needs 'pattern'; it accepts: .*; give \{type: pattern, args: \{...\}\}"),
         ("nowhere:rule", "cannot import 'nowhere:rule'"),
-        ("os:getcwd", "so no stopping rule; name such a class"),
-        ("os:removedirs", "so no stopping rule"),
-        (f"{__name__}:of_other_arguments", "so no stopping rule"),
-        ("os:PathLike", "so no stopping rule"),
+        ("os:getcwd", "so not a stopping rule; name such a class"),
+        ("os:removedirs", "so not a stopping rule"),
+        (f"{__name__}:of_other_arguments", "so not a stopping rule"),
+        ("os:PathLike", "so not a stopping rule"),
         (5, r"give a stopping rule, the name of one"),
         (LongEnough, r"give a stopping rule, the name of one"),
     ],
@@ -276,7 +276,7 @@ def test_a_stack_file_names_a_rule_and_its_arguments(rule, kind, attribute):
     [
         ({"type": "pattern", "args": {"patern": "x"}}, "rule.args.patern", "did you mean 'pattern'"),
         ({"type": "pattern", "args": {"pattern": "("}}, "rule.args.pattern", "not a regular expression"),
-        ({"type": "os:getcwd", "args": {}}, "rule.type", "no subclass of StoppingRule"),
+        ({"type": "os:getcwd", "args": {}}, "rule.type", "not a subclass of StoppingRule"),
     ],
 )
 def test_a_wrong_rule_in_a_stack_file_names_its_key(rule, key, message):

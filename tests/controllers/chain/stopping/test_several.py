@@ -184,7 +184,7 @@ WANTING = [
 
 @pytest.mark.parametrize("rule", WANTING, ids=str)
 def test_a_worker_that_gives_no_log_probabilities_is_refused_when_the_stack_is_built(rule):
-    with pytest.raises(ConfigError, match="Silent reports the log-probabilities of at most 0") as caught:
+    with pytest.raises(ConfigError, match="Silent reports log-probabilities of at most 0") as caught:
         load_stack(stack_file(rule, f"{__name__}:Silent"))
     assert caught.value.key == "workers.generation"
 
@@ -193,12 +193,12 @@ def test_a_rule_inside_a_vote_is_looked_for_too():
     inner = stack_file("certainty")["controller"]
     vote = {"type": "MajorityVoteController", "args": {"default_sample_num": 2, "generation_controller": inner}}
     workers = {"generation": {"type": f"{__name__}:Silent", "args": {"respond": "x"}}}
-    with pytest.raises(ConfigError, match="at most 0 tokens a position, and 1 are read"):
+    with pytest.raises(ConfigError, match="at most 0 tokens per position, but 1 are read"):
         load_stack({"controller": vote, "workers": workers})
 
 
 def test_a_worker_that_gives_fewer_is_refused_with_what_it_gives():
-    with pytest.raises(ConfigError, match=r"at most 5 tokens a position, and 20 are read: .* or top_k=5"):
+    with pytest.raises(ConfigError, match=r"at most 5 tokens per position, but 20 are read: .* or top_k=5"):
         load_stack(stack_file("entropy", f"{__name__}:Few"))
 
 
