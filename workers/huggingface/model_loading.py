@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,7 @@ _LEAST = {
     **dict.fromkeys(("prefix_cache_bytes", "seed"), 0),
     "tokens_per_block": 16,
 }  # of the arguments that are whole numbers
+_IN_LIST = re.compile(r"(.*?\blayers|.*?\bh|.*?\bblocks)\.(\d+)\.")  # a layer's place in its list
 _MOST = {"threads": max(256, os.cpu_count() or 1), "max_batch_size": 65_536}  # no machine has more
 
 
@@ -125,7 +127,7 @@ def _load_by_name(model: str, folder: str, dtype: Any, trust_remote_code: bool) 
         _check_quantization(model, folder)
         _check_adapter(model, folder)
         network, report = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True, **options)
-        _check_weights(model, report)
+        _check_weights(model, network, report)
     return network, tokenizer
 
 
@@ -183,8 +185,11 @@ def _check_adapter(model: str, folder: str) -> None:
         )
 
 
-def _check_weights(model: str, report: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint that lacks weights, which transformers sets at random; warn of those it leaves out."""
+def _check_weights(model: str, network: Any, report: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint that lacks weights, which transformers sets at random, or has more than the model.
+
+    Weights of other parts, such as those that predict further tokens, are left out with a warning.
+    """
     missing = sorted(report["missing_keys"])
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -194,13 +199,30 @@ def _check_weights(model: str, report: Mapping[str, Any]) -> None:
             "model",
         )
     left_out = sorted(report["unexpected_keys"])
+    named = ", ".join(left_out[:3]) + (f" and {len(left_out) - 3} more" if len(left_out) > 3 else "")
+    if _layers_behind(left_out, network) or any("scale" in name.rpartition(".")[2] for name in left_out):
+        raise ConfigError(
+            f"is {model!r}, whose config.json has no place for the weights {named}: get the config.json that belongs "
+            "to the checkpoint, with its number of layers and its quantization_config",
+            "model",
+        )
     if left_out:
-        more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
         warnings.warn(
-            f"{model}: the weights {', '.join(left_out[:3])}{more} of the checkpoint are left out, since the model "
-            "that config.json describes has no place for them; check its number of layers and its architecture",
+            f"{model}: the weights {named} of the checkpoint are left out; config.json has no place for them",
             stacklevel=2,
         )
+
+
+def _layers_behind(names: Sequence[str], network: Any) -> bool:
+    """True if weights belong to layers behind the model's last one, other than those that predict further tokens."""
+    further = getattr(network.config.get_text_config(), "num_nextn_predict_layers", None) or 0
+    lists: dict[str, int] = {}
+    for name, _ in network.named_parameters():
+        found = _IN_LIST.match(name)
+        if found:
+            lists[found[1]] = max(lists.get(found[1], 0), int(found[2]))
+    places = (_IN_LIST.match(name) for name in names)
+    return any(place and place[1] in lists and int(place[2]) > lists[place[1]] + further for place in places)
 
 
 def _check_finite(model: str, network: Any) -> None:

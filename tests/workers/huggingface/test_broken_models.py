@@ -47,12 +47,14 @@ def edit(path: Path, **changes: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def edit_weights(folder: Path, name: str, weights: torch.Tensor | None) -> None:
+def edit_weights(folder: Path, name: str, weights: torch.Tensor | None, beside: str | None = None) -> None:
+    """Replace or drop weights; or put some under a new name beside them."""
     path = folder / "model.safetensors"
     tensors = load_file(path)
-    del tensors[name]
+    if beside is None:
+        del tensors[name]
     if weights is not None:
-        tensors[name] = weights
+        tensors[beside or name] = weights
     save_file(tensors, path, metadata={"format": "pt"})
 
 
@@ -61,9 +63,19 @@ def test_weights_that_are_missing_are_not_made_up(folder: Path) -> None:
     assert f"lacks the weights {LAYER}, and transformers would set them at random" in refusal(folder)
 
 
-def test_weights_that_are_left_out_are_named(folder: Path) -> None:
+def test_a_config_of_fewer_layers_than_the_file_has(folder: Path) -> None:
     edit(folder / "config.json", num_hidden_layers=1)
-    with pytest.warns(UserWarning, match=r"the weights model\.layers\.1\.\S+, .* are left out"):
+    assert "has no place for the weights model.layers.1." in refusal(folder)
+
+
+def test_scales_that_no_quantisation_reads(folder: Path) -> None:
+    edit_weights(folder, LAYER, torch.ones(1), LAYER + "_scale_inv")
+    assert f"has no place for the weights {LAYER}_scale_inv" in refusal(folder)
+
+
+def test_weights_of_another_part_are_left_out_with_a_warning(folder: Path) -> None:
+    edit_weights(folder, LAYER, torch.ones(1), "vision.layers.7.proj.weight")
+    with pytest.warns(UserWarning, match=r"the weights vision\.layers\.7\.proj\.weight of the checkpoint are left out"):
         HuggingFaceWorker(str(folder)).shutdown()
 
 
