@@ -1,11 +1,10 @@
-"""Pictures of results, all in one style.
+"""Pictures of results in one style.
 
-An axis begins at zero, or it is broken, and two strokes at its begin show that. A point has its interval where there is
-one. Methods that decode greedily are open squares, and a ring is around the default. Legends stand beside the axes or
-below them, never on the data. A title says what to look for, never what was found: a picture is drawn again when the
-figures change.
+An axis starts at zero or is broken, which two strokes at its start show. A point has its interval if there is one.
+Greedy methods are open squares, and a ring marks the default. Legends stand beside the axes or below them, never on
+the data. A title says what to look for, never the finding, because pictures are redrawn when the figures change.
 
-matplotlib is imported when the first picture is drawn: it is of the extra `plots`.
+matplotlib, of the extra `plots`, is imported when the first picture is drawn.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ STYLE: Any = {
     "savefig.dpi": 100,
 }
 RING = "ring: the default"
-GREEDY = "greedy"  # how the names of greedy methods end
-NEAR_ZERO = 0.5  # an axis begins at zero where its smallest value is below this share of the largest
+GREEDY = "greedy"  # ending of the names of greedy methods
+NEAR_ZERO = 0.5  # an axis starts at zero if its smallest value is below this share of the largest
 
 
 @contextmanager
 def drawing(
     path: str | os.PathLike[str] | IO[bytes], *shape: int, figsize: tuple[float, float] | None = None, **options: Any
 ) -> Iterator[tuple[Any, Any]]:
-    """A figure and its axes, as `pyplot.subplots` makes them; the picture is written when the block ends.
+    """Yield a figure and its axes, as in `pyplot.subplots`; the picture is written when the block ends.
 
     Args:
-        path: The file, or its path; folders are made.
+        path: The file, or its path; folders are created.
         shape: Rows and columns of axes.
         figsize: Width and height in inches.
         options: Of `Figure.subplots`.
@@ -75,23 +74,23 @@ def drawing(
 
 
 def bars_of(estimates: Sequence[Estimate], scale: float = 1.0) -> list[list[float]]:
-    """Error bars as matplotlib takes them: distances to the lower ends, and to the upper ones, at least 0 each."""
-    below = [max(0.0, scale * (e.value - e.low)) for e in estimates]  # a rounding may put an end past the value
+    """Return error bars for matplotlib: distances to the lower and upper ends, at least 0."""
+    below = [max(0.0, scale * (e.value - e.low)) for e in estimates]  # rounding may put an end past the value
     return [below, [max(0.0, scale * (e.high - e.value)) for e in estimates]]
 
 
 def marked(name: str) -> dict[str, Any]:
-    """The shape of a method's points, by its name."""
+    """Return the shape of a method's points, by its name."""
     return {"fmt": "s", "mfc": "white"} if name.endswith(GREEDY) else {"fmt": "o"}
 
 
 def coloured(number: int) -> dict[str, Any]:
-    """Colour of a method by its number; beyond the colours at hand by its shape, too."""
+    """Return the colour of a method by its number; beyond the palette, also a shape."""
     return {"color": f"C{number % len(COLOURS)}"} | ({"fmt": "^"} if number >= len(COLOURS) else {})
 
 
 def point(axes: Any, x: Estimate, y: Estimate, name: str, *, is_default: bool = False, **options: Any) -> None:
-    """A method's point with both intervals."""
+    """Draw a method's point with both intervals."""
     options = {**marked(name), "label": name, "elinewidth": 1.2} | options
     axes.errorbar(x.value, y.value, xerr=bars_of([x]), yerr=bars_of([y]), **options)
     if is_default:
@@ -99,7 +98,7 @@ def point(axes: Any, x: Estimate, y: Estimate, name: str, *, is_default: bool = 
 
 
 def points(axes: Any, xs: Sequence[float], ys: Sequence[Estimate], name: str | None = None, **options: Any) -> Any:
-    """A line of points with their intervals; returns its colour."""
+    """Draw a line of points with their intervals; return its colour."""
     options = {"fmt": "o-", "ms": 4, "elinewidth": 1.0} | options
     bars = axes.errorbar(xs, [y.value for y in ys], yerr=bars_of(ys), label=name, **options)
     return bars.lines[0].get_color()
@@ -110,7 +109,7 @@ def ring(axes: Any, x: float, y: float) -> None:
 
 
 def rows(axes: Any, named: Mapping[str, Estimate], *, default: str | None = None) -> None:
-    """A row a method, from the top: its value and its interval; the default has a ring and a bold name."""
+    """Draw a row per method, from the top, with its value and interval; the default has a ring and a bold name."""
     for place, (name, estimate) in enumerate(named.items()):
         shape = marked(name)
         axes.errorbar(estimate.value, place, xerr=bars_of([estimate]), color="C0", **shape)
@@ -123,32 +122,32 @@ def rows(axes: Any, named: Mapping[str, Estimate], *, default: str | None = None
 
 
 def beside(axes: Any) -> None:
-    """The legend, right of the axes."""
+    """Draw the legend right of the axes."""
     handles = _handles(axes)
     axes.legend(handles.values(), handles.keys(), loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0)
 
 
 def below(figure: Any, axes: Any, num_columns: int) -> None:
-    """The legend of one of the axes, below all of them."""
+    """Draw the legend of one of the axes below all of them."""
     handles = _handles(axes)
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=num_columns)
 
 
 def _handles(axes: Any) -> dict[str, Any]:
-    """The named artists, each name once, the ring last."""
+    """Return the named artists, each name once, the ring last."""
     handles, names = axes.get_legend_handles_labels()
     found = dict(zip(names, handles, strict=True))
     return dict(sorted(found.items(), key=lambda pair: pair[0] == RING))
 
 
 def _begin(axes: Any) -> None:
-    """Have each axis of numbers begin at zero where that leaves room for the points; break it where it does not."""
+    """Start each numeric axis at zero if that leaves room for the points; otherwise break it."""
     from matplotlib.ticker import FixedLocator
 
     for axis, end in ((axes.xaxis, "x"), (axes.yaxis, "y")):
         is_numbers = axis.get_scale() == "linear" and not isinstance(axis.get_major_locator(), FixedLocator)
         least, most = sorted(axis.get_data_interval())
-        if not is_numbers or not least >= 0 or axis.get_inverted():  # also where nothing is drawn: NaN or infinite
+        if not is_numbers or not least >= 0 or axis.get_inverted():  # also if nothing is drawn: NaN or infinite
             continue
         if least <= NEAR_ZERO * most:
             getattr(axes, f"set_{end}lim")(0, None)
@@ -157,7 +156,7 @@ def _begin(axes: Any) -> None:
 
 
 def _break(axes: Any, end: str) -> None:
-    """Two strokes across the begin of an axis."""
+    """Draw two strokes across the start of an axis."""
     along, across = ((0.03, 0.05), (0.0, 0.0)), [(-0.6, -1.0), (0.6, 1.0)]
     places = along if end == "x" else along[::-1]
     shape = across if end == "x" else [pair[::-1] for pair in across]

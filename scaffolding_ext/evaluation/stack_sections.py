@@ -1,4 +1,4 @@
-"""The sections of a stack file that evaluation reads: `evaluation` sets `eval`, and `tuned` is what `tune` found."""
+"""Sections of a stack file for evaluation: `evaluation` configures `eval`, `tuned` holds the result of `tune`."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ class EvaluationConfig(Section):
     """Settings of `eval`; an option of the command takes precedence over the key of its name."""
 
     limit: int | str | None = Field(
-        default=None, description="`N`, the first N samples, or `A-B`, those from the A-th to the B-th; null takes all."
+        default=None, description="`N`, the first N samples, or `A-B`, samples A to B; null takes all."
     )
-    epochs: int = Field(default=1, ge=1, description="How often each sample is run.")
+    epochs: int = Field(default=1, ge=1, description="Runs of each sample.")
     total_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="Decoded tokens for all questions together; the controller is a vote, and further samples go to "
-        "the questions where it is least settled.",
+        description="Total decoded tokens for all questions of a vote; further samples go to the least settled "
+        "questions.",
     )
     spending: Literal["certaindex", "even"] = Field(
         default="certaindex",
-        description="Who gets them: `certaindex`, the least settled votes, or `even`, all questions in turn.",
+        description="`certaindex` spends them on the least settled votes, `even` on all questions in turn.",
     )
     units_implied: bool | None = Field(
         default=None,
-        description="Whether questions name the unit, so that `5 cm` is right where 5 is asked; null takes what the "
-        "worker `compare` says, else true for the format `gsm8k`.",
+        description="Questions name the unit, so that `5 cm` is right if the target is 5; null takes the setting of "
+        "the worker `compare`, else true for the format `gsm8k`.",
     )
     keep_samples: bool = Field(
-        default=False, description="Whether the records of votes hold their samples, each with its text."
+        default=False, description="Keep the samples of votes in their records, each with its text."
     )
     request_timeout: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="Seconds after which a request fails."
@@ -42,7 +42,7 @@ class EvaluationConfig(Section):
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds within which an answer counts as in time; null takes the stack's `deadline`.",
+        description="Seconds within which an answer is in time; null takes the stack's `deadline`.",
     )
     deadline_times: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
         default_factory=dict,
@@ -52,7 +52,7 @@ class EvaluationConfig(Section):
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="Requests that arrive in a second, by chance (by the run's seed). Null keeps "
+        description="Mean requests per second, at random times (by the run's seed). Null keeps "
         "`max_parallel_requests` in flight.",
     )
     burst: float = Field(
@@ -65,17 +65,17 @@ class EvaluationConfig(Section):
     max_queue: int = Field(
         default=256,
         ge=0,
-        description="Most requests that wait at an `arrival_rate`, beside the running ones; further ones are refused.",
+        description="Maximum waiting requests at an `arrival_rate`, besides running ones; others are refused.",
     )
     fail_on_error: float = Field(
-        default=0.0, ge=0, le=1, description="Share of the samples that may fail; if more do, the exit code is 1."
+        default=0.0, ge=0, le=1, description="Share of samples that may fail; if more do, the exit code is 1."
     )
     engine: Literal["local", "ray"] = Field(
         default="local", description="`local`, one stack in this process, or `ray`, one in each actor of a Ray cluster."
     )
     num_actors: int | None = Field(default=None, ge=1, description="Actors of `ray`, which needs it.")
     gpus_per_actor: float | None = Field(
-        default=None, ge=0, description="GPUs that Ray assigns to an actor; null shares those of the cluster evenly."
+        default=None, ge=0, description="GPUs that Ray assigns to an actor; null divides those of the cluster evenly."
     )
     output_path: str | None = Field(
         default=None, description="Folder of the run; null writes nothing. A run's own `config.yaml` does not name it."
@@ -89,7 +89,7 @@ class EvaluationConfig(Section):
     def _check_actors(self) -> EvaluationConfig:
         if (self.engine == "ray") != (self.num_actors is not None):
             raise PydanticCustomError(
-                "actors", "engine ray needs num_actors, and no other engine takes it: give both, or neither"
+                "actors", "engine ray needs num_actors, which no other engine takes: give both, or neither"
             )
         return self
 
@@ -108,7 +108,7 @@ class EvaluationConfig(Section):
         if self.total_tokens is not None and self.epochs > 1:
             raise PydanticCustomError(
                 "budget",
-                "epochs and total_tokens are both given, and total_tokens decides how often each question is run: "
+                "epochs and total_tokens are both given, but total_tokens decides how often each question is run: "
                 "leave epochs out",
             )
         if self.total_tokens is None and self.spending != "certaindex":
@@ -120,11 +120,11 @@ class EvaluationConfig(Section):
     def check(self, stack: StackConfig) -> None:
         """Refuse settings that the rest of the stack does not allow."""
         if self.deadline_times and stack.deadline is None and self.slo is None:
-            raise PydanticCustomError("deadline", "evaluation.deadline_times are multiples of deadline: set it, too")
+            raise PydanticCustomError("deadline", "evaluation.deadline_times are multiples of deadline: set it also")
 
 
 class TunedConfig(Section):
-    """The origin and the figures of a tuned stack; `scaffolding-ext tune` writes them.
+    """Origin and figures of a tuned stack; `scaffolding-ext tune` writes them.
 
     Attributes:
         setting: The choice, in words.
@@ -134,9 +134,9 @@ class TunedConfig(Section):
         samples_drawn: Number of the log's questions that drew 0, 1, 2 and more samples under the vote's rule. `eval`
             warns if its votes draw others.
         cost_share: The cost, as a share of that of all samples.
-        points: Percentage points above the vote of all samples with their 95 % interval, on questions that did not
-            choose.
-        max_loss: The promised loss: the share of questions that stopping may make wrong. Audits hold against it.
+        points: Percentage points above the vote of all samples with their 95 % interval, on questions that had no part
+            in the choice.
+        max_loss: The promised loss: the share of questions that stopping may make wrong. Audits check it.
     """
 
     setting: str
@@ -158,9 +158,9 @@ class TunedConfig(Section):
     version: str
 
     def differences(self, stack: StackConfig) -> list[str]:
-        """Sentences on what the stack runs otherwise than the samples that it was tuned on."""
+        """Describe differences between the stack and the samples that it was tuned on."""
         worker = stack.workers.get("generation")
-        again = "tune it on samples of its own: scaffolding-ext tune"
+        again = "tune it on its own samples: scaffolding-ext tune"
         model = None if worker is None else worker.args.get("model")
         found = []
         if None not in (self.model, model) and self.model != model:

@@ -1,4 +1,4 @@
-"""Tables for a terminal, which never cut a figure, and intervals in one notation."""
+"""Tables for a terminal that never truncate a figure, and one notation of intervals."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from rich import table
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions
 
-PIPE_WIDTH = 140  # columns, where neither a terminal nor COLUMNS says how many there are
+PIPE_WIDTH = 140  # columns, if neither a terminal nor COLUMNS gives a width
 _ANY_WIDTH = 100_000
 
 
 def between(low: float, high: float, form: str = ".1f") -> str:
-    """An interval behind its estimate."""
+    """Format an interval to follow its estimate."""
     return f" ({low:{form}} to {high:{form}})"
 
 
 def amount(number: float) -> str:
-    """A number as people write it: 1.5 million, 12,345, 182.4."""
+    """Format a number for people: 1.5 million, 12,345, 182.4."""
     if abs(number) >= 999_950:
         return f"{number / 1e6:,.1f} million"
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
 
 
 def console(file: IO[str] | None = None) -> Console:
-    """The console for tables: as wide as COLUMNS or the terminal says, else `PIPE_WIDTH`.
+    """Return the console for tables: as wide as COLUMNS or the terminal, else `PIPE_WIDTH`.
 
     Args:
-        file: What is written to; None takes standard output.
+        file: Output; None takes standard output.
     """
     knows_width = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
     return Console(highlight=False, markup=False, width=None if knows_width else PIPE_WIDTH, file=file)
 
 
 class Table(table.Table):
-    """A table with a line a row; where the terminal is too narrow, with a block a row.
+    """A table with a line per row; if the terminal is too narrow, with a block per row.
 
     Args:
         first: Head of the first column, which names the rows.
@@ -53,7 +53,7 @@ class Table(table.Table):
             column.justify = "right"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[table.Table | str]:
-        """The table; where it is too wide, a block for each row, with a line for each of its cells."""
+        """Yield the table; if it is too wide, a block per row, with a line per cell."""
         if console.measure(self, options=options.update(width=_ANY_WIDTH)).maximum <= options.max_width:
             yield from super().__rich_console__(console, options)  # type: ignore[misc]
             return

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: one file that asks the network for nothing. Their templates stand in `templates/`."""
+"""Self-contained HTML pages, which make no network requests; their templates are in `templates/`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def render_page(template: str, **values: Any) -> str:
 
 
 def data_uri(png: bytes) -> str:
-    """A picture as it stands in a page."""
+    """Encode a picture for a page."""
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
 def _json(value: Any) -> Any:
-    """JSON that cannot end the script that it stands in."""
+    """Encode JSON that cannot end the script that contains it."""
     from markupsafe import Markup
 
     text = json_text(value, separators=(",", ":"), ensure_ascii=False)

@@ -1,1 +1,1 @@
-"""Runs the trials whose files the algorithms read."""
+"""Calibration runs, which write the files that the algorithms read."""

@@ -1,4 +1,4 @@
-"""Runs a branching calibration: a stack's branches with full verification, and every verdict after each layer."""
+"""Branching calibration: a stack's branches with full verification, and every verdict after each layer."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ OFF = {"gates": {"skip": False, "decode_exit": False}, "calibration": None}
 
 
 class BranchedProblem(NamedTuple):
-    """One problem's branches, all of them judged at full depth; an entry a branch.
+    """Branches of one problem, all judged at full depth, with an entry per branch.
 
     Attributes:
         id: Of the sample.
         kind: Kind of question; empty if unknown.
-        answers: What each answers.
-        is_right: Whether that is the sample's answer.
-        num_tokens: Decoded for each.
+        answers: Answer of each.
+        is_right: Right answers.
+        num_tokens: Decoded tokens.
         confidences: Mean probability of the likeliest token.
-        mean_probabilities: Geometric mean of the probabilities of the tokens that were drawn.
+        mean_probabilities: Geometric mean of the drawn tokens' probabilities.
         scores: P(yes).
         entropies: After each layer, in nats, shape (branches, layers).
         layer_scores: P(yes) after each layer, shape (branches, layers).
@@ -59,7 +59,7 @@ class BranchedProblem(NamedTuple):
     layer_scores: list[list[float]]
 
     def chosen(self, scores: Sequence[float] | None = None, weighs_confidence: bool = True) -> int:
-        """The branch that is selected by some scores; None takes those of the full depth."""
+        """Return the branch selected by some scores; None takes those at full depth."""
         values = np.asarray(self.scores if scores is None else scores)
         if weighs_confidence:
             values = values * np.sqrt(self.confidences)
@@ -67,7 +67,7 @@ class BranchedProblem(NamedTuple):
 
 
 class _Recorder(WrappingWorker):
-    """Keeps the verify tasks that a worker is sent, by the sample that they are of."""
+    """Keeps a worker's verify tasks, by sample."""
 
     def __init__(self, worker: Any) -> None:
         super().__init__(worker)
@@ -81,16 +81,16 @@ class _Recorder(WrappingWorker):
 
 
 def run_branches(config: StackConfig, samples: Sequence[Example]) -> list[BranchedProblem]:
-    """Write and judge the branches of a stack's controller on samples, with nothing skipped and nothing cut short.
+    """Write and judge the branches of a stack's controller on samples, without skipping or early exits.
 
     Args:
         config: A stack whose outermost controller is a KVShareBranchingController of depth 1 without a reward
-            controller, and whose worker `generation` is a HuggingFaceWorker. Verdicts are asked for, whatever its
-            scorer; of a scorer `verdict` the other arguments hold.
+            controller, and whose worker `generation` is a HuggingFaceWorker. Its scorer is replaced by verdicts; the
+            arguments of a scorer `verdict` are kept.
         samples: The problems.
 
     Raises:
-        ConfigError: The stack is another.
+        ConfigError: The stack does not meet this.
     """
     config = _checked(config)
     with build_stack(config) as llm:
@@ -129,7 +129,7 @@ def run_branches(config: StackConfig, samples: Sequence[Example]) -> list[Branch
 async def _read_every_layer(
     worker: Any, verified: Mapping[str, VerifyTask]
 ) -> dict[str, list[list[tuple[float, float]]]]:
-    """Entropy and score of each branch after each layer, by the sample that it is of."""
+    """Return the entropy and the score of each branch after each layer, by sample."""
     curves = {}
     for sample, task in verified.items():
         asked = replace(task, layer_exit=None, every_layer=True)
@@ -141,13 +141,13 @@ async def _read_every_layer(
 def calibrate(
     problems: Sequence[BranchedProblem], *, model: str, dataset: str, seed: int, least_agreement: float = 0.99
 ) -> BranchingCalibration:
-    """Choose the thresholds on branches that were all judged.
+    """Fit the thresholds to branches that were all judged.
 
     Raises:
         ConfigError: There is no problem.
     """
     if not problems:
-        raise ConfigError("is empty: give a data set with problems", "dataset")
+        raise ConfigError("is empty: give a dataset with problems", "dataset")
     gate = fit_gate([problem.confidences for problem in problems])
     leaders = [gate.leader(problem.confidences) for problem in problems]
     skipped = [(each, leader) for each, leader in zip(problems, leaders, strict=True) if leader is not None]
@@ -182,7 +182,7 @@ def calibrate(
 
 
 def same_answer(answer: str | None, other: str | None) -> bool:
-    """Compare two answers; no answer is the same as no answer."""
+    """Compare two answers; two missing answers are the same."""
     if answer is None or other is None:
         return answer is other
     return answer == other or equal(answer, other) is Verdict.EQUAL
@@ -193,7 +193,7 @@ def _stacked(parts: Iterable[npt.ArrayLike]) -> npt.NDArray[np.float64]:
 
 
 def _checked(config: StackConfig) -> StackConfig:
-    """The stack with all that spares work switched off."""
+    """Return the stack with all savings of work switched off."""
     worker = config.workers.get(WorkerTag.GENERATION.value)
     if worker is None or worker.type != "HuggingFaceWorker":
         raise ConfigError("must be a HuggingFaceWorker, the only worker that reads single layers", "workers.generation")
@@ -211,7 +211,7 @@ def _checked(config: StackConfig) -> StackConfig:
 
 
 def _full_verdict(scorer: Any) -> dict[str, Any]:
-    """The verdict of a stack's scorer, read at the last layer; the plain one if it asks for none."""
+    """Return the verdict of a stack's scorer, read at the last layer; the plain one if it has none."""
     kind = scorer.get("type") if isinstance(scorer, Mapping) else None
     args: dict[str, Any] = dict(scorer.get("args") or {}) if isinstance(scorer, Mapping) and kind else {}
     factory = search_scorers.resolve(kind) if kind else None

@@ -1,7 +1,7 @@
-"""Runs a conformal calibration: the chains of a stack's draft/target controller, on the prompts of a dataset.
+"""Conformal calibration: the chains of a stack's draft/target controller on the prompts of a dataset.
 
-All chains of a turn are scored before any goes on. Each is ranked among the others, as a new chain will be, and is
-taken over if its p-value says so: then all chains of a turn lived under the same rule.
+All chains of a turn are scored before any continues. Each is ranked among the others, like a new chain later, and taken
+over if its p-value says so; thus all chains of a turn follow the same rule.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class CalibrationTurn(NamedTuple):
 
 
 def turns_in(trace: Sequence[Mapping[str, Any]]) -> list[CalibrationTurn]:
-    """The turns that a request of `CalibrateDraftTargetController` has recorded in its trace."""
+    """Return the turns that a `CalibrateDraftTargetController` recorded in its trace."""
     events = [event for event in trace if event["event"] == "calibrated"]
     return [CalibrationTurn(*(event[name] for name in CalibrationTurn._fields)) for event in events]
 
 
 class CalibratingRule(ConformalRule):
-    """The rule of calibration chains, which are ranked among each other; it makes no promise, so none is in doubt."""
+    """Rule of calibration chains, which are ranked among each other; it has no guarantee to doubt."""
 
     def doubt(self, max_turns: int, prompt: str | None = None) -> str | None:
         return None
@@ -80,7 +80,7 @@ class CalibrateDraftTargetController(BaseController):
         self.num_turns = num_turns or controller.max_turns
 
     def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
-        """Run all chains; the output says how many scores there are, and the trace holds them (`turns_in`)."""
+        """Run all chains; the output gives the number of scores, and the trace has them (`turns_in`)."""
         rng = np.random.default_rng(next_seed())
         tasks = enumerate(map(self.task_of, self.prompts))
         chains = [(number, chain) for number, each in tasks for chain in self.controller.open_chains(each)]
@@ -101,7 +101,7 @@ class CalibrateDraftTargetController(BaseController):
         finish(task, f"{num_scores} scores in {turn} turns", None)
 
     def task_of(self, prompt: str) -> GenerationTask:
-        """The task of a question, as the models read it."""
+        """Return the task of a question, rendered for the models."""
         task = GenerationTask.create_from_prompt(prompt)
         if self.prompting is not None:
             self.prompting.apply(task)
@@ -126,15 +126,15 @@ def calibrate(
 
     Args:
         config: A stack with a ConformalDraftTargetController as outermost controller; its coverage and calibration are
-            not used.
+            ignored.
         prompts: The questions, at least one.
-        alphas: Levels, in (0, 1); each has chains of its own, since later turns depend on the level.
+        alphas: Levels, in (0, 1); each has its own chains, because later turns depend on the level.
         source: `"online"` for the questions to be answered, `"held_out"` for others.
-        num_turns: Turns to calibrate; 1 is the paper's, None takes the controller's `max_turns`.
+        num_turns: Turns to calibrate; the paper uses 1, None takes the controller's `max_turns`.
         seed: Of the chains.
 
     Raises:
-        ConfigError: The stack's controller is another, or an argument is wrong.
+        ConfigError: The stack has another controller, or an argument is wrong.
     """
     levels = []
     with build_stack(_uncalibrated(config, alphas[0])) as llm:
@@ -173,7 +173,7 @@ def calibrate(
 
 
 def _uncalibrated(config: StackConfig, alpha: float) -> StackConfig:
-    """The stack at a level, with a controller that needs no calibration."""
+    """Return the stack at a level, with a controller that needs no calibration."""
     given = config.controller.args
     own = given["rule"].get("args", {}) if isinstance(given.get("rule"), Mapping) else {}
     ties = {"ties": own["ties"]} if "ties" in own else {}
@@ -194,9 +194,9 @@ def _turn_scores(turn: CalibrationTurn, rng: np.random.Generator) -> TurnScores:
 def realised_rate(
     fired: npt.ArrayLike, questions: npt.ArrayLike, rng: np.random.Generator, num_resamples: int = 2_000
 ) -> tuple[float, Interval | None]:
-    """The share of decisions that fired, and its 95 % interval from resampling whole questions, if there are several.
+    """Return the share of decisions that fired, and its 95 % interval over resampled questions, if there are several.
 
-    Scores of one question are alike, so a binomial interval would be too narrow.
+    Scores of one question are correlated, so a binomial interval would be too narrow.
 
     Raises:
         ValueError: An entry is neither 0 nor 1, or `questions` has another length.

@@ -1,4 +1,4 @@
-"""The questions that a calibration needs: too few are refused, and few are warned of."""
+"""Number of questions that a calibration needs: too few are refused, few cause a warning."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import NamedTuple
 from scaffolding_ext.errors import ConfigError
 
 CONFIDENCE = 0.9
-RATE_ERROR = 0.1  # a take-over rate further off than this is no longer the rate that was asked for
+RATE_ERROR = 0.1  # maximum acceptable error of a take-over rate
 _MOST_AGREEMENT = 0.999
 _MOST_QUESTIONS = 10_000
 
 
 class QuestionsNeeded(NamedTuple):
-    """The questions that a calibration needs: `least` for thresholds, and `enough` for its promise."""
+    """Questions that a calibration needs: `least` for thresholds, and `enough` for its promise."""
 
     least: int
     enough: int
     promise: str
 
     def check(self, num_questions: int) -> str | None:
-        """A warning if the questions are few.
+        """Return a warning if there are few questions.
 
         Raises:
-            ConfigError: They are too few.
+            ConfigError: There are too few.
         """
         if num_questions < self.least:
             raise ConfigError(
@@ -38,15 +38,15 @@ class QuestionsNeeded(NamedTuple):
 
 
 def needed_for_rate(alpha: float) -> QuestionsNeeded:
-    """For a target that takes over a share of the chunks.
+    """Return the questions needed for a target that takes over a share of the chunks.
 
     A p-value among n scores is at least 1 / (n + 1). Given its calibration, the rate of split conformal prediction has
-    a beta distribution. Chunks of one question are alike, so questions are counted.
+    a beta distribution. Chunks of one question are correlated, so questions are counted.
 
     Reference:
         Vovk, "Conditional validity of inductive conformal predictors", 2012, proposition 2a, for the distribution.
     """
-    from scipy.stats import beta  # takes long to load
+    from scipy.stats import beta  # slow to load
 
     def is_near(num: int) -> bool:
         rank = max(1, math.floor((num + 1) * alpha))
@@ -60,7 +60,7 @@ def needed_for_rate(alpha: float) -> QuestionsNeeded:
 
 
 def needed_for_agreement(least_agreement: float) -> QuestionsNeeded:
-    """For gates whose thresholds are quartiles, and that must leave a share of the decisions as they are."""
+    """Return the questions needed for gates with quartile thresholds that must preserve a share of the decisions."""
     share = min(least_agreement, _MOST_AGREEMENT)
     enough = max(4, math.ceil(math.log(1 - CONFIDENCE) / math.log(share)))
     promise = f"decisions that all agree show an agreement of {share:g} with a confidence of {CONFIDENCE:g}"

@@ -1,1 +1,1 @@
-"""Compares finished runs."""
+"""Comparison of finished runs."""

@@ -1,4 +1,4 @@
-"""Several runs together: each against the first, the sweeps among them, and the samples that all have, in full."""
+"""Compare several runs: each with the first, sweeps among them, and the full records of their common samples."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap
 
 
 class Compared(NamedTuple):
-    """Runs and what became of comparing them.
+    """Runs and their comparisons.
 
     Attributes:
         runs: The baseline first.
         comparisons: Of each other run with the baseline.
-        points: Accuracy and tokens of each run, on the samples that it has in common with the first.
-        sweeps: Runs of one controller at different knobs.
+        points: Accuracy and tokens of each run, on the samples that it shares with the first.
+        sweeps: Runs of one controller with different knobs.
         loads: Runs whose requests arrived by the clock.
     """
 
@@ -38,14 +38,14 @@ class Compared(NamedTuple):
 
     @property
     def second_models(self) -> list[SecondModel]:
-        """The runs with more models than the first one."""
+        """Runs with more models than the first."""
         num_models = {run.name: len(_models(run)) for run in self.runs}
         least = num_models[self.runs[0].name]
         return [SecondModel.of(one) for one in self.comparisons if least and num_models[one.run] > least]
 
     @property
     def warnings(self) -> list[str]:
-        """Of all comparisons, each once."""
+        """Warnings of all comparisons, without repeats."""
         return list(dict.fromkeys(warning for one in self.comparisons for warning in one.warnings))
 
     def to_json(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Compared(NamedTuple):
 
 
 class SecondModel(NamedTuple):
-    """A run with a further model against the first run.
+    """A run with an additional model, compared with the first run.
 
     Attributes:
         pays: It is more accurate and no slower, or faster and not worse by more than the margin, each with its whole
@@ -80,7 +80,7 @@ class SecondModel(NamedTuple):
 
 
 def _models(run: FinishedRun) -> set[str]:
-    """The models of a run's workers."""
+    """Return the models of a run's workers."""
     workers = (run.config.get("workers") or {}).values()
     named = ((worker.get("args") or {}).get("model") for worker in workers)
     return {str(model) for model in named if model is not None}
@@ -92,10 +92,10 @@ def compare_runs(paths: Sequence[Path], *, seed: int = 0, margin: float = 0.02) 
     Args:
         paths: Folders or files of records, at least two.
         seed: Of the resamples.
-        margin: Loss of accuracy that would be accepted, as a share.
+        margin: Acceptable loss of accuracy, as a share.
 
     Raises:
-        DatasetError: A run cannot be read, is given twice, or has fewer than two questions in common with the first.
+        DatasetError: A run cannot be read, is given twice, or shares fewer than two questions with the first.
     """
     runs = [read_run(path, name) for path, name in zip(paths, distinct_names(paths), strict=True)]
     comparisons = [compare(runs[0], run, seed=seed, margin=margin) for run in runs[1:]]
@@ -114,14 +114,13 @@ def kept_samples(runs: Sequence[FinishedRun], num_samples: int) -> list[PairedSa
     """Read the full records of some samples that all runs have.
 
     Args:
-        runs: The runs.
-        num_samples: How many at most; those on which runs disagree go first, else the first run's order holds.
+        num_samples: Maximum number; samples on which runs disagree come first, then the first run's order.
 
     Returns:
         The samples, in the order of the first run's file.
 
     Raises:
-        DatasetError: The runs have fewer than two questions in common, or a file cannot be read again.
+        DatasetError: The runs share fewer than two questions, or a file can no longer be read.
         ValueError: A run was not read from a file.
     """
     pairs = paired(runs)
@@ -133,14 +132,14 @@ def kept_samples(runs: Sequence[FinishedRun], num_samples: int) -> list[PairedSa
     for run in runs:
         if run.path is None:
             raise ValueError(
-                f"{run.name} was not read from a file, so it has no file of samples: read the run from its folder"
+                f"{run.name} was not read from a file, so its samples are unavailable: read the run from its folder"
             )
         found.append(_records_of(run.path, wanted))
     return [PairedSample(key, [own[key] for own in found]) for key in keys]
 
 
 def _records_of(path: Path, wanted: Collection[Key]) -> dict[Key, Record]:
-    """Some records of a file. Lines that begin as `eval` writes them are not parsed where others are wanted."""
+    """Read the wanted records of a file; other lines in the format of `eval` are not parsed."""
     heads = {json.dumps({"id": key.id, "epoch": key.epoch})[:-1].encode(): key for key in wanted}
     found: dict[Key, Record] = {}
     if path.suffix != ".gz":
@@ -158,9 +157,8 @@ class UnderLoad(NamedTuple):
     """A run under load.
 
     Attributes:
-        figures: Its own.
-        more_in_time: Share of the samples that it answers in time and the first run does not, less the reverse, with
-            the 95 % interval of resampled questions; None of the first run, and where a run has no objective.
+        more_in_time: Share of the samples that only it answers in time, minus those that only the first run does, with
+            the 95 % interval of resampled questions; None for the first run, or without an objective.
     """
 
     figures: TrafficFigures
@@ -168,7 +166,7 @@ class UnderLoad(NamedTuple):
 
 
 def under_load(runs: Sequence[FinishedRun], seed: int) -> dict[str, UnderLoad]:
-    """The runs whose stack says an arrival rate, by name."""
+    """Return the runs whose stack sets an arrival rate, by name."""
     found: dict[str, UnderLoad] = {}
     for run in runs:
         if (run.config.get("evaluation") or {}).get("arrival_rate") is None:

@@ -1,4 +1,4 @@
-"""A finished run as columns: the figures of every record that comparisons need, without texts and traces."""
+"""A finished run as columns: the figures that comparisons need of every record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNKNOWN = "unknown"
 
 
 class Key(NamedTuple):
-    """The key by which records of two runs are paired."""
+    """Key that pairs records of two runs."""
 
     id: str
     epoch: int
@@ -30,16 +30,16 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run as columns, each with an entry a record, in the order of its file.
+    """A run as columns with an entry per record, in the order of its file.
 
     Attributes:
-        name: What the run is called in tables.
+        name: Its name in tables.
         path: Its file of records; None for records from memory.
         summary: Its figures.
-        tally: What was counted of its records.
+        tally: Counts of its records.
         columns: `question` (number of the record's question), `epoch`, `correct` (0 or 1), `decoded`, `computed`
             (decoded and prefilled tokens) and `seconds`.
-        config: The stack of the run; empty where no config.yaml lies beside its records.
+        config: The stack of the run; empty if its folder has no config.yaml.
     """
 
     name: str
@@ -51,11 +51,11 @@ class FinishedRun:
 
     @cached_property
     def ids(self) -> list[str]:
-        """Of the questions, by their numbers."""
+        """Ids of the questions, by their numbers."""
         return list(self.tally.questions)
 
     def key(self, row: int) -> Key:
-        """The sample and epoch of a record."""
+        """Return the sample and epoch of a record."""
         return Key(self.ids[int(self.columns["question"][row])], int(self.columns["epoch"][row]))
 
 
@@ -64,7 +64,7 @@ def read_run(path: str | os.PathLike[str], name: str | None = None) -> FinishedR
 
     Args:
         path: A run's folder, or a file of records.
-        name: What to call it; None takes the folder's name, or that of a file without its ending.
+        name: Its name; None takes that of the folder, or of the file without its extension.
 
     Raises:
         DatasetError: There are no records, one is unusable, or a sample and epoch occurs twice.
@@ -78,13 +78,11 @@ def read_run(path: str | os.PathLike[str], name: str | None = None) -> FinishedR
 def run_of(
     records: Iterable[Record], name: str, path: Path | None = None, config: Mapping[str, Any] | None = None
 ) -> FinishedRun:
-    """A run from records in memory; they are read one by one and not kept.
+    """Build a run from records, which are read one by one and not kept.
 
     Args:
-        records: The records of one run.
-        name: What to call it.
         path: Their file, if there is one.
-        config: The stack of the run, if it is known.
+        config: The stack of the run, if known.
 
     Raises:
         DatasetError: There are no records, or a sample and epoch occurs twice.
@@ -94,7 +92,7 @@ def run_of(
         tally.add(record)
     place = name if path is None else path
     if not tally.num_samples:
-        raise DatasetError(f"{place} holds no record; compare takes runs that have some")
+        raise DatasetError(f"{place} has no records; compare needs at least one")
     columns = tally.columns()
     columns["correct"] = (columns["outcome"] == OUTCOMES.index("correct")).astype(np.float64)
     run = FinishedRun(name, path, summary_of(tally), tally, columns, config or {})
@@ -103,12 +101,14 @@ def run_of(
     twice = np.flatnonzero((keys[1:] == keys[:-1]).all(axis=1))
     if len(twice):
         key = run.key(order[twice[0]])
-        raise DatasetError(f"{place} holds {key.id!r}, epoch {key.epoch}, twice; records pair by both, so each has one")
+        raise DatasetError(
+            f"{place} has {key.id!r}, epoch {key.epoch}, twice; records are paired by both, so they must be unique"
+        )
     return run
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths, without endings of files, that tell them apart."""
+    """Return the shortest ends of the paths, without extensions, that distinguish them."""
     parts = [
         (path if path.is_dir() or path.name not in (SAMPLES, VOTES) else path.parent).resolve().parts for path in paths
     ]

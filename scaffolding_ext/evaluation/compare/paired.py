@@ -1,4 +1,4 @@
-"""Two runs compared on the samples that both have: accuracy, tokens, time, and reasons to doubt the comparison."""
+"""Compare two runs on their common samples: accuracy, tokens, time, and reasons to doubt the comparison."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from scaffolding_ext.stats.power import required_num_questions
 from scaffolding_ext.stats.resampling import Integers
 
 POWER = 0.9
-MAX_QUESTIONS = 1_000_000  # more are not worth telling
+MAX_QUESTIONS = 1_000_000  # larger numbers are not reported
 FEW_QUESTIONS = 30  # below which a percentile interval is too narrow
-_LEFT_EARLY = {"probe": "stop", "warm_up": "unsure"}  # event of a rule that looks, and of one that then ends a chain
+_LEFT_EARLY = {"probe": "stop", "warm_up": "unsure"}  # event of a rule's look, and of its end of a chain
 _TOKENS = ("decoded", "computed")
-_SETTINGS = ("prompt", "workers")  # of a stack, that make two runs other questions to other models
+_SETTINGS = ("prompt", "workers")  # of a stack; if they differ, so do the questions or the models
 
 
 class Point(NamedTuple):
@@ -36,7 +36,7 @@ class Point(NamedTuple):
     Attributes:
         run: Its name.
         accuracy: Share of right answers, with its 95 % interval.
-        tokens: Decoded tokens a sample, with its 95 % interval, resampled by question.
+        tokens: Decoded tokens per sample, with its 95 % interval, resampled by question.
     """
 
     run: str
@@ -45,11 +45,11 @@ class Point(NamedTuple):
 
 
 class Needed(NamedTuple):
-    """The number of questions that a new comparison takes with a power of 0.9; None if a million would not do.
+    """Questions that a new comparison needs for a power of 0.9; None if a million would not be enough.
 
     Attributes:
-        difference: To show that accuracies differ, if they do so by as much as here; None also where they do not.
-        margin: To show that the run loses less than the margin, if its accuracy is truly the baseline's.
+        difference: To show a difference in accuracy as large as here; None also if there is none.
+        margin: To show that the run loses less than the margin, if its true accuracy is the baseline's.
     """
 
     difference: int | None
@@ -58,21 +58,21 @@ class Needed(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run against a baseline, on the samples that both have. Failed requests are wrong, and cost what they cost.
+    """A run compared with a baseline on their common samples. Failed requests are wrong, with their actual cost.
 
     Attributes:
-        num_samples: Samples that both have, epochs counted each.
-        num_questions: Different questions among them.
-        accuracy_difference: Accuracy of the run less that of the baseline, with its 95 % interval.
+        num_samples: Common samples; each epoch counts.
+        num_questions: Distinct questions among them.
+        accuracy_difference: Accuracy of the run minus that of the baseline, with its 95 % interval.
         mcnemar: McNemar's exact test. A question with several epochs counts for the run that was right in more of
             them, which makes it the exact sign test.
-        ratios: Run by baseline of `decoded` and `computed` tokens, with 95 % intervals; None where the baseline's total
+        ratios: Run over baseline for `decoded` and `computed` tokens, with 95 % intervals; None if the baseline's total
             is 0.
-        seconds_ratio: Run by baseline of seconds; None where the baseline's total is 0. It has no interval: resampled
-            questions do not show how much the machine's load differed between the two runs.
-        only_baseline_right: Where the baseline alone is right, in the order of its file.
-        margin: Loss of accuracy that would be accepted, as a share.
-        needed: How many questions a new comparison takes.
+        seconds_ratio: Run over baseline for seconds; None if the baseline's total is 0. It has no interval, because
+            resampled questions do not show how the machine's load differed between the runs.
+        only_baseline_right: Samples that only the baseline gets right, in the order of its file.
+        margin: Acceptable loss of accuracy, as a share.
+        needed: Questions that a new comparison needs.
         warnings: Reasons to doubt the comparison.
     """
 
@@ -94,13 +94,13 @@ class Comparison:
 
 
 class Pairing(NamedTuple):
-    """The records of samples that all runs have.
+    """Records of samples that all runs have.
 
     Attributes:
         baseline: The first run.
-        rows: For each run, where these samples are among its records, in the order of the first run's file.
-        question_of: Number of each sample's question; the epochs of one question have one number.
-        num_questions: Different questions.
+        rows: For each run, indices of these samples' records, in the order of the first run's file.
+        question_of: Number of each sample's question; epochs of a question share it.
+        num_questions: Distinct questions.
     """
 
     baseline: FinishedRun
@@ -110,15 +110,15 @@ class Pairing(NamedTuple):
 
     @property
     def num_samples(self) -> int:
-        """Samples that all runs have, epochs counted each."""
+        """Common samples; each epoch counts."""
         return len(self.question_of)
 
     def key(self, number: int) -> Key:
-        """The sample and epoch of one of the pairs."""
+        """Return the sample and epoch of one of the pairs."""
         return self.baseline.key(int(self.rows[0][number]))
 
     def totals(self, column: Column) -> Column:
-        """Sum over each question of a column of paired samples."""
+        """Sum a column of paired samples by question."""
         return np.bincount(self.question_of, weights=column, minlength=self.num_questions).astype(np.float64)
 
 
@@ -126,11 +126,11 @@ def paired(runs: Sequence[FinishedRun]) -> Pairing:
     """Pair runs by sample and epoch.
 
     Raises:
-        DatasetError: They have fewer than two questions in common.
+        DatasetError: They share fewer than two questions.
     """
     first = runs[0].tally.questions
     num_epochs = 1 + max(int(run.columns["epoch"].max()) for run in runs)
-    codes = []  # of each run's records: number of the question in the first run, and epoch; negative where it has none
+    codes = []  # of each run's records: question number in the first run, and epoch; negative if it has none
     for run in runs:
         number_of = np.array([first.get(name, -num_epochs) for name in run.tally.questions], dtype=np.int64)
         question, epoch = (run.columns[name].astype(np.int64) for name in ("question", "epoch"))
@@ -145,7 +145,7 @@ def paired(runs: Sequence[FinishedRun]) -> Pairing:
     if len(first_place) < 2:
         raise DatasetError(
             f"{' and '.join(run.name for run in runs)} have {len(first_place)} questions in common; a comparison needs "
-            "at least 2: run both on the same dataset, since samples are paired by id and epoch"
+            "at least 2: run both on the same dataset, because samples are paired by id and epoch"
         )
     question_of = np.argsort(np.argsort(first_place))[question_of]  # in the order of the first run's file
     return Pairing(runs[0], rows, question_of.astype(np.int64), len(first_place))
@@ -160,14 +160,12 @@ def compare(
     questions, with all their epochs.
 
     Args:
-        baseline: What it is compared with.
-        run: What is compared.
         seed: Of the resamples; the same runs and seed give the same figures.
-        margin: Loss of accuracy that would be accepted, as a share above 0.
+        margin: Acceptable loss of accuracy, as a share above 0.
         num_resamples: Of each interval.
 
     Raises:
-        DatasetError: They have fewer than two questions in common.
+        DatasetError: They share fewer than two questions.
     """
     pairs = paired((baseline, run))
     theirs, ours = (
@@ -209,7 +207,7 @@ def compare(
 def _needed(gain: Column, question_of: Integers, difference: float, margin: float, rng: np.random.Generator) -> Needed:
     means = np.bincount(question_of, weights=gain) / np.bincount(question_of)
     if np.ptp(means) == 0:
-        return Needed(None, None)  # where all questions differ alike nothing is known of how they vary
+        return Needed(None, None)  # if all questions differ equally, their variation is unknown
 
     def number(values: Column, bar: float, effect: float) -> int | None:
         return required_num_questions(
@@ -229,7 +227,7 @@ def _warnings(baseline: FinishedRun, run: FinishedRun, pairs: Pairing) -> list[s
 
 def _warnings_of_pairs(baseline: FinishedRun, run: FinishedRun, pairs: Pairing) -> list[str]:
     found = [
-        f"samples that only {one.name} has: {one.tally.num_samples - pairs.num_samples}; they are left out"
+        f"samples that only {one.name} has: {one.tally.num_samples - pairs.num_samples}; they are ignored"
         for one in (baseline, run)
         if one.tally.num_samples > pairs.num_samples
     ]
@@ -272,7 +270,7 @@ def _warnings_of_settings(baseline: FinishedRun, run: FinishedRun) -> list[str]:
 
 
 def _told(config: Mapping[str, Any], key: str) -> Any:
-    """A section; one that is empty says as much as none."""
+    """Return a section of a stack; None if it is missing or empty."""
     return config.get(key) or None
 
 
@@ -282,13 +280,15 @@ def _warnings_of_run(run: FinishedRun) -> list[str]:
     if summary.num_failed:
         found.append(f"{summary.num_failed} of {summary.num_samples} samples of {run.name} failed; they count as wrong")
     if summary.num_unmetered_tasks:
-        found.append(f"{run.name} has {summary.num_unmetered_tasks} tasks that nobody counted: its tokens are too few")
+        found.append(
+            f"{run.name} has {summary.num_unmetered_tasks} tasks without token counts: its token figures are too low"
+        )
     for looked, left in _LEFT_EARLY.items():
         num_looked = run.tally.num_with_event[looked]
         if num_looked and not run.tally.num_with_event[left]:
             found.append(
                 f"the early-exit rule of {run.name} never fired: it looked at {num_looked} samples and ended no chain "
-                "early, so that it only cost"
+                "early, so it only added cost"
             )
     votes = [section for section in summary.sections.values() if {"samples", "stop_reason"} <= section.keys()]
     ended_early = any("certain" in (section["stop_reason"].counts or ()) for section in votes)

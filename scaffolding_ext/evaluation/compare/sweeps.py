@@ -1,4 +1,4 @@
-"""Sweeps: runs of one controller at different knobs, as accuracy against tokens, and what equal accuracy saves."""
+"""Sweeps: runs of one controller with different knobs, as accuracy against tokens, and savings at equal accuracy."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from scaffolding_ext.stats.resampling import resampled_totals
 
 
 class CostAt(NamedTuple):
-    """The cost of an accuracy, one entry for each row of points.
+    """Cost of an accuracy, with an entry per row of points.
 
     Attributes:
-        cost: In the unit of the points' costs; infinite where no point is as accurate.
-        interpolated: Whether it lies between two points; elsewhere it is the cheapest point's own cost, or infinite.
+        cost: In the unit of the points' costs; infinite if no point is as accurate.
+        interpolated: True if it lies between two points; otherwise it is the cheapest point's cost, or infinite.
     """
 
     cost: npt.NDArray[np.float64]
@@ -28,11 +28,11 @@ class CostAt(NamedTuple):
 
 
 def cost_at_accuracy(accuracy: npt.ArrayLike, cost: npt.ArrayLike, wanted: npt.ArrayLike) -> CostAt:
-    """The cost at which the frontier of some points reaches an accuracy, linear between neighbours.
+    """Return the cost at which the frontier of some points reaches an accuracy, linear between neighbours.
 
-    Points that are no more accurate than a cheaper one are not on the frontier. Answering each question at random by
-    one of two neighbours has every accuracy and cost on the line between them, so that an interpolated figure can be
-    had. Nothing is extrapolated: where the cheapest point is accurate enough, its own cost is taken.
+    Points that are no more accurate than a cheaper one are not on the frontier. Interpolated figures are attainable:
+    choosing randomly between two neighbours for each question gives every accuracy and cost on the line between them.
+    Nothing is extrapolated: if the cheapest point is accurate enough, its cost is taken.
 
     Args:
         accuracy: Of each point, shape [num_rows, num_points].
@@ -40,7 +40,7 @@ def cost_at_accuracy(accuracy: npt.ArrayLike, cost: npt.ArrayLike, wanted: npt.A
         wanted: The accuracy of each row, shape [num_rows].
 
     Raises:
-        ValueError: If shapes do not fit.
+        ValueError: The shapes do not match.
     """
     levels, costs, goal = (np.asarray(values, dtype=np.float64) for values in (accuracy, cost, wanted))
     if levels.ndim != 2 or levels.shape != costs.shape or goal.shape != levels.shape[:1] or not levels.size:
@@ -73,7 +73,7 @@ class Knobs(NamedTuple):
 
     Attributes:
         point: Its accuracy and tokens.
-        values: Its own values of what differs within the sweep, by dotted path.
+        values: Its values of the arguments that differ within the sweep, by dotted path.
     """
 
     point: Point
@@ -81,13 +81,12 @@ class Knobs(NamedTuple):
 
 
 class Saving(NamedTuple):
-    """The saving of a sweep at the accuracy of the baseline.
+    """Saving of a sweep at the accuracy of the baseline.
 
     Attributes:
-        saved: Share of the baseline's decoded tokens that are saved, with its 95 % interval; None where no run of the
-            sweep is as accurate. The lower end is minus infinity where more than 2.5 % of the resamples do not get
-            there.
-        interpolated: Whether the figure lies between two runs, on the line between them.
+        saved: Share of the baseline's decoded tokens that are saved, with its 95 % interval; None if no run of the
+            sweep is as accurate. The lower end is minus infinity if more than 2.5 % of the resamples do not reach it.
+        interpolated: The figure lies between two runs, on the line between them.
         reached_share: Share of the resamples in which the sweep is as accurate as the baseline.
     """
 
@@ -97,13 +96,13 @@ class Saving(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Runs of one controller at different knobs, by rising tokens.
+    """Runs of one controller with different knobs, by increasing tokens.
 
     Attributes:
         name: The controller's type.
         runs: Its runs.
-        baseline: Name of the run whose accuracy is to be had for less.
-        saving: What equal accuracy saves.
+        baseline: Name of the run whose accuracy is to be matched.
+        saving: Saving at equal accuracy.
     """
 
     name: str
@@ -118,10 +117,10 @@ class Sweep(NamedTuple):
 def sweeps_of(
     runs: Sequence[FinishedRun], points: Sequence[Point], seed: int = 0, num_resamples: int = 10_000
 ) -> list[Sweep]:
-    """The sweeps among runs; the first run is the baseline, and belongs to none.
+    """Find the sweeps among runs; the first run is the baseline, and belongs to none.
 
-    Two runs are of one sweep where their stacks have the same controllers on the same workers with the same prompts,
-    and only arguments of controllers differ.
+    Two runs are of one sweep if their stacks have the same controllers, workers and prompts, and differ only in
+    arguments of controllers.
 
     Args:
         runs: The baseline, and others.
@@ -130,7 +129,7 @@ def sweeps_of(
         num_resamples: Of the interval.
 
     Raises:
-        DatasetError: A sweep and the baseline have fewer than two questions in common.
+        DatasetError: A sweep and the baseline share fewer than two questions.
     """
     families: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
@@ -163,7 +162,7 @@ def _saving(baseline: FinishedRun, runs: Sequence[FinishedRun], seed: int, num_r
     sizes = pairs.totals(np.ones(pairs.num_samples))
     rows = np.column_stack([*columns, sizes])
     drawn = resampled_totals(rows, len(rows), num_resamples, np.random.default_rng(seed))
-    totals = np.vstack((rows.sum(axis=0), drawn))  # the first row is what was found
+    totals = np.vstack((rows.sum(axis=0), drawn))  # the first row is the estimate
     means = totals[:, :-1] / totals[:, -1:]
     accuracy, tokens = np.hsplit(means, 2)
     found = cost_at_accuracy(accuracy[:, 1:], tokens[:, 1:], accuracy[:, 0])
@@ -178,7 +177,7 @@ def _saving(baseline: FinishedRun, runs: Sequence[FinishedRun], seed: int, num_r
 
 
 def _shape(config: Mapping[str, Any]) -> str:
-    """The settings that runs of one sweep have in common."""
+    """Return a key of the settings that runs of one sweep have in common."""
     kinds = sorted(
         (path, value) for path, value in _flattened(config["controller"]) if path.rpartition(".")[2] == "type"
     )

@@ -1,1 +1,1 @@
-"""Recordings: samples and chains of real models, read from the logs that people have or drawn from a stack."""
+"""Recordings of real models' samples and chains, read from logs or drawn from a stack."""

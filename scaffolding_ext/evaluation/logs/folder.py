@@ -1,4 +1,4 @@
-"""The run folders of `scaffolding-ext eval`: epochs, the kept samples of a vote, recorded chains, or searches."""
+"""Read run folders of `scaffolding-ext eval`: epochs, kept samples of a vote, recorded chains, or searches."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from scaffolding_ext.stack.load import load_config
 
 
 def read_run(samples: Path, fingerprint: str) -> Log:
-    """Read a run: the epochs of an id are its samples, or the samples that a vote of one epoch kept.
+    """Read a run: the epochs of an id are its samples, or the kept samples of a vote of one epoch.
 
-    Of a search the first epoch counts, and the solutions of its tree are the samples. Failed requests are left out.
-    If chains were recorded (`RecordChainController`), each sample has its looks.
+    Of a search only the first epoch counts, and the solutions of its tree are the samples. Failed requests are left
+    out. If chains were recorded (`RecordChainController`), each sample has its looks.
 
     Raises:
         DatasetError: The file cannot be read, or its chains were recorded by another version.
@@ -48,9 +48,9 @@ def read_run(samples: Path, fingerprint: str) -> Log:
 
 
 def _stack(samples: Path) -> dict[str, Any]:
-    """The fields of a `Log` that the `config.yaml` of a run says.
+    """Return the fields of a `Log` from a run's `config.yaml`.
 
-    Its stack has no dataset and no settings of an evaluation: the questions that were recorded choose its setting.
+    The stack has no dataset and no evaluation settings, because its setting is chosen on the recorded questions.
     """
     path = samples.parent / CONFIG
     if not path.exists():
@@ -87,17 +87,17 @@ def _samples(record: Record, path: Path) -> list[LoggedSample]:
             record.answer,
             record.correct,
             decoded,
-            None if looks is not None else record.seconds.get("total"),  # looks take seconds, too
+            None if looks is not None else record.seconds.get("total"),  # looks also take time
             looks=looks,
         )
     ]
 
 
 def _search(record: Record) -> tuple[list[LoggedSample], list[int]] | None:
-    """The solutions of a search in the order of their ends, and their number after each round that a stop can end.
+    """Return a search's solutions in order of their ends, and their number after each round at which a stop can end it.
 
-    A solution has its share of the tokens that were decoded since the round before, for whatever purpose. Of a search
-    that grows, the rounds are its widths.
+    A solution has its share of all tokens decoded since the previous round. Of a search that grows, the rounds are its
+    widths.
     """
     trace = record.trace
     answer = next((event for event in trace if event["event"] == "answer" and "values" in event), None)
@@ -142,8 +142,8 @@ def _looks(record: Record, path: Path) -> Looks | None:
         return None
     if start["version"] != VERSION:
         raise DatasetError(
-            f"{path}: the chain of {record.id!r} was recorded by version {start['version']}, and this is version "
-            f"{VERSION}; record it anew: scaffolding-ext eval --looks TOKENS"
+            f"{path}: the chain of {record.id!r} was recorded by version {start['version']}, but this is version "
+            f"{VERSION}; record it again: scaffolding-ext eval --looks TOKENS"
         )
     rows = [event for event in record.trace if event["event"] == "look"]
     asked, closed = (
@@ -163,14 +163,14 @@ def _looks(record: Record, path: Path) -> Looks | None:
 
 
 def _decoded(record: Record) -> int:
-    """Tokens that were decoded for the answer; those of an audit came behind it."""
+    """Return the tokens decoded for the answer, without those of an audit."""
     audit = record.ledger["by_purpose"].get(str(Purpose.AUDIT), {"decoded": 0})
     decoded: int = record.ledger["total"]["decoded"] - audit["decoded"]
     return decoded
 
 
 def _whole_chain(record: Record, looks: Looks) -> int:
-    """Tokens that the whole chain decoded: with an answer that it had to be asked for, without the looks."""
+    """Return the tokens that the whole chain decoded, with a forced answer but without the looks."""
     by_purpose = record.ledger["by_purpose"]
     asked = looks.num_answer_tokens.sum() + looks.num_forced_tokens.sum()
     decoded: int = by_purpose.get("chain", {}).get("decoded", 0) + by_purpose.get("probe", {}).get("decoded", 0)

@@ -1,4 +1,4 @@
-"""Grades logged questions: equal answers become classes, and the columns of a recording come of them."""
+"""Grade logged questions: group equal answers into classes, and build the columns of a recording."""
 
 from __future__ import annotations
 
@@ -35,19 +35,18 @@ def recording_of(
     units_implied: bool = False,
     **known: Any,
 ) -> Recording:
-    """Grade the questions that can be tried side by side: equally many samples each, with tokens if one has them.
+    """Grade the questions that can be compared: the same number of samples each, with tokens if any has them.
 
     Args:
-        questions: The questions.
-        sources: As `Recording` has them.
-        fingerprint: As `Recording` has it.
-        num_samples: Samples of each question; questions with fewer are left out, and of those with more the first
-            samples are taken. None takes the number that most questions have.
-        units_implied: True if the questions imply units (see `answers.equal`).
-        known: Further fields of `Recording`.
+        sources: See `Recording`.
+        fingerprint: See `Recording`.
+        num_samples: Samples per question; questions with fewer are left out, and of those with more the first samples
+            are taken. None takes the most common number.
+        units_implied: The questions imply units (see `answers.equal`).
+        known: Other fields of `Recording`.
 
     Raises:
-        DatasetError: No question has as many samples.
+        DatasetError: No question has that many samples.
     """
     left_out: list[str] = []
     kept = [each for each in questions if each.samples]
@@ -60,8 +59,7 @@ def recording_of(
     kept = _kept(kept, lambda each: len(each.samples) >= num_samples, few, left_out)
     if not kept:
         raise DatasetError(
-            f"{', '.join(sources)}: no question has {num_samples} samples; the most that a question has is {most}: "
-            f"take {most} or fewer"
+            f"{', '.join(sources)}: no question has {num_samples} samples; the maximum is {most}: use {most} or fewer"
         )
     for each in kept:
         del each.samples[num_samples:]
@@ -82,7 +80,7 @@ def _kept(
 
 
 def _fill_up(searches: Sequence[LoggedQuestion]) -> None:
-    """Let all searches have as many solutions as the longest: further ones have no answer, and cost nothing."""
+    """Pad all searches to the length of the longest, with solutions that have no answer and cost nothing."""
     most = max((len(each.samples) for each in searches), default=0)
     for each in searches:
         assert each.rounds is not None
@@ -115,7 +113,7 @@ def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -
     own, of_looks, right = numbers[: len(samples)], numbers[len(samples) : -1], numbers[-1]
     if by_agreement:
         right = vote(own)
-    elif target is None:  # the labels tell it
+    elif target is None:  # take it from the labels
         right = next((own[index] for index, sample in enumerate(samples) if sample.correct), NO_TARGET)
     is_right = [
         number == right if by_agreement or sample.correct is None else sample.correct
@@ -146,13 +144,13 @@ def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -
 
 
 def _letter(text: str) -> str | None:
-    """The choice that an answer names, or None if it is not a single letter."""
+    """Return the choice that an answer names, or None if it is not a single letter."""
     found = _CHOICE.fullmatch(text)
     return None if found is None else found[1].upper()
 
 
 def _whole(values: Sequence[T | None]) -> list[T] | None:
-    """The values, or None if one is missing."""
+    """Return the values, or None if one is missing."""
     present = [value for value in values if value is not None]
     return present if len(present) == len(values) else None
 
@@ -163,7 +161,7 @@ def _column(values: Sequence[Any], kind: Any) -> Any:
 
 
 def _classed(looks: Sequence[Looks], classes: Sequence[int]) -> list[Looks]:
-    """The looks with the classes of their answers: those of all probes first, then those of all forced answers."""
+    """Return the looks with the classes of their answers: those of all probes first, then of all forced answers."""
     of_probes, of_forced = iter(classes), iter(classes[len(classes) // 2 :])
     return [
         each._replace(

@@ -1,4 +1,4 @@
-"""Logs of inspect_ai, `.eval` and JSON, by inspect_ai's own reader; the epochs of a sample are its samples."""
+"""Read logs of inspect_ai, `.eval` and JSON, with inspect_ai's reader; the epochs of a sample are its samples."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from scaffolding_ext.evaluation.logs.samples import Log, LoggedQuestion, LoggedS
 
 
 def read_inspect(path: Path, fingerprint: str) -> Log:
-    """The questions of one log, graded by its first scorer.
+    """Read the questions of one log, graded by its first scorer.
 
     Raises:
         MissingDependencyError: inspect_ai is not installed.
-        DatasetError: The log cannot be read, or holds no samples.
+        DatasetError: The log cannot be read, or has no samples.
     """
     try:
         from inspect_ai.log import read_eval_log
@@ -24,12 +24,10 @@ def read_inspect(path: Path, fingerprint: str) -> Log:
         raise MissingDependencyError("inspect_ai", "inspect") from error
     try:
         log = read_eval_log(str(path))
-    except Exception as error:  # inspect_ai says by many types that a file is none of its logs
+    except Exception as error:  # inspect_ai raises many types for a file that is not its log
         raise DatasetError(f"{path}: inspect_ai cannot read it: {error}") from error
     if not log.samples:
-        raise DatasetError(
-            f"{path}: has no samples, and its status is {log.status!r}; give the log of a run that ended"
-        )
+        raise DatasetError(f"{path}: has no samples, and its status is {log.status!r}; give the log of a finished run")
     as_number = value_to_float()
     questions: dict[str, LoggedQuestion] = {}
     for sample in sorted(log.samples, key=lambda each: each.epoch):
@@ -43,7 +41,7 @@ def read_inspect(path: Path, fingerprint: str) -> Log:
         text = sample.output.completion
         answer = score.answer if score is not None and score.answer else extract(text)
         usage = sample.model_usage or {}
-        # a model that grades has a row, too
+        # a grading model also has a row
         own = [usage[log.eval.model]] if log.eval.model in usage else usage.values()
         tokens = sum(each.output_tokens for each in own) if usage else None
         correct = None if score is None else as_number(score.value) == 1.0

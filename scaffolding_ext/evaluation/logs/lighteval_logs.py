@@ -1,4 +1,4 @@
-"""Details of lighteval (`--save-details`, parquet): the texts of a document are its samples."""
+"""Read details of lighteval (`--save-details`, parquet); the texts of a document are its samples."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from scaffolding_ext.evaluation.logs.samples import LoggedQuestion, LoggedSample
 
 
 def read_lighteval(path: Path) -> list[LoggedQuestion]:
-    """The questions of one file; each text is read and graded by our own equality.
+    """Read the questions of one file; each text is graded by our equality.
 
     Raises:
         MissingDependencyError: pyarrow is not installed.
-        DatasetError: The file cannot be read, or has other columns than lighteval 0.10 and newer write.
+        DatasetError: The file cannot be read, or lacks the columns of lighteval 0.10 and newer.
     """
     try:
         from pyarrow import ArrowException

@@ -1,4 +1,4 @@
-"""`samples_*.jsonl` of lm-evaluation-harness (`--log_samples`): the repeats of a document are its samples."""
+"""Read `samples_*.jsonl` of lm-evaluation-harness (`--log_samples`); the repeats of a document are its samples."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ FIELDS = {"doc_id", "resps", "target"}  # a row of such a file has them
 
 
 def read_lm_eval(rows: Iterable[Row], name: str, run: str, task: str) -> list[LoggedQuestion]:
-    """The questions of a file; it says no tokens.
+    """Read the questions of a file, which has no token counts.
 
-    A document with one response has the answer and the score of the harness. Of one with several, the harness keeps one
-    score alone, so that each response is read and graded by our own equality. Where a task has several filters, the
-    rows of the filter "flexible-extract" are taken, or else those of the first.
+    A document with one response has the answer and the score of the harness. If it has several, the harness keeps only
+    one score, so each response is graded by our equality. If a task has several filters, the rows of the filter
+    "flexible-extract" are taken, or else those of the first.
 
     Raises:
         DatasetError: A row lacks a field.

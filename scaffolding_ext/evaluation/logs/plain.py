@@ -1,4 +1,4 @@
-"""Plain JSONL: a question a line with its samples, or a chain a line with its looks. `docs/tune.md` has the schema."""
+"""Read plain JSONL: a question with samples, or a chain with looks, per line (schema in `docs/tune.md`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, DraftedChunk, Log, LoggedQuestion, LoggedSample, Looks
 from scaffolding_ext.evaluation.run.jsonl import Row
 
-CHUNK_TOKENS = 500  # a chunk of the released draft/target chains that has a further one behind it
+CHUNK_TOKENS = 500  # a chunk of the released draft/target chains, unless it is the last
 CHARACTERS = 4  # of a token, in a chain of one chunk
 COUNTED = (
     f"Tokens of drafted chunks were not recorded: a chunk with another one behind it counts {CHUNK_TOKENS}, the last "
@@ -88,16 +88,16 @@ class _Drafts(_Named):
 
 
 def read_plain(rows: Iterable[Row], name: str, fingerprint: str) -> Log:
-    """Read a JSONL file, whose rows are of one kind: they have `samples`, `probes` or `turns`.
+    """Read a JSONL file whose rows are all of one kind, with `samples`, `probes` or `turns`.
 
     Raises:
-        DatasetError: A row is of no known kind, or a field is missing or wrong; it names file, line, what was given and
-            what is allowed.
+        DatasetError: A row is of no known kind, or a field is missing or wrong; it names file, line, and the given and
+            allowed values.
     """
     kinds = {"samples": _of_samples, "probes": _of_chains, "turns": _of_drafts}
     every = list(rows)
     if not every:
-        raise DatasetError(f"{name} is empty; give a question a line, each with its `samples`")
+        raise DatasetError(f"{name} is empty; give one question per line, with its `samples`")
     kind = next((key for key in kinds if key in every[0].value), None)
     if kind is None:
         problem = every[0].problem or f"has the fields {', '.join(sorted(every[0].value)) or 'of an empty object'}"
@@ -110,8 +110,8 @@ def read_plain(rows: Iterable[Row], name: str, fingerprint: str) -> Log:
             raise DatasetError(f"{name}, line {row.number}: {row.problem}")
         if kind not in row.value:
             raise DatasetError(
-                f"{name}, line {row.number}: has no `{kind}`, and line {every[0].number} has it; a file holds rows of "
-                "one kind"
+                f"{name}, line {row.number}: has no `{kind}`, but line {every[0].number} has; all rows of a file "
+                "must be of one kind"
             )
     return Log(name, fingerprint, kinds[kind](every, name), note=COUNTED if kind == "turns" else None)
 
@@ -134,8 +134,8 @@ def _of_samples(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
             if not sample.model_fields_set & {"answer", "text"}:
                 fields = ", ".join(given) or "of an empty object"
                 raise DatasetError(
-                    f"{name}, line {row.number}: a sample has the fields {fields}; it needs `answer` (null if it "
-                    "gave none), or a `text` from which the answer is read"
+                    f"{name}, line {row.number}: a sample has the fields {fields}; it needs `answer` (null without "
+                    "one), or a `text` to read the answer from"
                 )
         samples = [_sample(each) for each in found.samples]
         questions.append(LoggedQuestion(found.id, found.target, samples, found.run, found.task))
@@ -158,7 +158,7 @@ def _sample(found: _Sample) -> LoggedSample:
 
 
 def _of_chains(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
-    """Chains of one run, task and question are its samples; the answer at a chain's last look is the sample's."""
+    """Group chains by run, task and question; a chain is a sample, with the answer at its last look."""
     questions: dict[tuple[str, str, str], LoggedQuestion] = {}
     for row in rows:
         found: _Chain = _parsed(_Chain, row, name)
@@ -182,7 +182,7 @@ def _looks(looks: Sequence[_Look], length: int) -> Looks:
 
 
 def _of_drafts(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
-    """Chains of drafts of one question are its samples; its run is the file, if the row names none."""
+    """Group chains of drafts by question; the run is the file, if the row names none."""
     questions: dict[tuple[str, str], LoggedQuestion] = {}
     file = Path(name).name.split(".")[0]
     for row in rows:
@@ -200,7 +200,7 @@ def _of_drafts(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
 
 
 def _chunks(turns: Sequence[_Turn]) -> list[DraftedChunk]:
-    """The chunks of a chain, whose tokens are counted as `COUNTED` says if the row has none."""
+    """Return the chunks of a chain; missing token counts are estimated as in `COUNTED`."""
     pieces = [len(text or "") for turn in turns for text in (turn.draft, turn.target)]
     last = max((place for place, length in enumerate(pieces) if length), default=0)
     num_before = sum(bool(length) for length in pieces[:last])

@@ -1,4 +1,4 @@
-"""Reads the logs that people have; the name and the first row of a file tell its format."""
+"""Read logs, whose format is recognized by their name and first row."""
 
 from __future__ import annotations
 
@@ -37,24 +37,26 @@ def read_recording(
     num_samples: int | None = None,
     units_implied: bool = False,
 ) -> Recording:
-    """The samples of one log or several, graded; samples of one question of one run are put together.
+    """Read and grade the samples of one or more logs, merging samples of the same question and run.
 
     Args:
         paths: Files and folders; see `_KINDS`.
-        task: Only questions of tasks whose name contains it, in upper or lower case, are taken.
-        run: Only runs whose name contains it are taken.
-        num_samples: As `recording_of` takes it.
-        units_implied: As `recording_of` takes it.
+        task: Take only questions of tasks whose name contains it, ignoring case.
+        run: Take only runs whose name contains it.
+        num_samples: See `recording_of`.
+        units_implied: See `recording_of`.
 
     Raises:
-        DatasetError: A path is no log, a row is wrong, or nothing is left of them. It names file and line.
-        MissingDependencyError: What reads such a log is not installed.
+        DatasetError: A path is not a log, a row is wrong, or nothing is left. It names file and line.
+        MissingDependencyError: The reader of such a log is not installed.
     """
     logs = [read_log(path) for path in paths]
     first_of: dict[str, str] = {}
     for log in logs:
         if (twin := first_of.setdefault(log.fingerprint, log.source)) is not log.source:
-            raise DatasetError(f"{log.source}: is the same log as {twin}, whose samples would count twice; give one")
+            raise DatasetError(
+                f"{log.source}: is the same log as {twin}, so its samples would count twice; give one of them"
+            )
     every = [question for log in logs for question in log.questions]
     if not every:
         raise DatasetError(f"{', '.join(log.source for log in logs)}: has no finished sample: did its run fail?")
@@ -73,7 +75,7 @@ def read_recording(
         first = together.setdefault(key, each)
         if first is not each:
             first.samples += each.samples
-            if len(each.samples) > 1:  # a line with one sample is meant to be put together
+            if len(each.samples) > 1:  # single-sample lines are meant to be merged
                 joined.add(key)
 
     def common(name: str) -> Any:
@@ -84,7 +86,7 @@ def read_recording(
     notes = list(dict.fromkeys(log.note for log in logs if log.note is not None))
     if joined:
         notes.append(
-            f"{len(joined):,} questions stand on several lines, whose samples are put together: give each line a `run` "
+            f"{len(joined):,} questions are on several lines, whose samples are merged: give each line a `run` "
             "if they are of different models or settings."
         )
     return recording_of(
@@ -99,7 +101,7 @@ def read_recording(
 
 
 def read_log(path: str | os.PathLike[str]) -> Log:
-    """Read one file or folder; errors are those of `read_recording`."""
+    """Read one file or folder; raises like `read_recording`."""
     file = Path(path)
     if file.is_dir():
         if not (file / SAMPLES).exists():
@@ -114,7 +116,7 @@ def read_log(path: str | os.PathLike[str]) -> Log:
     if file.suffix == ".parquet":
         return Log(name, own, read_lighteval(file))
     if not name.endswith((".jsonl", ".jsonl.gz")):
-        raise DatasetError(f"{file}: is of no known kind; {_KINDS}")
+        raise DatasetError(f"{file}: unknown kind of file; {_KINDS}")
     rows = read_rows(file, "log")
     first = next(rows, None)
     keys = set() if first is None else first.value.keys()

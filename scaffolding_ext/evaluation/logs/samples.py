@@ -1,6 +1,6 @@
-"""One model of a sample: what a reader finds of it in a log, and the columns of a recording, on which rules are played.
+"""Data model of samples: what readers find in logs, and the columns of a recording, on which rules are played.
 
-A reader gives `Log`s of questions with their samples; `graded.recording_of` groups equal answers and makes columns.
+A reader returns `Log`s of questions with their samples; `graded.recording_of` groups equal answers and builds columns.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ NO_TARGET = -2  # equals the class of no answer
 
 
 class Looks(NamedTuple):
-    """The looks at one sample's chain of thought, oldest first.
+    """Looks at one sample's chain of thought, oldest first.
 
     Attributes:
-        probes: What each look saw. `answer_class` is a class of the question once it is graded.
-        forced: Class of the answer that the chain gives at each look when its thinking is closed, shape [num_looks].
+        probes: Result of each look. `answer_class` is a class of the question once it is graded.
+        forced: Class of the chain's answer at each look if its thinking is closed, shape [num_looks].
         num_answer_tokens: Tokens decoded for the answer to each probe, shape [num_looks].
         num_forced_tokens: Tokens decoded for each forced answer, shape [num_looks].
         length: Tokens of the chain's thinking, after which it ended by itself.
-        num_prompt_tokens: Tokens of the question as the model reads it; 0 if unknown.
+        num_prompt_tokens: Tokens of the rendered question; 0 if unknown.
         num_probe_suffix: Tokens that ask for the answer; 0 if unknown.
         num_close_suffix: Tokens that close the thinking; 0 if unknown.
-        forced_answers: The forced answers as the log has them, before they are graded.
+        forced_answers: Forced answers as logged, before they are graded.
     """
 
     probes: Sequence[Probe]
@@ -52,12 +52,12 @@ class Looks(NamedTuple):
 
 
 class DraftedChunk(NamedTuple):
-    """A chunk that a draft wrote, and what a target did with it.
+    """A chunk that a draft wrote, and the target's reaction.
 
     Attributes:
         score: Mean negative log-likelihood under the target; None if it was not scored.
         num_draft_tokens: Tokens that the draft wrote.
-        num_target_tokens: Tokens that the target wrote in its place or behind it; 0 if the chunk stands by itself.
+        num_target_tokens: Tokens that the target wrote instead of it or after it; 0 if it was accepted.
     """
 
     score: float | None
@@ -67,16 +67,16 @@ class DraftedChunk(NamedTuple):
 
 @dataclass
 class LoggedSample:
-    """One sample as a log has it; None stands for what the log does not say.
+    """A sample as logged; None stands for missing data.
 
     Attributes:
         answer: Its answer; None if it gave none.
-        correct: The log's own verdict. Without one, an answer equal to the target is right.
+        correct: The log's verdict. Without one, an answer equal to the target is right.
         tokens: Tokens that it decoded.
         seconds: Wall-clock seconds that it took.
         logprob: Mean log-probability of its tokens.
         reward: Its reward, in [0, 1].
-        looks: The looks at its chain, not graded.
+        looks: Looks at its chain, not graded.
         chunks: Its chunks, if a draft wrote it.
     """
 
@@ -92,7 +92,7 @@ class LoggedSample:
 
 @dataclass
 class LoggedQuestion:
-    """One question of one run, with its samples in the log's order; `rounds` are those of `RecordedQuestion`."""
+    """A question of one run, with its samples in the log's order; `rounds` are those of `RecordedQuestion`."""
 
     id: str
     target: str | None
@@ -104,7 +104,7 @@ class LoggedQuestion:
 
 @dataclass
 class Log:
-    """The content of one file or folder; the fields are those of `Recording`."""
+    """Content of one file or folder; the fields are those of `Recording`."""
 
     source: str
     fingerprint: str
@@ -121,22 +121,21 @@ class RecordedQuestion:
     """All samples of one question in one run. A column is None if the log lacks it.
 
     Attributes:
-        id: The question's; unique within a run.
-        run: The run that it belongs to: a model with its settings. Intervals resample whole runs if there are several.
+        id: Unique within a run.
+        run: Its run: a model with its settings. Intervals resample whole runs if there are several.
         task: Name of its benchmark in the log; may be empty.
         classes: Class of equal answers of each sample, shape [num_samples]; `NO_ANSWER` without one.
-        correct: Whether each sample is right, shape [num_samples]. Without a target: whether its class is that of the
-            full vote's winner.
+        correct: Right samples, shape [num_samples]; without a target, those in the class of the full vote's winner.
         target: Class of the right answer; `NO_TARGET` if no sample has it, or it is unknown.
         tokens: Decoded tokens of each sample, shape [num_samples]; 1 each if the log has none, so that a cost in
             tokens counts samples.
         seconds: Wall-clock seconds of each sample.
         logprobs: Mean log-probability of each sample's tokens.
         rewards: Reward of each sample, in [0, 1].
-        looks: The looks at each sample's chain.
-        chunks: The chunks of each sample, if a draft wrote them.
-        rounds: Of a search, whose solutions are the samples, in the order of their ends: the number of solutions after
-            each round that a stop can end, rising to `num_samples`. None: the samples are independent.
+        looks: Looks at each sample's chain.
+        chunks: Chunks of each sample, if a draft wrote them.
+        rounds: Of a search, whose solutions are the samples, in order of their ends: the number of solutions after each
+            round at which a stop can end it, increasing to `num_samples`. None: the samples are independent.
         missing: Columns that the log lacks for this question.
     """
 
@@ -160,7 +159,7 @@ class RecordedQuestion:
         return len(self.classes)
 
     def taking(self, samples: Sequence[int] | Ints) -> RecordedQuestion:
-        """The question with some of its samples, in the order of these indices."""
+        """Return the question with only these samples, in the order of the indices."""
         index = np.asarray(samples, dtype=np.int64)
 
         def part(column: Any) -> Any:
@@ -174,18 +173,18 @@ class RecordedQuestion:
 
 @dataclass(frozen=True)
 class Recording:
-    """Questions with equally many samples each, from one log or several.
+    """Questions with the same number of samples each, from one or more logs.
 
     Attributes:
         questions: The questions, at least one.
-        sources: Where they were read, or the stack that drew them.
-        fingerprint: SHA-256 of what was read, as `sha256:` and 64 hexadecimal digits.
-        model: Name of the model, if the log says it and there is only one.
-        sampling: Sampling fields, if the log says them.
-        dataset: The dataset of the questions, as a stack file names it, if a stack drew the samples.
-        left_out: What was not taken, in words, such as "300 questions with 16 samples".
+        sources: Their files, or the stack that drew them.
+        fingerprint: SHA-256 of the input, as `sha256:` and 64 hexadecimal digits.
+        model: Name of the model, if the log names exactly one.
+        sampling: Sampling fields, if logged.
+        dataset: The dataset of the questions, as named in a stack file, if a stack drew the samples.
+        left_out: Descriptions of skipped data, such as "300 questions with 16 samples".
         notes: Sentences on how the logs were read, such as how tokens were counted.
-        stack: The stack that drew the samples, if all logs are folders of `eval` that name the same one.
+        stack: The stack that drew the samples, if all logs are folders of `eval` with the same one.
     """
 
     questions: Sequence[RecordedQuestion]
@@ -204,17 +203,17 @@ class Recording:
 
     @property
     def missing(self) -> frozenset[Column]:
-        """Columns that at least one question lacks: an axis that needs one of them cannot be tried."""
+        """Columns that at least one question lacks; axes that need them cannot be tried."""
         return frozenset().union(*(question.missing for question in self.questions))
 
     @property
     def measure(self) -> Measure:
-        """The meaning of `correct`: `"accuracy"` if all have targets, else `"agreement"` with the full vote."""
+        """Meaning of `correct`: `"accuracy"` if all have targets, else `"agreement"` with the full vote."""
         return "agreement" if "targets" in self.missing else "accuracy"
 
     @property
     def is_of_searches(self) -> bool:
-        """True if the samples of a question are solutions of one search, which stay in their order."""
+        """True if the samples of a question are solutions of one search, which stay in order."""
         return any(question.rounds is not None for question in self.questions)
 
     @property
@@ -223,9 +222,9 @@ class Recording:
         return [question.run for question in self.questions]
 
     def taking(self, questions: Iterable[int]) -> Recording:
-        """The recording with some of its questions, by index."""
+        """Return the recording with only these questions, by index."""
         return dataclasses.replace(self, questions=[self.questions[index] for index in questions])
 
     def first(self, num_samples: int) -> Recording:
-        """The recording with only the first samples of each question."""
+        """Return the recording with only the first samples of each question."""
         return dataclasses.replace(self, questions=[each.taking(range(num_samples)) for each in self.questions])

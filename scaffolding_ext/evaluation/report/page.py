@@ -1,4 +1,4 @@
-"""Renders the report; its template is in `templates/`."""
+"""Render the report from its template in `templates/`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ def color_of(number: int) -> str:
 
 
 def frontier_chart(points: Sequence[Point], sweeps: Sequence[Sweep]) -> str:
-    """Accuracy against decoded tokens: runs with both intervals, sweeps as dashed lines, a hollow diamond at the tokens
-    with which a sweep reaches the accuracy of the baseline."""
+    """Plot accuracy against decoded tokens.
+
+    Runs have both intervals, sweeps are dashed lines, and a hollow diamond marks the tokens at which a sweep reaches
+    the baseline's accuracy.
+    """
     image, baseline = io.BytesIO(), points[0]
     level = 100 * baseline.accuracy.value
     with drawing(image, figsize=(5.4, 3.5)) as (_, axes):
@@ -52,7 +55,7 @@ def frontier_chart(points: Sequence[Point], sweeps: Sequence[Sweep]) -> str:
 
 
 def distribution_chart(values: Column, largest: float, color: str) -> str:
-    """Number of samples by decoded tokens, with a line at the median."""
+    """Plot the number of samples by decoded tokens, with a line at the median."""
     image = io.BytesIO()
     with drawing(image, figsize=(5.4, 1.6)) as (_, axes):
         axes.hist(values, bins=_NUM_BINS, range=(0.0, largest or 1.0), color=color)
@@ -75,9 +78,8 @@ def write_report(path: str | os.PathLike[str], compared: Compared, samples: Sequ
     """Write the page.
 
     Args:
-        path: The file.
-        compared: What it shows.
-        samples: What can be looked at one by one.
+        compared: The comparison to show.
+        samples: Samples to show one by one.
 
     Raises:
         OutputError: It cannot be written.
@@ -110,7 +112,7 @@ def rendered(compared: Compared, samples: Sequence[PairedSample]) -> str:
 
 
 def _purposes(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
-    """Of each run, its decoded tokens a sample by purpose, and their widths in per cent of the longest bar."""
+    """Return each run's decoded tokens per sample by purpose, and their widths in percent of the longest bar."""
     longest = max(float(run.columns["decoded"].mean()) for run in runs) or 1.0
     bars = []
     for run in runs:
@@ -123,7 +125,7 @@ def _purposes(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
 
 
 def _sections(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
-    """The figures of controllers by section, with the runs that have it."""
+    """Return the figures of controllers by section, with the runs that have it."""
     names = dict.fromkeys(section for run in runs for section in run.summary.sections)
     those = {name: [run for run in runs if name in run.summary.sections] for name in names}
     return [
@@ -150,7 +152,7 @@ def _distributions(runs: Sequence[FinishedRun], has_charts: bool) -> list[dict[s
 
 
 def _row(sample: PairedSample) -> dict[str, Any]:
-    """A row of the table of samples."""
+    """Return a row of the table of samples."""
     return {
         "id": sample.key.id,
         "epoch": sample.key.epoch,
@@ -169,7 +171,7 @@ def _row(sample: PairedSample) -> dict[str, Any]:
 
 
 def _details(sample: PairedSample) -> dict[str, Any]:
-    """The page of one sample beyond its row."""
+    """Return the details of a sample that are not in its row."""
     return {"prompt": sample.records[0].prompt, "runs": [_run_details(record) for record in sample.records]}
 
 

@@ -1,4 +1,4 @@
-"""Runs and comparisons as tables and sentences for a terminal."""
+"""Format runs and comparisons as tables and sentences for a terminal."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from scaffolding_ext.evaluation.tables import Table, amount, between, console
 from scaffolding_ext.stats.intervals import Estimate, Interval, McNemar
 
 NUM_KEYS_SHOWN = 20
-_COLUMNS = 80  # of what a command ends with
+_COLUMNS = 80  # of a command's last lines
 _NAME_COLUMNS = 12
-_MOST_ROWS = 6  # of runs, in what `compare` ends with
+_MOST_ROWS = 6  # of runs in the last lines of `compare`
 _WORTH_TELLING = 0.005  # share of discarded tokens
 
 
 def comparison_table(runs: Mapping[str, Summary]) -> Table:
-    """A table with one line a run. Tokens are means of a sample; `saved` is in decoded tokens against the first run.
+    """Build a table with one line per run. Tokens are means per sample; `saved` is in decoded tokens against the first
+    run.
 
-    The 95 % Wilson interval stands beside the percentage of right answers; failed samples are wrong there. Some columns
-    are there only where a run needs them: the percentage of right answers without failed samples; the tokens that were
-    decoded for a calibration, spread over the run's samples (`saved` then counts them, too); and the cost of a sample.
+    The percentage of right answers counts failed samples as wrong and has its 95 % Wilson interval. Some columns appear
+    only if a run needs them: the percentage of right answers without failed samples, calibration tokens per sample
+    (then included in `saved`), and cost per sample.
     """
     any_failed = any(run.num_failed for run in runs.values())
     any_calibrated = any(run.calibration_tokens for run in runs.values())
@@ -66,15 +67,15 @@ def eval_lines(
     folder: Path | None = None,
     load: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """The last lines of `eval`, at most eight lines of 80 columns; `summary_text` has the rest.
+    """Format the last lines of `eval`, at most eight lines of 80 columns; `summary_text` has the rest.
 
     Args:
-        name: What the run is called.
+        name: The run's name.
         summary: Its figures.
         first_error: Of the first sample that failed.
-        budget: `VoteBudget.figures()`, where one budget was spent on all votes.
-        folder: Where the run is kept; None where it is not.
-        load: `plain(TrafficFigures)`, where requests arrived by the clock.
+        budget: `VoteBudget.figures()`, if one budget was spent on all votes.
+        folder: The run's folder, if it was saved.
+        load: `plain(TrafficFigures)`, if requests arrived by the clock.
     """
     right = _percentage(summary.accuracy, summary.accuracy_interval)
     lines = [f"{name}: {summary.num_correct} of {summary.num_samples} right, {right} %"]
@@ -99,7 +100,7 @@ def eval_lines(
         lines += load_lines(load)
     for section in summary.sections.values():
         coins = section.get("decided_by_coin")
-        if coins is not None and coins.num:  # a rate that looks perfect, and no calibration behind it
+        if coins is not None and coins.num:  # without a calibration, the rate only looks perfect
             lines.append(f"decided by coin: {coins.num:,.0f} of {coins.of:,.0f} decisions, {_percent_of(coins)} %")
     if summary.lateness is not None and load is None:
         lines.append(str(summary.lateness))
@@ -127,7 +128,7 @@ def _percent_of(figure: SectionFigure) -> str:
 
 
 def load_table(loads: Mapping[str, UnderLoad]) -> Table:
-    """A line a run whose requests arrived by the clock."""
+    """Build a table with one line per run whose requests arrived by the clock."""
     heads = ("arrivals/s", "in time %", "points more", "p50 s", "p90 s", "p99 s", "first token p90", "s/token")
     table = Table("under load", *heads, "late", "refused", "most at once")
     for name, (figures, more_in_time) in loads.items():
@@ -149,7 +150,7 @@ def _seconds(estimate: Estimate | None) -> str:
 
 
 def load_lines(load: Mapping[str, Any]) -> list[str]:
-    """The figures of a run whose requests arrived by the clock, in two lines."""
+    """Format the figures of a run whose requests arrived by the clock, in two lines."""
     in_time = "" if load["in_time"] is None else f"{load['in_time']['value']:.1%} in time, {load['num_late']} late, "
     times = ", ".join(f"{name} {found['value']:.3g}" for name, found in load["seconds"].items())
     return [
@@ -160,11 +161,10 @@ def load_lines(load: Mapping[str, Any]) -> list[str]:
 
 
 def compare_lines(compared: Compared, written: Mapping[str, Path]) -> list[str]:
-    """The last lines of `compare`, at most eight lines of 80 columns; `text_of` has the rest.
+    """Format the last lines of `compare`, at most eight lines of 80 columns; `text_of` has the rest.
 
     Args:
-        compared: What was compared.
-        written: Files that were written, by what they are.
+        written: Files that were written, by kind.
     """
     baseline, *others = compared.runs[: _MOST_ROWS - len(written)]
     width = max(len(run.name) for run in (baseline, *others))
@@ -189,7 +189,7 @@ def compare_lines(compared: Compared, written: Mapping[str, Path]) -> list[str]:
 
 
 def summary_text(name: str, summary: Summary, first_error: str | None, budget: Mapping[str, Any] | None = None) -> str:
-    """All figures of a run, for `eval --verbose`; the arguments are those of `eval_lines`."""
+    """Format all figures of a run for `eval --verbose`; the arguments are those of `eval_lines`."""
     buffer = io.StringIO()
     shown = console(buffer)
     shown.print(comparison_table({name: summary}))
@@ -224,7 +224,7 @@ def summary_text(name: str, summary: Summary, first_error: str | None, budget: M
         shown.print(
             f"budget: {budget['spent_tokens']:,} of {budget['total_tokens']:,} decoded tokens ({budget['spending']}), "
             f"{budget['num_samples']} samples, {budget['fewest_samples']} to {budget['most_samples']} a question; "
-            f"right: {budget['num_right']}, by first samples alone {budget['num_right_of_first_samples']}, by an "
+            f"right: {budget['num_right']}, by only the first samples {budget['num_right_of_first_samples']}, by an "
             f"oracle's choice of these samples {budget['num_right_of_oracle']}"
         )
     for table in section_tables({name: summary}):
@@ -233,7 +233,7 @@ def summary_text(name: str, summary: Summary, first_error: str | None, budget: M
 
 
 def text_of(compared: Compared) -> str:
-    """All tables and sentences, for `compare --verbose`."""
+    """Format all tables and sentences for `compare --verbose`."""
     buffer = io.StringIO()
     shown = console(buffer)
     shown.print(comparison_table({run.name: run.summary for run in compared.runs}))
@@ -256,7 +256,7 @@ def text_of(compared: Compared) -> str:
 
 
 def section_tables(runs: Mapping[str, Summary]) -> list[Table]:
-    """The figures of controllers: a table a section, a line a figure, a column for each run that has the section."""
+    """Build a table of controllers' figures per section: a line per figure, a column per run with the section."""
     tables = []
     for section in dict.fromkeys(section for run in runs.values() for section in run.sections):
         those = {name: run.sections[section] for name, run in runs.items() if section in run.sections}
@@ -268,7 +268,7 @@ def section_tables(runs: Mapping[str, Summary]) -> list[Table]:
 
 
 def section_lines(runs: Sequence[Mapping[str, SectionFigure]]) -> list[list[str]]:
-    """The lines of one section: a figure's name, and its value in each run; counts have a line for each of theirs."""
+    """Return the lines of one section: a figure's name, and its value in each run; counts have one line each."""
     lines = []
     for name in dict.fromkeys(name for figures in runs for name in figures):
         found = [figures.get(name) for figures in runs]
@@ -281,7 +281,7 @@ def section_lines(runs: Sequence[Mapping[str, SectionFigure]]) -> list[list[str]
 
 
 def shown_figure(figure: SectionFigure) -> str:
-    """A mean or a quotient with its interval, and what it is of."""
+    """Format a mean or a quotient with its interval and its base."""
     if figure.value is None:
         return "-"
     ends = "" if figure.low is None or figure.high is None else between(figure.low, figure.high, ".4g")
@@ -300,7 +300,7 @@ def _shown_count(figure: SectionFigure | None, which: str) -> str:
 
 
 def pairs_table(comparisons: Sequence[Comparison]) -> Table:
-    """A line a comparison: difference in points, who alone is right, ratios of tokens and of seconds."""
+    """Build a table of comparisons: points, samples that only one gets right, ratios of tokens and seconds."""
     heads = ("n", "points", "only first right", "only it right", "p", "decoded", "computed", "seconds")
     table = Table(f"against {comparisons[0].baseline}", *heads)
     for one in comparisons:
@@ -325,7 +325,7 @@ def shown_mcnemar(found: McNemar) -> str:
 
 
 def reasons_table(runs: Sequence[FinishedRun]) -> Table:
-    """The share of the samples by exit reason, a line a run."""
+    """Build a table of exit reasons, in percent of the samples, with one line per run."""
     shares = [exit_shares(run) for run in runs]
     reasons = list(dict.fromkeys(reason for own in shares for reason in own))
     table = Table("exit reasons, %", *reasons)
@@ -335,14 +335,14 @@ def reasons_table(runs: Sequence[FinishedRun]) -> Table:
 
 
 def exit_shares(run: FinishedRun) -> dict[str, float]:
-    """The share of a run's samples by exit reason, the most frequent first."""
+    """Return the share of a run's samples by exit reason, most frequent first."""
     failed = {f"failed: {error}": num for error, num in run.tally.errors.items()}
     told = Counter({**run.tally.exit_reasons, **failed}).most_common()
     return {reason: num / run.tally.num_samples for reason, num in told}
 
 
 def sweep_table(sweep: Sweep) -> Table:
-    """The runs of a sweep, by rising tokens."""
+    """Build a table of a sweep's runs, by increasing tokens."""
     table = Table(sweep.name, "decoded", "correct %", "knobs")
     for point, knobs in sweep.runs:
         table.add_row(point.run, shown_estimate(point.tokens), _mean(point.accuracy), shown_knobs(knobs))
@@ -354,7 +354,7 @@ def shown_knobs(knobs: dict[str, Any]) -> str:
 
 
 def shown_saving(saving: Saving) -> str:
-    """The saving of a sweep at equal accuracy, as the end of a sentence."""
+    """Format a sweep's saving at equal accuracy, as the end of a sentence."""
     if saving.saved is None:
         return f"not reached ({saving.reached_share:.0%} of the resamples reach it)"
     value, low, high = (f"{100 * number:.1f} %" for number in saving.saved)
@@ -363,14 +363,14 @@ def shown_saving(saving: Saving) -> str:
 
 
 def shown_needed(needed: Needed, margin: float) -> str:
-    """The number of questions that a new comparison takes."""
-    apart, within = ("these runs do not tell, or more than a million" if n is None else f"{n:,}" for n in needed)
+    """Format the number of questions that a new comparison needs."""
+    apart, within = ("not estimable (or > 1,000,000)" if n is None else f"{n:,}" for n in needed)
     loss = f"a loss below {100 * margin:g} points, if there is none"
     return f"to show a difference as large as here: {apart}; to show {loss}: {within}"
 
 
 def shown_keys(keys: Sequence[Key]) -> str:
-    """The first ids, each with its epoch behind a slash where this is not the first, and how many more there are."""
+    """List the first ids, with a slash and the epoch unless it is 0, and the number of others."""
     names = [key.id if key.epoch == 0 else f"{key.id}/{key.epoch}" for key in keys[:NUM_KEYS_SHOWN]]
     more = [f"and {len(keys) - NUM_KEYS_SHOWN} more"] if len(keys) > NUM_KEYS_SHOWN else []
     return ", ".join([*names, *more]) or "none"
@@ -390,7 +390,7 @@ def shown_estimate(estimate: Estimate) -> str:
 
 
 def _mean(mean: Estimate) -> str:
-    """A share with its interval, in percent."""
+    """Format a share with its interval, in percent."""
     return shown_estimate(Estimate(*(100 * value for value in mean)))
 
 
@@ -403,12 +403,12 @@ def _amount(number: float | None) -> str:
 
 
 def _cut(line: str) -> str:
-    """A line that fits a terminal."""
+    """Cut a line to the width of a terminal."""
     return line if len(line) <= _COLUMNS else line[: _COLUMNS - 3] + "..."
 
 
 def _tail(name: str, width: int) -> str:
-    """The end of a name, which tells runs apart."""
+    """Keep the end of a name, which distinguishes runs."""
     return name if len(name) <= width else "..." + name[3 - width :]
 
 

@@ -1,4 +1,4 @@
-"""A record's trace as steps on lanes: for the report's time line and trees, and for Chrome's trace viewer."""
+"""A record's trace as steps on lanes, for the report's timeline and trees, and for Chrome's trace viewer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class TimelineStep(NamedTuple):
 
     Attributes:
         lane: The branch that decided: its path, with dots, or `"main"`.
-        start: Seconds from the request's start at which the lane's step before ended.
-        end: Seconds at which the decision fell.
-        event: What it was: `probe`, `stop`, `take_over`, `vote`, ...
-        figures: What it was taken on.
+        start: Seconds from the request's start to the end of the lane's previous step.
+        end: Seconds to the decision.
+        event: Kind of decision: `probe`, `stop`, `take_over`, `vote`, ...
+        figures: Figures that it was based on.
     """
 
     lane: str
@@ -34,10 +34,10 @@ class TimelineStep(NamedTuple):
 
 
 def steps_of(record: Record) -> list[TimelineStep]:
-    """The steps of a record in order of time, with the request's end as the last.
+    """Return the steps of a record in order of time, with the request's end as the last.
 
-    A branch's first step starts where the branch above it took its last one, or with the request. A kept sample of a
-    vote is the last step of its lane.
+    A branch's first step starts at the last one of the branch above it, or with the request. A kept sample of a vote is
+    the last step of its lane.
     """
     steps: list[TimelineStep] = []
     ends: dict[str, float] = {}
@@ -61,7 +61,7 @@ def steps_of(record: Record) -> list[TimelineStep]:
 
 
 def lanes_of(steps: list[TimelineStep]) -> list[str]:
-    """The lanes, main first, then branches by their numbers, each followed by its own branches."""
+    """Return the lanes: main first, then branches by number, each followed by its sub-branches."""
 
     def place(lane: str) -> tuple[int, ...]:
         return () if lane == MAIN else tuple(map(int, lane.split(".")))
@@ -70,19 +70,18 @@ def lanes_of(steps: list[TimelineStep]) -> list[str]:
 
 
 def outcome(record: Record) -> dict[str, Any]:
-    """The end of a request."""
+    """Return the result of a request."""
     if record.error is not None:
         return {"error": record.error.type, "message": record.error.message}
     return {"answer": record.answer, "exit_reason": record.exit_reason, "correct": record.correct}
 
 
 def write_chrome_trace(path: str | os.PathLike[str], names: Sequence[str], samples: Sequence[PairedSample]) -> None:
-    """Write traces in Chrome's format, which chrome://tracing and Perfetto open: a process a sample, a thread a branch.
+    """Write traces for chrome://tracing and Perfetto: a process per sample, a thread per branch.
 
     Args:
-        path: The file.
         names: Of the runs, in the order of each sample's records.
-        samples: What to write; every request starts at 0, since records do not say when they began.
+        samples: Samples to write; every request starts at 0, because records have no start time.
 
     Raises:
         OutputError: It cannot be written.
@@ -116,13 +115,13 @@ def _events(names: Sequence[str], samples: Sequence[PairedSample]) -> Iterator[d
 
 
 def trees_of(steps: Sequence[TimelineStep]) -> list[dict[str, Any]]:
-    """The trees that a record's searches have written, one a lane.
+    """Return the trees written by a record's searches, one per lane.
 
     Returns:
-        Of each tree its `lane` and its `nodes`. A node has its `path`, the number of its parent among the nodes (None
-        behind the root), its place (`x` in [0, 1], `depth`), the number of the `step` that wrote it, its `value` (None
-        where nobody judged it), `visits` (nodes in its subtree), `answer`, and a `state`: `won`, `ended`, `open`
-        (something stands behind it) or `cut`.
+        Each tree's `lane` and `nodes`. A node has its `path`, the index of its parent among the nodes (None below the
+        root), its place (`x` in [0, 1], `depth`), the number of the `step` that wrote it, its `value` (None if not
+        judged), `visits` (nodes in its subtree), `answer`, and a `state`: `won`, `ended`, `open` (it has children) or
+        `cut`.
     """
     lanes = dict.fromkeys(step.lane for step in steps if step.event == "tree")
     return [{"lane": lane, "nodes": nodes} for lane in lanes if (nodes := _nodes(steps, lane))]

@@ -1,1 +1,1 @@
-"""Programs that arrive while others run: their arrivals, a simulated engine that serves them, and the figures."""
+"""Concurrent programs: arrivals, a simulated engine that serves them, and figures."""

@@ -1,4 +1,4 @@
-"""Arrival times of requests: by chance, at a rate, one by one or in bursts."""
+"""Random arrival times of requests at a rate, one by one or in bursts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
 
 
 def arrival_times(arrival_rate: float, number: int, rng: np.random.Generator, burst: float = 1.0) -> Floats:
-    """Times of arrivals whose gaps have a gamma distribution.
+    """Draw arrival times whose gaps have a gamma distribution.
 
     Args:
-        arrival_rate: Arrivals a second in the mean, above 0.
+        arrival_rate: Mean arrivals per second, above 0.
         burst: Coefficient of variation of the gaps, above 0: 1 is a Poisson process; above 1 requests come in bursts.
 
     Returns:
-        Seconds, growing, shape [number].
+        Seconds, increasing, shape [number].
 
     Raises:
         ConfigError: The rate or the burst is not above 0.

@@ -1,4 +1,4 @@
-"""Programs for the simulated engine: which requests they send side by side, and what they do when these have ended."""
+"""Programs for the simulated engine: rounds of parallel requests."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from scaffolding_ext.request.program import StepCounts
 class RequestRound(NamedTuple):
     """Requests that a program sends at once.
 
-    The round ends when all of them have ended, when `is_enough` says so, or at `until`. Requests that still run then
-    are stopped.
+    The round ends when all of them have ended, when `is_enough` returns True, or at `until`. Requests that are still
+    running then are stopped.
 
     Attributes:
         num_tokens: Tokens that each request decodes if it runs to its end; at least one request.
-        steps: How far the program is when it sends them.
-        is_enough: Called each time that a request ends, with the indices of those that have ended, in that order.
+        steps: The program's progress when it sends them.
+        is_enough: Called each time a request ends, with the indices of those that have ended, in that order.
         until: Simulated seconds.
     """
 
@@ -29,12 +29,12 @@ class RequestRound(NamedTuple):
 
 
 class RoundEnd(NamedTuple):
-    """The end of a round.
+    """End of a round.
 
     Attributes:
         now: Simulated seconds.
         ended: Indices of the requests that ran to their end, in the order of their ends.
-        seconds: From the round's beginning to the end of each of these, waiting included.
+        seconds: From the start of the round to the end of each of these, including waiting.
     """
 
     now: float
@@ -50,15 +50,15 @@ Program = Callable[[float, float], Work]
 
 
 def fixed_program(*rounds: RequestRound, answer: Any = None) -> Program:
-    """A program that sends the same rounds whenever it is served."""
+    """Build a program that always sends the same rounds."""
 
     def work(now: float, deadline: float) -> Work:
-        yield from (each for each in rounds)  # a tuple's own iterator takes nothing that is sent to it
+        yield from (each for each in rounds)  # a tuple's iterator has no send()
         return answer
 
     return work
 
 
 def so_many(number: int) -> Callable[[Sequence[int]], bool]:
-    """A round is over when so many of its requests have ended."""
+    """Return an `is_enough` that ends a round once `number` of its requests have ended."""
     return lambda ended: len(ended) >= number

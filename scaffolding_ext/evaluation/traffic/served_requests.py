@@ -1,4 +1,4 @@
-"""Figures of requests that arrive: shares in time, percentiles of their times, and the queue that they make."""
+"""Figures of arriving requests: shares in time, percentiles of their times, and the queue that they form."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _SEED = 0  # of the resamples: a run has one summary
 
 @dataclass(frozen=True)
 class ServedRequests:
-    """Requests in the order of their arrival, each array of shape [num_requests].
+    """Requests in order of arrival, each array of shape [num_requests].
 
     Attributes:
-        arrived: Seconds from any origin, not falling.
-        seconds: From its arrival to its end, waiting included.
-        first_token: Seconds to the first token; NaN where nobody tells.
+        arrived: Seconds from any origin, non-decreasing.
+        seconds: From arrival to end, including waiting.
+        first_token: Seconds to the first token; NaN if unknown.
         num_decoded: Tokens decoded.
-        is_answered: Whether it has an answer.
-        is_refused: Whether there was no room for it.
-        is_wanted: Whether its answer is wanted within some seconds.
-        is_in_time: Whether it was answered within these.
+        is_answered: It has an answer.
+        is_refused: There was no room for it.
+        is_wanted: Its answer has a time limit.
+        is_in_time: It was answered within that limit.
     """
 
     arrived: Floats
@@ -46,10 +46,10 @@ class ServedRequests:
 
 
 class QueueLength(NamedTuple):
-    """The number of requests that run or wait, from each of the times on.
+    """Number of requests that run or wait, from each of the times on.
 
     Attributes:
-        times: Seconds from the first arrival, growing, shape [num_changes].
+        times: Seconds from the first arrival, increasing, shape [num_changes].
         lengths: Shape [num_changes].
     """
 
@@ -58,24 +58,24 @@ class QueueLength(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """By time, until the last request has ended."""
+        """Time average, until the last request has ended."""
         spans = np.diff(self.times)
         return float(self.lengths[:-1] @ spans / spans.sum()) if spans.sum() > 0 else 0.0
 
 
 class TrafficFigures(NamedTuple):
-    """Figures of requests. Intervals are 95 %, from resampling blocks of requests that arrived one after the other.
+    """Figures of requests. Intervals are 95 %, from resampling blocks of consecutive arrivals.
 
     Attributes:
-        num_late: Answers that came after their time.
-        num_failed: ServedRequests without an answer that were not refused.
-        arrival_rate: Arrivals a second.
+        num_late: Answers that came too late.
+        num_failed: Requests without an answer that were not refused.
+        arrival_rate: Arrivals per second.
         in_time: Share of all requests that were answered in time; None without an objective.
         seconds: `mean`, `p50`, `p90` and `p99` of the answers.
-        first_token: The same to the first token; empty where nobody tells.
-        seconds_per_token: The same of the time in the system by decoded token.
-        mean_queue: ServedRequests that run or wait, by time.
-        most_queue: The most at once.
+        first_token: The same to the first token; empty if unknown.
+        seconds_per_token: The same for the time in the system per decoded token.
+        mean_queue: Time average of the requests that run or wait.
+        most_queue: Their maximum.
     """
 
     num: int
@@ -93,7 +93,7 @@ class TrafficFigures(NamedTuple):
 
 
 def traffic_figures(requests: ServedRequests) -> TrafficFigures:
-    """The figures of requests, at least one."""
+    """Compute the figures of requests, at least one."""
     answered, refused = requests.is_answered, requests.is_refused
     queue = queue_length(requests)
     span = float(requests.arrived[-1] - requests.arrived[0])
@@ -118,7 +118,7 @@ def traffic_figures(requests: ServedRequests) -> TrafficFigures:
 
 
 def spread(values: Floats) -> dict[str, Estimate]:
-    """Mean and percentiles of values in the order of arrival; NaN stands for none."""
+    """Return mean and percentiles of values in order of arrival; NaN stands for a missing value."""
     if np.isnan(values).all():
         return {}
     percentiles = {f"p{at}": functools.partial(np.nanpercentile, q=at) for at in PERCENTILES}
@@ -127,7 +127,7 @@ def spread(values: Floats) -> dict[str, Estimate]:
 
 
 def block_estimate(values: Floats, figure: Callable[[Floats], Any]) -> Estimate:
-    """A figure of values that follow each other, with its interval."""
+    """Return a figure of consecutive values, with its interval."""
     blocks = [block for block in np.array_split(values, _BLOCKS) if len(block) and not np.isnan(block).all()]
     drawn = np.random.default_rng(_SEED).integers(len(blocks), size=(_RESAMPLES, len(blocks)))
     resampled = [float(figure(np.concatenate([blocks[number] for number in row]))) for row in drawn]
@@ -136,7 +136,7 @@ def block_estimate(values: Floats, figure: Callable[[Floats], Any]) -> Estimate:
 
 
 def queue_length(requests: ServedRequests) -> QueueLength:
-    """The requests in the system over time; refused ones were never in it."""
+    """Return the requests in the system over time; refused ones were never in it."""
     inside = ~requests.is_refused
     begins = requests.arrived[inside]
     ends = begins + requests.seconds[inside]

@@ -1,6 +1,6 @@
-"""Programs on a simulated engine that batches, under a policy and at any arrival rate, event by event.
+"""Event simulation of programs on a batching engine, under a policy and at any arrival rate.
 
-The policies, and the line in which requests wait, are those that serve real requests.
+It uses the same policies and waiting line as real requests.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from scaffolding_ext.evaluation.traffic.programs import Program, RequestRound, R
 from scaffolding_ext.request.program import Progress
 from scaffolding_ext.scheduling import Fifo, Policy, WaitingLine
 
-PATIENCE = 512  # as that of the embedded engine
+PATIENCE = 512  # like the embedded engine
 
 
 class Served(NamedTuple):
-    """The results of programs, each array of shape [num_programs].
+    """Results of programs, each array of shape [num_programs].
 
     Attributes:
         departures: Seconds at which each left.
         begins: Seconds at which the first request of each began to run.
-        num_tokens: Tokens that each decoded, those of stopped requests included.
-        answers: What each returned.
+        num_tokens: Tokens that each decoded, including those of stopped requests.
+        answers: Return value of each.
     """
 
     departures: Floats
@@ -48,18 +48,18 @@ def serve_programs(
     deadlines: Floats | None = None,
     patience: int = PATIENCE,
 ) -> Served:
-    """Serve programs by an engine that takes waiting requests in a policy's order.
+    """Serve programs with an engine that takes waiting requests in a policy's order.
 
-    Requests that begin to wait at the same moment come by turns, one of each program.
+    Requests that start to wait at the same moment are interleaved, one of each program.
 
     Args:
         programs: In order of arrival.
-        arrivals: Seconds, not falling, shape [num_programs].
-        queue: Places of the engine, and how much slower it is when they are taken.
-        seconds_per_token: Of a request that runs alone.
+        arrivals: Seconds, non-decreasing, shape [num_programs].
+        queue: Places of the engine, and its slowdown when they are taken.
+        seconds_per_token: Of a request that runs by itself.
         policy: Orders the requests, and learns from programs that end; None: first come, first served.
         deadlines: Seconds from its arrival within which each program is wanted, shape [num_programs].
-        patience: Later requests that may begin before one that waits.
+        patience: Maximum number of later requests that may start before a waiting one.
     """
     require.number("seconds_per_token", seconds_per_token, above=0)
     engine: BatchingEngine[_Request] = BatchingEngine(queue.places, queue.speed)
@@ -70,7 +70,7 @@ def serve_programs(
 
 
 class _Running:
-    """A program that has arrived: how far it is, and the requests of the present round."""
+    """A program that has arrived: its progress, and the requests of its current round."""
 
     def __init__(self, progress: Progress, work: Work) -> None:
         self.progress = progress
@@ -79,7 +79,7 @@ class _Running:
         self.begin_round(0, RequestRound((0,)), 0.0)
 
     def begin_round(self, number: int, sent: RequestRound, now: float) -> None:
-        """A round begins, whose requests are not counted yet."""
+        """Start a round whose requests are not counted yet."""
         self.round_number = number
         self.round = sent
         self.began = now
@@ -137,7 +137,7 @@ class _Simulation:
                 rounds.append(self._arrive(num_come, now, due[num_come]))
                 num_come += 1
             for request in rounds[0] if len(rounds) == 1 else _by_turns(rounds):
-                if request.program.open.get(request.index) is request:  # its round may have ended at this very time
+                if request.program.open.get(request.index) is request:  # its round may have ended at the same time
                     line.add(request, self._policy.priority(request.program.progress))
             while line and engine.has_place:
                 request = line[0]
@@ -152,7 +152,7 @@ class _Simulation:
         return self._next_round(program, None)
 
     def _end(self, request: _Request) -> list[_Request]:
-        """Count a request that has ended; returns the round that follows if its own is over."""
+        """Count a request that has ended; return the next round if this ends its own."""
         program = request.program
         del program.open[request.index]
         self._count(program, request.num_tokens)
@@ -164,7 +164,7 @@ class _Simulation:
         return self._end_round(program)
 
     def _end_round(self, program: _Running) -> list[_Request]:
-        """Stop the requests that still run or wait, and begin the next round."""
+        """Stop the requests that still run or wait, and start the next round."""
         for request in program.open.values():
             if request in self._line:
                 self._line.remove(request)

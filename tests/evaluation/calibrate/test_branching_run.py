@@ -83,7 +83,7 @@ def test_a_stack_that_is_no_branching_one_is_refused():
     )
     with pytest.raises(ConfigError, match="must be a HuggingFaceWorker"):
         run_branches(config, [])
-    with pytest.raises(ConfigError, match="give a data set with problems"):
+    with pytest.raises(ConfigError, match="give a dataset with problems"):
         calibrate([], model="m", dataset="d", seed=0)
 
 

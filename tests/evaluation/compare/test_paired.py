@@ -70,7 +70,7 @@ def test_epochs_of_a_question_are_drawn_together_and_pair_by_epoch(compared: Cal
     assert (found.num_samples, found.num_questions) == (120, 40)
     assert found.mcnemar[:2] == (0, 20)  # a question counts once
     assert found.only_run_right[0] == Key("q1", 2)
-    assert found.warnings == ["samples that only ours has: 40; they are left out"]
+    assert found.warnings == ["samples that only ours has: 40; they are ignored"]
     assert found.ratios["decoded"] == pytest.approx((0.5, 0.5, 0.5))
 
 

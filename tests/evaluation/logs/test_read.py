@@ -137,7 +137,7 @@ def test_a_chain_a_line_is_a_sample_of_its_question(tmp_path: Path) -> None:
 def test_questions_on_several_lines_of_samples_are_counted(tmp_path: Path) -> None:
     rows = [{"id": each, "target": "1", "samples": [sample("1"), sample("2")]} for each in ("a", "a", "b", "b", "c")]
     recording = read(tmp_path / "log.jsonl", rows)
-    assert recording.notes[0].startswith("2 questions stand on several lines, whose samples are put together")
+    assert recording.notes[0].startswith("2 questions are on several lines, whose samples are merged")
     assert (len(recording.questions), recording.num_samples) == (2, 4)
     runs = [{**row, "run": str(number)} for number, row in enumerate(rows)]
     assert read(tmp_path / "runs.jsonl", runs).notes == []
@@ -190,7 +190,7 @@ def test_questions_without_tokens_and_with_few_samples_are_left_out_and_counted(
     assert recording.num_samples == 3
     assert recording.left_out == ["1 questions have fewer than 3 samples", "1 questions have no tokens"]
     assert read(tmp_path / "log.jsonl", rows, num_samples=4).num_samples == 4
-    with pytest.raises(DatasetError, match=r"no question has 5 samples; the most that a question has is 4"):
+    with pytest.raises(DatasetError, match=r"no question has 5 samples; the maximum is 4"):
         read(tmp_path / "log.jsonl", rows, num_samples=5)
 
 
@@ -218,7 +218,7 @@ def test_logs_of_one_run_are_put_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ({"id": "a"}, "line 2: has no `samples`, and line 1 has it"),
+        ({"id": "a"}, "line 2: has no `samples`, but line 1 has"),
         ({"id": "a", "samples": []}, r"line 2: samples is '\[\]': list should have at least 1 item"),
         ({"samples": [{"answer": "1"}]}, "line 2: id"),
         ({"id": "a", "samples": [{"tokens": -1}]}, "line 2: samples.0.tokens is '-1': .*greater than or equal"),
@@ -237,7 +237,7 @@ def test_what_is_no_log_is_refused_with_what_is(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "other.jsonl").write_text('{"problem": "1+1", "solution": "2"}\n')
     (tmp_path / "broken.jsonl").write_text('{"id": \n')
-    with pytest.raises(DatasetError, match="of no known kind; give a run folder"):
+    with pytest.raises(DatasetError, match="unknown kind of file; give a run folder"):
         read_recording([tmp_path / "a.txt"])
     with pytest.raises(DatasetError, match="there is no such file"):
         read_recording([tmp_path / "gone.jsonl"])
@@ -305,7 +305,7 @@ def test_a_log_that_is_given_twice_is_refused(tmp_path: Path) -> None:
     row = {"id": "a", "target": "1", "samples": [sample("1"), sample("2")]}
     path = tmp_path / "log.jsonl"
     read(path, [row])
-    with pytest.raises(DatasetError, match=r"is the same log as .*log\.jsonl, whose samples would count twice"):
+    with pytest.raises(DatasetError, match=r"is the same log as .*log\.jsonl, so its samples would count twice"):
         read_recording([path, tmp_path / ".." / tmp_path.name / "log.jsonl"])
 
 

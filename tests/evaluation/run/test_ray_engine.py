@@ -173,7 +173,7 @@ def test_ray_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("settings", [{"engine": "ray"}, {"num_actors": 2}])
 def test_actors_and_ray_go_together(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="engine ray needs num_actors, and no other engine takes it"):
+    with pytest.raises(ConfigError, match="engine ray needs num_actors, which no other engine takes"):
         validated(EvaluationConfig, settings, "evaluation")
 
 
