@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from scaffolding_ext.answers import Verdict, equal
 from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibration, BranchingFigures
@@ -153,8 +152,8 @@ def calibrate(
     skipped = [(each, leader) for each, leader in zip(problems, leaders, strict=True) if leader is not None]
     same = [same_answer(each.answers[leader], each.answers[each.chosen()]) for each, leader in skipped]
     verdicts = (
-        _stacked(problem.entropies for problem in problems),
-        _stacked(np.array(p.layer_scores) * np.sqrt(p.confidences)[:, None] for p in problems),
+        np.concatenate([problem.entropies for problem in problems]),
+        np.concatenate([np.array(p.layer_scores) * np.sqrt(p.confidences)[:, None] for p in problems]),
         np.repeat(np.arange(len(problems)), [len(problem.scores) for problem in problems]),
     )
     fit = fit_layer_exit(*verdicts, least_agreement)
@@ -186,10 +185,6 @@ def same_answer(answer: str | None, other: str | None) -> bool:
     if answer is None or other is None:
         return answer is other
     return answer == other or equal(answer, other) is Verdict.EQUAL
-
-
-def _stacked(parts: Iterable[npt.ArrayLike]) -> npt.NDArray[np.float64]:
-    return np.concatenate([np.asarray(part, dtype=float) for part in parts])
 
 
 def _checked(config: StackConfig) -> StackConfig:

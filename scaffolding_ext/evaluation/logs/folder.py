@@ -18,6 +18,8 @@ from scaffolding_ext.evaluation.stack_sections import EvaluationConfig
 from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.stack.load import load_config
 
+_OF_SAMPLE = ("answer", "correct", "output_tokens", "seconds", "logprob", "reward")  # fields of a vote's kept sample
+
 
 def read_run(samples: Path, fingerprint: str) -> Log:
     """Read a run: the epochs of an id are its samples, or the kept samples of a vote of one epoch.
@@ -69,28 +71,12 @@ def _stack(samples: Path) -> dict[str, Any]:
 def _samples(record: Record, path: Path) -> list[LoggedSample]:
     kept = getattr(record, "samples", None)
     if kept:
-        return [
-            LoggedSample(
-                each["answer"],
-                each.get("correct"),
-                each.get("output_tokens"),
-                each.get("seconds"),
-                each.get("logprob"),
-                each.get("reward"),
-            )
-            for each in kept
-        ]
+        return [LoggedSample(*map(each.get, _OF_SAMPLE)) for each in kept]
     looks = _looks(record, path)
-    decoded = _decoded(record) if looks is None else _whole_chain(record, looks)
-    return [
-        LoggedSample(
-            record.answer,
-            record.correct,
-            decoded,
-            None if looks is not None else record.seconds.get("total"),  # looks also take time
-            looks=looks,
-        )
-    ]
+    if looks is None:
+        return [LoggedSample(record.answer, record.correct, _decoded(record), record.seconds.get("total"))]
+    decoded = _whole_chain(record, looks)  # looks take seconds, too: the chain's own are not known
+    return [LoggedSample(record.answer, record.correct, decoded, looks=looks)]
 
 
 def _search(record: Record) -> tuple[list[LoggedSample], list[int]] | None:
@@ -126,14 +112,10 @@ def _search(record: Record) -> tuple[list[LoggedSample], list[int]] | None:
             cost = (spent_then - spent_before) * decoded / max(1, spent) / (size - before)
             sizes.append(size)
             samples += [
-                LoggedSample(answer["answers"][at], None, round(cost), reward=_share(answer["values"][at]))
-                for at in range(before, size)
+                LoggedSample(answer["answers"][at], None, round(cost), reward=value if 0 <= value <= 1 else None)
+                for at, value in enumerate(answer["values"][before:size], before)
             ]
     return samples, sizes
-
-
-def _share(value: float) -> float | None:
-    return value if 0 <= value <= 1 else None
 
 
 def _looks(record: Record, path: Path) -> Looks | None:

@@ -65,7 +65,7 @@ def recording_of(
         del each.samples[num_samples:]
     if any(map(_has_tokens, kept)):
         kept = _kept(kept, _has_tokens, "have no tokens", left_out)
-    by_agreement = any(each.target is None and not _has_labels(each) for each in kept)
+    by_agreement = any(each.target is None and any(one.correct is None for one in each.samples) for each in kept)
     graded = [_graded(each, by_agreement, units_implied) for each in kept]
     return Recording(graded, sources, fingerprint, left_out=left_out, **known)
 
@@ -90,10 +90,6 @@ def _fill_up(searches: Sequence[LoggedQuestion]) -> None:
 
 def _has_tokens(question: LoggedQuestion) -> bool:
     return all(sample.tokens is not None for sample in question.samples)
-
-
-def _has_labels(question: LoggedQuestion) -> bool:
-    return all(sample.correct is not None for sample in question.samples)
 
 
 def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -> RecordedQuestion:

@@ -60,7 +60,8 @@ def read_recording(
     every = [question for log in logs for question in log.questions]
     if not every:
         raise DatasetError(f"{', '.join(log.source for log in logs)}: has no finished sample: did its run fail?")
-    wanted = [each for each in every if _named(task, each.task) and _named(run, each.run)]
+    in_task, in_run = (task or "").lower(), (run or "").lower()
+    wanted = [each for each in every if in_task in each.task.lower() and in_run in each.run.lower()]
     if not wanted:
         tasks, runs = (sorted({getattr(each, name) for each in every} - {""}) for name in ("task", "run"))
         given = " and ".join(f"the {name} {value!r}" for name, value in (("task", task), ("run", run)) if value)
@@ -128,10 +129,6 @@ def read_log(path: str | os.PathLike[str]) -> Log:
         task = file.stem.removeprefix("samples_") if named is None else named[1]
         return Log(name, own, read_lm_eval(whole, name, file.resolve().parent.name, task))
     return read_plain(whole, name, own)
-
-
-def _named(wanted: str | None, name: str) -> bool:
-    return wanted is None or wanted.lower() in name.lower()
 
 
 def _fingerprint_of(fingerprints: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ from scaffolding_ext.evaluation.logs.samples import Bools, Floats, Ints, Recordi
 from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
 from scaffolding_ext.evaluation.traffic.programs import Program, RequestRound, fixed_program, so_many
 from scaffolding_ext.evaluation.traffic.simulator import serve_programs
-from scaffolding_ext.evaluation.tune.endings import Cut, Ending, Whole
+from scaffolding_ext.evaluation.tune.endings import Cut, Whole
 from scaffolding_ext.evaluation.tune.plays import NUM_FOLDS, PLAIN_VOTES, Plays
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.stack_file import (
@@ -216,7 +216,8 @@ class QueuedPlays:
     @property
     def _budgets(self) -> Bools:
         """The settings of one chain that is cut, or that ends by itself."""
-        return np.array([each.num_samples == 1 and _is_budget(each.ending) for each in self.settings])
+        endings = [each.ending if each.num_samples == 1 else None for each in self.settings]
+        return np.array([isinstance(each, Cut) or each == Whole() for each in endings])
 
     def leaning(self, family: str) -> float:
         """The worth of a right answer under which the family's plan does best in simulated time."""
@@ -261,16 +262,12 @@ class QueuedPlays:
         if family == TOGETHER:
             plans.append(self.chosen(SINGLE, every, alpha))
         numbers = np.unique(np.concatenate(plans))
-        terms = [term[:, numbers] / share for term, share in zip(self._terms(every), self.shares, strict=True)]
-        types = [
-            MeasuredType(
-                name,
-                float(share),
-                tuple(range(len(numbers))),
-                *(tuple(map(float, column)) for column in (term[0], term[1], _spread(term), term[3])),
-            )
-            for name, share, term in zip(self.types, self.shares, terms, strict=True)
-        ]
+        types = []
+        for name, share, term in zip(self.types, self.shares.tolist(), self._terms(every), strict=True):
+            right, work, square, path = term[:, numbers] / share
+            columns = (right, work, np.sqrt(np.maximum(square - work**2, 0.0)), path)
+            budgets = tuple(range(len(numbers)))
+            types.append(MeasuredType(name, share, budgets, *(tuple(column.tolist()) for column in columns)))
         demand = Demand(tuple(types), self.goal.arrival_rate, alpha, len(numbers) - 1, self.goal.queue)
         made = PlannedBudgets.of(demand, **origin)
         return TypedPlan(made, [self.settings[number] for number in numbers])
@@ -343,10 +340,6 @@ class QueuedPlays:
         return self._known[setting]
 
 
-def _is_budget(ending: Ending) -> bool:
-    return isinstance(ending, Cut) or ending == Whole()
-
-
 def shrunk(right: Sequence[Floats], shares: Floats) -> Floats:
     """Accuracy of each type under each setting, shape [num_types, num_settings].
 
@@ -381,12 +374,6 @@ def worth_of(queue: Queue, alpha: float, arrival_rate: float) -> Callable[[Float
         return value
 
     return worth
-
-
-def _spread(term: Floats) -> Floats:
-    """Standard deviation of the work, from its moments."""
-    spread: Floats = np.sqrt(np.maximum(term[2] - term[1] ** 2, 0.0))
-    return spread
 
 
 class PlannedSettings(NamedTuple):

@@ -32,7 +32,6 @@ from scaffolding_ext.stack.build import build_controller
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 
 MOST_SOLUTIONS = 10**6  # of a search that only its budget ends
-_SERVER = {"base_url": "http://localhost:8000/v1", "model": "MODEL"}
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p")
 
 
@@ -86,10 +85,14 @@ def budgets_stack_of(plan: PlannedBudgets, base: StackConfig | None = None) -> S
     controller = {"type": controllers.name_of(QueueAwareBudgetController), "args": args}
     if base is not None:
         return base.model_copy(update={"controller": ComponentConfig.model_validate(controller)})
-    worker = {"type": "OpenAIWorker", "args": {**_SERVER, "model": plan.model or _SERVER["model"]}}
-    places = plan.demand.queue.places
-    stack = {"controller": controller, "workers": {"generation": worker}, "max_parallel_requests": places}
-    return StackConfig.model_validate(stack)
+    served = {"controller": controller, "workers": _server(plan.model)}
+    return StackConfig.model_validate({**served, "max_parallel_requests": plan.demand.queue.places})
+
+
+def _server(model: str | None) -> dict[str, Any]:
+    """The workers of a stack for a server on this machine."""
+    args = {"base_url": "http://localhost:8000/v1", "model": model or "MODEL"}
+    return {"generation": {"type": "OpenAIWorker", "args": args}}
 
 
 def stack_with(
@@ -127,12 +130,9 @@ def stack_with(
     component = ComponentConfig.model_validate(controller)
     if base is not None:
         return base.model_copy(update={"controller": component, "tuned": tuned})
-    server = {**_SERVER, "model": recording.model or _SERVER["model"]}
-    worker = ComponentConfig.model_validate({"type": "OpenAIWorker", "args": server})
-    given: dict[str, Any] = {"controller": component, "workers": {"generation": worker}, "tuned": tuned}
-    if _sampling(recording):
-        given["sampling"] = _sampling(recording)
-    return StackConfig(**given)
+    given = {"controller": component, "workers": _server(recording.model), "tuned": tuned}
+    sampling = _sampling(recording)
+    return StackConfig.model_validate({**given, "sampling": sampling} if sampling else given)
 
 
 def setting_of(config: StackConfig, recording: Recording) -> Setting:

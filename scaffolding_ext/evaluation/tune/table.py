@@ -32,11 +32,6 @@ class TableRow(NamedTuple):
     accuracy: float
 
 
-def oracle(plays: Plays) -> Played:
-    """The fewest samples from which on the vote stands: no rule does better."""
-    return plays.of_sizes(plays.votes.until_settled)
-
-
 def baselines(plays: Plays, goal: Goal) -> dict[str, Played]:
     """The lines beside a choice: single samples, plain votes, rules at their sources' settings, and limits."""
     num_samples = plays.recording.num_samples
@@ -59,7 +54,7 @@ def baselines(plays: Plays, goal: Goal) -> dict[str, Played]:
         **({"all, best cut": judged(plays, goal, cuts)} if cuts else {}),
         **{name: plays.play(Setting(Whole(), num_samples, rule)) for name, rule in fixed.items()},
         **({ONE_BUDGET: judged(plays, goal, {ONE_BUDGET: plays.budgets})} if plays.budgets else {}),
-        "oracle (limit)": oracle(plays),
+        "oracle (limit)": plays.of_sizes(plays.votes.until_settled),  # no rule does better
     }
 
 
