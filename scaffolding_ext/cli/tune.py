@@ -1,4 +1,4 @@
-"""`scaffolding-ext tune` and `replay`: from recorded samples to the setting that saves the most and loses the least."""
+"""Commands `scaffolding-ext tune` and `replay`: choose or play settings on recorded samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COSTS = ("decoded", "kept", "blocks", "nothing", "dollars", "seconds", "critica
 
 
 def _numbers(text: str, count: int, what: str, example: str) -> list[float]:
-    """Numbers of an option that takes several."""
+    """Parse an option of several numbers."""
     try:
         numbers = [float(each) for each in text.split(",")]
     except ValueError:
@@ -38,19 +38,19 @@ def _numbers(text: str, count: int, what: str, example: str) -> list[float]:
 def _price(ctx: click.Context, param: click.Parameter, text: str | None) -> Price | None:
     from scaffolding_ext.evaluation.tune.costs import Price
 
-    what = "the dollars of a million tokens that are read, read from a cache, and decoded"
+    what = "dollars per million tokens read, read from a cache, and decoded"
     return None if text is None else Price(*_numbers(text, 3, what, "0.5,0.05,2"))
 
 
 def _service(ctx: click.Context, param: click.Parameter, text: str | None) -> ServiceLine | None:
     from scaffolding_ext.evaluation.tune.queue import ServiceLine
 
-    what = "the seconds of a sample without tokens, and for each token"
+    what = "seconds of a sample without tokens, and per token"
     return None if text is None else ServiceLine(*_numbers(text, 2, what, "0.14,0.0129"))
 
 
 def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
-    """Tokens, or a share of those of all samples: `25%` is given back as -0.25."""
+    """Parse tokens, or a share of those of all samples: `25%` is returned as -0.25."""
     if text is None:
         return None
     number, percent, rest = text.partition("%")
@@ -76,7 +76,7 @@ class _LogPath(click.Path):
 
 
 class Logs(NamedTuple):
-    """The recorded samples that a command plays on, as its arguments name them."""
+    """Recorded samples that a command plays on, from its arguments."""
 
     paths: tuple[Path, ...]
     task: str | None
@@ -86,7 +86,7 @@ class Logs(NamedTuple):
     seed: int
 
     def plays(self) -> Plays:
-        """The samples, ready to be played on.
+        """Return the samples, ready to be played on.
 
         Raises:
             DatasetError: Each question has one sample without looks.
@@ -97,7 +97,7 @@ class Logs(NamedTuple):
         recording = read_recording(self.paths, task=self.task, num_samples=self.num_samples)
         if all(each.num_samples == 1 and each.looks is None and each.rounds is None for each in recording.questions):
             raise DatasetError(
-                f"{', '.join(recording.sources)}: each question has one sample, and rules choose among several: sample "
+                f"{', '.join(recording.sources)}: each question has one sample, but rules need several: sample "
                 "each question again (scaffolding-ext eval --epochs 8), or keep a vote's samples (--keep_samples)"
             )
         return Plays(recording, self.cost, self.price, self.seed)
@@ -109,28 +109,28 @@ _LOG_OPTIONS = (
     click.option(
         "--num_samples",
         type=click.IntRange(min=2),
-        help="Samples of each question; questions with fewer are left out.  [default: as many as most questions have]",
+        help="Samples per question; questions with fewer are left out.  [default: the most common number]",
     ),
     click.option(
         "--cost",
         type=click.Choice(_COSTS),
         default="decoded",
         show_default=True,
-        help="What is to be small: decoded tokens; computed tokens with the KV of a chain kept, prefixes cached in "
+        help="Cost to minimize: decoded tokens; computed tokens with the KV of a chain kept, prefixes cached in "
         "blocks, or nothing kept; dollars; seconds; tokens of the longest sample of each round.",
     ),
     click.option(
         "--price",
         callback=_price,
         metavar="IN,CACHED,OUT",
-        help="For --cost dollars: those of a million tokens that are read, read from a cache, and decoded.",
+        help="For --cost dollars: dollars per million tokens read, read from a cache, and decoded.",
     ),
     click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of orders and folds."),
 )
 
 
 class PlanFor(NamedTuple):
-    """The options of `--plan`."""
+    """Options of `--plan`."""
 
     plan: float | None
     alpha: float | None
@@ -150,34 +150,34 @@ _PLAN_OPTIONS = (
         "--plan",
         type=_ABOVE_0,
         metavar="RATE",
-        help="Choose a setting or a budget for each type of question, for RATE questions a second that wait for each "
-        "other. Needs --alpha or --slo.",
+        help="Choose a setting or a budget for each type of question, for RATE questions per second in a queue. "
+        "Needs --alpha or --slo.",
     ),
     click.option("--alpha", type=_ABOVE_0, help="With --plan: seconds that a right answer is worth."),
     click.option("--slo", type=_ABOVE_0, help="With --plan: seconds within which a right answer counts."),
-    click.option("--batch", type=click.IntRange(1), help="With --plan: requests computed at once.  [default: 1]"),
+    click.option("--batch", type=click.IntRange(1), help="With --plan: requests served at once.  [default: 1]"),
     click.option(
         "--slowdown",
         type=Finite(0, 1),
         default=0.0,
         show_default=True,
-        help="With --batch: each of n requests at once has the speed 1 / (1 + slowdown (n - 1)).",
+        help="With --batch: each of n concurrent requests runs at the speed 1 / (1 + slowdown (n - 1)).",
     ),
     click.option(
         "--service",
         callback=_service,
         metavar="T0,C",
-        help="With --plan: seconds of a sample that runs alone, without tokens and for each token.  [default: fitted]",
+        help="With --plan: seconds of a sample that runs alone, without tokens and per token.  [default: fitted]",
     ),
     click.option("--max_tokens", type=click.IntRange(1), default=32768, show_default=True, help="Largest budget."),
-    click.option("--measured", is_flag=True, help="Plan among the budgets of the runs, without a fitted curve."),
+    click.option("--measured", is_flag=True, help="Choose among the budgets of the runs, without a fitted curve."),
     click.option("--plan_path", type=OutputPath(), help="Write the plan of budgets, for `controller.args.plan`."),
-    click.option("--types_path", type=OutputPath(), help="Write the types that are fitted to runs."),
+    click.option("--types_path", type=OutputPath(), help="Write the types fitted to runs."),
 )
 
 
 def _grouped(options: tuple[Any, ...], kind: Any, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command several options as one value."""
+    """Pass several options to a command as one value."""
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -192,38 +192,37 @@ def _grouped(options: tuple[Any, ...], kind: Any, name: str) -> Callable[[Callab
     return decorated
 
 
-@click.command(cls=Command, short_help="What would have been saved on my model? Read logs, choose, write a stack.")
+@click.command(cls=Command, short_help="Choose the setting that saves most on recorded logs, and write its stack.")
 @_grouped(_LOG_OPTIONS, Logs, "logs")
 @click.option(
     "--max_loss",
     type=Finite(0, 100),
     default=0.3,
     show_default=True,
-    help="Points of accuracy that may be lost against the vote of all samples.",
+    help="Points of accuracy that may be lost compared with the vote of all samples.",
 )
 @click.option(
     "--confidence",
     type=Finite(0.5, 1, max_open=True),
-    help="Promise that further questions lose no more than --max_loss, with this confidence, such as 0.9. The exit "
-    "code is 1 if nothing can be promised.  [default: nothing is promised]",
+    help="Promise with this confidence, such as 0.9, that further questions lose no more than --max_loss. The exit "
+    "code is 1 if nothing can be promised.  [default: no promise]",
 )
 @click.option(
     "--budget",
     callback=_budget,
     metavar="TOKENS",
-    help="Choose the most accurate setting that takes no more: tokens of all questions together, or a share such as "
-    "25%.",
+    help="Choose the most accurate setting within this budget: total tokens of all questions, or a share such as 25%.",
 )
 @click.option(
     "--one_budget",
     is_flag=True,
-    help="Choose among budgets for the whole data set, too: `eval` can spend one, a server cannot.",
+    help="Also choose among budgets for the whole dataset; `eval` can spend one, a server cannot.",
 )
 @click.option(
     "--config",
     "source",
     metavar="FILE",
-    help="Stack whose workers and prompt the written stack keeps.  [default: that of a LOG that is a folder of `eval`]",
+    help="Stack whose workers and prompt the written stack keeps.  [default: that of a LOG from `eval`]",
 )
 @_grouped(_PLAN_OPTIONS, PlanFor, "plan_for")
 @click.option("--output_path", type=OutputPath(), help="Write the chosen stack.")
@@ -244,9 +243,8 @@ def tune(
     """Play every rule on recorded samples, and choose the setting that saves the most and loses the least.
 
     A LOG is a log of inspect_ai, the samples of lm-evaluation-harness, details of lighteval, a folder of `eval`, or a
-    JSONL file with a question and its samples a line. Nothing runs a model; `eval --epochs 8 --looks 64` records a
-    stack. With --plan, LOG may also be a YAML file of types of questions, or folders of `eval` at several budgets of
-    thinking.
+    JSONL file with a question and its samples per line. No model is run; `eval --epochs 8 --looks 64` records a stack.
+    With --plan, LOG may also be a YAML file of types of questions, or folders of `eval` at several thinking budgets.
 
     \b
     Example:
@@ -284,7 +282,9 @@ def tune(
     stack = base or plays.recording.stack
     found = tuned(plays, goal, max_loss=max_loss / 100, confidence=confidence, base=stack)
     if found is None:
-        raise click.UsageError(f"--budget pays for no setting; the cheapest takes {plays.least_cost():.1%}", ctx)
+        raise click.UsageError(
+            f"--budget is too small for any setting; the cheapest needs {plays.least_cost():.1%}", ctx
+        )
     if output_path is not None and found.keeps_promise:
         output_path.write_text(found.stack().to_yaml())
     if report_path is not None:
@@ -300,7 +300,7 @@ def tune(
 
 
 def _planned(logs: Logs, options: PlanFor, base: StackConfig | None) -> Any:
-    """Budgets of types or of runs at several budgets, or a setting of recorded samples for each type."""
+    """Plan budgets for types or for runs at several budgets, or a setting per type from recorded samples."""
     from scaffolding_ext import require
     from scaffolding_ext.controllers.budgets.files import TaskTypes
     from scaffolding_ext.controllers.budgets.queueing.queues import Queue
@@ -337,7 +337,7 @@ def _planned(logs: Logs, options: PlanFor, base: StackConfig | None) -> Any:
 
 
 def _say(lines: Any) -> None:
-    """Print lines that are a table, an empty line, and sentences."""
+    """Print a table, an empty line, and sentences."""
     table, *sentences = lines
     click.echo(table)
     for sentence in sentences:
@@ -350,7 +350,7 @@ def _say_written(as_json: bool, *paths: Path | None) -> None:
             click.echo(f"written: {path}")
 
 
-@click.command(cls=Command, short_help="What would this stack have done on these logs?")
+@click.command(cls=Command, short_help="Play a stack on recorded logs.")
 @_grouped(_LOG_OPTIONS, Logs, "logs")
 @click.option("--config", "source", required=True, metavar="FILE", help="The stack.")
 @json_option

@@ -231,7 +231,7 @@ def test_one_sample_a_question_is_refused_with_the_way_to_more(tmp_path: Path) -
     for command in (("tune", log), ("replay", log, "--config", "configs:majority_vote")):
         refused = run(*command)
         assert refused.exit_code == 2
-        assert "each question has one sample, and rules choose among several" in refused.output
+        assert "each question has one sample, but rules need several" in refused.output
         assert "eval --epochs 8" in refused.output
 
 
@@ -261,7 +261,7 @@ def test_samples_are_counted_where_there_are_no_tokens(tmp_path: Path) -> None:
     result = run("tune", write_log(tmp_path / "log.jsonl", 20, output_tokens=None))
     assert result.exit_code == 0, result.output
     assert "samples %" in result.stdout
-    assert "No tokens: samples are counted in their place." in result.stdout
+    assert "No tokens: samples are counted instead." in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_samples_are_counted_where_there_are_no_tokens(tmp_path: Path) -> None:
     [
         (["--budget", "much"], "invalid budget 'much'"),
         (["--budget", "25%", "--confidence", "0.9"], "--confidence needs"),
-        (["--budget", "0.1%"], "--budget pays for no setting; the cheapest takes"),
+        (["--budget", "0.1%"], "--budget is too small for any setting; the cheapest needs"),
         (["--cost", "seconds"], "the recording has no seconds"),
         (["--cost", "dollars"], "give --price"),
         (["--price", "1,2"], "give 3 numbers, such as 0.5,0.05,2"),
@@ -292,7 +292,7 @@ def test_a_budget_and_prices_and_seconds(tmp_path: Path) -> None:
 def test_a_stack_that_cannot_be_replayed_is_refused(log: Path) -> None:
     for stack, why in {
         "configs:kv_share_branching": "is a KVShareBranchingController; replay plays NativeGenerationController",
-        "configs:search": "is a SearchController, and the recorded samples are independent chains",
+        "configs:search": "is a SearchController, but the recorded samples are independent chains",
     }.items():
         result = run("replay", log, "--config", stack)
         assert result.exit_code == 2
@@ -351,7 +351,7 @@ def test_a_log_with_scores_says_how_well_they_tell_right_answers(tmp_path: Path)
     found = run("tune", paths[0])
     assert found.exit_code == 0, found.output
     told = " ".join(found.stdout.split())
-    assert "first_chunk tells right answers from wrong ones (AUC): within a question 0." in told
+    assert "first_chunk separates right answers from wrong ones (AUC): within a question 0." in told
     assert "Tokens of drafted chunks were not recorded" in told
     signals = json.loads(run("tune", paths[0], "--json").stdout)["signals"]
     assert signals["first_chunk"]["across"]["value"] > 0.7

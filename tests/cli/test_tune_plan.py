@@ -96,7 +96,7 @@ def test_the_share_in_time_is_the_objective_with_a_limit(tmp_path: Path) -> None
         ((*LOAD, 0.1), "--plan needs --alpha or --slo"),
         ((*LOAD, 0.1, "--alpha", 3, "--slo", 3), "--plan needs --alpha or --slo"),
         ((*LOAD, 0.1, "--alpha", 3, "--budget", "25%"), "--plan takes no --confidence, --budget"),
-        ((*LOAD, 0.1, "--alpha", 3, "--service", "fast"), "'fast' is not the seconds of a sample"),
+        ((*LOAD, 0.1, "--alpha", 3, "--service", "fast"), "'fast' is not seconds of a sample"),
         ((*LOAD, 0.1, "--alpha", 3), "service: is needed: the log has no seconds of 'easy'"),
         ((*LOAD, 0.1, "--alpha", 3, "--measured"), "are for types or runs at several budgets"),
         ((*LOAD, 100, "--alpha", 3, "--service", "0.2,0.01"), "even under the quickest settings"),

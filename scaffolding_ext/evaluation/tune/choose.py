@@ -1,12 +1,11 @@
-"""Chooses a setting, judges the choice on questions that did not choose, and promises by learn-then-test.
+"""Choose a setting, judge the choice on questions that had no part in it, and promise by learn-then-test.
 
-A large grid that is judged on few questions chooses noise. So the settings come as short lists, each from the most
-careful to the boldest. A choice has two steps: the best setting of each list, then a list. The lists are resampled to
-learn how much the first step owes to chance, and of the lists that are within one standard error of the best the
-plainest wins.
+A large grid judged on few questions chooses noise. Therefore settings come as short lists, each from the most careful
+to the boldest. A choice has two steps: the best setting of each list, then a list. The lists are resampled to learn how
+much of the first step is chance, and among lists within one standard error of the best the plainest wins.
 
-Reported figures are judged by cross-fitting: the questions (whole runs if there are several) are split into folds,
-and each fold is judged under the setting that the others chose.
+Reported figures are cross-fitted: the questions (whole runs if there are several) are split into folds, and each fold
+is judged under the setting that the others chose.
 
 Reference: Breiman, Friedman, Olshen & Stone, "Classification and Regression Trees", 1984, section 3.4.3, for the rule
 of one standard error.
@@ -34,12 +33,12 @@ _ROUNDING = 1e-9
 
 
 class Candidates(NamedTuple):
-    """The settings as a choice sees them: sums over the questions of a group. A group is a question or a run.
+    """Inputs of a choice, as sums over the questions of a group. A group is a question or a run.
 
     Attributes:
         lists: Indices of the settings of each list, the most careful first.
-        plainness: How plain the settings of each list are, the plainest 0, shape [num_lists].
-        loss: Right full votes less right answers, shape [num_settings, num_groups].
+        plainness: Plainness of each list, 0 for the plainest, shape [num_lists].
+        loss: Right full votes minus right answers, shape [num_settings, num_groups].
         cost: The cost, shape [num_settings, num_groups].
         full_cost: The cost of all samples, shape [num_groups].
         sizes: Questions of each group, shape [num_groups].
@@ -54,10 +53,10 @@ class Candidates(NamedTuple):
 
 
 class Goal(ABC):
-    """The goal of a choice."""
+    """Goal of a choice."""
 
     def chosen(self, found: Candidates, weights: Floats, rng: np.random.Generator) -> int | None:
-        """Index of the setting that is chosen; None if no setting is allowed."""
+        """Return the index of the chosen setting; None if no setting is allowed."""
         values, best = self._best_of_lists(found, weights[:, None])
         if not np.isfinite(values).any():
             return None
@@ -73,7 +72,7 @@ class Goal(ABC):
         return int(best[plainest, 0])
 
     def _best_of_lists(self, found: Candidates, weights: Floats) -> tuple[Floats, Ints]:
-        """Value and index of the best setting of each list, for each column of weights; infinite if none is allowed.
+        """Return value and index of the best setting per list and column of weights; infinite if none is allowed.
 
         Shapes [num_lists, num_columns].
         """
@@ -89,7 +88,7 @@ class Goal(ABC):
 
     @abstractmethod
     def values(self, loss: Floats, cost: Floats) -> Floats:
-        """The value of each setting of a list, the lower the better; infinite if it is not allowed.
+        """Return the value of each setting of a list, lower is better; infinite if it is not allowed.
 
         Args:
             loss: Mean loss, as a share, shape [num_settings, num_columns].
@@ -101,7 +100,7 @@ class Goal(ABC):
 class Cheapest(Goal):
     """The lowest cost among settings that lose at most `max_loss` against the full vote, a share.
 
-    The loss of a list can only grow from setting to setting. So no setting is allowed behind one that loses too much.
+    The loss of a list can only grow from setting to setting, so no setting is allowed after one that loses too much.
     """
 
     max_loss: float
@@ -113,7 +112,7 @@ class Cheapest(Goal):
 
 @dataclass(frozen=True)
 class MostAccurate(Goal):
-    """The most right answers among settings of at most `max_cost`, a share of the cost of all samples."""
+    """The most right answers among settings that cost at most `max_cost`, a share of the cost of all samples."""
 
     max_cost: float
 
@@ -122,15 +121,15 @@ class MostAccurate(Goal):
 
 
 def cross_fitted(found: Candidates, goal: Goal, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """The choice that each group is judged under: that of the folds that it is not in, over several splits into folds.
+    """Choose for each group by the folds that it is not in, over several splits into folds.
 
     Returns:
-        The fold of each group, and what the groups outside each fold chose, -1 for nothing; shapes [num_splits,
+        The fold of each group, and the choice of the groups outside each fold, -1 for none; shapes [num_splits,
         num_groups] and [num_splits, num_folds].
     """
     num_groups = len(found.sizes)
     num_folds = min(NUM_FOLDS, num_groups)
-    if num_folds == 1:  # nobody is left to choose for it
+    if num_folds == 1:  # there are no other folds to choose for it
         return np.zeros((1, 1), dtype=np.int64), np.array([[-1]])
     folds = np.stack([rng.permutation(num_groups) % num_folds for _ in range(_NUM_SPLITS)])
     chosen = np.full((_NUM_SPLITS, num_folds), -1)
@@ -142,14 +141,14 @@ def cross_fitted(found: Candidates, goal: Goal, rng: np.random.Generator) -> tup
 
 
 def chosen(plays: Plays, goal: Goal) -> Setting | None:
-    """The choice on all questions; None if no setting is allowed."""
+    """Return the choice on all questions; None if no setting is allowed."""
     settings, found = _of_lists(plays, plays.lists)
     index = goal.chosen(found, np.ones(len(found.sizes)), plays.rng(1))
     return None if index is None else settings[index]
 
 
 def judged(plays: Plays, goal: Goal, lists: Mapping[str, Sequence[Setting]] | None = None) -> Played:
-    """The choice on questions that did not choose, by cross-fitting over groups."""
+    """Play the choice on questions that had no part in it, by cross-fitting over groups."""
     settings, splits = _cross_fitted(plays, goal, plays.lists if lists is None else lists)
     played = []
     for own, choices in splits:
@@ -159,7 +158,7 @@ def judged(plays: Plays, goal: Goal, lists: Mapping[str, Sequence[Setting]] | No
 
 
 def lists_chosen(plays: Plays, goal: Goal) -> dict[str, float]:
-    """The frequency of each list, as a share of the choices that `judged` judges."""
+    """Return the frequency of each list, as a share of the choices in `judged`."""
     _, splits = _cross_fitted(plays, goal, plays.lists)
     titles = [title for title, own in plays.lists.items() for _ in own]
     choices = [titles[index] for _, each in splits for index in each.tolist() if index >= 0]
@@ -168,7 +167,7 @@ def lists_chosen(plays: Plays, goal: Goal) -> dict[str, float]:
 
 
 def _of_lists(plays: Plays, lists: Mapping[str, Sequence[Setting]]) -> tuple[list[Setting], Candidates]:
-    """The settings of some lists, and their results as sums by group."""
+    """Return the settings of some lists, and their results as sums by group."""
     settings = [setting for own in lists.values() for setting in own]
     played = [plays.played[setting] for setting in settings]
     places = iter(range(len(settings)))
@@ -185,18 +184,18 @@ def _of_lists(plays: Plays, lists: Mapping[str, Sequence[Setting]]) -> tuple[lis
 def _cross_fitted(
     plays: Plays, goal: Goal, lists: Mapping[str, Sequence[Setting]]
 ) -> tuple[list[Setting], list[tuple[Ints, Ints]]]:
-    """The settings, and of each split the fold of each group and the index that the groups outside a fold chose."""
+    """Return the settings, and for each split the fold of each group and the index chosen outside each fold."""
     settings, found = _of_lists(plays, lists)
     return settings, list(zip(*cross_fitted(found, goal, plays.rng(2)), strict=True))
 
 
 class Promise(NamedTuple):
-    """A bound on the loss of a setting on further questions like these, to the same models.
+    """Bound on the loss of a setting on similar further questions, for the same models.
 
     Attributes:
         setting: The cheapest setting that holds, if any.
         nearest: The setting with the smallest p-value; `nearest_loss` is the share of right full votes that it lost.
-        num_needed: With fewer distinct questions, not even a setting that loses nothing passes.
+        num_needed: With fewer distinct questions, not even a setting without losses passes.
     """
 
     setting: Setting | None
@@ -208,7 +207,7 @@ class Promise(NamedTuple):
     num_needed: int
 
     def __str__(self) -> str:
-        """The promise, or the reason that there is none, in a sentence."""
+        """Format the promise, or the reason why there is none, as a sentence."""
         bound = f"at most {100 * self.max_loss:g} points lost, with a confidence of {self.confidence:g}"
         if self.setting is not None:
             return f"{bound}, on further questions like these {self.num_questions}"
@@ -220,11 +219,11 @@ class Promise(NamedTuple):
 
 
 def promised(plays: Plays, max_loss: float, confidence: float, questions: Sequence[int] | None = None) -> Promise:
-    """Test every setting that decides on a question by itself.
+    """Test every setting that decides on each question independently.
 
-    The loss of a question is how often a right full vote is lost. Runs of one question count as one: questions are
-    exchangeable, and runs of a question are alike. Rules that were fitted to the questions, and one budget for all of
-    them, make the losses of the questions depend on each other: they are not tested.
+    The loss of a question is how often a right full vote is lost. Runs of one question count as one, because questions
+    are exchangeable, but runs of a question are correlated. Settings that were fitted to the questions or share one
+    budget are not tested, because they make the losses of questions depend on each other.
     """
     index = np.arange(len(plays.recording.questions)) if questions is None else np.asarray(questions)
     ids = np.array([f"{each.task}\n{each.id}" for each in plays.recording.questions])[index]

@@ -1,4 +1,4 @@
-"""The samples of a recording under one way to end their chains: answers, weights, and the cost of each sample."""
+"""Samples of a recording under one way to end their chains: answers, weights, and costs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ COSTS: dict[Cost, str] = {
     "critical": "tokens on the critical path",
     "seconds": "seconds",
 }
-PATHS: tuple[Cost, ...] = ("critical", "seconds")  # the samples of a round run side by side: the longest one counts
+PATHS: tuple[Cost, ...] = ("critical", "seconds")  # samples of a round run in parallel: the longest one counts
 
 
 class Price(NamedTuple):
-    """Dollars for a million tokens: read, read from a cache, and decoded."""
+    """Dollars per million tokens: read, read from a cache, and decoded."""
 
     read: float
     cached: float
@@ -36,9 +36,9 @@ class Asked(NamedTuple):
     """Tokens of the requests on prefixes of each chain, shape [num_questions, num_samples].
 
     Attributes:
-        suffixes: Tokens of what was asked.
-        prefixes: Tokens of the chain before it, the question included.
-        in_blocks: Of these, those behind the last whole block.
+        suffixes: Tokens of the suffixes.
+        prefixes: Tokens of the chain before them, including the question.
+        in_blocks: Of these, those after the last whole block.
     """
 
     suffixes: Floats
@@ -50,8 +50,8 @@ class Costs(NamedTuple):
     """Costs by name.
 
     Attributes:
-        each: Of each sample by itself; of `PATHS`, how long it takes. Shape [num_questions, num_samples].
-        once: Of a question beside that, whatever its number of samples, shape [num_questions].
+        each: Per sample; for `PATHS`, its duration. Shape [num_questions, num_samples].
+        once: Additional cost per question, for any number of samples, shape [num_questions].
     """
 
     each: Mapping[Cost, Floats]
@@ -60,17 +60,17 @@ class Costs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EndedSamples:
-    """Every sample of every question under one way to end its chain; columns of shape [num_questions, num_samples].
+    """All samples of all questions under one way to end chains; columns of shape [num_questions, num_samples].
 
     Attributes:
         classes: Class of the answer; -1 without one.
-        correct: Whether it is right.
+        correct: Right answers.
         tokens: Tokens that the sample decodes.
         costs: As `Costs.each`.
         once: As `Costs.once`.
-        weights: The weight of its vote, by name; a weight that was not recorded is not there.
+        weights: Weight of its vote, by name; only recorded weights.
         rewards: Reward in [0, 1], if recorded.
-        probabilities: Probability of the asked answer, if the chain was asked.
+        probabilities: Probability of the probed answer, if the chain was probed.
         round_ends: Number of samples after the round of each sample; None for independent samples.
     """
 
@@ -86,13 +86,12 @@ class EndedSamples:
 
 
 def costs_of(recording: Recording, decoded: Floats, asked: Asked | None = None, price: Price | None = None) -> Costs:
-    """The costs of all samples.
+    """Compute the costs of all samples.
 
     Args:
-        recording: The samples.
         decoded: Tokens that each decodes, shape [num_questions, num_samples].
-        asked: Its requests beside the chain; None for whole chains.
-        price: The price of tokens; without one there is no cost in dollars.
+        asked: Requests besides the chain; None for whole chains.
+        price: Price of tokens; without one there is no cost in dollars.
     """
     prompts = np.array([each.looks[0].num_prompt_tokens if each.looks else 0 for each in recording.questions], float)
     suffixes, prefixes, in_blocks = asked or Asked(*np.zeros((3, *decoded.shape)))
@@ -116,7 +115,7 @@ def costs_of(recording: Recording, decoded: Floats, asked: Asked | None = None, 
 
 
 def whole_samples(recording: Recording, price: Price | None = None) -> EndedSamples:
-    """The samples as they were recorded: every chain ends by itself."""
+    """Return the samples as recorded, every chain with its natural end."""
     questions = recording.questions
     tokens = _column(recording, "tokens").astype(np.int64)
     rewards = None if "rewards" in recording.missing else _column(recording, "rewards")
@@ -143,13 +142,13 @@ def whole_samples(recording: Recording, price: Price | None = None) -> EndedSamp
 
 
 def shortness(tokens: Ints) -> Floats:
-    """The weight of a short chain: the tokens of the question's shortest over its own."""
+    """Return the weight of short chains: the tokens of the question's shortest over its own."""
     weights: Floats = tokens.min(axis=1, keepdims=True) / np.maximum(1, tokens)
     return weights
 
 
 def probabilities_of(recording: Recording) -> Floats | None:
-    """Probability of the asked answer at the last look at each sample; None if some chain was not asked."""
+    """Return the probability of the probed answer at the last look at each sample; None if a chain was not probed."""
     if "looks" in recording.missing:
         return None
     found = [
@@ -168,7 +167,7 @@ def _round_ends(recording: Recording) -> Ints:
 
 
 def _seconds(recording: Recording) -> Floats | None:
-    """Recorded seconds of each sample; fitted from the tokens (a + b tokens) for questions without them.
+    """Return the recorded seconds of each sample, fitted from tokens (a + b tokens) for questions without them.
 
     None if fewer than two samples have seconds.
     """

@@ -18,15 +18,15 @@ from scaffolding_ext.evaluation.logs.samples import Ints, Looks, Recording
 from scaffolding_ext.evaluation.tune.costs import Asked, EndedSamples, Price, costs_of, shortness, whole_samples
 from scaffolding_ext.registry import probe_schedules, stopping_rules
 
-TOKENS_PER_BLOCK = 32  # as in TensorRT-LLM, and in our engine
+TOKENS_PER_BLOCK = 32  # as in TensorRT-LLM and our engine
 _UNASKED = {name: Probe._field_defaults[name] for name in ("answer", "answer_class", "hedged", "response")}
-_CUTS = (0.8, 0.6, 0.45, 0.3, 0.2, 0.1)  # of the mean chain, that are tried
+_CUTS = (0.8, 0.6, 0.45, 0.3, 0.2, 0.1)  # lengths to try, as shares of the mean chain
 _STRIDE = 4  # of a sparse schedule, in looks
-_LEAST_LOOKS = 16  # of the longest chain, for a sparse one
+_LEAST_LOOKS = 16  # of the longest chain, to try a sparse schedule
 
 
 class _Ask(NamedTuple):
-    """A request on a prefix of a chain: tokens before its suffix, of its suffix, and those that it decodes."""
+    """A request on a prefix of a chain: tokens before its suffix, of its suffix, and decoded ones."""
 
     num_before: int
     num_suffix: int
@@ -37,8 +37,8 @@ class _SeenLook(NamedTuple):
     """A look, with the requests of a chain that ends there.
 
     Attributes:
-        position: Its tokens; if gaps are uneven, its place from 1 on.
-        unasked: The look of a rule that asks for no answer.
+        position: Its tokens; if gaps are uneven, its index from 1.
+        unasked: The look of a rule that does not probe for the answer.
     """
 
     number: int
@@ -50,7 +50,7 @@ class _SeenLook(NamedTuple):
 
 
 class _LookedAt(NamedTuple):
-    """A recorded chain: its looks, oldest first, and its own end. `spacing` is None if positions are in tokens."""
+    """A recorded chain: its looks, oldest first, and its natural end. `spacing` is None if positions are in tokens."""
 
     looks: Sequence[_SeenLook]
     by_position: Mapping[int, _SeenLook]
@@ -61,7 +61,7 @@ class _LookedAt(NamedTuple):
 
 
 class ChainEnd(NamedTuple):
-    """The end of a chain: the look at which it was left (None: it ran to its end), its answer, and its requests."""
+    """End of a chain: the last look (None: it ran to its end), its answer, and its requests."""
 
     look: int | None
     answer_class: int
@@ -70,7 +70,7 @@ class ChainEnd(NamedTuple):
 
 @dataclass(frozen=True)
 class Whole:
-    """Every chain ends by itself; with `is_asked` it is asked once more, to learn how probable its answer is."""
+    """Every chain ends by itself; with `is_asked` it is probed once more for the probability of its answer."""
 
     is_asked: bool = False
     plainness = 0
@@ -85,9 +85,9 @@ class Whole:
 
 @dataclass(frozen=True)
 class Cut:
-    """Every chain is cut after so many tokens and asked for its answer; a shorter one ends by itself.
+    """Every chain is cut after `num_tokens` and asked for its answer; a shorter one ends by itself.
 
-    The last look before that many tokens stands for the cut.
+    The last look before the cut stands for it.
     """
 
     num_tokens: int
@@ -152,7 +152,7 @@ class Stopped:
             look = chain.by_position.get(position)
             if look is None:
                 raise ConfigError(
-                    f"looks after {position} tokens, and nothing was recorded there; the recorded looks are at "
+                    f"looks after {position} tokens, but nothing was recorded there; the recorded looks are at "
                     f"{', '.join(map(str, list(chain.by_position)[:3]))} and so on",
                     "schedule",
                 )
@@ -162,7 +162,7 @@ class Stopped:
                 yield look
 
     def _positions(self, spacing: int | None) -> Iterator[int]:
-        """The places at which the schedule looks, in tokens; with a spacing, the nearest recorded ones, each once."""
+        """Yield the schedule's positions in tokens; with a spacing, the nearest recorded ones, each once."""
         positions = itertools.accumulate(self.looking.gaps())
         if spacing is None:
             return positions
@@ -173,7 +173,7 @@ Ending = Whole | Cut | Stopped
 
 
 class RecordedChains:
-    """The chains of a recording, ready to be ended in many ways."""
+    """Chains of a recording, ready to be ended in many ways."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -199,25 +199,26 @@ class RecordedChains:
         return _LookedAt(seen, by_position, self._spacing, looks.length, answer_class, looks.forced)
 
     def ended(self, ending: Ending, price: Price | None = None) -> EndedSamples:
-        """The samples, had their chains ended in this way.
+        """Return the samples as if their chains had ended in this way.
 
-        What a chain writes on beside a look that ends it is not counted: how much that is depends on its engine.
+        Tokens that a chain writes while a look that ends it is pending are not counted, because they depend on the
+        engine.
 
         Raises:
-            ConfigError: The recording has no looks, or the ending needs what they lack.
+            ConfigError: The recording has no looks, or they lack what the ending needs.
         """
         recording = self._recording
         if ending == Whole():
             return whole_samples(recording, price)
         if "looks" in recording.missing:
             raise ConfigError(
-                f"is {ending}, and the log has no looks at the chains: draw one that has them (eval --epochs N "
-                "--looks TOKENS), or take whole chains",
+                f"is {ending}, but the log has no looks at the chains: record some (eval --epochs N --looks TOKENS), "
+                "or use whole chains",
                 "ending",
             )
         lacking = missing_for(recording, ending)
         if lacking is not None:
-            raise ConfigError(f"is {ending}, which needs {lacking}; the recorded looks have none", "ending")
+            raise ConfigError(f"is {ending}, which needs {lacking}, but the recorded looks have none", "ending")
         shape = len(recording.questions), recording.num_samples
         classes, tokens = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
         asked, probabilities = Asked(*np.zeros((3, *shape))), np.zeros(shape)
@@ -252,12 +253,12 @@ def _has_probabilities(recording: Recording) -> bool:
 
 
 def _looks_of(recording: Recording) -> Iterator[Looks]:
-    """The looks at each recorded chain."""
+    """Yield the looks at each recorded chain."""
     return (looks for question in recording.questions for looks in question.looks or ())
 
 
 def missing_for(recording: Recording, ending: Ending) -> str | None:
-    """The first thing that an ending needs and the looks lack, if any."""
+    """Return the first requirement of an ending that the looks lack, if any."""
     if not isinstance(ending, Stopped):
         return None
     needs = ending.built.needs
@@ -267,7 +268,7 @@ def missing_for(recording: Recording, ending: Ending) -> str | None:
     lacks = {
         "log-probabilities of answers": needs.answer_logprobs and probe.answer_logprobs is None,
         "log-probabilities of the chain": needs.chain_logprobs and probe.prefix.logprobs is None,
-        "the entropy behind closed thinking": needs.entropy and probe.entropy is None,
+        "the entropy after closed thinking": needs.entropy and probe.entropy is None,
         "a suffix of its own": needs.entropy and needs.suffix is not None,
         "texts": not probe.prefix.text
         and (ending.looking.reads_text or not (needs.answer or needs.entropy or needs.chain_logprobs)),
@@ -278,7 +279,7 @@ def missing_for(recording: Recording, ending: Ending) -> str | None:
 class TriedEndings(NamedTuple):
     """Ways to end a chain, from the most careful to the boldest.
 
-    With `is_nested` another list has the same rule on the plain schedule, so the vote is tried in fewer ways.
+    With `is_nested` another list has the same rule on the plain schedule, so fewer votes are tried.
     """
 
     endings: Sequence[Ending]
@@ -286,7 +287,7 @@ class TriedEndings(NamedTuple):
 
 
 def endings_to_try(recording: Recording) -> dict[str, TriedEndings]:
-    """Cuts, and every stopping rule on every schedule that can be played, by name."""
+    """Return cuts, and every stopping rule on every schedule that can be played, by name."""
     if "looks" in recording.missing:
         return {}
     gaps = _gaps(recording)
@@ -309,7 +310,7 @@ def endings_to_try(recording: Recording) -> dict[str, TriedEndings]:
 
 
 def _schedules(spacing: int, mean_length: float, most_looks: int) -> dict[str, dict[str, Any]]:
-    """The schedules that are tried, by name, the plain one first; they use recorded looks only."""
+    """Return the schedules to try, by name, the plain one first; they use only recorded looks."""
     late = spacing * max(2, round(mean_length / 2 / spacing))
     schedules: dict[str, dict[str, Any]] = {
         f"a look every {spacing:,}": {"type": "ProbeSchedule", "args": {"chunk_size": spacing}},
@@ -324,7 +325,7 @@ def _schedules(spacing: int, mean_length: float, most_looks: int) -> dict[str, d
 
 
 def _gaps(recording: Recording) -> list[int]:
-    """Tokens between the recorded looks, the begin of each chain included."""
+    """Return the tokens between recorded looks, including the start of each chain."""
     return [
         gap
         for looks in _looks_of(recording)
@@ -333,7 +334,7 @@ def _gaps(recording: Recording) -> list[int]:
 
 
 def _rounded(num_tokens: float, gaps: Sequence[int]) -> int:
-    """A whole number of gaps if all are alike, else two digits."""
+    """Round to a whole number of gaps if all are equal, else to two digits."""
     if len(set(gaps)) == 1:
         return max(1, round(num_tokens / gaps[0])) * gaps[0]
     digits = int(10 ** max(0, len(str(round(num_tokens))) - 2))
@@ -341,7 +342,7 @@ def _rounded(num_tokens: float, gaps: Sequence[int]) -> int:
 
 
 def shown(value: Any) -> str:
-    """A value as a call writes it, a component as a call of its type."""
+    """Format a value as in a call, and a component as a call of its type."""
     if isinstance(value, Mapping) and "type" in value:
         given = value.get("args", {}).items()
         return f"{value['type']}({', '.join(f'{name}={shown(each)}' for name, each in given)})"

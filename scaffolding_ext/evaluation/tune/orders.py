@@ -1,8 +1,8 @@
-"""Samples in random orders, and which of them every vote so far holds: computed once, for all rules.
+"""Samples in random orders, and the states of all their partial votes, computed once for all rules.
 
-A rule that looks at counts alone decides the same wherever the counts are the same. So each vote so far has the number
-of its *state*, and a rule is asked once a state. States are found by hashes that are updated sample by sample: the
-cost of a question grows with its samples, not with their square.
+A rule that reads only counts decides equally for equal counts. Therefore each partial vote has the number of its
+*state*, and a rule is asked once per state. States are found by hashes that are updated sample by sample, so the cost
+of a question is linear in its samples, not quadratic.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ Words = npt.NDArray[np.uint64]
 
 
 def draw_orders(num_questions: int, num_samples: int, rng: np.random.Generator, num_orders: int | None = None) -> Ints:
-    """Random orders of the samples of each question, shape [num_orders, num_questions, num_samples]."""
+    """Draw random orders of the samples of each question, shape [num_orders, num_questions, num_samples]."""
     if num_orders is None:
         num_orders = int(np.clip(_MOST_CELLS // (num_questions * num_samples), 1, _MOST_ORDERS))
     return np.argsort(rng.random((num_orders, num_questions, num_samples)), axis=-1, kind="stable")
 
 
 def as_recorded(num_questions: int, num_samples: int) -> Ints:
-    """The one order of samples that are not independent, in the shape of `draw_orders`."""
+    """Return the recorded order of dependent samples, in the shape of `draw_orders`."""
     return np.broadcast_to(np.arange(num_samples), (1, num_questions, num_samples))
 
 
 class States(NamedTuple):
-    """The states of all votes so far: their numbers, shape [num_rows, num_samples + 1], and a row and size of each."""
+    """States of all partial votes: their numbers, shape [num_rows, num_samples + 1], and a row and a size of each."""
 
     numbers: Ints
     rows: Ints
@@ -44,11 +44,11 @@ class States(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class OrderedVotes:
-    """Samples of each question in each order: a row an order of a question, the orders of one after the other.
+    """Samples of each question in each order: a row is one order of one question, grouped by order.
 
     Attributes:
         samples: The samples as recorded.
-        orders: As `draw_orders` gives them.
+        orders: Result of `draw_orders`.
         weight: Name of the weight of a vote; None counts each as 1.
     """
 
@@ -65,17 +65,17 @@ class OrderedVotes:
         return int(self.orders.shape[2])
 
     def ordered(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """A column of the samples in these orders, shape [num_rows, num_samples]."""
+        """Return a column of the samples in these orders, shape [num_rows, num_samples]."""
         taken = np.take_along_axis(column[None], self.orders, axis=2)
         return taken.reshape(-1, self.num_samples)
 
     def mean(self, values: npt.NDArray[Any]) -> Floats:
-        """Mean of a value of each row over the orders of each question."""
+        """Return the mean of a value of each row over the orders of each question."""
         means: Floats = values.reshape(len(self.orders), self.num_questions).mean(axis=0)
         return means
 
     def spent(self, cost: Cost, drawn: Ints) -> Floats:
-        """A cost of the first samples of each row, summed."""
+        """Sum a cost over the first samples of each row."""
         if cost not in self._totals:
             column = self.ordered(self.samples.costs[cost])
             self._totals[cost] = np.concatenate([np.zeros((len(column), 1)), np.cumsum(column, axis=1)], axis=1)
@@ -104,7 +104,7 @@ class OrderedVotes:
 
     @cached_property
     def leaders(self) -> Ints:
-        """The class that leads after each number of samples, shape [num_rows, num_samples + 1]; -1 for none."""
+        """Leading class after each number of samples, shape [num_rows, num_samples + 1]; -1 for none."""
         classes = self.classes
         weights = None if self.weight is None else self.ordered(self.samples.weights[self.weight])
         rows = np.arange(len(classes))
@@ -128,14 +128,14 @@ class OrderedVotes:
         classes, correct = self.classes, self.ordered(self.samples.correct)
         rows = np.arange(len(classes))
         of_class = np.zeros((len(classes), int(classes.max(initial=0)) + 2), dtype=bool)
-        for index in range(self.num_samples - 1, -1, -1):  # so that the first sample of a class stands for it
+        for index in range(self.num_samples - 1, -1, -1):  # the first sample of a class represents it
             of_class[rows, classes[:, index]] = correct[:, index]
         of_class[:, -1] = False  # no answer
         return np.take_along_axis(of_class, self.leaders, axis=1)
 
     @property
     def until_settled(self) -> Ints:
-        """The fewest samples of each row from which on its leader is that of all samples."""
+        """Fewest samples of each row after which its leader stays that of all samples."""
         leaders = self.leaders[:, 1:]
         differs = leaders != leaders[:, -1:]
         last = np.where(differs.any(axis=1), self.num_samples - np.argmax(differs[:, ::-1], axis=1), 0)
@@ -143,18 +143,18 @@ class OrderedVotes:
 
     @cached_property
     def by_size(self) -> States:
-        """The states of rules that look at the number of samples alone."""
+        """States of rules that read only the number of samples."""
         sizes = np.arange(self.num_samples + 1)
         return States(np.broadcast_to(sizes, (len(self.classes), len(sizes))), np.zeros_like(sizes), sizes)
 
     @cached_property
     def by_counts(self) -> States:
-        """The states of rules that look at counts: votes with equal counts, in order of first appearance."""
+        """States of rules that read counts: votes with equal counts, in order of first appearance."""
         return _states(self._hashes(False))
 
     @cached_property
     def by_answers(self) -> States:
-        """The states of rules that look at the answers in their order."""
+        """States of rules that read the answers in order."""
         return _states(self._hashes(True))
 
     def _hashes(self, in_order: bool) -> Words:
@@ -181,7 +181,7 @@ def _states(hashes: Words) -> States:
 
 
 def _mixed(classes: Ints, counts: Ints) -> Words:
-    """A random word for each class and count: the finaliser of splitmix64."""
+    """Return a random word for each class and count: the finaliser of splitmix64."""
     word = (classes.astype(np.uint64) + np.uint64(7)) * np.uint64(0x9E3779B97F4A7C15)
     word += counts.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

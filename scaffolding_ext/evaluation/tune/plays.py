@@ -1,4 +1,4 @@
-"""Plays settings on a recording: settings by questions, to right answers and costs."""
+"""Play settings on a recording, for right answers and costs per question."""
 
 from __future__ import annotations
 
@@ -37,33 +37,33 @@ from scaffolding_ext.evaluation.tune.votes import (
 )
 
 NUM_FOLDS = 5
-LEAST_RUNS = 5  # fewer say nothing of another run: then questions are resampled
+LEAST_RUNS = 5  # fewer do not generalize to other runs: then questions are resampled
 PLAIN_VOTES = "plain votes"
 ONE_BUDGET = "one budget for all"
-_BUDGETS = (0.8, 0.6, 0.45, 0.3, 0.2, 0.1)  # of the tokens of all samples, that are tried for all questions together
+_BUDGETS = (0.8, 0.6, 0.45, 0.3, 0.2, 0.1)  # totals to try, as shares of the tokens of all samples
 
 
 class Plays:
-    """Settings that are played on a recording, each once.
+    """Settings played on a recording, each once.
 
     Args:
         recording: The samples.
-        cost: The cost that is to be small; `"dollars"` needs a price.
+        cost: The cost to minimize; `"dollars"` needs a price.
         seed: Of the orders, the folds and the resamples.
 
     Attributes:
         lists: The settings, in short lists from the most careful to the boldest.
-        played: The result of each setting.
-        budgets: Settings with one budget for all questions. They are no candidates of a choice by themselves: a stack
-            that serves has no data set.
+        played: Result of each setting.
+        budgets: Settings with one budget for all questions. They are not candidates by default, because a serving stack
+            has no dataset.
         full: The full vote.
-        groups: The group of each question, which is resampled as a whole, shape [num_questions].
+        groups: Group of each question, resampled as a whole, shape [num_questions].
         ids: Number of the question that each is a run of, shape [num_questions].
-        by_run: True if a group is a run; else it is a question.
-        is_crossed: True if runs share questions, so that intervals resample runs and questions.
+        by_run: True if a group is a run, otherwise it is a question.
+        is_crossed: True if runs share questions, so that intervals resample both.
 
     Raises:
-        ConfigError: The cost cannot be told of this recording.
+        ConfigError: The recording lacks the data for the cost.
     """
 
     def __init__(self, recording: Recording, cost: Cost = "decoded", price: Price | None = None, seed: int = 0) -> None:
@@ -79,7 +79,7 @@ class Plays:
         samples = whole_samples(recording, price)
         if cost not in samples.costs:
             lacking = "a price: give --price" if cost == "dollars" else f"{cost}: record it, or take another cost"
-            raise ConfigError(f"is {cost!r}, and the recording has no {lacking}", "cost")
+            raise ConfigError(f"is {cost!r}, but the recording has no {lacking}", "cost")
         size = len(recording.questions), recording.num_samples
         orders = as_recorded(*size) if recording.is_of_searches else draw_orders(*size, self.rng(0))
         self.votes = OrderedVotes(samples, orders)
@@ -97,9 +97,9 @@ class Plays:
             self._add(PLAIN_VOTES, Setting(Whole(), number))
 
     def try_all(self) -> None:
-        """Play the whole space."""
+        """Play the whole search space."""
         self.try_numbers()
-        for weight in sorted(self.votes.samples.weights.keys() - {ASKED}):  # a look at the end has its cost
+        for weight in sorted(self.votes.samples.weights.keys() - {ASKED}):  # a look at the end costs tokens
             for number in sizes_to_try(self.recording):
                 if number > 1:
                     self._add(f"votes by {weight}", Setting(Whole(), number, weight=weight, plainness=9))
@@ -145,16 +145,16 @@ class Plays:
         """Play a setting.
 
         Raises:
-            ConfigError: It needs what was not recorded.
+            ConfigError: It needs data that was not recorded.
         """
         votes = self.votes_of(setting)
         number = min(setting.num_samples, self.recording.num_samples)
         if setting.num_first is not None:
             if number < setting.num_samples or "tokens" in self.recording.missing:
                 raise ConfigError(
-                    f"starts {setting.num_samples} samples, and the recording has {number} of each question "
-                    f"{'without' if 'tokens' in self.recording.missing else 'with'} their tokens: which of them end "
-                    "first cannot be told; record as many samples, with tokens",
+                    f"starts {setting.num_samples} samples, but the recording has {number} of each question "
+                    f"{'without' if 'tokens' in self.recording.missing else 'with'} their tokens, so it is "
+                    "unknown which end first; record that many samples, with tokens",
                     "allocation",
                 )
             return first_to_finish(votes, setting.num_first, number, self.full_right)
@@ -163,12 +163,12 @@ class Plays:
         return play(votes, setting.rule, number, self.full_right)
 
     def of_sizes(self, drawn: Ints) -> Played:
-        """Votes of so many samples each, one after the other."""
+        """Play votes of the given sizes, one sample after another."""
         lasted = {name: self.votes.spent(name, drawn) for name in PATHS if name in self.full.costs}
         return outcome(self.votes, drawn, drawn.astype(float), lasted, self.full_right)
 
     def sizes_drawn(self, setting: Setting) -> list[int] | None:
-        """The number of questions that draw 0, 1, 2 and more samples under a rule; None without a rule."""
+        """Return the number of questions that draw 0, 1, 2 and more samples under a rule; None without a rule."""
         if setting.rule is None or setting.total_tokens is not None:
             return None
         votes = self.votes_of(setting)
@@ -179,10 +179,10 @@ class Plays:
         return sizes
 
     def votes_of(self, setting: Setting) -> OrderedVotes:
-        """The samples of all questions under the setting's ending and weight, in the trial's orders.
+        """Return the samples of all questions under the setting's ending and weight, in the trial's orders.
 
         Raises:
-            ConfigError: It needs what was not recorded.
+            ConfigError: It needs data that was not recorded.
         """
         if setting.ending not in self._ended:
             self._ended[setting.ending] = self._chains.ended(setting.ending, self._price)
@@ -200,7 +200,7 @@ class Plays:
         return RecordedChains(self.recording)
 
     def _fitted(self, votes: Sequence[LabelledVote]) -> list[dict[str, RuleList]]:
-        """For each fold, the rules as they are fitted to the votes of the others."""
+        """Return the rules for each fold, fitted to the votes of the others."""
         folds = (self.groups % NUM_FOLDS).tolist()
         return [
             rules_to_try(self.recording, [each for each, own in zip(votes, folds, strict=True) if own != fold])
@@ -210,20 +210,20 @@ class Plays:
     def _out_of_fold(
         self, name: str, index: int, rule: AllocationRule, fitted: Sequence[Mapping[str, RuleList]]
     ) -> Played:
-        """A fitted setting on questions that it was not fitted to."""
+        """Play a fitted setting on questions that it was not fitted to."""
         rules = [lists[name].rules[index] if name in lists else rule for lists in fitted]
         parts = [play(self.votes, each, self.recording.num_samples, self.full_right) for each in rules]
         return assembled(parts, self.groups % NUM_FOLDS)
 
     def least_cost(self) -> float:
-        """The cost of the cheapest setting, as a share of that of all samples."""
+        """Return the cost of the cheapest setting, as a share of that of all samples."""
         costs = [self.played[setting].costs[self.cost].sum() for own in self.lists.values() for setting in own]
         return float(min(costs) / self.full.costs[self.cost].sum())
 
     def rng(self, purpose: int) -> np.random.Generator:
-        """The generator of one purpose."""
+        """Return the random generator of one purpose."""
         return np.random.default_rng([self.seed, purpose])
 
     def by_group(self, values: Floats) -> Floats:
-        """Sums of a value of each question over the groups."""
+        """Sum a value of each question over the groups."""
         return np.bincount(self.groups, weights=values).astype(np.float64)

@@ -1,11 +1,11 @@
-"""Settings by type of question for a queue: thinking budget, samples, stop and weight are chosen together.
+"""Choose settings by type of question for a queue: thinking budget, samples, stop and weight together.
 
 Each setting that was played is an option of each type. An option has an accuracy, the work of a question (the seconds
 of all its samples, each alone on the server), and its path (the seconds that a question takes alone, the samples of a
-round side by side). The queue's formula tells the time in the system; the choice is simulated with recorded lengths.
+round in parallel). The queue's formula gives the time in the system; the choice is simulated with recorded lengths.
 
-Reference: Ozbas and Bastopcu, arXiv 2601.10274, whose choice is that of one chain's budgets alone; the joint choice,
-measured settings and the simulation are ours.
+Reference: Ozbas and Bastopcu, arXiv 2601.10274, which chooses only one chain's budgets; the joint choice, measured
+settings and the simulation are ours.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ TOGETHER, BUDGETS, SINGLE = "by type, together", "by type, budgets alone", "one 
 FAMILIES = (SINGLE, BUDGETS, TOGETHER)  # the plainest first
 NUM_SIMULATED = 2000
 _NUM_QUERIES = 200_000  # simulated for budgets
-_LEAN = (0.5, 0.7, 1.0, 1.4, 2.0)  # times alpha, that are simulated: the formula may wait too little, or too much
-_LEAN_IN_TIME = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # times the seconds of the objective
-_RATES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)  # times the arrival rate, for which the plan has settings
-_WARM_UP = 0.05  # share of the simulated questions that are not counted, since the queue starts empty
+_LEAN = (0.5, 0.7, 1.0, 1.4, 2.0)  # factors on alpha to simulate, because the formula may misjudge waiting
+_LEAN_IN_TIME = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # factors on the seconds of the objective
+_RATES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)  # factors on the arrival rate for which the plan has settings
+_WARM_UP = 0.05  # share of simulated questions not counted, because the queue starts empty
 
 
 class ServiceLine(NamedTuple):
@@ -65,12 +65,12 @@ class ServiceLine(NamedTuple):
 
 @dataclass(frozen=True)
 class QueueGoal:
-    """The load, and the objective.
+    """Load and objective.
 
     Attributes:
-        arrival_rate: Questions a second.
-        queue: Requests at once, and how much slower they are then.
-        alpha: Seconds that a right answer is worth; the objective is alpha times accuracy less mean seconds.
+        arrival_rate: Questions per second.
+        queue: Concurrent requests, and their slowdown.
+        alpha: Seconds that a right answer is worth; the objective is alpha times accuracy minus mean seconds.
         slo: Seconds within which an answer counts; then the objective is the share of answers that are right in time.
     """
 
@@ -86,7 +86,7 @@ class QueueGoal:
 
     @property
     def alphas(self) -> list[float]:
-        """The worths of a right answer whose best plans are simulated."""
+        """Values of a right answer whose best plans are simulated."""
         if self.alpha is not None:
             return [self.alpha * factor for factor in _LEAN]
         assert self.slo is not None
@@ -94,7 +94,7 @@ class QueueGoal:
 
 
 class QueuedRow(NamedTuple):
-    """The result of one way to choose, each question under the setting that the others chose.
+    """Result of one way to choose, each question under the setting that the others chose.
 
     Mean seconds are by formula and simulated with the recorded lengths, infinite if the load cannot be served.
     """
@@ -109,13 +109,13 @@ class QueuedRow(NamedTuple):
 
 
 def service_lines(recording: Recording, types: Sequence[str], given: ServiceLine | None) -> dict[str, ServiceLine]:
-    """The line of each type: the given one, or a fit to the recorded seconds.
+    """Return the line of each type: the given one, or a fit to the recorded seconds.
 
     Raises:
-        ConfigError: Nothing was given, and a type has no recorded seconds, or none that grow with the tokens.
+        ConfigError: None was given, and a type has no recorded seconds, or none that grow with the tokens.
     """
     if "tokens" in recording.missing:
-        raise ConfigError("needs tokens, and the log has none: record them", "plan")
+        raise ConfigError("needs tokens, but the log has none: record them", "plan")
     if given is not None:
         return dict.fromkeys(types, given)
     lines = {}
@@ -140,17 +140,17 @@ def service_lines(recording: Recording, types: Sequence[str], given: ServiceLine
 
 
 class QueuedPlays:
-    """The settings that were played, before a queue.
+    """Settings that were played, in front of a queue.
 
     Args:
         plays: All its settings have been played.
-        goal: The load, and what is to be large.
-        service: Seconds of a sample alone; None fits them to the recorded seconds, type by type.
+        goal: Load and objective.
+        service: Seconds of a sample alone; None fits them to the recorded seconds, by type.
         num_simulated: Questions of a simulation; None: 2,000.
 
     Raises:
         ConfigError: The recording has no types, too few questions of one, or no tokens.
-        UnstableLoadError: Not even the quickest settings can be served.
+        UnstableLoadError: Not even the fastest settings can be served.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class QueuedPlays:
     # ---- the choice
 
     def _terms(self, questions: Ints) -> list[Floats]:
-        """For each type its share times accuracy, work, squared work and path; shape [4, num_settings]."""
+        """Return for each type its share times accuracy, work, squared work and path; shape [4, num_settings]."""
         own = [questions[self.of_question[questions] == number] for number in range(len(self.types))]
         accuracies = shrunk([self._right[:, index] for index in own], self.shares)
         return [
@@ -203,7 +203,7 @@ class QueuedPlays:
         ]
 
     def chosen(self, family: str, questions: Ints, alpha: float, arrival_rate: float | None = None) -> Ints:
-        """The setting of each type, by formula, on some questions; shape [num_types]."""
+        """Return the setting of each type chosen by formula on some questions; shape [num_types]."""
         terms, worth = self._terms(questions), worth_of(self.goal.queue, alpha, arrival_rate or self.goal.arrival_rate)
         if family == SINGLE:
             best = int(np.argmax(worth(np.sum(terms, axis=0))))
@@ -215,12 +215,12 @@ class QueuedPlays:
 
     @property
     def _budgets(self) -> Bools:
-        """The settings of one chain that is cut, or that ends by itself."""
+        """Settings of one chain that is cut, or that ends by itself."""
         endings = [each.ending if each.num_samples == 1 else None for each in self.settings]
         return np.array([isinstance(each, Cut) or each == Whole() for each in endings])
 
     def leaning(self, family: str) -> float:
-        """The worth of a right answer under which the family's plan does best in simulated time."""
+        """Return the alpha under which the family's plan does best in simulated time."""
         every = np.arange(len(self.of_question))
         plans = {alpha: self.chosen(family, every, alpha) for alpha in self.goal.alphas}
         known: dict[bytes, float] = {}
@@ -232,11 +232,11 @@ class QueuedPlays:
         return max(plans, key=lambda alpha: (known[plans[alpha].tobytes()], -abs(np.log(alpha / own))))
 
     def judged(self, family: str, alpha: float) -> QueuedRow:
-        """A family on each fold of the questions, under the settings that the others chose."""
+        """Judge a family on each fold of the questions, under the settings that the others chose."""
         return self._row(family, self.judged_settings(family, alpha))
 
     def judged_settings(self, family: str, alpha: float) -> Ints:
-        """The setting of each question, as the questions of the other folds chose it."""
+        """Return the setting of each question, chosen on the questions of the other folds."""
         rng = np.random.default_rng([self.plays.seed, 11])
         fold_of: dict[tuple[str, str], int] = {}
         for name, ids in self._ids.items():  # each fold has questions of each type, with all their runs
@@ -251,11 +251,11 @@ class QueuedPlays:
         return settings
 
     def single(self, alpha: float) -> Setting:
-        """The best setting for all types, on all questions."""
+        """Return the best setting for all types, on all questions."""
         return self.settings[int(self.chosen(SINGLE, np.arange(len(self.of_question)), alpha)[0])]
 
     def plan(self, family: str, alpha: float, **origin: str | None) -> TypedPlan:
-        """The plan of a family by type on all questions, with the settings that it needs at other arrival rates."""
+        """Return a family's plan by type on all questions, with its settings at other arrival rates."""
         every = np.arange(len(self.of_question))
         rates = [self.goal.arrival_rate * factor for factor in _RATES]
         plans = [self.chosen(family, every, alpha, rate) for rate in rates]
@@ -275,7 +275,7 @@ class QueuedPlays:
     # ---- the simulation
 
     def _row(self, name: str, settings: Ints) -> QueuedRow:
-        """Questions before the queue, each under its setting."""
+        """Compute the row of questions in front of the queue, each under its setting."""
         rows = np.arange(len(settings))
         columns = [column[settings, rows] for column in (self._right, *self._costs)]
         accuracy, work, square, path = (float(column.mean()) for column in columns)
@@ -294,12 +294,12 @@ class QueuedPlays:
         return self._row("all samples", np.full(len(self.of_question), setting))
 
     def played(self, settings: Ints) -> Played:
-        """Questions without a queue, each under its setting."""
+        """Return the questions without a queue, each under its setting."""
         numbers, places = np.unique(settings, return_inverse=True)
         return assembled([self.plays.played[self.settings[number]] for number in numbers], places)
 
     def simulated(self, settings: Sequence[Setting]) -> tuple[Bools, Floats]:
-        """Serve questions that arrive by chance, each under its setting: which were right, and their seconds.
+        """Serve randomly arriving questions, each under its setting: return right ones, and their seconds.
 
         All calls have the same questions, sample orders and arrivals.
         """
@@ -319,7 +319,7 @@ class QueuedPlays:
         return right[first:], (served.departures - arrivals)[first:]
 
     def _replayed(self, setting: Setting) -> tuple[list[list[RequestRound]], Bools]:
-        """The rounds of each order of each question, in seconds, and whether its answer is right."""
+        """Return the rounds of each order of each question, in seconds, and whether its answer is right."""
         if setting not in self._known:
             votes = self.plays.votes_of(setting)
             number = min(setting.num_samples, self.plays.recording.num_samples)
@@ -341,10 +341,10 @@ class QueuedPlays:
 
 
 def shrunk(right: Sequence[Floats], shares: Floats) -> Floats:
-    """Accuracy of each type under each setting, shape [num_types, num_settings].
+    """Return the accuracy of each type under each setting, shape [num_types, num_settings].
 
-    Few questions of a type make some setting look good by chance. So what a type gains by a setting beyond what all
-    types gain by it is shrunk, by how much of it is chance (the best linear predictor of a two-way table).
+    With few questions of a type, some settings look good by chance. So a type's gain from a setting beyond the gain of
+    all types is shrunk by its share of chance (the best linear predictor of a two-way table).
 
     Args:
         right: Of each type, shape [num_settings, num_questions].
@@ -367,7 +367,7 @@ def shrunk(right: Sequence[Floats], shares: Floats) -> Floats:
 
 
 def worth_of(queue: Queue, alpha: float, arrival_rate: float) -> Callable[[Floats], Floats]:
-    """Alpha times accuracy less mean seconds, of sums of accuracy, work, squared work and path over the types."""
+    """Return a function of sums of accuracy, work, squared work and path: alpha times accuracy minus mean seconds."""
 
     def worth(sums: Floats) -> Floats:
         value: Floats = alpha * sums[0] - queue.mean_time(arrival_rate, Moments(*sums[1:]))
@@ -377,7 +377,7 @@ def worth_of(queue: Queue, alpha: float, arrival_rate: float) -> Callable[[Float
 
 
 class PlannedSettings(NamedTuple):
-    """A setting for each type of question, in words; `family` is the way to choose that was chosen among `rows`."""
+    """A setting for each type of question, in words; `family` is the best way to choose among `rows`."""
 
     goal: QueueGoal
     family: str
@@ -440,7 +440,7 @@ def planned_settings(
 
 
 class BudgetsByType(NamedTuple):
-    """A budget of one chain for each type of question, and the mean seconds in the system, simulated."""
+    """A budget of one chain for each type of question, and the simulated mean seconds in the system."""
 
     plan: PlannedBudgets
     types: TaskTypes
@@ -481,7 +481,7 @@ class BudgetsByType(NamedTuple):
 def planned_budgets(
     types: TaskTypes, goal: QueueGoal, max_tokens: int, measured: bool, file: Path | None, base: StackConfig | None
 ) -> BudgetsByType:
-    """The best budgets of types under a load, simulated with the seconds of their fitted lines.
+    """Choose the best budgets of types under a load, and simulate them with the seconds of their fitted lines.
 
     With `measured` they are among the budgets of the runs. A `file` is the origin of the types, a `base` the stack
     whose workers are kept.
@@ -503,5 +503,5 @@ def _interval(estimate: Mapping[str, float]) -> str:
 
 
 def _finite(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures as JSON has them; null stands for infinite ones."""
+    """Convert figures for JSON, with null for infinite ones."""
     return {name: None if isinstance(each, float) and not np.isfinite(each) else each for name, each in figures.items()}

@@ -1,4 +1,4 @@
-"""Scores of samples as signals: how well they tell right answers from wrong ones, and a router that reads one."""
+"""Scores of samples as signals: how well they separate right answers from wrong ones, and a router that reads one."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from scaffolding_ext.evaluation.tune.plays import Plays
 from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap
 from scaffolding_ext.stats.separation import auc_over_all, auc_within
 
-ROUTED_SHARES = (0.25, 0.5)  # of the questions that a router sends to the second run
+ROUTED_SHARES = (0.25, 0.5)  # shares of the questions that a router sends to the second run
 FIRST_CHUNK = "first_chunk"
 
 
 class SignalQuality(NamedTuple):
-    """The AUC of a signal with 95 % intervals: among the samples of a question, as a vote can use it, and over all."""
+    """AUC of a signal with 95 % intervals: within a question, as a vote can use it, and over all samples."""
 
     within: Estimate
     across: Estimate
 
 
 class Routed(NamedTuple):
-    """A router by question: a share of them, those that look hardest to one run, has the vote of another.
+    """Router by question: the share of questions that look hardest to one run gets the vote of another.
 
     Attributes:
-        above_chance: Points above a router that sends as many questions by lot.
-        tokens: Decoded tokens a question, with those of the first chunk if the signal is its score.
+        above_chance: Points above a router that sends as many questions at random.
+        tokens: Decoded tokens per question, including the first chunk's if the signal is its score.
     """
 
     signal: str
@@ -40,7 +40,7 @@ class Routed(NamedTuple):
 
 
 def signals_of(plays: Plays) -> dict[str, Floats]:
-    """The scores of the samples by name, higher for better ones; shape [num_questions, num_samples]."""
+    """Return the scores of the samples by name, higher is better; shape [num_questions, num_samples]."""
     samples = plays.votes.samples
     found = {name: values for name, values in samples.weights.items() if name != "shortness"}
     first = _first_scores(plays.recording)
@@ -48,7 +48,7 @@ def signals_of(plays: Plays) -> dict[str, Floats]:
 
 
 def _first_scores(recording: Recording) -> Floats | None:
-    """The score of each sample's first chunk; None if one was not scored."""
+    """Return the score of each sample's first chunk; None if one was not scored."""
     rows = [
         [chunks[0].score for chunks in each.chunks or () if chunks[0].score is not None] for each in recording.questions
     ]
@@ -56,7 +56,7 @@ def _first_scores(recording: Recording) -> Floats | None:
 
 
 def qualities_of(plays: Plays) -> dict[str, SignalQuality]:
-    """The quality of each recorded signal; nothing without gold answers."""
+    """Return the quality of each recorded signal; empty without gold answers."""
     if plays.recording.measure != "accuracy":
         return {}
     correct = plays.votes.samples.correct
@@ -68,7 +68,7 @@ def qualities_of(plays: Plays) -> dict[str, SignalQuality]:
 
 
 def routers_of(plays: Plays) -> list[Routed]:
-    """Routers between two runs of the same questions by the first signal of the first run; none for other logs."""
+    """Return routers between two runs of the same questions by the first run's first signal; empty for other logs."""
     questions, signals = plays.recording.questions, signals_of(plays)
     runs = list(dict.fromkeys(each.run for each in questions))
     if len(runs) != 2 or not signals or plays.recording.measure != "accuracy":

@@ -1,4 +1,4 @@
-"""The settings that are tried: ends of chains, numbers of samples, weights and stops of the vote."""
+"""Settings to try: ends of chains, numbers of samples, weights and stops of the vote."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.tune.endings import Ending, Whole
 from scaffolding_ext.registry import allocation_rules
 
-ASKED = "answer_probability"  # the weight for which a sample is asked once more
-_MOST_NUMBERS = 8  # of samples that are tried
-_JOINT_NUMBERS = 4  # that are tried with every way to end a chain
-_NESTED_NUMBERS = 2  # that are tried with a further schedule of such a way
+ASKED = "answer_probability"  # the weight that needs one more probe of a sample
+_MOST_NUMBERS = 8  # of samples to try
+_JOINT_NUMBERS = 4  # to try with every way to end a chain
+_NESTED_NUMBERS = 2  # to try with another schedule of such a way
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,13 +27,13 @@ class Setting:
     """One point of the joint space.
 
     Attributes:
-        ending: How a chain ends.
-        num_samples: The most samples of a question.
-        rule: When the vote ends; None draws all samples at once.
-        weight: What a vote weighs; None weighs all the same.
-        num_first: Samples that vote if all start at once and the first to finish count; None: all of them.
-        total_tokens: One budget for the votes of all questions, spent on the least settled ones; None: none.
-        plainness: 0 for the plainest; of settings that are alike the plainer one is chosen.
+        ending: End of chains.
+        num_samples: Maximum samples of a question.
+        rule: Ends the vote; None draws all samples at once.
+        weight: Weight of votes; None weighs all equally.
+        num_first: Number of samples that vote if all start at once and the first to finish count; None: all of them.
+        total_tokens: One budget for the votes of all questions, spent on the least settled ones; None: no such budget.
+        plainness: 0 for the plainest; among equally good settings the plainer one is chosen.
     """
 
     ending: Ending
@@ -64,7 +64,7 @@ class Setting:
         return self.rule is not None and self.rule.is_fitted
 
     def rule_config(self) -> dict[str, Any] | None:
-        """The rule as a stack file names it."""
+        """Return the rule as a stack file names it."""
         if self.num_first is not None:
             rule = FirstToFinish(num_first=self.num_first)
             return {"type": allocation_rules.name_of(FirstToFinish), "args": rule.settings()}
@@ -74,7 +74,7 @@ class Setting:
 
 
 def sizes_to_try(recording: Recording) -> list[int]:
-    """Numbers of samples from all of them down to one; of searches that grow, their widths."""
+    """Return numbers of samples from all of them down to one; of searches that grow, their widths."""
     if not recording.is_of_searches:
         return numbers_to_try(recording.num_samples)
     rounds = {tuple(each.rounds or ()) for each in recording.questions}
@@ -82,7 +82,7 @@ def sizes_to_try(recording: Recording) -> list[int]:
 
 
 def numbers_to_try(num_samples: int, most: int = _MOST_NUMBERS) -> list[int]:
-    """Numbers of samples from all of them down to one: at most so many."""
+    """Return at most `most` numbers of samples, from all of them down to one."""
     if num_samples <= most:
         return list(range(num_samples, 0, -1))
     ratio = num_samples ** (1 / (most - 1))
@@ -90,13 +90,13 @@ def numbers_to_try(num_samples: int, most: int = _MOST_NUMBERS) -> list[int]:
 
 
 def first_to_try(num_samples: int) -> list[Setting]:
-    """Votes of the samples that end first if all start at once: from all but one down to two."""
+    """Return votes of the samples that end first if all start at once: from all but one down to two."""
     firsts = [number for number in numbers_to_try(num_samples) if 1 < number < num_samples]
     return [Setting(Whole(), num_samples, num_first=number, plainness=12) for number in firsts]
 
 
 def votes_over(ending: Ending, num_samples: int, weights: Sequence[str], is_nested: bool = False) -> list[Setting]:
-    """The settings over chains that end in one way: numbers of samples, weights, and rules of the vote."""
+    """Return the settings over chains that end in one way: numbers of samples, weights, and rules of the vote."""
     settings = []
     for number in numbers_to_try(num_samples, _NESTED_NUMBERS if is_nested else _JOINT_NUMBERS):
         settings.append(Setting(ending, number, plainness=ending.plainness))
@@ -111,14 +111,14 @@ def votes_over(ending: Ending, num_samples: int, weights: Sequence[str], is_nest
 
 
 class RuleList(NamedTuple):
-    """Settings of one rule, from the most careful to the boldest; the first list of a rule is plainer than its next."""
+    """Settings of one rule, from the most careful to the boldest; a rule's earlier lists are plainer."""
 
     plainness: int
     rules: Sequence[AllocationRule]
 
 
 def rules_to_try(recording: Recording, votes: Sequence[LabelledVote]) -> dict[str, RuleList]:
-    """The lists of every named rule that looks at recorded columns alone, by name; other packages' rules, too."""
+    """Return the lists of every named rule, other packages' included, that reads only recorded columns."""
     lists: dict[str, RuleList] = {}
     columns = {"rewards": "rewards", "lengths": "tokens"}
     lacking = {name for name, column in columns.items() if column in recording.missing}
@@ -136,7 +136,7 @@ def rules_to_try(recording: Recording, votes: Sequence[LabelledVote]) -> dict[st
 
 
 def labelled_votes(recording: Recording) -> list[LabelledVote]:
-    """The questions as rules take them that fit a setting to labelled votes."""
+    """Return the questions as input for rules that are fitted to labelled votes."""
     return [
         LabelledVote(
             each.id,
@@ -151,13 +151,13 @@ def labelled_votes(recording: Recording) -> list[LabelledVote]:
 
 
 def _shown(rule: AllocationRule) -> str:
-    """A rule as a call, without the arguments that are its defaults."""
+    """Format a rule as a call without default arguments."""
     given = (f"{name}={_value(value)}" for name, value in _given(rule).items())
     return f"{type(rule).__name__}({', '.join(given)})"
 
 
 def _given(rule: AllocationRule) -> dict[str, Any]:
-    """The arguments that differ from their defaults."""
+    """Return the arguments that differ from their defaults."""
     defaults = {field.name: field.default for field in dataclasses.fields(rule)}  # type: ignore[arg-type]
     return {name: value for name, value in rule.settings().items() if value != defaults[name]}
 

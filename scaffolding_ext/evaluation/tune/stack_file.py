@@ -1,4 +1,4 @@
-"""The stack file of a chosen setting, and the setting of a stack file."""
+"""Convert a chosen setting to a stack file, and a stack file to a setting."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from scaffolding_ext.registry import controllers, search_selectors, search_stops
 from scaffolding_ext.stack.build import build_controller
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 
-MOST_SOLUTIONS = 10**6  # of a search that only its budget ends
+MOST_SOLUTIONS = 10**6  # of a search that ends only by its budget
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p")
 
 
 class TypedPlan(NamedTuple):
-    """A plan by type, and the settings that its numbers count."""
+    """A plan by type, and the settings that its numbers index."""
 
     plan: PlannedBudgets
     settings: list[Setting]
 
     def named(self) -> dict[str, str]:
-        """The setting of each type in words."""
+        """Return the setting of each type in words."""
         return {name: str(self.settings[number]) for name, number in self.plan.budgets.items()}
 
 
 def stack_of(
     setting: Setting, row: TableRow, plays: Plays, *, promise: Promise | None, base: StackConfig | None = None
 ) -> StackConfig:
-    """A stack that runs a setting, with the workers of a base or with a server on this machine."""
+    """Build a stack that runs a setting, with the workers of a base or with a server on this machine."""
     controller = controller_of(setting, None if base is None else base.controller)
     drawn = plays.sizes_drawn(setting)
     stack = stack_with(
@@ -62,7 +62,7 @@ def stack_of(
 
 
 def typed_stack_of(typed: TypedPlan, row: TableRow, plays: Plays, *, base: StackConfig | None = None) -> StackConfig:
-    """A stack that gives each request the setting of its type in a plan."""
+    """Build a stack that gives each request the setting of its type in a plan."""
     controller = typed_controller_of(typed, None if base is None else base.controller)
     name = "; ".join(f"{task}: {setting}" for task, setting in typed.named().items())
     stack = stack_with(controller, name, row, plays, "queue", base=base)
@@ -71,7 +71,7 @@ def typed_stack_of(typed: TypedPlan, row: TableRow, plays: Plays, *, base: Stack
 
 
 def typed_controller_of(typed: TypedPlan, base: ComponentConfig | None) -> dict[str, Any]:
-    """The controller that gives each request the setting of its type, as a stack file has it."""
+    """Return the controller that gives each request the setting of its type, in stack-file form."""
     args = {
         "plan": typed.plan.model_dump(mode="json", exclude_none=True),
         "settings": [controller_of(setting, base) for setting in typed.settings],
@@ -80,7 +80,7 @@ def typed_controller_of(typed: TypedPlan, base: ComponentConfig | None) -> dict[
 
 
 def budgets_stack_of(plan: PlannedBudgets, base: StackConfig | None = None) -> StackConfig:
-    """A stack that gives each request the budget of its type, at a server on this machine or with a base's workers."""
+    """Build a stack that gives each request its type's budget, with a base's workers or a server on this machine."""
     args = {"plan": plan.model_dump(mode="json", exclude_none=True)}
     controller = {"type": controllers.name_of(QueueAwareBudgetController), "args": args}
     if base is not None:
@@ -106,7 +106,7 @@ def stack_with(
     samples_drawn: list[int] | None = None,
     base: StackConfig | None,
 ) -> StackConfig:
-    """A stack with a controller, and with its figures."""
+    """Build a stack with a controller and its figures."""
     recording = plays.recording
     tuned = TunedConfig(
         setting=setting,
@@ -136,16 +136,16 @@ def stack_with(
 
 
 def setting_of(config: StackConfig, recording: Recording) -> Setting:
-    """The setting that a stack plays.
+    """Return the setting that a stack plays.
 
     Raises:
-        ConfigError: The stack is wrong, or nobody can replay it on such samples.
+        ConfigError: The stack is wrong, or cannot be replayed on such samples.
     """
     controller = build_controller(config)
     is_search = type(controller) is SearchController
     if is_search != recording.is_of_searches:
         raise ConfigError(
-            f"is a {type(controller).__name__}, and the recorded samples are "
+            f"is a {type(controller).__name__}, but the recorded samples are "
             + ("independent chains" if is_search else "solutions of searches")
             + ": record its own with scaffolding-ext eval --config STACK --looks 0 --output_path DIR",
             "controller.type",
@@ -164,10 +164,10 @@ def setting_of(config: StackConfig, recording: Recording) -> Setting:
 
 
 def _ending_of(component: Mapping[str, Any]) -> Ending:
-    """The ending of a controller's chains.
+    """Return the ending of a controller's chains.
 
     Raises:
-        ConfigError: Nobody can replay it on recorded chains.
+        ConfigError: It cannot be replayed on recorded chains.
     """
     kind, args = controllers.resolve(component["type"]), component.get("args", {})
     if kind is NativeGenerationController:
@@ -194,7 +194,7 @@ def _described(part: Any) -> dict[str, Any]:
 
 
 def controller_of(setting: Setting, base: ComponentConfig | None) -> dict[str, Any]:
-    """The controller that runs a setting, as a stack file has it; its samples are those of the base."""
+    """Return the controller that runs a setting, in stack-file form; its samples are those of the base."""
     if base is not None and controllers.resolve(base.type) is SearchController:
         return _search(setting, base)
     plain = {"type": controllers.name_of(NativeGenerationController)}
@@ -208,7 +208,7 @@ def controller_of(setting: Setting, base: ComponentConfig | None) -> dict[str, A
 
 
 def _search(setting: Setting, base: ComponentConfig) -> dict[str, Any]:
-    """The base's search, which ends and votes as the setting says."""
+    """Return the base's search, with the setting's end and vote."""
     args: dict[str, Any] = {key: value for key, value in base.args.items() if key != "stop"}
     weight = "uniform" if setting.weight is None else "score"
     args["selector"] = {"type": search_selectors.name_of(VoteSelector), "args": {"weight": weight}}
@@ -221,10 +221,10 @@ def _search(setting: Setting, base: ComponentConfig) -> dict[str, Any]:
 
 
 def _setting_of_search(search: SearchController) -> Setting:
-    """The setting of a search that votes and stops by agreement.
+    """Return the setting of a search that votes and stops by agreement.
 
     Raises:
-        ConfigError: Its selector or its stop is another.
+        ConfigError: It has another selector or stop.
     """
     stops = search.stops
     rule = stops[0].rule if len(stops) == 1 and isinstance(stops[0], Agreement) else None
@@ -240,7 +240,7 @@ def _setting_of_search(search: SearchController) -> Setting:
 
 
 def _ended(sample: dict[str, Any], ending: Ending) -> dict[str, Any]:
-    """The controller of one sample, whose chain ends in this way."""
+    """Return the controller of one sample whose chain ends in this way."""
     if isinstance(ending, Whole):
         return whole_chain(sample)
     given = sample.get("args", {}).get("sampling_params") or {}
@@ -256,7 +256,7 @@ def _ended(sample: dict[str, Any], ending: Ending) -> dict[str, Any]:
 
 
 def model_of_stack(config: StackConfig) -> str | None:
-    """The model of the generation worker, if its arguments name it."""
+    """Return the model of the generation worker, if its arguments name it."""
     worker = config.workers.get("generation")
     return None if worker is None else worker.args.get("model")
 

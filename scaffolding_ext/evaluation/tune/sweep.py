@@ -1,4 +1,4 @@
-"""Runs of one dataset at several budgets of thinking, and the types of questions that are fitted to them."""
+"""Runs of one dataset at several thinking budgets, and types of questions fitted to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaffolding_ext.evaluation.run.records import each_record
 from scaffolding_ext.evaluation.run.run_folder import CONFIG, SAMPLES
 from scaffolding_ext.require import under
 
-ALL = "all"  # the type of questions that have no kind
+ALL = "all"  # the type of questions without a kind
 _BUDGET = "controller.args.thinking_tokens"
 _CROWDED = (
     "every run served several requests at once, so their seconds include waiting: run some questions at each budget "
@@ -41,16 +41,15 @@ class _SweptRow(NamedTuple):
 
 
 def is_sweep(paths: Sequence[Path]) -> bool:
-    """True for several folders of runs whose controllers have a budget of thinking."""
+    """Return True for several folders of runs whose controllers have a thinking budget."""
     return len(paths) > 1 and all(isinstance(_at(_config(path), _BUDGET), int) for path in paths)
 
 
 def read_sweep(folders: Sequence[Path], seed: int = 0) -> tuple[TaskTypes, list[str]]:
-    """Fit a type to each kind of question, and warn of fits that are in doubt.
+    """Fit a type to each kind of question, and warn of doubtful fits.
 
     Accuracy is fitted to all runs. Seconds are fitted to the runs that served one request at a time, if there are any;
-    at the other budgets they are those of the fitted line. A question that two runs asked at one budget counts once for
-    accuracy.
+    other budgets take those of the fitted line. A question that two runs asked at one budget counts once for accuracy.
 
     Raises:
         DatasetError: A run cannot be read.
@@ -78,7 +77,7 @@ def read_sweep(folders: Sequence[Path], seed: int = 0) -> tuple[TaskTypes, list[
 
 
 def _fitted(kind: str, rows: Sequence[_SweptRow], rng: np.random.Generator) -> Any:
-    """The fits of one kind with intervals, misses and measured points, as a `TypeFit`."""
+    """Fit one kind: return its fits with intervals, misses and measured points, as a `TypeFit`."""
     answers = Counter(row.budget for row in rows if not row.is_again)
     right = Counter(row.budget for row in rows if row.is_right and not row.is_again)
     budgets = sorted(answers)

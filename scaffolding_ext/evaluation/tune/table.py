@@ -1,4 +1,4 @@
-"""The table of a tuning: the choice beside what it must beat, with intervals."""
+"""Table of a tuning: the choice and its baselines, with intervals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUM_RESAMPLES = 2000
 
 
 class TableRow(NamedTuple):
-    """A line of the table: the cost over that of all samples, percentage points above the full vote, mean rounds."""
+    """A line of the table: cost relative to all samples, percentage points above the full vote, mean rounds."""
 
     name: str
     cost_share: Estimate
@@ -33,7 +33,7 @@ class TableRow(NamedTuple):
 
 
 def baselines(plays: Plays, goal: Goal) -> dict[str, Played]:
-    """The lines beside a choice: single samples, plain votes, rules at their sources' settings, and limits."""
+    """Return the lines beside a choice: single samples, plain votes, rules at their published settings, and limits."""
     num_samples = plays.recording.num_samples
     fixed = {
         "Adaptive-Consistency .90": BetaConsistency(confidence=0.9),
@@ -59,9 +59,9 @@ def baselines(plays: Plays, goal: Goal) -> dict[str, Played]:
 
 
 def saved_on_easiest(plays: Plays, played: Played, share: float) -> float:
-    """Share of the full vote's cost that is saved on the easiest questions: those with most samples right.
+    """Return the saved share of the full vote's cost on the easiest questions: those with most samples right.
 
-    Of questions with equally many, those with fewer tokens are easier.
+    Ties are broken by fewer tokens.
 
     Reference: Fu et al., arXiv 2412.20993, savings on the easiest 10 % and 1 % of the problems.
     """
@@ -72,7 +72,7 @@ def saved_on_easiest(plays: Plays, played: Played, share: float) -> float:
 
 
 def rows_of(plays: Plays, named: Mapping[str, Played]) -> list[TableRow]:
-    """Lines of a table, with 95 % intervals: whole groups are resampled, and questions if runs share them."""
+    """Return lines of a table with 95 % intervals: groups are resampled, and also questions if runs share them."""
     played = list(named.values())
     costs = [each.costs[plays.cost] for each in played]
     points = [100 * (each.right - plays.full.right) for each in played]
@@ -91,7 +91,7 @@ def rows_of(plays: Plays, named: Mapping[str, Played]) -> list[TableRow]:
 
 
 def _quotients(plays: Plays, above: Floats, below: Floats, groups: Ints, purpose: int) -> list[Estimate]:
-    """Quotients of the columns' totals, with intervals that resample whole groups of rows."""
+    """Return quotients of the columns' totals, with intervals that resample whole groups of rows."""
     sums, totals = (
         np.column_stack([np.bincount(groups, weights=column) for column in values.T]) for values in (above, below)
     )
@@ -101,7 +101,7 @@ def _quotients(plays: Plays, above: Floats, below: Floats, groups: Ints, purpose
 
 
 def frontier_of(plays: Plays) -> list[TableRow]:
-    """The settings that are more accurate than every cheaper one; the questions that they are judged on chose them."""
+    """Return the settings that are more accurate than all cheaper ones, on the questions that chose them."""
     played = sorted(
         ((setting, plays.played[setting]) for own in plays.lists.values() for setting in own),
         key=lambda pair: (float(pair[1].costs[plays.cost].sum()), -float(pair[1].right.sum())),

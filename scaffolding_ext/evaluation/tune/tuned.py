@@ -1,4 +1,4 @@
-"""The result of a tuning: as a table of a terminal and a sentence, as JSON, and as one HTML page."""
+"""Result of a tuning: as a terminal table and a sentence, as JSON, and as one HTML page."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _UNTRIED = {
 
 @dataclass(frozen=True)
 class Tuned:
-    """A choice, and all that is told of it.
+    """A choice and its report.
 
     Attributes:
-        plays: What was played.
-        goal: The goal of the choice.
+        plays: The settings played.
+        goal: Goal of the choice.
         setting: The choice on all questions; all samples if no setting keeps the promise.
-        rows: The lines of the table; the last one is the choice, on questions that did not choose it.
-        promise: The promise, if one was asked for.
+        rows: Lines of the table; the last one is the choice, on questions that had no part in it.
+        promise: The promise, if requested.
         base: The stack whose workers are kept.
     """
 
@@ -60,16 +60,16 @@ class Tuned:
 
     @property
     def keeps_promise(self) -> bool:
-        """False only if a promise was asked for, and no setting keeps it."""
+        """False only if a promise was requested and no setting keeps it."""
         return self.promise is None or self.promise.setting is not None
 
     def stack(self) -> StackConfig:
-        """The stack file of the choice."""
+        """Return the stack file of the choice."""
         return stack_of(self.setting, self.rows[-1], self.plays, promise=self.promise, base=self.base)
 
     @property
     def sentence(self) -> str:
-        """The choice, and what it saves and loses."""
+        """The choice, with its saving and loss."""
         if not self.keeps_promise:
             return "No setting keeps the promise, so all samples are the last line of the table."
         recording = self.plays.recording
@@ -84,11 +84,11 @@ class Tuned:
         expected = Estimate(*(100 * (1 - each) for each in (share.value, share.high, share.low)))
         return (
             f"{found} On questions that had no part in the choice it saved {spread(expected, 0)} %, at {points} "
-            "points: expect that of further ones. Nothing is promised; --confidence 0.9 asks for a promise."
+            "points: expect that on further ones. Nothing is promised; --confidence 0.9 asks for a promise."
         )
 
     def lines(self) -> Iterator[str]:
-        """The table, and the sentences below it, for a terminal."""
+        """Yield the table, and the sentences below it, for a terminal."""
         yield table_of(self.rows, self.plays)
         yield ""
         yield self.sentence
@@ -98,7 +98,7 @@ class Tuned:
         yield from signal_lines(self.plays)
 
     def document(self) -> dict[str, Any]:
-        """The chosen stack, the baselines, the choice from each list by itself, and the frontier."""
+        """Return the chosen stack, the baselines, the choice from each list by itself, and the frontier."""
         plays, promise, stack = self.plays, self.promise, self.stack()
         by_list = {f"{name}, chosen": judged(plays, self.goal, {name: own}) for name, own in plays.lists.items()}
         return {
@@ -132,7 +132,7 @@ class Tuned:
         }
 
     def page(self) -> str:
-        """One HTML page that asks the network for nothing: the table, the frontier, every setting, every question.
+        """Render one self-contained HTML page: the table, the frontier, every setting, every question.
 
         Raises:
             MissingDependencyError: matplotlib is not installed.
@@ -153,7 +153,7 @@ class Tuned:
         )
 
     def _picture(self) -> bytes:
-        """Every setting as a dot, the frontier as a line, and the lines of the table with their intervals."""
+        """Draw every setting as a dot, the frontier as a line, and the lines of the table with their intervals."""
         plays, image = self.plays, io.BytesIO()
         full, right = float(plays.full.costs[plays.cost].sum()), plays.full.right
         played = [plays.played[setting] for own in plays.lists.values() for setting in own]
@@ -181,7 +181,7 @@ class Tuned:
 def tuned(
     plays: Plays, goal: Goal, *, max_loss: float = 0.0, confidence: float | None = None, base: StackConfig | None = None
 ) -> Tuned | None:
-    """Choose among what was played; None if the goal allows no setting."""
+    """Choose among the settings played; None if the goal allows none."""
     promise = None if confidence is None else promised(plays, max_loss, confidence)
     if promise is None:
         setting = chosen(plays, goal)
@@ -196,7 +196,7 @@ def tuned(
 
 
 def table_of(rows: Sequence[TableRow], plays: Plays) -> str:
-    """The lines of a table, at most 80 columns wide."""
+    """Format the lines of a table, at most 80 columns wide."""
     measure = "right %" if plays.recording.measure == "accuracy" else "as all %"
     name = "samples %" if _counts_samples(plays) else f"{plays.cost} %"
     lines = [f"{'':{_NAME_WIDTH}} {measure:>7} {'points':>22} {name:>16} {'rounds':>6}"]
@@ -210,7 +210,7 @@ def table_of(rows: Sequence[TableRow], plays: Plays) -> str:
 
 
 def remarks_on(plays: Plays) -> list[str]:
-    """Sentences on what was tried, and on what was left out."""
+    """Return sentences on what was tried, and what was left out."""
     recording = plays.recording
     runs = len(set(recording.runs))
     of_runs = f" of {runs} runs" if runs > 1 else ""
@@ -222,10 +222,10 @@ def remarks_on(plays: Plays) -> list[str]:
     if recording.measure == "agreement":
         notes.append("No gold answers: the measure is agreement with the vote of all samples.")
     if "tokens" in recording.missing:
-        notes.append("No tokens: samples are counted in their place.")
+        notes.append("No tokens: samples are counted instead.")
     lacking = [name for column, name in _UNTRIED.items() if column in recording.missing]
     if lacking:
-        notes.append(f"Not recorded, so what needs it is not tried: {', '.join(lacking)}.")
+        notes.append(f"Not recorded, so settings that need it are not tried: {', '.join(lacking)}.")
     notes += recording.notes
     if recording.left_out:
         notes.append(f"Left out: {'; '.join(recording.left_out)}.")
@@ -233,22 +233,22 @@ def remarks_on(plays: Plays) -> list[str]:
 
 
 def signal_lines(plays: Plays) -> Iterator[str]:
-    """A line for each recorded score, and for each router that it makes between two runs."""
+    """Yield a line per recorded score, and per router between two runs."""
     for name, quality in qualities_of(plays).items():
         yield (
-            f"{name} tells right answers from wrong ones (AUC): within a question {spread(quality.within, 2)}, across "
-            f"questions {spread(quality.across, 2)}."
+            f"{name} separates right answers from wrong ones (AUC): within a question {spread(quality.within, 2)}, "
+            f"across questions {spread(quality.across, 2)}."
         )
     for each in routers_of(plays):
         yield (
             f"A router that sends the {each.share:.0%} of the questions with the lowest {each.signal} from "
             f"{each.kept_by} to {each.sent_to}: {spread(_percent(each.right), 1)} % right, "
-            f"{spread(each.above_chance, 1, True)} points above a router by lot, {each.tokens:,.0f} tokens a question."
+            f"{spread(each.above_chance, 1, True)} points above a random router, {each.tokens:,.0f} tokens a question."
         )
 
 
 def spread(estimate: Estimate, digits: int, is_signed: bool = False) -> str:
-    """A figure and its interval, as `-0.2 (-0.4 to +0.1)`."""
+    """Format a figure and its interval, like `-0.2 (-0.4 to +0.1)`."""
     sign = "+" if is_signed else ""
     value, low, high = (f"{0.0 + round(each, digits):{sign}.{digits}f}" for each in estimate)
     return f"{value} ({low} to {high})"
@@ -285,7 +285,7 @@ def _line(row: TableRow) -> dict[str, Any]:
 
 
 def _rules(plays: Plays) -> list[dict[str, Any]]:
-    """Every setting, on the questions that it was tried on."""
+    """Return every setting, on the questions that it was tried on."""
     full = plays.full
     return [
         {
@@ -304,7 +304,7 @@ def _rules(plays: Plays) -> list[dict[str, Any]]:
 
 
 def _questions(plays: Plays, setting: Setting) -> list[dict[str, Any]]:
-    """The choice on each question, those that it loses first."""
+    """Return the choice on each question, lost ones first."""
     played, full = plays.played[setting], plays.full
     order = np.argsort(played.right - full.right, kind="stable")[:_MOST_QUESTIONS].tolist()
     return [

@@ -1,4 +1,4 @@
-"""The votes of a recording under an allocation rule, or with one budget for all of them."""
+"""Votes of a recording under an allocation rule, or with one budget for all of them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from scaffolding_ext.evaluation.tune.orders import OrderedVotes, States
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """The result of a setting: means over the orders of each question, shape [num_questions].
+    """Result of a setting: means over the orders of each question, shape [num_questions].
 
     Attributes:
         right: Share of right answers.
         lost: Share of the orders in which the full vote is right and the answer is not.
-        costs: Its costs, by the names of `COSTS`, as far as they were recorded.
-        rounds: Times that it drew; samples of one round run at once.
-        samples: Samples that it drew.
+        costs: Recorded costs, by the names of `COSTS`.
+        rounds: Number of draws; samples of one round run in parallel.
+        samples: Samples drawn.
         tokens_squared: Mean of the squared decoded tokens.
     """
 
@@ -40,12 +40,12 @@ class Played:
 
 
 def assembled(parts: Sequence[Played], folds: Ints) -> Played:
-    """Each question under the part of its fold."""
+    """Take each question from the part of its fold."""
     return combined(parts, lambda columns: np.stack(columns)[folds, np.arange(len(folds))])
 
 
 def combined(parts: Sequence[Played], combine: Callable[[Sequence[Floats]], Floats]) -> Played:
-    """Several plays together, column by column."""
+    """Combine several plays column by column."""
     columns = {
         name: combine([getattr(each, name) for each in parts])
         for name in ("right", "lost", "rounds", "samples", "tokens_squared")
@@ -55,7 +55,7 @@ def combined(parts: Sequence[Played], combine: Callable[[Sequence[Floats]], Floa
 
 
 class DrawnRound(NamedTuple):
-    """A round of some rows at once: the samples of each row from `start` on, `more` of them, at least one."""
+    """A round of several rows: `more` samples of each row, at least one, starting at `start`."""
 
     rows: Ints
     start: Ints
@@ -63,9 +63,9 @@ class DrawnRound(NamedTuple):
 
 
 def rounds_of(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) -> Iterator[DrawnRound]:
-    """The draws of a rule on every order of every question, round by round; None draws all samples at once.
+    """Yield the draws of a rule on every order of every question, round by round; None draws all samples at once.
 
-    A rule on a search is asked after each of the search's rounds, whatever it would draw.
+    A rule on a search is asked after each of the search's rounds, however many samples it would draw.
     """
     drawn = np.zeros(len(votes.classes), dtype=np.int64)
     decisions = Decisions(votes, rule, num_samples)
@@ -84,10 +84,9 @@ def play(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int, ful
     """Play a rule on every order of every question.
 
     Args:
-        votes: The samples.
         rule: The rule; None draws all samples at once.
-        num_samples: The most samples of a vote.
-        full_right: Whether the full vote of each order is right, shape [num_rows].
+        num_samples: Maximum samples of a vote.
+        full_right: 1 if the full vote of an order is right, shape [num_rows].
     """
     num_rows = len(votes.classes)
     drawn, rounds = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows)
@@ -104,7 +103,7 @@ def play(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int, ful
 def outcome(
     votes: OrderedVotes, drawn: Ints, rounds: Floats, lasted: Mapping[Cost, Floats], full_right: Floats
 ) -> Played:
-    """The results of votes of the first samples of each row."""
+    """Return the results of votes of the first samples of each row."""
     right = votes.right[np.arange(len(drawn)), drawn]
     costs: dict[Cost, Floats] = {name: votes.mean(values) for name, values in lasted.items()}
     for name in votes.samples.costs.keys() - costs.keys():
@@ -115,7 +114,7 @@ def outcome(
 
 
 def first_to_finish(votes: OrderedVotes, num_first: int, num_samples: int, full_right: Floats) -> Played:
-    """Start all samples at once, and vote with those that end first; the others are stopped then ("short-m@k").
+    """Start all samples at once, vote with those that end first, and stop the others ("short-m@k").
 
     Reference:
         Hassid et al., "Don't Overthink it: Preferring Shorter Thinking Chains", arXiv 2505.17813.
@@ -139,7 +138,7 @@ def first_to_finish(votes: OrderedVotes, num_first: int, num_samples: int, full_
 
 
 def in_order_of_ends(votes: OrderedVotes, num_samples: int) -> OrderedVotes:
-    """The votes with the first samples of each row in the order in which they end if all start at once."""
+    """Return the votes with the first samples of each row in the order in which they end if all start at once."""
     tokens = votes.ordered(votes.samples.tokens)[:, :num_samples]
     ends = np.argsort(tokens, axis=1, kind="stable")
     rows = votes.orders.reshape(-1, votes.num_samples).copy()
@@ -148,7 +147,7 @@ def in_order_of_ends(votes: OrderedVotes, num_samples: int) -> OrderedVotes:
 
 
 def _longest(column: Floats, rows: Ints, start: Ints, more: Ints) -> Floats:
-    """The largest of `more` entries of each row from `start` on."""
+    """Return the largest of `more` entries of each row, starting at `start`."""
     longest = np.zeros(len(rows))
     for offset in range(int(more.max(initial=0))):
         taken = more > offset
@@ -157,7 +156,7 @@ def _longest(column: Floats, rows: Ints, start: Ints, more: Ints) -> Floats:
 
 
 class Decisions:
-    """The decisions of a rule on votes so far; it is asked once for each state that it can tell apart."""
+    """Decisions of a rule on partial votes; it is asked once per state that it can distinguish."""
 
     def __init__(self, votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) -> None:
         self._votes = votes
@@ -168,7 +167,7 @@ class Decisions:
             self._known = np.full(len(self._states.rows), -1, dtype=np.int64)
 
     def num_more(self, rows: Ints, drawn: Ints) -> Ints:
-        """The number of further samples after the first ones of each row."""
+        """Return the number of further samples after the first ones of each row."""
         if self._rule is None:
             return self._num_samples - drawn
         if self._states is None:
@@ -201,7 +200,7 @@ class Decisions:
 
 
 def states_for(votes: OrderedVotes, rule: AllocationRule) -> States | None:
-    """The states that a rule can tell apart; None if it looks at more than answers."""
+    """Return the states that a rule can distinguish; None if it reads more than answers."""
     looks_at = rule.looks_at
     if looks_at <= {"size"}:
         return votes.by_size
@@ -211,12 +210,12 @@ def states_for(votes: OrderedVotes, rule: AllocationRule) -> States | None:
 
 
 def spend_on_all(votes: OrderedVotes, rule: AllocationRule | None, total_tokens: float, num_samples: int) -> Ints:
-    """Samples of each row under one budget, which every order of the questions has for itself.
+    """Return the samples of each row under one budget, which each order of the questions has separately.
 
     It is `evaluation.run.spending.spend` with its default claim, on many orders of the samples at once.
 
     Raises:
-        ConfigError: The budget does not pay for one sample a question.
+        ConfigError: The budget does not cover one sample per question.
     """
     states = votes.by_counts
     certain = [

@@ -95,7 +95,7 @@ def test_what_replay_cannot_play_of_a_search_is_refused(tmp_path):
     for args in ({"selector": "best"}, {"stop": "certaindex"}):
         with pytest.raises(ConfigError, match="is a search that replay cannot play"):
             setting_of(stack(tmp_path, problems(1), **args), recording)
-    with pytest.raises(ConfigError, match="and the recorded samples are solutions of searches: record its own"):
+    with pytest.raises(ConfigError, match="but the recorded samples are solutions of searches: record its own"):
         setting_of(load_config("configs:native"), recording)
 
 

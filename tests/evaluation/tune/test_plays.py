@@ -128,7 +128,7 @@ def test_where_runs_share_questions_intervals_hold_both() -> None:
 
 
 def test_a_cost_that_was_not_recorded_is_refused() -> None:
-    with pytest.raises(ConfigError, match="is 'seconds', and the recording has no seconds"):
+    with pytest.raises(ConfigError, match="is 'seconds', but the recording has no seconds"):
         Plays(recording(), "seconds")
     with pytest.raises(ConfigError, match="give --price"):
         Plays(recording(), "dollars")
@@ -209,7 +209,7 @@ def test_which_samples_finish_first_is_not_told_without_their_tokens_or_of_more_
     found.try_all()
     assert "first to finish" not in found.lists
     for each, number in ((found, 8), (trial, 32)):
-        with pytest.raises(ConfigError, match="which of them end first cannot be told"):
+        with pytest.raises(ConfigError, match="it is unknown which end first"):
             each.play(Setting(Whole(), number, num_first=2))
 
 

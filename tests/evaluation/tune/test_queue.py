@@ -179,7 +179,7 @@ def test_a_plan_holds_its_settings(trial: Plays) -> None:
     ("change", "says"),
     [
         ({"task": ""}, "questions of no type"),
-        ({"missing": frozenset({"tokens"})}, "needs tokens, and the log has none"),
+        ({"missing": frozenset({"tokens"})}, "needs tokens, but the log has none"),
     ],
 )
 def test_what_cannot_be_planned(trial: Plays, change: dict[str, object], says: str) -> None:
