@@ -44,7 +44,7 @@ from scaffolding_ext.evaluation.tune.costs import Cost
 from scaffolding_ext.evaluation.tune.endings import Cut, Stopped, Whole
 from scaffolding_ext.evaluation.tune.plays import PLAIN_VOTES, Plays
 from scaffolding_ext.evaluation.tune.space import Setting, labelled_votes, numbers_to_try
-from scaffolding_ext.evaluation.tune.table import baselines, oracle
+from scaffolding_ext.evaluation.tune.table import baselines
 from scaffolding_ext.evaluation.tune.votes import Played
 from scaffolding_ext.stats.power import required_num_questions
 
@@ -300,7 +300,7 @@ def confirmed(report: Report, data: Path | None, num_simulated: int) -> None:
             DEFAULT: trial.play(Setting(Whole(), number, LeaderChange())),
             ANEW: trial.play(Setting(Whole(), number, default)),
             TUNED: trial.play(tuned),
-            "oracle (limit)": oracle(trial),
+            "oracle (limit)": trial.of_sizes(trial.votes.until_settled),
         }
         for row in (ANEW, TUNED):
             tokens = float(rows[row].costs["decoded"].sum())
@@ -410,7 +410,7 @@ def add_quarter(report: Report, name: str, recording: Recording) -> None:
         "one chain": trial.play(Setting(Whole(), 1)),
         "all chains": trial.full,
         SEQUENTIAL: trial.play(Setting(Whole(), number, BetaConsistency(confidence=0.9))),
-        "oracle (limit)": oracle(trial),
+        "oracle (limit)": trial.of_sizes(trial.votes.until_settled),
     }.items():
         add_row(report, f"{name}: {row}", played, trial)
     for kind, played in of_kind.items():
