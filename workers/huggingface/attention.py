@@ -1,8 +1,8 @@
-"""Attention over cached keys and values in blocks, for all the tokens of a step in one flat sequence.
+"""Attention over cached keys and values in blocks, for all tokens of a step in one flat sequence.
 
-The tokens of all requests in a step form one sequence, without padding between the requests. All parts of a model
-except attention treat them as one text. Attention reads the blocks of each request through a table. transformers calls
-`attend` instead of its own attention if a model's `attn_implementation` is `ATTENTION`.
+The tokens of all requests in a step form one sequence without padding. All parts of a model except attention treat them
+as one text; attention reads each request's blocks through a table. transformers calls `attend` instead of its own
+attention if a model's `attn_implementation` is `ATTENTION`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ATTENTION = "scaffolding_ext_blocks"
 class Span:
     """Requests of a step that each compute the same number of tokens and have similar lengths.
 
-    Their tokens begin at `start` of the step and have these `positions`, int64, shape (rows, tokens). Their blocks,
-    `tables` of shape (rows, blocks), have `kv_len` places; those behind a row's own tokens are masked.
+    Their tokens start at `start` of the step and have these `positions`, int64, shape (rows, tokens). Their blocks,
+    `tables` of shape (rows, blocks), have `kv_len` places; those after a row's own tokens are masked.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class Span:
         self._masks: dict[tuple[int | None, int], torch.Tensor] = {}
 
     def mask(self, window: int | None, num_groups: int) -> torch.Tensor:
-        """Added to the scores: 0 if a token sees a position, else the lowest number.
+        """Return the mask added to the scores: 0 if a token sees a position, else the lowest number.
 
-        A token sees at most `window` positions, itself included; None: all before it. The tokens of one head follow
-        those of the head before: shape (rows, 1, groups * tokens, positions), or (rows, 1, 1, positions) for one token.
+        A token sees at most `window` positions, including itself; None: all before it. Tokens are ordered by head:
+        shape (rows, 1, groups * tokens, positions), or (rows, 1, 1, positions) for one token.
         """
         key = window, 1 if self.num_tokens == 1 else num_groups
         if key not in self._masks:
@@ -87,13 +87,16 @@ def attend(
     """Write a layer's new keys and values, and attend to the cached ones; has the signature that transformers calls.
 
     Args:
-        module: The layer's attention; its `layer_idx` tells which it is.
+        module: The layer's attention; its `layer_idx` identifies it.
         query: Shape (1, heads, tokens, head size); `key` and `value` likewise, with fewer heads.
-        attention_mask: Must be None: spans have their own masks.
-        sliding_window: Most positions that a token sees.
+        attention_mask: Must be None, because spans have their own masks.
+        sliding_window: Maximum positions that a token sees.
 
     Returns:
-        Shape (1, tokens, heads, head size), and no weights. A layer that does more than this is a ConfigError.
+        Shape (1, tokens, heads, head size), and no weights.
+
+    Raises:
+        ConfigError: The layer does more than causal attention.
     """
     step = current_step.get()
     layer = int(module.layer_idx)
@@ -134,7 +137,7 @@ def _attend_span(queries: torch.Tensor, kv: LayerKV, span: Span, window: int | N
     num_heads, num_kv_heads = queries.shape[0], kv.keys.shape[1]
     num_groups = num_heads // num_kv_heads
     grouped = queries.unflatten(1, (span.num_rows, span.num_tokens)).unflatten(0, (num_kv_heads, num_groups))
-    by_row = grouped.permute(2, 0, 1, 3, 4).flatten(2, 3)  # heads that share keys count as tokens: keys are read once
+    by_row = grouped.permute(2, 0, 1, 3, 4).flatten(2, 3)  # heads with shared keys count as tokens: keys are read once
     keys, values = kv.gather(span.tables)
     mask = span.mask(window, num_groups)
     attended = scaled_dot_product_attention(by_row, keys, values, attn_mask=mask, scale=scale)
@@ -143,7 +146,7 @@ def _attend_span(queries: torch.Tensor, kv: LayerKV, span: Span, window: int | N
 
 
 def register() -> None:
-    """Make `ATTENTION` known to transformers."""
+    """Register `ATTENTION` with transformers."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(ATTENTION, attend)

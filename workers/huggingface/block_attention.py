@@ -1,8 +1,8 @@
-"""Attention through tables of blocks on one CPU thread, in C: it reads only the keys and values that each token sees.
+"""Attention through tables of blocks on one CPU thread, in C: it reads only the keys and values that a token sees.
 
-It is there for the embedded models, which it serves 5.9 times as fast as torch: torch's kernels take no tables and
-spend their time on small matrix products. On a real model of 160M parameters it spares 1 to 10 %. The C file beside
-this module is built when the package is installed. If it could not be built, torch computes the same result.
+It exists for the embedded models, for which it is 5.9 times as fast as torch: torch's kernels take no tables and spend
+their time on small matrix products. On a real model of 160M parameters it saves 1 to 10 %. The C file in this folder is
+built when the package is installed. If it could not be built, torch computes the same result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scaffolding_ext.workers.huggingface.kv_blocks import LayerKV
 
 try:
     from scaffolding_ext.workers.huggingface._block_kernel import attend as kernel
-except ImportError:  # there was no compiler when the package was installed
+except ImportError:  # there was no compiler at installation
     kernel = None  # type: ignore[assignment]
 
 _UNBOUNDED = 1 << 60
@@ -25,7 +25,7 @@ _UNBOUNDED = 1 << 60
 
 @functools.cache
 def warn_without_kernel() -> None:
-    """Warn, once in a process, that attention on this CPU is slower than necessary."""
+    """Warn once per process that attention on this CPU is slower than necessary."""
     if kernel is None:
         warnings.warn(
             "the installation did not build the C kernel for attention on a CPU, so torch computes attention, with "
@@ -35,7 +35,7 @@ def warn_without_kernel() -> None:
 
 
 def serves(queries: torch.Tensor, kv: LayerKV) -> bool:
-    """Whether the kernel can compute this attention: in float32, on one thread of a CPU."""
+    """Return True if the kernel can compute this attention: in float32, on one thread of a CPU."""
     return (
         kernel is not None
         and queries.device.type == "cpu"
@@ -56,13 +56,13 @@ def block_attention(
     scale: float,
     output: torch.Tensor,
 ) -> None:
-    """Attend from each token to its sequence's positions up to its own, its own included.
+    """Attend from each token to its sequence's positions up to and including its own.
 
     Args:
         queries: Shape (heads, tokens, head size); consecutive heads share keys and values.
         kv: Keys and values in blocks, of the same shape.
         tables: As in `AttentionMetadata`, like `rows` and `positions`; contiguous.
-        window: Most positions that a token sees; None: all positions.
+        window: Maximum positions that a token sees; None: all positions.
         output: Contiguous, shape (tokens, heads, head size); written.
     """
     num_heads, num_tokens, size = queries.shape

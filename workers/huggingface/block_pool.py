@@ -1,8 +1,9 @@
-"""The blocks of the engine's KV memory: who holds them, which stay as cache, and which of them sequences share.
+"""Blocks of the engine's KV memory: their holders, the cache, and sharing between sequences.
 
-A full block has a key, a digest of all tokens up to its end, so sequences that begin alike share their whole blocks. A
-block is announced under its key when a sequence is about to compute it. Whoever needs it waits until it is computed. A
-shared block is full, so nobody writes to it. Blocks that nobody holds stay as cache until their memory is needed.
+A full block has a key, a digest of all tokens up to its end, so sequences with a common beginning share its whole
+blocks. A block is announced under its key when a sequence is about to compute it; others that need it wait until it is
+computed. A shared block is full, so it is never written. Blocks without a holder stay as cache until their memory is
+needed.
 """
 
 from __future__ import annotations
@@ -25,29 +26,30 @@ class Block:
     __slots__ = ("index", "is_computed", "key", "last_use", "num_holders", "owner", "priority", "stays")
 
     def __init__(self, index: int) -> None:
-        self.index = index  # its place in the buffers
-        self.key: bytes | None = None  # the digest by which look-ups find it
-        self.is_computed = False  # whether the KV of all its tokens is there
+        self.index = index  # in the buffers
+        self.key: bytes | None = None  # digest for look-ups
+        self.is_computed = False  # the KV of all its tokens exists
         self.num_holders = 0  # sequences
-        self.stays = False  # whether one of its holders wanted it to stay as cache
-        self.priority = 0.0  # in the cache, the blocks of the lowest priority are evicted first
-        self.last_use = 0  # when it was last freed; of equal priorities, the least recently used is evicted first
-        self.owner: str | None = None  # the request that is the only one to have held it, if it is known
+        self.stays = False  # one of its holders wanted it to stay as cache
+        self.priority = 0.0  # lowest is evicted first from the cache
+        self.last_use = 0  # when it was last freed; breaks ties of priority
+        self.owner: str | None = None  # the only request that has held it, if known
 
 
 class TokenSequence:
-    """A sequence of tokens, and the blocks that hold their keys and values.
+    """A sequence of tokens, and the blocks with their keys and values.
 
-    Sequences of different salts share no blocks. `owner` is the request that the sequence serves; see `BlockPool.keep`.
+    Sequences with different salts share no blocks. `owner` is the request that the sequence serves; see
+    `BlockPool.keep`.
     """
 
     __slots__ = ("_keys", "_root", "blocks", "num_blocks", "num_kv", "owner", "table", "token_ids")
 
     def __init__(self, token_ids: list[int], salt: str | None = None, owner: str | None = None) -> None:
         self.token_ids, self.owner = token_ids, owner
-        self.num_kv = 0  # how many of the first tokens have computed KV
+        self.num_kv = 0  # first tokens with computed KV
         self.blocks: list[Block] = []
-        self.table: array[int] = array("q")  # the places of these blocks in the buffers
+        self.table: array[int] = array("q")  # indices of these blocks in the buffers
         self.num_blocks = 0
         self._root = b"" if salt is None else blake2b(salt.encode(), digest_size=_DIGEST_BYTES).digest()
         self._keys: list[bytes] = []
@@ -72,33 +74,33 @@ class TokenSequence:
 
 
 class BlockPool:
-    """Gives sequences their blocks and takes them back.
+    """Allocates blocks to sequences.
 
     Args:
-        num_blocks: Blocks in all.
-        block_len: Tokens of a block.
-        max_cached: Most blocks that stay as cache.
-        shares: False finds nothing and keeps nothing.
+        num_blocks: Total number of blocks.
+        block_len: Tokens per block.
+        max_cached: Maximum number of blocks that stay as cache.
+        shares: False disables sharing and caching.
     """
 
     def __init__(self, num_blocks: int, block_len: int, max_cached: int, shares: bool = True) -> None:
         self.num_blocks, self.block_len, self.max_cached = num_blocks, block_len, max_cached
-        self.num_held = self.num_evicted = 0  # blocks that sequences hold, and that have left the cache for others
+        self.num_held = self.num_evicted = 0  # blocks held by sequences, and evicted from the cache
         self._shares = shares
         self._num_made = self._now = 0
-        self._free: list[Block] = []  # the latest last: blocks that already have memory are used first
+        self._free: list[Block] = []  # latest last, so that blocks with allocated memory are reused first
         self._found: dict[bytes, Block] = {}
         self._cached: SortedList = SortedList(key=lambda block: (block.priority, block.last_use))
         self._owned: dict[str, set[Block]] = {}
 
     @property
     def num_cached(self) -> int:
-        """Blocks that nobody holds and that stay because a later request may need their content."""
+        """Blocks without a holder, kept for later requests."""
         return len(self._cached)
 
     @property
     def num_free(self) -> int:
-        """Blocks that hold nothing."""
+        """Empty blocks."""
         return self.num_blocks - self.num_held - len(self._cached)
 
     @property
@@ -107,7 +109,7 @@ class BlockPool:
         return self.num_blocks - self.num_held
 
     def find(self, sequence: TokenSequence, max_tokens: int) -> list[Block]:
-        """The blocks of a sequence's first `max_tokens` tokens that exist; some may not be computed yet."""
+        """Return the existing blocks of a sequence's first `max_tokens` tokens; some may not be computed yet."""
         found: list[Block] = []
         if self._shares:
             for key in sequence.keys(max_tokens // self.block_len, self.block_len):
@@ -125,7 +127,7 @@ class BlockPool:
     def begin(self, sequence: TokenSequence, found: list[Block], announces: bool) -> None:
         """Give a new sequence its blocks: the computed ones that were found, and new ones for its other tokens.
 
-        `announces`: whether others may wait for the blocks that it is about to compute.
+        With `announces`, other sequences may wait for the blocks that it is about to compute.
         """
         for block in found:
             self._hold(block, sequence.owner)
@@ -139,7 +141,7 @@ class BlockPool:
                 self._name(sequence.blocks[number], keys[number])
 
     def grow(self, sequence: TokenSequence) -> None:
-        """Give a sequence one more block; there must be one available."""
+        """Give a sequence one more block; one must be available."""
         if not self._free and self._num_made == self.num_blocks:
             self.num_evicted += 1
             self._drop(self._cached[0])
@@ -156,7 +158,7 @@ class BlockPool:
         sequence.add(block)
 
     def advance(self, computed: Iterable[tuple[TokenSequence, int]]) -> None:
-        """Note how many more tokens of some sequences are computed, so that others find their full blocks."""
+        """Record how many more tokens of some sequences are computed, so that others find their full blocks."""
         for sequence, num_tokens in computed:
             first, last = sequence.num_kv // self.block_len, (sequence.num_kv + num_tokens) // self.block_len
             sequence.num_kv += num_tokens
@@ -167,10 +169,10 @@ class BlockPool:
                     self._name(sequence.blocks[number], keys[number])
 
     def free(self, sequence: TokenSequence, keep: bool, priority: BlockPriority | None = None) -> None:
-        """Take a sequence's blocks, from its end, so that the cache evicts them in this order.
+        """Take a sequence's blocks, last first, so that the cache evicts them in this order.
 
-        With `keep` its computed blocks stay as cache, and have this `priority` there; None leaves it as it is. A block
-        stays if any of its holders wanted this.
+        With `keep` its computed blocks stay as cache with this `priority`; None leaves it unchanged. A block stays if
+        any of its holders wanted this.
         """
         for number in reversed(range(sequence.num_blocks)):
             block = sequence.blocks[number]
@@ -193,7 +195,7 @@ class BlockPool:
         sequence.clear()
 
     def discard(self, sequence: TokenSequence) -> list[int]:
-        """Take a sequence's blocks, whose content is wrong; returns the places of those that nobody else holds."""
+        """Take a sequence's invalid blocks; return the indices of those without another holder."""
         blocks = list(sequence.blocks)
         for block in blocks:
             block.stays = False
@@ -208,7 +210,7 @@ class BlockPool:
                 self._drop(block)
 
     def end(self, owner: str) -> None:
-        """A request has ended: its blocks have no priority over others."""
+        """Reset the priorities of an ended request's blocks."""
         for block in self._owned.pop(owner, ()):
             if not block.num_holders:
                 self._cached.remove(block)

@@ -1,4 +1,4 @@
-"""Branches in the generation engine: they are written on one prefix, and judged on their cached KV."""
+"""Branches in the generation engine: written on one prefix, and judged on their cached KV."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ async def write_branches(
     generate: Callable[..., Coroutine[Any, Any, Any]],
     by_score: bool = False,
 ) -> None:
-    """Run one request for each branch, and write the results into the task. They share the prefix's whole blocks.
+    """Run one request per branch, and write the results into the task. Branches share the prefix's whole blocks.
 
     Args:
         generate: Serves a generation task, with further arguments of its request.
-        by_score: Whether blocks are evicted by the score and the depth of their branch (RKSC, algorithm 4).
+        by_score: Evict blocks by the score and the depth of their branch (RKSC, algorithm 4).
     """
     scores, num_evicted = block_scores(task), engine.metrics.num_evicted
     on_prefix = probed = None
@@ -66,12 +66,12 @@ async def write_branches(
 
 
 def _block_priority(num_shared: int, own: float, number: int) -> float:
-    """The priority of a branch's block: 1 if it is of the prefix, else the score of the branch."""
+    """Return the priority of a branch's block: 1 in the prefix, otherwise the branch's score."""
     return 1.0 if number < num_shared else own
 
 
 async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuilder) -> list[bool]:
-    """Which branches stay on the prefix: each suffix is read there, and its hidden states compared with the prefix's.
+    """Return the branches that stay on the prefix: each suffix is read there, and its hidden states are compared.
 
     The read tokens stay in the cache, so a branch that stays on the prefix computes only one token to continue.
     """
@@ -104,7 +104,7 @@ async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuil
 
 
 async def verify_branches(task: VerifyTask, engine: GenerationEngine, builder: RequestBuilder) -> None:
-    """Run one request for each branch; it reads the logits of the two words after the branch."""
+    """Run one request per branch, which reads the logits of the two words after the branch."""
     requests = builder.verify(task)
     await _read(task, engine, requests)
     task.scores = [probability_of_first(*request.choice_logits) for request in requests]
@@ -118,7 +118,7 @@ async def verify_branches(task: VerifyTask, engine: GenerationEngine, builder: R
 
 
 async def _read(task: Task, engine: GenerationEngine, requests: Sequence[EngineRequest]) -> None:
-    """Run a task's requests that only read, either all or none; the task is charged for all of them."""
+    """Run a task's read-only requests, either all or none; the task is charged for all of them."""
     for request in requests:
         engine.submit(request)
     try:

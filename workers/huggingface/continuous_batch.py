@@ -1,8 +1,7 @@
-"""Continuous batching: steps of a model over the requests that run at the moment.
+"""Continuous batching: steps of a model over the running requests.
 
-Requests join and leave between steps. A step computes one token of every request that decodes. In the same pass it
-computes a limited number of prompt tokens of requests that still read, so a long prompt delays the others only a
-little.
+Requests join and leave between steps. A step computes one token of every decoding request. In the same pass it computes
+a limited number of prompt tokens, so a long prompt delays other requests only slightly.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ if TYPE_CHECKING:
 
 
 class EngineMetrics(NamedTuple):
-    """A snapshot of an engine; counts and seconds are those since its start."""
+    """Snapshot of an engine; counts and seconds are since its start."""
 
-    num_running: int  # requests that hold blocks of keys and values
+    num_running: int  # requests with blocks of keys and values
     num_waiting: int  # requests that wait for blocks
-    num_free_blocks: int  # blocks that hold nothing
-    num_held_blocks: int  # blocks that requests hold; a block that several requests share counts once
-    num_cached_blocks: int  # blocks that nobody holds, kept for later requests that begin alike
-    max_batch_size: int  # most requests that one step computes
-    num_paused: int  # streams that may not generate until their reader asks for more, with or without blocks
-    num_preempted: int  # how often a request lost its blocks to others
-    # longest time for which an admitted or preempted request got no place in a step although a caller waited for it
+    num_free_blocks: int  # empty blocks
+    num_held_blocks: int  # blocks held by requests; a shared block counts once
+    num_cached_blocks: int  # blocks without a holder, kept for later requests with the same beginning
+    max_batch_size: int  # maximum requests per step
+    num_paused: int  # streams paused until their reader asks for more, with or without blocks
+    num_preempted: int  # times that a request lost its blocks to others
+    # longest time that an admitted or preempted request waited for a place in a step while a caller waited for it
     longest_wait_s: float
     num_decoded: int  # generated tokens whose KV was computed (the last of a text needs none)
     num_prefilled: int  # prompt tokens whose KV was computed, and all tokens of preempted requests
@@ -54,12 +53,12 @@ class EngineMetrics(NamedTuple):
 
     @property
     def hit_rate(self) -> float:
-        """Share of the prompt tokens that were taken from cached KV, 0 to 1; 0 before the first."""
+        """Share of prompt tokens taken from cached KV, in [0, 1]; 0 before the first."""
         return self.num_reused / max(1, self.num_reused + self.num_prefilled)
 
     @property
     def tokens_per_s(self) -> float:
-        """Generated tokens a second while the engine was busy; 0 before the first."""
+        """Generated tokens per second while the engine was busy; 0 before the first."""
         return self.num_decoded / self.busy_s if self.busy_s else 0.0
 
 
@@ -67,7 +66,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Drawn(NamedTuple):
-    """The result of a pass: the requests that it completed, those without usable logits, and the next tokens."""
+    """Result of a pass: the requests that it completed, flags of unusable logits, and the next tokens."""
 
     completed: list[EngineRequest]
     broken: list[bool]
@@ -75,10 +74,10 @@ class _Drawn(NamedTuple):
 
 
 class ContinuousBatch:
-    """The requests that wait for a model and the requests that run on it; only one thread may use it.
+    """Requests that wait for a model or run on it; only one thread may use it.
 
     The model's attention is `ATTENTION`, and the tokenizer is a Rust backend. `on_end` is called with each request that
-    ends, before the request itself reports its end.
+    ends, before the request reports its end.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class ContinuousBatch:
 
     @property
     def metrics(self) -> EngineMetrics:
-        """A snapshot; from any thread."""
+        """A snapshot, readable from any thread."""
         scheduler, pool = self._scheduler, self.pool
         blocks = pool.num_free, pool.num_held, pool.num_cached
         requests = scheduler.max_batch_size, scheduler.num_paused, scheduler.num_preempted
@@ -116,7 +115,7 @@ class ContinuousBatch:
         return EngineMetrics(*waiting, *blocks, *requests, waited, *tokens, busy_s, num_steps)
 
     def warm_up(self) -> None:
-        """Run the model once, so that a model that does not fit or cannot be served fails now."""
+        """Run the model once, so that a model that does not fit or cannot be served fails immediately."""
         request = EngineRequest([0], Ends(), GREEDY, notify=lambda _: None)
         self.pool.begin(request.sequence, [], announces=False)
         self._runner.forward([Work(request, 1)])
@@ -126,18 +125,18 @@ class ContinuousBatch:
         self._scheduler.add(request)
 
     def drop(self, request: EngineRequest) -> None:
-        """End a request that waits or runs, as cancelled."""
+        """Cancel a request that waits or runs."""
         if self._scheduler.drop(request):
             self._end(request, "cancelled")
         else:
             self._release(request, "cancelled")
 
     def clear(self) -> None:
-        """Drop every request without telling it."""
+        """Drop every request without notifying it."""
         self._scheduler = RequestScheduler(self.pool, self._scheduler.max_batch_size, self._prefill_chunk)
 
     def step(self) -> None:
-        """Admit requests that fit; then compute one token of every request that decodes, and a part of the prompts."""
+        """Admit requests that fit; then compute one token of every decoding request, and part of the prompts."""
         started = time.monotonic()
         self._num_steps += 1
         self._scheduler.admit()
@@ -147,7 +146,7 @@ class ContinuousBatch:
         self._busy_s += time.monotonic() - started
 
     def _compute(self, works: list[Work]) -> None:
-        """Run the model on these tokens; if that fails, on halves of them, to find the request that causes it."""
+        """Run the model on these tokens; if that fails, run it on halves of them, to find the offending request."""
         try:
             drawn = self._run(works)
         except Exception as error:  # out of memory, or a bug of the model: the engine goes on
@@ -165,13 +164,13 @@ class ContinuousBatch:
             self._fail(works[0].request, caused_by(failure))
 
     def _run(self, works: list[Work]) -> _Drawn:
-        """One pass, and a draw from its logits; changes no request but its scores."""
+        """Run one pass and sample from its logits; changes only the requests' scores."""
         logits = self._runner.forward(works)
         completed = [work.request for work in works if work.completes]
         return _Drawn(completed, logits.isnan().any(-1).tolist(), self._sample(completed, logits))
 
     def _take(self, works: list[Work], drawn: _Drawn) -> None:
-        """Note what a pass has computed and drawn, and release the requests that end with it."""
+        """Record the results of a pass, and release the requests that end with it."""
         self._advance(works)
         self._accept(drawn.completed, drawn.sampled)
         for request in [request for request, broken in zip(drawn.completed, drawn.broken, strict=True) if broken]:
@@ -190,7 +189,7 @@ class ContinuousBatch:
                 request.notify(request)
 
     def _discard(self, request: EngineRequest) -> None:
-        """Take a request's blocks, whose content is wrong."""
+        """Take a request's invalid blocks."""
         for block in self.pool.discard(request.sequence):
             self._runner.kv.clear(block)
 
@@ -199,7 +198,7 @@ class ContinuousBatch:
         self._release(request, "error", error)
 
     def _sample(self, requests: list[EngineRequest], logits: torch.Tensor) -> Sampled | None:
-        """Draw the next token of each request that generates; logits have the shape (requests, vocabulary)."""
+        """Sample the next token of each generating request; logits have the shape (requests, vocabulary)."""
         for row, request in enumerate(requests):
             if request.wants.choices:
                 request.choice_logits = logits[row, list(request.wants.choices)].tolist()
@@ -218,7 +217,7 @@ class ContinuousBatch:
         return sample(logits, [request.sampling for request in chosen], positions, num_logprobs, forbidden)
 
     def _advance(self, works: list[Work]) -> None:
-        """Note that these tokens are computed."""
+        """Record that these tokens are computed."""
         reading = self._scheduler.reading
         decoding = [work.request for work in works if work.request not in reading]
         self._num_decoded += len(decoding)
@@ -234,7 +233,7 @@ class ContinuousBatch:
                 self.pool.advance([(request.sequence, num_tokens)])
 
     def _accept(self, requests: list[EngineRequest], sampled: Sampled | None) -> None:
-        """Append the drawn tokens to the requests that generate."""
+        """Append the drawn tokens to the generating requests."""
         if sampled is None:
             return
         now = time.monotonic()
@@ -247,7 +246,9 @@ class ContinuousBatch:
 
     def _release(self, request: EngineRequest, reason: str, error: EngineError | None = None) -> None:
         """Free a request's blocks; they stay as cache if a later request may need them."""
-        wanted = request.kv.keep or (error is None and self._scheduler.num_waiting)  # somebody may wait for this prefix
+        wanted = request.kv.keep or (
+            error is None and self._scheduler.num_waiting
+        )  # a request may wait for this prefix
         self._scheduler.leave(request, keep=bool(wanted))
         self._end(request, reason, error)
 
@@ -257,7 +258,7 @@ class ContinuousBatch:
 
 
 def caused_by(cause: BaseException, where: str = "") -> EngineError:
-    """The error for a task whose engine has met another error."""
+    """Wrap another error of the engine for a task."""
     error = EngineError(f"{where}{type(cause).__name__}: {cause}")
     error.__cause__ = cause
     return error

@@ -1,4 +1,4 @@
-"""One request of the generation engine: its wishes, its state, and the way in which a coroutine waits for it."""
+"""Request of the generation engine: its options, its state, and its waiting coroutine."""
 
 from __future__ import annotations
 
@@ -25,37 +25,36 @@ if TYPE_CHECKING:
 class Ends(NamedTuple):
     """Ends of a request's text."""
 
-    max_tokens: int = 0  # tokens to decode at most; 0 only reads the prompt
-    stop: tuple[str, ...] = ()  # strings that end the text; they are cut off
-    min_tokens: int = 0  # number of tokens before an end-of-sequence token may be drawn
-    ignore_end: bool = False  # whether end-of-sequence tokens do not end the text
+    max_tokens: int = 0  # 0 only reads the prompt
+    stop: tuple[str, ...] = ()  # strings that end the text, and are cut off
+    min_tokens: int = 0  # tokens before an end-of-sequence token may be drawn
+    ignore_end: bool = False  # end-of-sequence tokens do not end the text
 
 
 class Wants(NamedTuple):
-    """Results of a request beside its text."""
+    """Results of a request besides its text."""
 
-    num_logprobs: int = 0  # alternatives whose log-probabilities are reported for each token; 0 reports none
-    score_from: int | None = None  # position of the first prompt token whose log-probability is wanted, or None
-    choices: tuple[int, ...] = ()  # Token ids whose logits after the prompt are wanted
-    logits: bool = False  # whether all logits after each token of the prompt are wanted
-    states: bool = False  # whether the hidden states of the prompt's last token are wanted
-    # the rule by which the prompt's next token may be read before the last layer; then no other request may reuse its
-    # KV
+    num_logprobs: int = 0  # alternatives reported per token; 0 reports no log-probabilities
+    score_from: int | None = None  # first prompt token to score, or None
+    choices: tuple[int, ...] = ()  # token ids whose logits after the prompt are wanted
+    logits: bool = False  # all logits after each token of the prompt
+    states: bool = False  # hidden states of the prompt's last token
+    # rule for reading the prompt's next token before the last layer; then no other request may reuse its KV
     layer_exit: LayerExit | None = None
-    verdicts: bool = False  # whether the next token so far is read after each layer
+    verdicts: bool = False  # the next token so far, after each layer
 
 
 class Kv(NamedTuple):
     """Use of a request's KV by others."""
 
-    keep: bool = True  # whether the KV stays as cache when the request ends
-    priority: BlockPriority | None = None  # of its blocks in the cache; None: the least recently used are evicted first
+    keep: bool = True  # the KV stays as cache when the request ends
+    priority: BlockPriority | None = None  # of its blocks in the cache; None evicts the least recently used
     salt: str | None = None  # requests with different salts share no KV
-    owner: str | None = None  # the request of the host that it serves
+    owner: str | None = None  # the host's request that it serves
 
 
 def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int, TokenLogprob] | None:
-    """The log-probabilities reported with one row's token: of the token itself and of the likeliest alternatives."""
+    """Return the log-probabilities to report for one row: of the token and the likeliest alternatives."""
     if not (num_logprobs and sampled.logprobs and sampled.top_ids and sampled.top_logprobs):
         return None
     likeliest = zip(sampled.top_ids[row][:num_logprobs], sampled.top_logprobs[row], strict=False)
@@ -65,28 +64,28 @@ def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int
 
 
 class LayerVerdict(NamedTuple):
-    """The next token so far, after one layer."""
+    """Next token so far, after one layer."""
 
     entropy: float  # of its distribution, in nats
     choice_logits: list[float]  # logits of the request's `choices`
 
 
 class Snapshot(NamedTuple):
-    """The state of a request at one moment."""
+    """State of a request at one moment."""
 
     finish_reason: str | None
-    token_ids: list[int]  # its generated tokens after those that the caller already had
-    text: str  # the text of all its tokens, without an end that may be the beginning of a stop string
+    token_ids: list[int]  # generated tokens that the caller does not have yet
+    text: str  # text of all tokens, without an end that may begin a stop string
     logprobs: list[dict[int, TokenLogprob]]
     counts: TokenCounts
 
 
 class EngineRequest:
-    """One request in the engine. Only the engine's thread writes it; other threads read it by `snapshot`.
+    """A request in the engine. Only the engine's thread writes it; other threads read it through `snapshot`.
 
     Args:
         prompt: Token ids, at least one.
-        urgent: Whether other tasks wait for its result: a probe, a forced answer, a score, a verdict.
+        urgent: Other tasks wait for its result: a probe, a forced answer, a score, a verdict.
         priority: Requests with a lower number are served sooner.
         notify: Called on the engine's thread when the request has ended or has `wanted` tokens.
     """
@@ -108,20 +107,20 @@ class EngineRequest:
         self.ends, self.sampling, self.wants, self.kv = ends, sampling, wants, kv
         self.urgent, self.priority, self.notify = urgent, priority, notify
         self.wanted = ends.max_tokens + 1
-        self.awaited = True  # by a caller; otherwise a stream runs ahead of its reader
+        self.awaited = True  # by a caller; otherwise a stream that runs ahead of its reader
         self.may_run_to = NEVER  # number of generated tokens at which it pauses
         self.num_decoded = self.num_reused = self.num_prefilled = self.num_preempted = 0
-        self.number = 0  # of requests that came before it
-        self.last_step = 0  # the last step of the engine that computed a part of it, or admitted it
-        self.skipped_since: float | None = None  # it could compute since then, and had no room in a step
+        self.number = 0  # order of arrival
+        self.last_step = 0  # last step of the engine that computed part of it, or admitted it
+        self.skipped_since: float | None = None  # ready since then, without room in a step
         self.finish_reason: str | None = None
         self.error: EngineError | None = None
         self.text_parts: list[str] = []
         self.logprobs: list[dict[int, TokenLogprob]] = []
         self.scores: list[float] = []
         self.choice_logits: list[float] = []
-        self.exit_layer: int | None = None  # the last layer that it went through, if it may leave early
-        self.verdicts: dict[int, LayerVerdict] = {}  # by layer, counted from 1, as far as they were read
+        self.exit_layer: int | None = None  # last layer it ran through, if it may exit early
+        self.verdicts: dict[int, LayerVerdict] = {}  # by layer, counted from 1
         self.states: list[
             torch.Tensor
         ] = []  # of its last token after each layer, (width,), float32; the last is normed
@@ -135,12 +134,12 @@ class EngineRequest:
 
     @property
     def num_pending(self) -> int:
-        """Tokens whose KV is not yet computed."""
+        """Tokens whose KV is not computed yet."""
         return self.prompt_len + self.num_decoded - self.sequence.num_kv
 
     @property
     def paused(self) -> bool:
-        """Whether it may not generate more for now."""
+        """True if it may not generate more for now."""
         return self.num_decoded >= self.may_run_to
 
     @property
@@ -152,7 +151,7 @@ class EngineRequest:
         return TokenCounts(self.num_decoded, self.num_prefilled, self.num_reused)
 
     def snapshot(self, num_known: int) -> Snapshot:
-        """The state of the request, for a caller that has `num_known` generated tokens; from any thread."""
+        """Return the request's state for a caller that has `num_known` generated tokens; from any thread."""
         with self._lock:
             finish_reason, counts = self.finish_reason, self.counts
             parts, logprobs = self.text_parts[:], self.logprobs[:]
@@ -178,7 +177,7 @@ class EngineRequest:
             if token_id not in end_ids:
                 try:
                     part = self._decoder.step(tokenizer, token_id)
-                except Exception:  # the bytes are no text, so the decoder has lost its state
+                except Exception:  # the bytes are not text, so the decoder has lost its state
                     self._decoder = _decode_stream()
                     part = self._decoder.step(tokenizer, token_id)
             if part:  # a character of several tokens appears with the last of them
@@ -190,7 +189,7 @@ class EngineRequest:
                 self.finish_reason = "length"
 
     def end(self, reason: str, error: EngineError | None = None) -> None:
-        """Nothing more will come; for the engine."""
+        """End the request; for the engine."""
         with self._lock:
             self.error = error
             self.finish_reason = reason
@@ -204,7 +203,7 @@ def _decode_stream() -> Any:
 
 
 class Waiter:
-    """Tells a coroutine about a request's progress on the engine's thread."""
+    """Wakes a coroutine when a request progresses on the engine's thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -220,7 +219,7 @@ class Waiter:
         request.awaited = False
 
     def notify(self, request: EngineRequest) -> None:
-        """The engine calls this when the request has the wanted tokens or has ended; from any thread."""
+        """Wake the coroutine once the request has the wanted tokens or has ended; from any thread."""
         request.wanted, request.awaited = NEVER, False
         with suppress(RuntimeError):  # the loop is closed, so no coroutine waits
             self._loop.call_soon_threadsafe(self._resolve)
@@ -231,8 +230,8 @@ class Waiter:
 
 
 class Work(NamedTuple):
-    """One request's part of a pass."""
+    """A request's part of a pass."""
 
-    request: EngineRequest  # the request
-    num_tokens: int  # number of its next pending tokens that the pass computes
-    completes: bool = True  # whether nothing is pending afterwards, so that the next token can be drawn
+    request: EngineRequest
+    num_tokens: int  # pending tokens that the pass computes
+    completes: bool = True  # nothing is pending afterwards, so that the next token can be drawn

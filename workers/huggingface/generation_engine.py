@@ -1,4 +1,4 @@
-"""The engine behind HuggingFaceWorker: a thread that runs the steps of a continuous batch while there are requests."""
+"""Engine of HuggingFaceWorker: a thread that steps a continuous batch while there are requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class GenerationEngine:
-    """Runs requests on a batch until each has ended, on `threads` threads of each torch operation."""
+    """Runs requests on a batch until each has ended, with `threads` threads per torch operation."""
 
     def __init__(self, batch: ContinuousBatch, threads: int) -> None:
         self._unfinished: set[EngineRequest] = set()
@@ -29,10 +29,10 @@ class GenerationEngine:
         batch.on_end = self._unfinished.discard
         self._threads = threads
         self._inbox: deque[EngineRequest] = deque()
-        self._calls: deque[Callable[[], None]] = deque()  # further work for the engine's thread
+        self._calls: deque[Callable[[], None]] = deque()  # other work for the engine's thread
         self._wake = threading.Condition()
         self._closed = False
-        self._cause: BaseException | None = None  # the error that closed the engine, if it was not shut down
+        self._cause: BaseException | None = None  # error that closed the engine, unless it was shut down
         with torch.inference_mode():
             self._batch.warm_up()
         self._thread = threading.Thread(target=self._run, name="generation-engine", daemon=True)
@@ -55,23 +55,23 @@ class GenerationEngine:
             self._wake.notify()
 
     def let_run_to(self, request: EngineRequest, num_tokens: int) -> None:
-        """Let a request run until it has generated that many tokens, and pause it there; from any thread."""
+        """Let a request run until it has generated that many tokens, then pause it; from any thread."""
         with self._wake:
             request.may_run_to = num_tokens
             self._wake.notify()
 
     def cancel(self, request: EngineRequest) -> None:
-        """End a request before its next step; from any thread. The request keeps its generated tokens."""
+        """End a request before its next step; from any thread. It keeps its generated tokens."""
         self.call(partial(self._drop, request))
 
     def call(self, work: Callable[[], None]) -> None:
-        """Do something on the engine's thread before its next step; from any thread."""
+        """Run a function on the engine's thread before its next step; from any thread."""
         with self._wake:
             self._calls.append(work)
             self._wake.notify()
 
     def close(self) -> None:
-        """Have the thread stop after its step, and end every request with an EngineError; does not wait for it."""
+        """Stop the thread after its step, and end every request with an EngineError; does not wait for it."""
         with self._wake:
             self._closed = True
             self._wake.notify()
@@ -83,7 +83,7 @@ class GenerationEngine:
 
     @property
     def metrics(self) -> EngineMetrics:
-        """A snapshot; from any thread."""
+        """A snapshot, readable from any thread."""
         metrics = self._batch.metrics
         return metrics._replace(num_waiting=metrics.num_waiting + len(self._inbox))
 
@@ -92,12 +92,12 @@ class GenerationEngine:
     def _run(self) -> None:
         cause: BaseException | None = None
         try:
-            torch.get_num_threads()  # otherwise the first operation would take the process's setting
+            torch.get_num_threads()  # otherwise the first operation would use the process's setting
             torch.set_num_threads(self._threads)  # this and the next call set values of this thread
-            torch.set_flush_denormal(True)  # many tokens are nearly impossible, and such tiny numbers are slow
+            torch.set_flush_denormal(True)  # many probabilities are tiny, and denormal numbers are slow
             with torch.inference_mode():
                 self._serve()
-        except BaseException as error:  # otherwise nobody would see it, and every request would wait for ever
+        except BaseException as error:  # otherwise it would be lost, and every request would wait forever
             cause = error
         self._end_all(cause)
 
@@ -124,7 +124,7 @@ class GenerationEngine:
             self._batch.drop(request)
 
     def _end_all(self, cause: BaseException | None) -> None:
-        """Refuse further requests and fail those that have not ended."""
+        """Refuse new requests and fail those that have not ended."""
         with self._wake:
             self._closed, self._cause = True, cause
             unfinished = list(self._unfinished)
@@ -132,7 +132,7 @@ class GenerationEngine:
             self._inbox.clear()
             self._batch.clear()
         for request in unfinished:
-            if request.ended:  # it is complete; only its blocks were not free yet
+            if request.ended:  # complete; only its blocks were not freed yet
                 request.notify(request)
                 continue
             error = EngineError("the worker was shut down before the task ended: send the task to another worker")

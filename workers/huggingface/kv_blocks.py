@@ -10,20 +10,20 @@ import torch
 
 
 class Slots(NamedTuple):
-    """Where the tokens of one forward pass are written: blocks and offsets in them, int64, shape (tokens,) each."""
+    """Destinations of the tokens of one forward pass: blocks and offsets in them, int64, shape (tokens,) each."""
 
     blocks: torch.Tensor
     offsets: torch.Tensor
 
 
 class LayerKV(NamedTuple):
-    """One layer's keys and values, shape (blocks, heads, tokens a block, head size); the head sizes may differ."""
+    """One layer's keys and values, shape (blocks, heads, tokens per block, head size); the head sizes may differ."""
 
     keys: torch.Tensor
     values: torch.Tensor
 
     def gather(self, tables: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copies of the keys and values in some blocks: int64, shape (rows, blocks) to (rows, heads, places, size)."""
+        """Copy the keys and values of some blocks: int64, shape (rows, blocks) to (rows, heads, places, size)."""
         keys, values = (
             buffer.index_select(0, tables.flatten()).unflatten(0, tables.shape).transpose(1, 2).flatten(2, 3)
             for buffer in (self.keys, self.values)
@@ -32,7 +32,7 @@ class LayerKV(NamedTuple):
 
 
 class KVBlocks:
-    """Keys and values of every layer, in blocks; a layer's buffers are allocated when it first writes.
+    """Keys and values of every layer, in blocks; a layer's buffers are allocated on its first write.
 
     On a CPU a block takes memory only once it is written.
     """
@@ -51,10 +51,10 @@ class KVBlocks:
         return sum(buffer.nbytes for buffer in self.buffers)
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, slots: Slots) -> LayerKV:
-        """Write one layer's new keys and values, shape (heads, tokens, head size); returns all of that layer."""
+        """Write one layer's new keys and values, shape (heads, tokens, head size); return all of that layer."""
         kv = self._layers.get(layer)
         if kv is None:
-            new_keys, new_values = (  # both before either is kept: one of them may not fit into memory
+            new_keys, new_values = (  # allocate both before keeping either, because one may not fit
                 _zeros((self.num_blocks, states.shape[0], self.tokens_per_block, states.shape[2]), states)
                 for states in (keys, values)
             )
@@ -64,13 +64,13 @@ class KVBlocks:
         return kv
 
     def clear(self, block: int) -> None:
-        """Clear a block, so that its next holder sees nothing of its content."""
+        """Clear a block, so that its next holder sees none of its content."""
         for buffer in self.buffers:
             buffer[block] = 0
 
 
 def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    """Zeros. On a CPU they take memory only where they are written: most blocks are never used."""
+    """Allocate zeros; on a CPU they take memory only once written, because most blocks are never used."""
     if like.device.type != "cpu":
         return like.new_zeros(shape)
     num_bytes = like.element_size() * math.prod(shape)

@@ -1,4 +1,4 @@
-"""The memory for keys and values: how many blocks it holds, and how long a request can be."""
+"""Memory for keys and values: its number of blocks, and the maximum length of a request."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
 from scaffolding_ext.workers.huggingface.model_runner import ModelRunner
 from scaffolding_ext.workers.huggingface.sampling import GREEDY
 
-DEFAULT_KV_BYTES = 4 * 2**30  # where the device does not tell its free memory
+DEFAULT_KV_BYTES = 4 * 2**30  # if the device does not report its free memory
 _SHARE_OF_FREE = 0.8  # of a CUDA device's free memory; the rest is for activations
 _HELD_PER_PLACE = 2  # a chain and its probe
 
 
 class KVLimits(NamedTuple):
-    """How many blocks and tokens fit into the memory for keys and values."""
+    """Capacity of the memory for keys and values."""
 
-    num_blocks: int  # blocks in all
+    num_blocks: int  # total
     tokens_per_block: int
     max_cached: int  # blocks that may stay as cache
-    max_seq_len: int = 0  # prompt and generated tokens of one request at most
-    limited_by: str = ""  # why a request may not be longer, if the memory is the reason
+    max_seq_len: int = 0  # maximum prompt and generated tokens of one request
+    limited_by: str = ""  # reason for this maximum, if it is the memory
 
 
 def token_bytes(network: Any) -> int:
-    """Memory of the keys and values of one token, measured by a pass over one token."""
+    """Measure the memory of one token's keys and values by a pass over one token."""
     kv, request = KVBlocks(1, 1), EngineRequest([0], Ends(), GREEDY, notify=lambda _: None)
     BlockPool(1, 1, 0).begin(request.sequence, [], announces=False)
     with torch.inference_mode():
@@ -47,9 +47,9 @@ def kv_limits(
     kv_cache_bytes: int | None,
     prefix_cache_bytes: int,
 ) -> KVLimits:
-    """How many blocks fit into the memory for keys and values, and how long a request can be.
+    """Compute how many blocks fit into the memory for keys and values, and the maximum length of a request.
 
-    There are not more blocks than `max_batch_size` requests and their probes can fill. The other arguments are as in
+    There are no more blocks than `max_batch_size` requests and their probes can fill. The other arguments are as in
     `HuggingFaceWorker`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Loads a causal LM with its tokenizer, or takes a loaded one; errors of either become errors of the arguments."""
+"""Load a causal LM with its tokenizer, or take a loaded one; their errors become errors of the arguments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEAST = {
     **dict.fromkeys(("prefix_cache_bytes", "seed"), 0),
     "tokens_per_block": 16,
 }  # of the arguments that are whole numbers
-_IN_LIST = re.compile(r"(.*?\blayers|.*?\bh|.*?\bblocks)\.(\d+)\.")  # a layer's place in its list
+_IN_LIST = re.compile(r"(.*?\blayers|.*?\bh|.*?\bblocks)\.(\d+)\.")  # a layer's index in its list
 _MOST = {"threads": max(256, os.cpu_count() or 1), "max_batch_size": 65_536}  # no machine has more
 
 
@@ -37,7 +37,7 @@ class LoadedModel(NamedTuple):
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
-    """Check arguments of `HuggingFaceWorker`, as far as this is possible without loading the model."""
+    """Check arguments of `HuggingFaceWorker`, as far as possible without loading the model."""
     for key, least in _LEAST.items():
         if given.get(key) is not None:
             require.whole(key, given[key], least, _MOST.get(key))
@@ -69,7 +69,7 @@ def check_arguments(given: Mapping[str, Any]) -> None:
 
 
 def _check_kind(device: Any) -> None:
-    """Refuse a name that is no device of torch."""
+    """Refuse a name that is not a device of torch."""
     import torch
 
     try:
@@ -83,7 +83,7 @@ def _check_kind(device: Any) -> None:
 def load_model(
     model: Any, tokenizer: Any = None, dtype: str = "float32", device: str = "cpu", trust_remote_code: bool = False
 ) -> LoadedModel:
-    """Load a model by its name, or take one that is loaded, with its tokenizer.
+    """Load a model by name, or take a loaded one, with its tokenizer.
 
     Raises:
         MissingDependencyError: torch or transformers is not installed.
@@ -116,7 +116,7 @@ def load_model(
 
 
 def _load_by_name(model: str, folder: str, dtype: Any, trust_remote_code: bool) -> tuple[Any, Any]:
-    """The network and the tokenizer of a folder, or of a name on the hub."""
+    """Load the network and the tokenizer of a folder, or of a name on the hub."""
     try:
         from transformers import AutoModelForCausalLM
     except ImportError as error:
@@ -132,7 +132,7 @@ def _load_by_name(model: str, folder: str, dtype: Any, trust_remote_code: bool) 
 
 
 def _attend_to_blocks(model: str, network: Any) -> None:
-    """Put this package's attention in the place of the model's."""
+    """Replace the model's attention by this package's."""
     from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
 
     register()
@@ -160,7 +160,7 @@ def _check_device(device: str) -> None:
 
 
 def _check_quantization(model: str, folder: str) -> None:
-    """Refuse a quantisation that transformers does not know: it would run the stored numbers without their scales."""
+    """Refuse a quantization unknown to transformers, which would run the stored numbers without their scales."""
     from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING as KNOWN
 
     said = config_of(folder).get("quantization_config") or config_of(folder, "hf_quant_config.json")
@@ -176,7 +176,7 @@ def _check_quantization(model: str, folder: str) -> None:
 
 
 def _check_adapter(model: str, folder: str) -> None:
-    """Refuse an adapter beside a model if transformers would leave it out."""
+    """Refuse a model with an adapter that transformers would ignore."""
     if config_of(folder, "adapter_config.json") and find_spec("peft") is None:
         raise ConfigError(
             f"is {model!r}, which has an adapter (adapter_config.json) that needs peft: install peft, or take the "
@@ -186,9 +186,9 @@ def _check_adapter(model: str, folder: str) -> None:
 
 
 def _check_weights(model: str, network: Any, report: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint that lacks weights, which transformers sets at random, or has more than the model.
+    """Refuse a checkpoint that lacks weights, which transformers would set at random, or has more than the model.
 
-    Weights of other parts, such as those that predict further tokens, are left out with a warning.
+    Weights of other parts, such as heads that predict further tokens, are ignored with a warning.
     """
     missing = sorted(report["missing_keys"])
     if missing:
@@ -226,7 +226,7 @@ def _layers_behind(names: Sequence[str], network: Any) -> bool:
 
 
 def _check_finite(model: str, network: Any) -> None:
-    """Refuse weights that are not numbers: every text would be noise, or the run would fail later."""
+    """Refuse weights that are not finite, which would make every text noise, or fail later."""
     import torch
 
     for name, weights in network.named_parameters():
@@ -268,13 +268,13 @@ def _argument(key: str) -> Iterator[None]:
 
 @contextmanager
 def _model_errors(model: str) -> Iterator[None]:
-    """Turn an error of transformers about a model that it cannot load into an error of the argument."""
+    """Turn an error of transformers about an unloadable model into an error of the argument."""
     try:
         with _argument("model"):
             yield
     except ScaffoldingExtError:
         raise
-    except Exception as error:  # of any type: transformers and its libraries raise many
+    except Exception as error:  # transformers and its libraries raise many types
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         if "trust_remote_code" in str(error):
             raise ConfigError(
@@ -297,7 +297,7 @@ def _model_errors(model: str) -> Iterator[None]:
 
 @contextmanager
 def _no_progress_bars() -> Iterator[None]:
-    """Keep transformers from drawing its own progress bars in the caller's terminal."""
+    """Keep transformers from drawing progress bars in the caller's terminal."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -310,7 +310,7 @@ def _no_progress_bars() -> Iterator[None]:
 
 
 def _end_ids(network: Any, tokenizer: Any) -> frozenset[int]:
-    """Ids that end a text, from the generation config and the tokenizer."""
+    """Return the ids that end a text, from the generation config and the tokenizer."""
     configured = network.generation_config.eos_token_id
     ids = configured if isinstance(configured, list) else [configured, tokenizer.eos_token_id]
     vocab_size = network.get_input_embeddings().weight.shape[0]

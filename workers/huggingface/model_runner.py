@@ -1,10 +1,10 @@
-"""The forward pass of the generation engine: pending tokens in, logits of the tokens to come out.
+"""Forward pass of the generation engine: pending tokens in, logits of the next tokens out.
 
-All requests of a step go through a model in one flat sequence. The layers of models whose decoder is only embedding,
-layers and norm are called one by one. So the states after each layer can be read, for hidden states and for verdicts
+All requests of a step go through a model in one flat sequence. If a model's decoder is only embedding, layers and norm,
+its layers are called one by one, so that the states after each layer can be read, for hidden states and for verdicts
 that settle early: there the final norm and the unembedding give the next token so far (RKSC, equation 5). A request
-leaves once its rule says that this has settled, and the others go on without it. It has no KV in the layers above, so
-it leaves nothing in the cache.
+leaves once its rule says that this has settled, and the others continue without it. It has no KV in the layers above,
+so it leaves nothing in the cache.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _KINDS = ("llama", "mistral", "qwen2", "qwen3")  # their decoder is only embedding, layers and norm
-_FEW = 8  # tokens of a request up to which the kernel is faster than torch
-_SHORTEST = 64  # tokens: the class of the shortest requests
+_FEW = 8  # up to this many tokens of a request, the kernel is faster than torch
+_SHORTEST = 64  # tokens of the class of shortest requests
 
 
 def why_not_layer_by_layer(model: PreTrainedModel) -> str | None:
-    """The reason why a model's layers cannot be called one by one; None if they can."""
+    """Return the reason why a model's layers cannot be called one by one; None if they can."""
     kind = model.config.get_text_config().model_type
     if kind in _KINDS:
         return None
@@ -37,11 +37,11 @@ def why_not_layer_by_layer(model: PreTrainedModel) -> str | None:
 
 
 class _Pass(NamedTuple):
-    """The works of a pass, in the order of their tokens."""
+    """Works of a pass, in the order of their tokens."""
 
-    works: list[Work]  # the works
+    works: list[Work]
     ids: torch.Tensor  # their tokens, int64, shape (tokens,)
-    ends: list[int]  # index behind the last token of each work
+    ends: list[int]  # index after the last token of each work
     step: AttentionMetadata  # the same tokens, as attention sees them
 
 
@@ -54,12 +54,12 @@ class _Rows(NamedTuple):
 
 
 class ModelRunner:
-    """A model whose attention is `ATTENTION`, and the keys and values of the requests that it runs on."""
+    """A model whose attention is `ATTENTION`, and the keys and values of its requests."""
 
     def __init__(self, model: PreTrainedModel, kv: KVBlocks) -> None:
         self.kv = kv
         self._model = model
-        self._device, self._dtype = model.device, model.dtype  # a model searches its weights for them each time
+        self._device, self._dtype = model.device, model.dtype  # cached: a model searches its weights for them each time
         self._decoder: Any = None if why_not_layer_by_layer(model) else model.base_model
         self._unembed: Any = model.get_output_embeddings()
         parameters = inspect.signature(model.forward).parameters
@@ -71,7 +71,7 @@ class ModelRunner:
             )
 
     def forward(self, works: list[Work]) -> torch.Tensor:
-        """Compute pending tokens, and read their scores. The works are put in order, requests that decode first.
+        """Compute pending tokens, and read their scores. The works are sorted, decoding requests first.
 
         Returns:
             Logits of the next token of each completed request, in order: shape (requests, vocabulary), float32.
@@ -102,7 +102,7 @@ class ModelRunner:
         return logits if len(rows.completed) == len(logits) else logits[[*rows.completed.values()]]
 
     def _through_model(self, batch: _Pass, tokens: list[int]) -> torch.Tensor:
-        """Call the whole model; returns the logits after some tokens, float32."""
+        """Call the whole model; return the logits after some tokens, float32."""
         wanted = torch.tensor(tokens, dtype=torch.long, device=self._device)
         options = {"logits_to_keep": wanted} if self._selects_logits else {}
         positions = batch.step.positions[None]
@@ -111,7 +111,7 @@ class ModelRunner:
         return (logits if self._selects_logits else logits[wanted]).float()
 
     def _through_layers(self, batch: _Pass) -> tuple[_Pass, torch.Tensor, dict[EngineRequest, torch.Tensor]]:
-        """Call the layers; returns who went through all, the hidden states, and the logits of who left before."""
+        """Call the layers; return the pass of those that finish, its hidden states, and the logits of leavers."""
         decoder = self._decoder
         left: dict[EngineRequest, torch.Tensor] = {}
         wants = [work.request.wants for work in batch.works]
@@ -135,7 +135,7 @@ class ModelRunner:
         return batch, hidden, left
 
     def _read_layer(self, number: int, batch: _Pass, hidden: torch.Tensor) -> dict[EngineRequest, torch.Tensor]:
-        """Read the last token of the requests that want this after a layer; returns the logits of those that leave."""
+        """Read the last token of the requests that want this after a layer; return the logits of those that leave."""
         asked: list[tuple[EngineRequest, int]] = []
         for work, end in zip(batch.works, batch.ends, strict=True):
             wants = work.request.wants
@@ -151,7 +151,7 @@ class ModelRunner:
         return {request: row for (request, _), row, leaves in zip(asked, logits, verdicts, strict=True) if leaves}
 
     def _read_end(self, rows: _Rows, normed: torch.Tensor, logits: torch.Tensor) -> None:
-        """The same after the last layer, in which the states have passed the final norm."""
+        """Read the same after the last layer, whose states have passed the final norm."""
         number = len(self._decoder.layers)
         for request, row in rows.completed.items():
             if request.wants.states:
@@ -160,7 +160,7 @@ class ModelRunner:
                 _note_verdict(request, number, logits[row])
 
     def _prepare(self, works: list[Work]) -> _Pass:
-        """The tokens of a pass, flat."""
+        """Flatten the tokens of a pass."""
         block_len = self.kv.tokens_per_block
         sequences = [work.request.sequence for work in works]
         counts = np.array([work.num_tokens for work in works])
@@ -169,7 +169,7 @@ class ModelRunner:
         flat = np.empty((5, int(ends[-1])), np.int64)
         longest = max([sequence.num_blocks for sequence in sequences])
         tables = np.array([sequence.table[0] for sequence in sequences])[:, None].repeat(longest, 1)
-        for row, sequence in enumerate(sequences):  # behind its last block a row repeats its first, which a mask hides
+        for row, sequence in enumerate(sequences):  # after its last block a row repeats its first, which a mask hides
             tables[row, : sequence.num_blocks] = sequence.table
         flat[0] = [
             token_id
@@ -199,11 +199,11 @@ class ModelRunner:
 
 
 def _rows(batch: _Pass) -> _Rows:
-    """The logits that the requests of a pass need."""
+    """Return the logits that the requests of a pass need."""
     rows = _Rows([], [], {})
     for work, end in zip(batch.works, batch.ends, strict=True):
         request, wants = work.request, work.request.wants
-        if wants.logits or wants.score_from is not None:  # the logits themselves, or the score of the next token
+        if wants.logits or wants.score_from is not None:  # the logits, or the score of the next token
             start = request.sequence.num_kv
             first, stop = (
                 (0, request.prompt_len) if wants.logits else ((wants.score_from or 1) - 1, request.prompt_len - 1)
@@ -219,7 +219,7 @@ def _rows(batch: _Pass) -> _Rows:
 
 
 def _read_scores(request: EngineRequest, positions: range, logits: torch.Tensor) -> None:
-    """Take the logits after prompt tokens, or the log-probabilities of the tokens that follow them."""
+    """Store the logits after prompt tokens, or the log-probabilities of the tokens that follow them."""
     first, last = positions.start, positions.stop
     if request.wants.logits:
         if request.context_logits is None:
@@ -227,12 +227,14 @@ def _read_scores(request: EngineRequest, positions: range, logits: torch.Tensor)
         request.context_logits[first:last] = logits
         return
     targets = torch.tensor(request.sequence.token_ids[first + 1 : last + 1], device=logits.device)
-    known = first + 1 - (request.wants.score_from or 0)  # a pass that failed halfway is repeated, so some may be known
+    known = (
+        first + 1 - (request.wants.score_from or 0)
+    )  # some may be known, because a pass that failed halfway is repeated
     request.scores[known:] = logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0].tolist()
 
 
 def _note_verdict(request: EngineRequest, number: int, logits: torch.Tensor) -> bool:
-    """Note the verdict after a layer (counted from 1) by its logits; returns whether the request's rule settles it."""
+    """Record the verdict after a layer, counted from 1; return True if the request's rule settles it."""
     rule = request.wants.layer_exit
     probabilities = logits.softmax(-1)
     entropy = -torch.xlogy(probabilities, probabilities).sum().item()  # a token without probability counts nothing

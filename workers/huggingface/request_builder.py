@@ -1,4 +1,4 @@
-"""Turns tasks into requests of the engine. Checks run on the caller's side, so that only the bad task fails."""
+"""Turn tasks into requests of the engine. Checks run on the caller's side, so that only the bad task fails."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _REFUSED += ("skip_tokenizer", "skip_detokenizer")  # fields that this worker ca
 
 
 class RequestBuilder:
-    """Makes requests from tasks; an unusable field is an InvalidTaskError. `seed` is for tasks without a seed."""
+    """Builds requests from tasks; an unusable field is an InvalidTaskError. `seed` is for tasks without a seed."""
 
     def __init__(self, reader: TaskReader, defaults: SamplingDefaults, seed: int | None, watch: GreedyWatch) -> None:
         self._reader, self._defaults, self._watch = reader, defaults, watch
         self._rng = np.random.default_rng(seed)
 
     def generation(self, task: GenerationTask, priority: BlockPriority | None = None) -> EngineRequest:
-        """The request of a generation task; `priority` is that of its blocks in the cache."""
+        """Build the request of a generation task; `priority` is that of its blocks in the cache."""
         refuse(task, _REFUSED, "HuggingFaceWorker")
         prompt = self._reader.prompt(task)
         ends = Ends(
@@ -61,13 +61,13 @@ class RequestBuilder:
         return _request(task, token_ids, Wants(score_from=start))
 
     def verify(self, task: VerifyTask) -> list[EngineRequest]:
-        """One request for each branch."""
+        """Build one request per branch."""
         choices = int(task.yes_token), int(task.no_token)
         wants = Wants(choices=choices, layer_exit=task.layer_exit, verdicts=task.every_layer)
         return [_request(task, prompt, wants, keep=False) for prompt in self._reader.verified(task)]
 
     def reads(self, task: BranchTask, prompts: Sequence[list[int]]) -> list[EngineRequest]:
-        """Requests for the hidden states of prompts, before the task's branches are written."""
+        """Build requests for the hidden states of prompts, before the task's branches are written."""
         read = [self._reader.ids(prompt, None, "input") for prompt in prompts]
         for ids in read:
             self._reader.check_len(len(ids), "prefix and suffix have")
@@ -93,7 +93,7 @@ def _request(
     keep: bool = True,
     priority: BlockPriority | None = None,
 ) -> EngineRequest:
-    """A request on behalf of a task, which the running coroutine can wait for."""
+    """Build a request for a task, which the running coroutine can wait for."""
     scope, waiter = current_scope.get(), Waiter()
     kv = Kv(keep, priority, cache_salt_of(task), None if scope is None else scope.request_id)
     options: dict[str, Any] = {"urgent": is_urgent(task), "priority": priority_of(task)}
@@ -103,7 +103,7 @@ def _request(
 
 
 def fill(task: GenerationTask, request: EngineRequest) -> bool:
-    """Write the request's results so far into the task; returns whether it has ended, or raises its error."""
+    """Write the request's results so far into the task; return True if it has ended, or raise its error."""
     if task.output_tokens is None:
         task.output_tokens = []
     snapshot = request.snapshot(len(task.output_tokens))

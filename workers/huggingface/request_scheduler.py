@@ -1,8 +1,8 @@
-"""The requests that hold blocks of keys and values, and those of them that compute in a step.
+"""Requests that hold blocks of keys and values, and the selection of those that compute in a step.
 
 Urgent requests (probes, forced answers, scores, verdicts) are admitted before new chains and compute before them. A
 chain that no caller waits for runs ahead if there is room in the batch. If no block is left, paused requests are
-preempted first, then the youngest. A preempted request gives up its blocks and later computes again the tokens that the
+preempted first, then the youngest. A preempted request gives up its blocks and later recomputes the tokens that the
 cache has lost.
 """
 
@@ -15,14 +15,14 @@ from scaffolding_ext.scheduling import WaitingLine
 from scaffolding_ext.workers.huggingface.block_pool import Block, BlockPool
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest, Work
 
-_PATIENCE = 512  # urgent requests that are admitted before a waiting chain
+_PATIENCE = 512  # maximum urgent requests admitted before a waiting chain
 _OVERDUE = 16  # steps without a place, after which a request computes before others
-_MOST_UNCHUNKED = 2048  # tokens of a step that requests read in one piece, since they may leave before the last layer
-_KEPT_SHARE = 8  # one block in so many is reserved for urgent requests
+_MOST_UNCHUNKED = 2048  # tokens per step that requests read in one piece, because they may exit early
+_KEPT_SHARE = 8  # one in 8 blocks is reserved for urgent requests
 
 
 class RequestScheduler:
-    """Requests that wait for blocks, requests that hold blocks, and requests that were preempted."""
+    """Requests that wait for blocks, that hold blocks, or that were preempted."""
 
     def __init__(self, pool: BlockPool, max_batch_size: int, prefill_chunk: int) -> None:
         self.running: dict[EngineRequest, Work] = {}  # hold blocks; the work of each once it has read all its tokens
@@ -56,7 +56,7 @@ class RequestScheduler:
         (self._urgent if request.urgent else self._chains).add(request, request.priority)
 
     def drop(self, request: EngineRequest) -> bool:
-        """Forget a request if it holds no blocks; returns whether it was forgotten."""
+        """Forget a request if it holds no blocks; return True if it was forgotten."""
         for line in (self._urgent, self._chains):
             if request in line:
                 line.remove(request)
@@ -64,13 +64,13 @@ class RequestScheduler:
         return self._parked.pop(request, False) is None
 
     def leave(self, request: EngineRequest, keep: bool) -> None:
-        """Remove a running request, and free its blocks. `keep`: whether its computed KV stays as cache."""
+        """Remove a running request, and free its blocks; with `keep`, its computed KV stays as cache."""
         del self.running[request]
         self.reading.pop(request, None)
         self._pool.free(request.sequence, keep, request.kv.priority)
 
     def admit(self) -> None:
-        """Admit waiting requests, as long as there are blocks and the next steps can begin to read them."""
+        """Admit waiting requests, as long as there are blocks and the next steps can start reading them."""
         self._step += 1
         for request in [request for request in self._parked if not request.paused]:
             del self._parked[request]
@@ -82,7 +82,7 @@ class RequestScheduler:
                 break  # blocks stay free for this line
 
     def works(self) -> list[Work]:
-        """The works of the next pass: one token of each request that decodes, and a part of the tokens to read."""
+        """Return the works of the next pass: one token of each decoding request, and part of the tokens to read."""
         room, whole_room = self._prefill_chunk, _MOST_UNCHUNKED
         reads: dict[EngineRequest, Work] = {}
         for request in sorted(self.reading, key=self._rank):
@@ -123,16 +123,16 @@ class RequestScheduler:
         del self.reading[request]
 
     def _rank(self, request: EngineRequest) -> int:
-        """The order of computing: urgent requests, then chains that a caller waits for, then chains that run ahead."""
+        """Order of computing: urgent requests, then chains that a caller waits for, then chains that run ahead."""
         if not request.awaited:
             return 2
         return 0 if request.urgent or self._step - request.last_step > _OVERDUE else 1
 
     def _admit_from(self, line: WaitingLine[EngineRequest], num_kept: int) -> bool:
-        """Admit requests from a line, in its order, until there is no room or enough to read.
+        """Admit requests from a line, in order, until there is no room or enough to read.
 
-        A request waits while another one is about to compute the prefix that both share. `num_kept` blocks must stay
-        free. Returns whether there are blocks for the next request.
+        A request waits while another is about to compute their shared prefix. `num_kept` blocks must stay free. Returns
+        True if there are blocks for the next request.
         """
         urgent, place = line is self._urgent, 0
         to_read = self._prefill_chunk - sum(read.num_pending for read in self.reading if read.urgent is urgent)
@@ -151,14 +151,14 @@ class RequestScheduler:
         return True
 
     def _find(self, request: EngineRequest) -> list[Block]:
-        """The blocks that a request can share; another request may be about to compute some of them."""
-        limit = len(request.sequence.token_ids) - 1  # the last token is always computed: its logits are needed
+        """Return the blocks that a request can share; another request may be about to compute some of them."""
+        limit = len(request.sequence.token_ids) - 1  # the last token is always computed for its logits
         if request.wants.score_from is not None:
             limit = min(limit, request.wants.score_from - 1)
         return self._pool.find(request.sequence, 0 if request.wants.logits else limit)
 
     def _begin(self, request: EngineRequest, found: list[Block]) -> None:
-        others_find = request.ends.max_tokens > 1 or self._pool.max_cached > 0  # if not, its blocks are gone too soon
+        others_find = request.ends.max_tokens > 1 or self._pool.max_cached > 0  # otherwise its blocks are gone too soon
         self._pool.begin(request.sequence, found, announces=others_find and request.wants.layer_exit is None)
         if not request.num_preempted:
             request.num_reused = request.sequence.num_kv
@@ -168,15 +168,15 @@ class RequestScheduler:
 
     @property
     def _num_to_give(self) -> int:
-        """Blocks for a new request: all, or all except one for each running request, which will soon need it."""
+        """Blocks for a new request: all, or all but one per running request, which will soon need it."""
         return self._pool.num_available - len(self.running) if self.running else self._pool.num_blocks
 
     def _is_place_left(self) -> bool:
-        """Whether fewer chains run than a step can compute."""
+        """Return True if fewer chains run than a step can compute."""
         return sum(not (request.urgent or request.paused) for request in self.running) < self.max_batch_size
 
     def _make_room(self, only_paused: bool) -> bool:
-        """Preempt a request (or only a paused one) that no caller waits for; returns whether there was one."""
+        """Preempt a request (or only a paused one) that no caller waits for; return True if there was one."""
         spare = [
             request
             for request in self.running
@@ -188,7 +188,7 @@ class RequestScheduler:
         return bool(spare)
 
     def _grow(self, requests: list[EngineRequest]) -> None:
-        """Give each of these requests one more block, the oldest first; if none is left, a request is preempted."""
+        """Give each of these requests one more block, oldest first; if none is left, a request is preempted."""
         for request in sorted(requests, key=lambda request: request.number):
             while request in self.running and not self._pool.num_available:
                 if not self._make_room(only_paused=False):
@@ -197,7 +197,7 @@ class RequestScheduler:
                 self._pool.grow(request.sequence)
 
     def _preempt(self, request: EngineRequest) -> None:
-        """Free a request's blocks; tokens that the cache does not keep are computed anew."""
+        """Free a request's blocks; tokens that the cache loses are recomputed."""
         self.leave(request, keep=True)
         self.num_preempted += 1
         request.num_preempted += 1
@@ -207,6 +207,6 @@ class RequestScheduler:
             self._requeue(request)
 
     def _requeue(self, request: EngineRequest) -> None:
-        """Let a preempted request wait for blocks before chains that have not begun."""
+        """Let a preempted request wait for blocks before new chains."""
         request.skipped_since = time.monotonic()
         self._urgent.add(request, request.priority)

@@ -1,7 +1,7 @@
 """Sampling for a whole batch at once, each row from its own counter-based random numbers.
 
-A row's random number depends only on its seed and on the position of the token. So a request's text does not depend on
-its neighbours in the batch, or on the number of pieces in which it is generated.
+A row's random number depends only on its seed and on the token's position, so a request's text depends neither on its
+neighbours in the batch nor on the chunks in which it is generated.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     import torch
 
 _SPLITMIX_STEP = np.uint64(0x9E3779B97F4A7C15)
-_NUM_CANDIDATES = 64  # the border of top-k and top-p nearly always lies among so many likeliest tokens of a row
+_NUM_CANDIDATES = 64  # the border of top-k and top-p nearly always lies among this many likeliest tokens
 
 
 class SamplingParams(NamedTuple):
-    """How one request samples."""
+    """Sampling parameters of one request."""
 
     temperature: float  # 0 is greedy
     top_k: int  # the k likeliest tokens are kept; 0 keeps all
-    top_p: float  # the smallest set of likeliest tokens whose probability reaches p is kept; 1 keeps all
+    top_p: float  # the smallest set of likeliest tokens with probability p is kept; 1 keeps all
     seed: int  # any integer; its low 64 bits count
 
 
@@ -41,7 +41,7 @@ class Sampled(NamedTuple):
 
 
 def uniforms(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """Numbers in [0, 1), one a row, from seed and position (SplitMix64's finaliser, applied to both in turn)."""
+    """Return one number in [0, 1) per row, from seed and position (SplitMix64's finaliser, applied to both in turn)."""
     with np.errstate(over="ignore"):
         mixed = _finalize(_finalize(seeds + _SPLITMIX_STEP) + positions * _SPLITMIX_STEP)
     uniform: npt.NDArray[np.float64] = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
@@ -66,9 +66,9 @@ def sample(
 
     Args:
         logits: Shape (rows, vocabulary), float32.
-        params: How each row samples.
+        params: Of each row.
         positions: For each row, the index of the drawn token in its sequence.
-        num_logprobs: Largest number of alternatives that any row wants; 0 computes no log-probabilities.
+        num_logprobs: Maximum number of alternatives that any row wants; 0 computes no log-probabilities.
         forbidden: Tokens that cannot be drawn: bool, in the shape of the logits. It does not change log-probabilities.
     """
     import torch
@@ -101,9 +101,9 @@ def sample(
 def _keep_likeliest(logits: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor:
     """Mask every token outside top-k and top-p; ties at the border fall to the lower index.
 
-    If the border lies among a row's likeliest tokens and between two different logits, only these tokens are looked at.
-    This is nearly always so, and sorting the whole vocabulary takes 5 to 60 times as long. Otherwise the whole row is
-    sorted. The choice depends only on the row itself, so a text does not depend on its neighbours.
+    If the border lies among a row's likeliest tokens and between two different logits, only these tokens are read. This
+    is nearly always so, and sorting the whole vocabulary takes 5 to 60 times as long. Otherwise the whole row is
+    sorted. The choice depends only on the row, so a text does not depend on its neighbours.
     """
     import torch
 
@@ -130,9 +130,9 @@ def _keep_likeliest(logits: torch.Tensor, params: list[SamplingParams]) -> torch
 
 
 def _num_kept(ordered: torch.Tensor, rows: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor:
-    """How many of the likeliest tokens top-k and top-p keep: at least one, and all if they are too few to decide.
+    """Return how many of the likeliest tokens top-k and top-p keep: at least one, or all if too few to decide.
 
-    `ordered` has the largest logits of each row in falling order, shape (rows, any); `rows` has all of them.
+    `ordered` has the largest logits of each row in decreasing order, shape (rows, any); `rows` has all of them.
     """
     import torch
 
@@ -146,5 +146,5 @@ def _num_kept(ordered: torch.Tensor, rows: torch.Tensor, params: list[SamplingPa
     )
     before = torch.nn.functional.pad(weights.cumsum(-1)[:, :-1], (1, 0))
     num_kept = (before < top_p * total).sum(-1, keepdim=True).minimum(top_k).clamp(min=1)
-    undecided = (top_k > num_ordered) & (top_k < vocabulary)  # the probability of the top k is not known
+    undecided = (top_k > num_ordered) & (top_k < vocabulary)  # the probability of the top k is unknown
     return num_kept.masked_fill(undecided, num_ordered)[:, 0]

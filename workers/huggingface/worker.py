@@ -1,4 +1,4 @@
-"""A worker over transformers: any causal LM, on CPU or CUDA, with continuous batching and prefix reuse."""
+"""Worker over transformers: any causal LM, on CPU or CUDA, with continuous batching and prefix reuse."""
 
 from __future__ import annotations
 
@@ -37,37 +37,34 @@ EvictionPolicy = Literal["lru", "branch_score"]
 class HuggingFaceWorker(ChatWorker):
     """Serves generation, streaming, scoring and verification from a transformers model in this process.
 
-    The worker has a thread. The thread ends with `shutdown()`, with a `with` block, or when no reference to the worker
-    is left.
+    The worker has a thread, which ends with `shutdown()`, with a `with` block, or with the last reference to the
+    worker.
 
-    A sampled text depends on its seed and its prompt, not on other requests. If a task gives no temperature, the
-    model's generation config decides; if that names none, the task is decoded greedily. `input_tokens` take precedence
-    over `input_str`. Stop strings are cut off the text, not off the token ids. While a text is streamed, an end that
-    may be the beginning of a stop string is held back. `return_context_logits` takes four bytes for each pair of a
-    prompt token and a token of the vocabulary.
+    A sampled text depends only on its seed and its prompt. If a task gives no temperature, the model's generation
+    config decides; without one, the task is decoded greedily. `input_tokens` take precedence over `input_str`. Stop
+    strings are cut off the text, not off the token ids. In a stream, an end that may begin a stop string is held back.
+    `return_context_logits` takes four bytes per pair of a prompt token and a token of the vocabulary.
 
     Args:
-        model: A folder, a hub name, or `tinylm/NAME` for an embedded model. Or a causal LM of transformers that is
-            loaded: the worker replaces its attention, so it generates only here from then on.
+        model: A folder, a hub name, or `tinylm/NAME` for an embedded model. Or a loaded causal LM of transformers: the
+            worker replaces its attention, so from then on it generates only here.
         tokenizer: Of a loaded `model`, with a fast (Rust) version; a name brings its tokenizer.
-        dtype: `"float32"`, `"bfloat16"` or `"float16"`, for a model that is loaded by name.
-        device: A torch device, for a model that is loaded by name.
-        threads: Threads of each torch operation of this worker. If other work or another worker shares the cores, 1 is
-            often fastest.
-        max_batch_size: Most requests that a step computes; more requests are admitted as long as there are blocks.
+        dtype: `"float32"`, `"bfloat16"` or `"float16"`, for a model loaded by name.
+        device: A torch device, for a model loaded by name.
+        threads: Threads of each torch operation of this worker. If other work shares the cores, 1 is often fastest.
+        max_batch_size: Maximum requests that a step computes; more are admitted as long as there are blocks.
         max_seq_len: Prompt and generated tokens of one request. None takes the model's context length, or the length
             that fits into `kv_cache_bytes`, if that is less.
-        prefill_chunk: Most prompt tokens that one step computes, of all requests.
-        prefix_cache_bytes: The part of `kv_cache_bytes` that the KV of ended requests may take; later requests reuse
-            it.
-        enable_block_reuse: Whether a request takes the KV of a prefix that others have computed.
-        kv_cache_bytes: Memory for keys and values. None is 4 GiB, or on a CUDA device 80 % of the memory that is free
-            beside the model.
-        tokens_per_block: Tokens of a block, a power of two. Requests share only whole blocks.
+        prefill_chunk: Maximum prompt tokens that one step computes, over all requests.
+        prefix_cache_bytes: Part of `kv_cache_bytes` for the KV of ended requests, which later requests reuse.
+        enable_block_reuse: Reuse the KV of a prefix that other requests have computed.
+        kv_cache_bytes: Memory for keys and values. None is 4 GiB, or on a CUDA device 80 % of the memory left by the
+            model.
+        tokens_per_block: Tokens per block, a power of two. Requests share only whole blocks.
         eviction_policy: `"lru"` evicts the least recently used block, `"branch_score"` those of the lowest score /
-            (depth + 1) (RKSC, algorithm 4), which computes more anew.
-        seed: Seeds tasks without a seed of their own; None draws fresh entropy.
-        trust_remote_code: Whether Python code among the model's files may be run; if not, a model with such code is
+            (depth + 1) (RKSC, algorithm 4), which recomputes more.
+        seed: Seeds tasks without a seed; None draws fresh entropy.
+        trust_remote_code: Allow Python code among the model's files to run; otherwise a model with such code is
             refused.
 
     Raises:
@@ -76,10 +73,10 @@ class HuggingFaceWorker(ChatWorker):
             `max_seq_len` tokens fits into `kv_cache_bytes`.
 
     Attributes:
-        model: The served model, by the name that was given.
-        chat_template: How the model's prompts are rendered; None where it has no template.
-        max_seq_len: Prompt and generated tokens of one request at most.
-        tokens_per_block: Of the KV that requests share; None where `enable_block_reuse` is off.
+        model: The served model, by its given name.
+        chat_template: Template of the model's prompts; None if it has none.
+        max_seq_len: Maximum prompt and generated tokens of one request.
+        tokens_per_block: Of the KV that requests share; None if `enable_block_reuse` is off.
     """
 
     def __init__(
@@ -151,17 +148,17 @@ class HuggingFaceWorker(ChatWorker):
 
     @staticmethod
     def check_arguments(**given: Any) -> None:
-        """Refuse wrong arguments by a ConfigError without loading the model, as a dry run of a stack does."""
+        """Refuse wrong arguments with a ConfigError without loading the model, as a dry run of a stack does."""
         check_arguments(given)
 
     @cached_property
-    def tokenizer_fingerprint(self) -> str:  # type: ignore[override]  # hashed when it is asked for
+    def tokenizer_fingerprint(self) -> str:  # type: ignore[override]  # hashed on first use
         """Equal for workers whose token ids mean the same, so that controllers may pass them on."""
         return self._reader.tokenizer_fingerprint
 
     @property
     def metrics(self) -> EngineMetrics:
-        """A snapshot of the engine."""
+        """Snapshot of the engine."""
         return self._engine.metrics
 
     def decoded_so_far(self) -> int:
@@ -172,7 +169,7 @@ class HuggingFaceWorker(ChatWorker):
         self._engine.shutdown()
 
     async def on_scope_end(self, scope_id: str) -> None:
-        """Cancel the open streams of a request or branch; the priorities of an ended request's blocks end, too."""
+        """Cancel the open streams of a request or branch; end the priorities of an ended request's blocks."""
         await self._streams.end(scope_id)
         if scope_id in self._prioritized:
             self._prioritized.remove(scope_id)
@@ -238,7 +235,7 @@ class HuggingFaceWorker(ChatWorker):
 
     async def _keep_kv(self, task: KeepKVTask) -> TaskStatus:
         scope = current_scope.get()
-        if scope is not None:  # otherwise no block is known as the request's own
+        if scope is not None:  # otherwise the request's blocks are unknown
             keep = partial(self._engine.pool.keep, scope.request_id, cache_salt_of(task), task.sequences)
             self._engine.call(keep)
         return TaskStatus.SUCCESS
@@ -274,6 +271,6 @@ class HuggingFaceWorker(ChatWorker):
             self._engine.cancel(request)
             raise
         finally:
-            note(task, counts=request.counts)  # a failed request has a cost, too
+            note(task, counts=request.counts)  # a failed request also has a cost
         if request.error is not None:
             raise request.error
