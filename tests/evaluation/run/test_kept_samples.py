@@ -81,7 +81,7 @@ def test_undetermined_answers_are_warned_about_once_with_three_of_them() -> None
     (warning,) = summarize(undetermined).warnings
     assert warning.startswith("5 of 5 answers could not be compared with the right one, and count as wrong: ")
     for number in range(3):
-        assert f"'{number} km' where '{number}' is asked (q{number})" in warning
+        assert f"'{number} km' instead of '{number}' (q{number})" in warning
     assert "q3" not in warning
     assert "evaluation.units_implied: true" in warning
     assert summarize(implied).warnings == []
