@@ -1,8 +1,8 @@
-"""The best of n samples by a checker of yours: here, how many of a chain's own equations hold.
+"""Best of n samples by your own checker: here, the share of a chain's equations that hold.
 
     python examples/best_of_n.py
 
-Put your tests in the place of `share_of_true_equations`: it gets a finished sample and gives a number.
+Replace `share_of_true_equations` with your tests: it gets a finished sample and returns a number.
 """
 
 import re
@@ -18,7 +18,7 @@ QUESTIONS = [
 
 
 def share_of_true_equations(sample: Sample) -> float:
-    """Of the equations in a chain, the share that holds; 0 for a chain without an answer."""
+    """Return the share of a chain's equations that hold; 0 without an answer."""
     if sample.answer is None:
         return 0.0
     found = EQUATION.findall(sample.task.output_str or "")

@@ -1,9 +1,9 @@
-"""A stack as a model of lm-evaluation-harness: a task of its own on local data, scored by the harness.
+"""A stack as a model of lm-evaluation-harness: a custom task on local data, scored by the harness.
 
     pip install '.[hf,lm-eval]'
     python examples/lm_evaluation_harness.py [FOLDER]
 
-The harness writes its results into the folder, and our ledger of every request stands beside them.
+The harness writes its results into the folder, next to our ledger of every request.
 """
 
 import sys

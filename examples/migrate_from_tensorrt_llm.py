@@ -1,10 +1,9 @@
-"""TensorRT-LLM's own Scaffolding example (run_majority_vote), moved here: the lines that change say so.
+"""TensorRT-LLM's Scaffolding example (run_majority_vote), ported: comments mark the lines that change.
 
     python examples/migrate_from_tensorrt_llm.py                      # without a GPU: the embedded model
     python examples/migrate_from_tensorrt_llm.py /models/r1-distill   # with TensorRT-LLM: the same checkpoint as there
 
-What is gained: answers that are compared by value, an early stop, seeds, errors instead of empty texts, and every token
-counted.
+You gain answers compared by value, an early stop, seeds, errors instead of empty texts, and a count of every token.
 """
 
 import sys
@@ -29,12 +28,12 @@ def main() -> None:
     # llm_worker = TRTLLMWorker.init_with_new_llm(model_dir, backend="pytorch", max_batch_size=32, max_num_tokens=4096)
     llm_worker = TRTLLMWorker(sys.argv[1]) if len(sys.argv) == 2 else HuggingFaceWorker("tinylm/target")
 
-    # unchanged, but that an unknown sampling field is an error
+    # unchanged, except that an unknown sampling field is an error
     prototype_generation_controller = NativeGenerationController(
         sampling_params={"max_tokens": 1200, "temperature": 0.9}
     )
 
-    # unchanged, but that it stops once the winner is settled; allocation=None draws all samples, as upstream does
+    # unchanged, except that it stops once the winner is settled; allocation=None draws all samples, like upstream
     prototype_majority_vote_controller = MajorityVoteController(
         generation_controller=prototype_generation_controller, default_sample_num=3
     )

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# DynasorCoT on questions of your own: a data set, a stack file, a check, two runs and their comparison.
+# DynasorCoT on your own questions: a dataset, a stack file, a check, two runs and their comparison.
 #
 #   bash examples/own_data.sh
 #

@@ -1,9 +1,9 @@
-"""A search over steps, with a checker of yours that says what each step is worth.
+"""Search over steps, scored by your own checker.
 
     python examples/search.py
 
-A step is a line. The checker runs in a process of its own, which is killed when it hangs, so it may run any code:
-tests, a compiler, a proof checker. This one looks whether the newest equation holds.
+A step is a line. The checker runs in a separate process, which is killed when it hangs, so it may run any code:
+tests, a compiler, a proof checker. This one checks the newest equation.
 """
 
 import re
@@ -14,7 +14,7 @@ EQUATION = re.compile(r"(-?\d+)([+-])(-?\d+)=(-?\d+)")
 
 
 def newest_equation_holds(job: dict[str, object]) -> float:
-    """1 if the last equation of the text holds, 0.5 where there is none, 0 if it is wrong."""
+    """Return 1 if the last equation of the text holds, 0.5 if there is none, 0 if it is wrong."""
     found = EQUATION.findall(str(job["text"]))
     if not found:
         return 0.5

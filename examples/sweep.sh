@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A sweep and its frontier: DynasorCoT with three thresholds beside whole chains, and what each costs at which accuracy.
+# A sweep and its frontier: DynasorCoT with three thresholds and whole chains, by accuracy and cost.
 #
 #   bash examples/sweep.sh [QUESTIONS]
 #
-# Runs whose stacks differ in arguments of their controller alone are a sweep: `compare` draws a frontier through them. A handful of questions
-# shows how it is done; intervals that say something need some hundreds (compare says how many).
+# Runs whose stacks differ only in arguments of their controller are a sweep: `compare` draws a frontier through them. A handful of questions
+# shows how it works; useful intervals need some hundreds (compare says how many).
 set -euo pipefail
 questions=${1:-12}
 mkdir -p runs/sweep && cd runs/sweep

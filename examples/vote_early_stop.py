@@ -1,10 +1,10 @@
-"""A vote that stops as soon as its winner is settled, beside the vote of all samples.
+"""A vote that stops as soon as its winner is settled, compared with the vote of all samples.
 
     python examples/vote_early_stop.py
     python examples/vote_early_stop.py Qwen/Qwen2.5-1.5B-Instruct gsm8k.jsonl
 
-The second line takes a model and questions of yours: JSONL with "question" and "answer". Both votes draw the same
-samples, so the early stop can only save tokens, or lose a vote.
+The second line takes your model and questions: JSONL with "question" and "answer". Both votes draw the same samples,
+so the early stop can only save tokens, or lose a vote.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Think only when unsure: a few quick guesses, and the whole chain of thought if they differ."""
+"""Think only when unsure: a few quick guesses, then a whole chain of thought if they differ."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GlanceController(BaseController):
     def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
         """Answer the task's prompt."""
         guesses = [self._guess(task) for _ in range(self.num_guesses)]
-        yield guesses  # one list: the host runs them at once, and goes on here when all are done
+        yield guesses  # one list: the host runs them concurrently and resumes here when all are done
         answers = [up_to_brace(output_of(guess)) for guess in guesses]
         first = answers[0]
         agree = first is not None and all(
@@ -55,10 +55,10 @@ class GlanceController(BaseController):
         finish(task, text, encode(text), answer=first, exit_reason="glance")
 
     def _guess(self, task: GenerationTask) -> GenerationTask:
-        """A task that closes thinking before it has begun, and opens the box for the answer."""
+        """Build a task that closes thinking before it starts, and opens the box for the answer."""
         suffix = prompt_family().close
         suffix_ids = encode(suffix)
-        ids = None  # then the worker tokenises the text
+        ids = None  # the worker tokenizes the text
         if task.input_tokens is not None and suffix_ids is not None:
             ids = task.input_tokens + suffix_ids
         guess = GenerationTask(

@@ -1,4 +1,4 @@
-"""End thinking where a pattern appears in it, and ask for the answer."""
+"""End thinking when a pattern appears in it, and ask for the answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scaffolding_ext.request.program import record
 
 
 class PatternStopController(BaseController):
-    """Thinks until a regular expression matches what was thought, or to the end of the budget."""
+    """Thinks until a regular expression matches the thinking, or to the end of the budget."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class PatternStopController(BaseController):
         try:
             self.pattern = re.compile(pattern)
         except re.error as error:
-            raise ConfigError(f"is {pattern!r}, which is no regular expression: {error}", "pattern") from error
+            raise ConfigError(f"is {pattern!r}, which is not a regular expression: {error}", "pattern") from error
         self.max_tokens = max_tokens
         self.look_every = look_every
         self.answer_params = {"max_tokens": answer_tokens, "temperature": 0.0}
@@ -50,7 +50,7 @@ class PatternStopController(BaseController):
         )
         while not chain.ended:
             if chain.contains(family.think_close):
-                yield from chain.grow(self.max_tokens)  # it is writing its answer: let it
+                yield from chain.grow(self.max_tokens)  # let it finish its answer
                 continue
             if self.pattern.search(chain.text):
                 record("stop", position=chain.num_tokens)

@@ -1,4 +1,4 @@
-"""Two answers side by side; where they differ, the model is told so and asked again."""
+"""Two parallel answers; if they differ, the model is told and asked again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaffolding_ext.request.program import record
 
 
 class SecondLookController(BaseController):
-    """Takes an answer that two tries agree on; where they differ, it asks again."""
+    """Takes an answer that two tries agree on; if they differ, it asks again."""
 
     def __init__(self, generation_controller: Controller) -> None:
         super().__init__()

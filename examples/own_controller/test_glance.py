@@ -15,7 +15,7 @@ def test_contract(check):
     check(make_controller)
 
 
-def test_it_thinks_where_the_guesses_differ():
+def test_it_thinks_if_the_guesses_differ():
     guesses = iter(["7}", "8}"])
 
     def respond(task):

@@ -12,7 +12,7 @@ def test_contract(check):
 
 
 @pytest.mark.parametrize(("second", "answer", "num_tasks"), [("7.0", "7", 2), ("8", "9", 3)])
-def test_it_asks_again_where_two_tries_differ(second, answer, num_tasks):
+def test_it_asks_again_if_two_tries_differ(second, answer, num_tasks):
     tries = iter(["\\boxed{7}", f"\\boxed{{{second}}}"])
 
     def respond(task):

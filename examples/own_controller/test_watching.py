@@ -26,7 +26,7 @@ def test_the_pattern_ends_thinking():
     with ScaffoldingLlm(PatternStopController("Total: [0-9]+"), {"generation": ScriptedWorker(respond)}) as llm:
         result = llm.generate("How many?")
     assert (result.answer, result.exit_reason) == ("7", "pattern")
-    assert result.program.trace[0]["position"] == 32  # the first look behind the pattern
+    assert result.program.trace[0]["position"] == 32  # the first look after the pattern
     assert result.program.ledger.to_json()["by_purpose"]["chain"]["decoded"] == 32
 
 
@@ -43,5 +43,5 @@ def test_a_share_of_the_probes_is_enough():
 
 
 def test_a_wrong_pattern_is_named():
-    with pytest.raises(ConfigError, match="no regular expression"):
+    with pytest.raises(ConfigError, match="not a regular expression"):
         PatternStopController("(")

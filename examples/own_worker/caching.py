@@ -1,4 +1,4 @@
-"""Answer what was asked before from memory, and hand everything else to another worker."""
+"""Answer repeated questions from memory, and pass all others to another worker."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class CachingWorker(WrappingWorker):
     """
 
     def __init__(self, worker: Worker, max_answers: int = 1000) -> None:
-        super().__init__(worker)  # what the worker says of itself holds for this one, and its tasks go there
+        super().__init__(worker)  # declares the worker's capabilities, and passes its tasks on
         self.task_handlers[GenerationTask] = CachingWorker._generate
-        self.task_handlers.pop(StreamGenerationTask, None)  # a stream would go past the memory
+        self.task_handlers.pop(StreamGenerationTask, None)  # a stream would bypass the memory
         self.max_answers = max_answers
         self._answers: dict[str, tuple[dict[str, Any], TokenCounts]] = {}
 
