@@ -96,7 +96,6 @@ class TimeLimit:
 
 
 def _discard(step: LimitedStep) -> None:
-    """Count the decoded tokens of given-up tasks as discarded."""
     for task in step:
         output = task.outputs if isinstance(task, BranchTask) else getattr(task, "output_str", "")
         counts, written_for = token_counts_of(task), purpose_of(task).written

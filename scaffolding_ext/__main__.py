@@ -1,4 +1,4 @@
-"""`python -m scaffolding_ext` is the command line, where no script of it is on the path."""
+"""`python -m scaffolding_ext` is the command line, for when its script is not on the path."""
 
 from scaffolding_ext.cli.main import main
 

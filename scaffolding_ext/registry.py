@@ -156,7 +156,6 @@ class Registry:
         return base is None or isinstance(part, base)
 
     def _of_upstream(self, name: str) -> Factory | None:
-        """Return TensorRT-LLM's class of that name, if TensorRT-LLM is the protocol."""
         from scaffolding_ext import protocol
 
         if not protocol.UPSTREAM or self._base is None:
@@ -188,9 +187,7 @@ class Component(NamedTuple):
     """A part that a user describes, before it is built.
 
     Attributes:
-        known: The registry of its type.
         args: Its arguments, with the parts among them built.
-        path: Dotted path of the arguments.
     """
 
     known: Registry

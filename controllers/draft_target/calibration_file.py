@@ -127,5 +127,4 @@ def fingerprint(prompt: str) -> str:
 
 
 def fingerprints(prompts: Iterable[str]) -> list[str]:
-    """Return the sorted fingerprints of prompts."""
     return sorted({fingerprint(prompt) for prompt in prompts})

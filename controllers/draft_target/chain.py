@@ -138,7 +138,6 @@ class DraftTargetChain:
 
     @property
     def draft_text(self) -> str:
-        """Text of the waiting chunk; empty without one."""
         return "" if self.draft_chunk is None else self.draft_chunk.text
 
     def with_draft(self) -> str:
@@ -209,7 +208,6 @@ class DraftTargetChain:
         )
 
     def end(self, reason: str) -> None:
-        """End a chain that has not ended."""
         self.exit_reason = self.exit_reason or reason
 
     def conclude(self, family: PromptFamily, sampling_params: dict[str, Any]) -> ControllerGenerator:
@@ -229,7 +227,6 @@ class DraftTargetChain:
         record("end", chain=self.index, turns=self.turn, reason=self.exit_reason, answer=self.answer)
 
     def _write(self, writer: OnWorker, max_tokens: int) -> ControllerGenerator:
-        """Let a model write the next chunk, and return it."""
         asked = max(1, min(max_tokens, self._written.max_tokens - self.num_tokens))
         task = self._written.next_chunk(asked, self.index, self.turn, writer.tag.value)
         priority = self._priority if writer is self._target else 0.0
@@ -256,7 +253,6 @@ class DraftTargetChain:
         return score(task.logprobs)
 
     def _keep(self, chunk: Chunk) -> None:
-        """Append a chunk to the chain, and set the exit reason if that ends it."""
         self._written.keep(chunk, self._prompt.stop)
         if self._written.finish_reason in CUT:
             self.exit_reason = self._written.finish_reason

@@ -156,7 +156,6 @@ class ConformalDraftTargetController(BaseController):
     def _run_chain(
         self, run: Run, chain: DraftTargetChain, rule: TakeOverRule, rng: np.random.Generator, decision: Decision | None
     ) -> ControllerGenerator:
-        """Draft, score and decide on chunks until the chain has ended."""
         while chain.exit_reason is None:
             if decision is not None or chain.draft_chunk is None:
                 yield from self._advance(run, chain, decision)

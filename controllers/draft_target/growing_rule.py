@@ -17,11 +17,7 @@ from scaffolding_ext.protocol import ControllerGenerator
 
 
 class GrowingPools:
-    """Scores of recent questions, one pool per turn.
-
-    Args:
-        most_questions: Number of questions remembered.
-    """
+    """Scores of recent questions, one pool per turn."""
 
     def __init__(self, most_questions: int) -> None:
         self._most_questions = most_questions
@@ -51,11 +47,7 @@ class GrowingPools:
 
 
 class FirstTurnScores:
-    """First-turn scores of recent questions, available as soon as each is known.
-
-    Args:
-        most_questions: Number of questions remembered.
-    """
+    """First-turn scores of recent questions, available as soon as each is known."""
 
     def __init__(self, most_questions: int) -> None:
         self.pool = ScorePool()

@@ -41,7 +41,6 @@ class OnWorker(BaseController):
         super().bind(self._as_seen_inside(workers))
 
     def _as_seen_inside(self, workers: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Return the workers with that of the tag as `generation`."""
         key = worker_key(workers, self.tag)
         if key is None:  # about to be refused, naming the workers that exist
             return dict(workers)

@@ -33,7 +33,6 @@ def tail_nll(logprobs: Sequence[float]) -> float:
 
 
 def max_nll(logprobs: Sequence[float]) -> float:
-    """Negative log-likelihood of the least likely token."""
     return -float(np.min(logprobs))
 
 

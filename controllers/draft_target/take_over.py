@@ -66,5 +66,4 @@ class TakeOverRule(DecisionRule[Sequence[DraftTargetChain]]):
         """
 
     def figures(self) -> dict[str, Any]:
-        """Return figures of all decisions so far, for the trace."""
         return {}

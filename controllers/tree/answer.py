@@ -89,5 +89,4 @@ def _judged_ones(nodes: Sequence[Branch]) -> Sequence[Branch]:
 
 
 def _rank(node: Branch) -> tuple[bool, float, tuple[int, ...]]:
-    """Sort judged nodes before the others, best first."""
     return node.score is None, -value_of(node), node.path

@@ -24,12 +24,7 @@ REFINE = (
 
 
 class Beginnings(NamedTuple):
-    """Beginnings of the branches at depth 1, assigned in turn; an empty list makes them equal.
-
-    Attributes:
-        hints: Texts that branches begin with.
-        wordings: Tasks whose prompts the branches read.
-    """
+    """Beginnings of the branches at depth 1, assigned in turn; an empty list makes them equal."""
 
     hints: Sequence[str] = ()
     wordings: Sequence[GenerationTask] = ()
@@ -112,8 +107,8 @@ def phrased(prompt: GenerationTask, template: str) -> GenerationTask:
     question = program.question
     question.put(wording)
     if question.raw or wording.input_str != prompt.input_str:
-        why = "the prompt is raw" if question.raw else "the task is not the request's prompt alone"
-        raise ConfigError(f"put the question in other words, and {why}: leave phrasings out", "phrasings")
+        why = "the prompt is raw" if question.raw else "the task is more than the request's prompt"
+        raise ConfigError(f"cannot rephrase the question, because {why}: leave phrasings out", "phrasings")
     question.put(wording, template.replace(QUESTION, question.prompt))
     return wording
 

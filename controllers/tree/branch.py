@@ -29,11 +29,8 @@ class Branch(Node):
         refines: Of the root: each node is a whole solution that replaces its parent's.
 
     Attributes:
-        root: The original prompt.
         prompt: The branch's copy of the task, in its wording.
         logprobs: Of the tokens decoded from the root on; None if the worker did not report all of them.
-        score: None until judged.
-        weight: Factor of its score.
         is_cut: Ended early by a gate or the clock.
         exit_layer: Layer after which its verdict was read; None if there was none, or the worker does not report it.
     """
@@ -169,7 +166,6 @@ class Branch(Node):
 
     @property
     def mean_probability(self) -> float:
-        """Geometric mean of its tokens' probabilities, in [0, 1]."""
         return mean_token_probability(self.known_logprobs())
 
     def known_logprobs(self) -> list[float]:

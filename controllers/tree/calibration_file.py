@@ -15,7 +15,6 @@ class BranchingFigures(BaseModel):
     """Performance of the thresholds on the problems they were fitted to.
 
     Attributes:
-        num_problems: Number of problems.
         skip_rate: Share of problems for which the skip gate saves the verdicts.
         skip_agreement: Share of those whose answer equals that of full verification; None if none was saved.
         exit_agreement: Share of problems for which early verdicts choose the same branch as full ones.
@@ -41,13 +40,10 @@ class BranchingCalibration(CalibrationFile):
     """Gate thresholds, for the model they were fitted to.
 
     Attributes:
-        branching_factor: Branches per problem.
-        seed: Of the run.
         least_agreement: Share of decisions that a layer exit had to leave unchanged.
         skip_gate: The 75th percentile of the highest confidence and the 25th of the relative lead.
         layer_exit: The exit that saves the most layers; None if none leaves enough decisions unchanged.
         median_exit: The paper's rule, used by `layer_exit: true`.
-        figures: Their performance.
     """
 
     command: ClassVar = "calibrate branching"

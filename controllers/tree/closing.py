@@ -31,11 +31,9 @@ class Closings:
         self._closed: dict[tuple[int, ...], Closed] = {}
 
     def missing(self, nodes: Sequence[Branch]) -> list[Branch]:
-        """Return nodes without an answer that was not forced yet."""
         return [node for node in nodes if node.answer is None and node.path not in self._closed]
 
     def close(self, nodes: Sequence[Branch]) -> ControllerGenerator:
-        """Ask each node for its answer."""
         family, asked = prompt_family(), []
         for node in nodes:
             prefix = node.chain.prefix

@@ -301,7 +301,6 @@ class ControllerExpander(Expander):
 
 
 def adapted_expander(given: Any) -> Expander | None:
-    """Wrap a controller in an expander; None for anything else."""
     return ControllerExpander(given) if isinstance(given, Controller) else None
 
 
@@ -315,7 +314,6 @@ def ask_logprobs(pieces: Sequence[GenerationTask]) -> None:
 
 
 def saw(branch: Branch, piece: GenerationTask) -> ControllerGenerator:
-    """Add the log-probabilities of a piece to its branch."""
     steps, ids = piece.logprobs, piece.output_tokens
     if ids == []:
         branch.saw([], 0.0)

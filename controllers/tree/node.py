@@ -26,7 +26,6 @@ class Node:
 
     @property
     def depth(self) -> int:
-        """Number of steps that lead to it; 0 for the root."""
         return len(self.path)
 
     @property

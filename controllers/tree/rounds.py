@@ -58,9 +58,7 @@ class Rounds:
         meter: Counts the cost of the growth.
         limit: Time limit of the growth and of what follows it.
         nodes: In order of writing.
-        leaves: Solutions that have ended.
         judged: Nodes of the last round.
-        known: Classes of the leaves' answers.
         reason: Reason for the end: `"finished"` by the strategy, `"stopped"`, `"budget"`, or `"unfinished"`.
         most_held: Maximum number of tokens that the lines of a round held together.
     """
@@ -116,7 +114,6 @@ class Rounds:
             before = width
 
     def _widen(self, before: int, width: int | None) -> None:
-        """Begin a search, or grow it from one width to the next."""
         strategy = self.parts.strategy
         added = None if width is None else strategy.of_width(width - before)
         if added is not None or not before:
@@ -125,7 +122,6 @@ class Rounds:
             self._most_nodes = width
 
     def _run_rounds(self) -> ControllerGenerator:
-        """Run rounds until the strategy has no more nodes, a stop has seen enough, or the budget is used up."""
         nodes = self._asked()
         while nodes:
             yield from self._keep_live(nodes)

@@ -338,7 +338,6 @@ def _mean_entropy(rows: Sequence[Sequence[float]]) -> float:
 
 
 def _written(branch: Branch) -> list[int]:
-    """Return the token ids of the prompt and the branch, without its end token."""
     prompt, ids = branch.prompt.input_tokens, branch.chain.prefix.token_ids
     if prompt is None or ids is None:
         raise _no_tokenizer()

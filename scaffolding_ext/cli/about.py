@@ -60,7 +60,6 @@ def stacks(as_json: bool) -> None:
 
 
 def _first_line(path: Path) -> str:
-    """Return the first sentence of a stack file's leading comment."""
     line = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
     return line.partition(". ")[0].rstrip(".")
 

@@ -146,7 +146,6 @@ class OwnModel(NamedTuple):
     Attributes:
         model: A folder or a hub's name; with `base_url`, the server's name for it.
         base_url: Address of an OpenAI-compatible server; without it the model runs in this process.
-        api_key_env: Environment variable with the server's key.
         endpoint: `"chat"` or `"completions"`; None leaves it to the worker.
     """
 
@@ -253,7 +252,6 @@ def given(section: str = "", **options: Any) -> list[str]:
 
 
 def dataset_given(dataset: str | None) -> list[str]:
-    """Return `--dataset` as an override of the stack file."""
     return [] if dataset is None else ["dataset=" + json.dumps({"source": dataset})]
 
 

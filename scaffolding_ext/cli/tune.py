@@ -25,7 +25,6 @@ _COSTS = ("decoded", "kept", "blocks", "nothing", "dollars", "seconds", "critica
 
 
 def _numbers(text: str, count: int, what: str, example: str) -> list[float]:
-    """Parse an option of several numbers."""
     try:
         numbers = [float(each) for each in text.split(",")]
     except ValueError:
@@ -177,7 +176,6 @@ _PLAN_OPTIONS = (
 
 
 def _grouped(options: tuple[Any, ...], kind: Any, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Pass several options to a command as one value."""
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -337,7 +335,6 @@ def _planned(logs: Logs, options: PlanFor, base: StackConfig | None) -> Any:
 
 
 def _say(lines: Any) -> None:
-    """Print a table, an empty line, and sentences."""
     table, *sentences = lines
     click.echo(table)
     for sentence in sentences:

@@ -1,1 +1,1 @@
-"""Runs a stack over a dataset, scores what it answers, and reports accuracy beside what it cost."""
+"""Evaluation: run a stack over a dataset, score its answers, and report accuracy and cost."""

@@ -193,7 +193,7 @@ class ScaffoldingLlm:
             for result in reversed(results):  # in reverse: each wait switches threads, and most end before the last
                 result.exception()
             return [result.result() for result in results]
-        except BaseException:  # such as Ctrl-C: nobody waits for the others any more
+        except BaseException:  # such as Ctrl-C: the others are no longer awaited
             for result in results:
                 result.cancel()
             raise

@@ -125,7 +125,7 @@ def _check(module: torch.nn.Module, again: bool, mask: torch.Tensor | None, opti
     if unknown or again or mask is not None or not causal:
         what = ", ".join(unknown)
         if not unknown:
-            what = "two passes" if again else "a mask of its own" if causal else "attention that is not causal"
+            what = "two passes" if again else "its own mask" if causal else "attention that is not causal"
         raise ConfigError(
             f"is a model that uses {what}, which the attention of this worker cannot compute: choose another model",
             "model",
@@ -146,7 +146,6 @@ def _attend_span(queries: torch.Tensor, kv: LayerKV, span: Span, window: int | N
 
 
 def register() -> None:
-    """Register `ATTENTION` with transformers."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(ATTENTION, attend)

@@ -65,7 +65,6 @@ class TokenSequence:
         self.num_blocks = self.num_kv = 0
 
     def keys(self, num_blocks: int, block_len: int) -> list[bytes]:
-        """The keys of its first blocks."""
         keys = self._keys
         for start in range(len(keys) * block_len, num_blocks * block_len, block_len):
             tokens = array("q", self.token_ids[start : start + block_len]).tobytes()
@@ -77,8 +76,6 @@ class BlockPool:
     """Allocates blocks to sequences.
 
     Args:
-        num_blocks: Total number of blocks.
-        block_len: Tokens per block.
         max_cached: Maximum number of blocks that stay as cache.
         shares: False disables sharing and caching.
     """
@@ -100,7 +97,6 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Empty blocks."""
         return self.num_blocks - self.num_held - len(self._cached)
 
     @property

@@ -125,7 +125,6 @@ class ContinuousBatch:
         self._scheduler.add(request)
 
     def drop(self, request: EngineRequest) -> None:
-        """Cancel a request that waits or runs."""
         if self._scheduler.drop(request):
             self._end(request, "cancelled")
         else:
@@ -149,7 +148,7 @@ class ContinuousBatch:
         """Run the model on these tokens; if that fails, run it on halves of them, to find the offending request."""
         try:
             drawn = self._run(works)
-        except Exception as error:  # out of memory, or a bug of the model: the engine goes on
+        except Exception as error:  # out of memory, or a bug of the model: the engine continues
             failure = error
         else:
             self._take(works, drawn)
@@ -170,7 +169,6 @@ class ContinuousBatch:
         return _Drawn(completed, logits.isnan().any(-1).tolist(), self._sample(completed, logits))
 
     def _take(self, works: list[Work], drawn: _Drawn) -> None:
-        """Record the results of a pass, and release the requests that end with it."""
         self._advance(works)
         self._accept(drawn.completed, drawn.sampled)
         for request in [request for request, broken in zip(drawn.completed, drawn.broken, strict=True) if broken]:
@@ -189,7 +187,6 @@ class ContinuousBatch:
                 request.notify(request)
 
     def _discard(self, request: EngineRequest) -> None:
-        """Take a request's invalid blocks."""
         for block in self.pool.discard(request.sequence):
             self._runner.kv.clear(block)
 
@@ -217,7 +214,6 @@ class ContinuousBatch:
         return sample(logits, [request.sampling for request in chosen], positions, num_logprobs, forbidden)
 
     def _advance(self, works: list[Work]) -> None:
-        """Record that these tokens are computed."""
         reading = self._scheduler.reading
         decoding = [work.request for work in works if work.request not in reading]
         self._num_decoded += len(decoding)
@@ -233,7 +229,6 @@ class ContinuousBatch:
                 self.pool.advance([(request.sequence, num_tokens)])
 
     def _accept(self, requests: list[EngineRequest], sampled: Sampled | None) -> None:
-        """Append the drawn tokens to the generating requests."""
         if sampled is None:
             return
         now = time.monotonic()
@@ -258,7 +253,6 @@ class ContinuousBatch:
 
 
 def caused_by(cause: BaseException, where: str = "") -> EngineError:
-    """Wrap another error of the engine for a task."""
     error = EngineError(f"{where}{type(cause).__name__}: {cause}")
     error.__cause__ = cause
     return error

@@ -54,7 +54,6 @@ class Kv(NamedTuple):
 
 
 def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int, TokenLogprob] | None:
-    """Return the log-probabilities to report for one row: of the token and the likeliest alternatives."""
     if not (num_logprobs and sampled.logprobs and sampled.top_ids and sampled.top_logprobs):
         return None
     likeliest = zip(sampled.top_ids[row][:num_logprobs], sampled.top_logprobs[row], strict=False)
@@ -189,7 +188,6 @@ class EngineRequest:
                 self.finish_reason = "length"
 
     def end(self, reason: str, error: EngineError | None = None) -> None:
-        """End the request; for the engine."""
         with self._lock:
             self.error = error
             self.finish_reason = reason

@@ -102,7 +102,6 @@ class GenerationEngine:
         self._end_all(cause)
 
     def _serve(self) -> None:
-        """Step until the engine is shut down."""
         while True:
             with self._wake:
                 while self._batch.idle and not (self._inbox or self._calls or self._closed):

@@ -62,14 +62,13 @@ def check_arguments(given: Mapping[str, Any]) -> None:
             )
         elif not hasattr(given.get("tokenizer"), "backend_tokenizer"):
             raise ConfigError(
-                f"is {given.get('tokenizer')!r}, and a model that is loaded needs its tokenizer beside it: give the "
+                f"is {given.get('tokenizer')!r}, but a loaded model needs its tokenizer: give the "
                 "fast tokenizer that transformers' AutoTokenizer loads",
                 "tokenizer",
             )
 
 
 def _check_kind(device: Any) -> None:
-    """Refuse a name that is not a device of torch."""
     import torch
 
     try:
@@ -116,7 +115,6 @@ def load_model(
 
 
 def _load_by_name(model: str, folder: str, dtype: Any, trust_remote_code: bool) -> tuple[Any, Any]:
-    """Load the network and the tokenizer of a folder, or of a name on the hub."""
     try:
         from transformers import AutoModelForCausalLM
     except ImportError as error:
@@ -132,7 +130,6 @@ def _load_by_name(model: str, folder: str, dtype: Any, trust_remote_code: bool) 
 
 
 def _attend_to_blocks(model: str, network: Any) -> None:
-    """Replace the model's attention by this package's."""
     from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
 
     register()
@@ -297,7 +294,6 @@ def _model_errors(model: str) -> Iterator[None]:
 
 @contextmanager
 def _no_progress_bars() -> Iterator[None]:
-    """Keep transformers from drawing progress bars in the caller's terminal."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()

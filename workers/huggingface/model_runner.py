@@ -160,7 +160,6 @@ class ModelRunner:
                 _note_verdict(request, number, logits[row])
 
     def _prepare(self, works: list[Work]) -> _Pass:
-        """Flatten the tokens of a pass."""
         block_len = self.kv.tokens_per_block
         sequences = [work.request.sequence for work in works]
         counts = np.array([work.num_tokens for work in works])
@@ -199,7 +198,6 @@ class ModelRunner:
 
 
 def _rows(batch: _Pass) -> _Rows:
-    """Return the logits that the requests of a pass need."""
     rows = _Rows([], [], {})
     for work, end in zip(batch.works, batch.ends, strict=True):
         request, wants = work.request, work.request.wants

@@ -61,7 +61,6 @@ class RequestBuilder:
         return _request(task, token_ids, Wants(score_from=start))
 
     def verify(self, task: VerifyTask) -> list[EngineRequest]:
-        """Build one request per branch."""
         choices = int(task.yes_token), int(task.no_token)
         wants = Wants(choices=choices, layer_exit=task.layer_exit, verdicts=task.every_layer)
         return [_request(task, prompt, wants, keep=False) for prompt in self._reader.verified(task)]
@@ -93,7 +92,6 @@ def _request(
     keep: bool = True,
     priority: BlockPriority | None = None,
 ) -> EngineRequest:
-    """Build a request for a task, which the running coroutine can wait for."""
     scope, waiter = current_scope.get(), Waiter()
     kv = Kv(keep, priority, cache_salt_of(task), None if scope is None else scope.request_id)
     options: dict[str, Any] = {"urgent": is_urgent(task), "priority": priority_of(task)}

@@ -39,7 +39,6 @@ class RequestScheduler:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait for blocks."""
         return len(self._urgent) + len(self._chains)
 
     @property
@@ -172,7 +171,6 @@ class RequestScheduler:
         return self._pool.num_available - len(self.running) if self.running else self._pool.num_blocks
 
     def _is_place_left(self) -> bool:
-        """Return True if fewer chains run than a step can compute."""
         return sum(not (request.urgent or request.paused) for request in self.running) < self.max_batch_size
 
     def _make_room(self, only_paused: bool) -> bool:

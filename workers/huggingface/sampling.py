@@ -66,7 +66,6 @@ def sample(
 
     Args:
         logits: Shape (rows, vocabulary), float32.
-        params: Of each row.
         positions: For each row, the index of the drawn token in its sequence.
         num_logprobs: Maximum number of alternatives that any row wants; 0 computes no log-probabilities.
         forbidden: Tokens that cannot be drawn: bool, in the shape of the logits. It does not change log-probabilities.

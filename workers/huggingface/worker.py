@@ -158,7 +158,6 @@ class HuggingFaceWorker(ChatWorker):
 
     @property
     def metrics(self) -> EngineMetrics:
-        """Snapshot of the engine."""
         return self._engine.metrics
 
     def decoded_so_far(self) -> int:

@@ -34,14 +34,9 @@ class BranchedProblem(NamedTuple):
     """Branches of one problem, all judged at full depth, with an entry per branch.
 
     Attributes:
-        id: Of the sample.
         kind: Kind of question; empty if unknown.
-        answers: Answer of each.
-        is_right: Right answers.
-        num_tokens: Decoded tokens.
         confidences: Mean probability of the likeliest token.
         mean_probabilities: Geometric mean of the drawn tokens' probabilities.
-        scores: P(yes).
         entropies: After each layer, in nats, shape (branches, layers).
         layer_scores: P(yes) after each layer, shape (branches, layers).
     """
@@ -86,7 +81,6 @@ def run_branches(config: StackConfig, samples: Sequence[Example]) -> list[Branch
         config: A stack whose outermost controller is a KVShareBranchingController of depth 1 without a reward
             controller, and whose worker `generation` is a HuggingFaceWorker. Its scorer is replaced by verdicts; the
             arguments of a scorer `verdict` are kept.
-        samples: The problems.
 
     Raises:
         ConfigError: The stack does not meet this.
@@ -128,7 +122,6 @@ def run_branches(config: StackConfig, samples: Sequence[Example]) -> list[Branch
 async def _read_every_layer(
     worker: Any, verified: Mapping[str, VerifyTask]
 ) -> dict[str, list[list[tuple[float, float]]]]:
-    """Return the entropy and the score of each branch after each layer, by sample."""
     curves = {}
     for sample, task in verified.items():
         asked = replace(task, layer_exit=None, every_layer=True)
@@ -188,7 +181,6 @@ def same_answer(answer: str | None, other: str | None) -> bool:
 
 
 def _checked(config: StackConfig) -> StackConfig:
-    """Return the stack with all savings of work switched off."""
     worker = config.workers.get(WorkerTag.GENERATION.value)
     if worker is None or worker.type != "HuggingFaceWorker":
         raise ConfigError("must be a HuggingFaceWorker, the only worker that reads single layers", "workers.generation")

@@ -101,7 +101,6 @@ class CalibrateDraftTargetController(BaseController):
         finish(task, f"{num_scores} scores in {turn} turns", None)
 
     def task_of(self, prompt: str) -> GenerationTask:
-        """Return the task of a question, rendered for the models."""
         task = GenerationTask.create_from_prompt(prompt)
         if self.prompting is not None:
             self.prompting.apply(task)
@@ -131,7 +130,6 @@ def calibrate(
         alphas: Levels, in (0, 1); each has its own chains, because later turns depend on the level.
         source: `"online"` for the questions to be answered, `"held_out"` for others.
         num_turns: Turns to calibrate; the paper uses 1, None takes the controller's `max_turns`.
-        seed: Of the chains.
 
     Raises:
         ConfigError: The stack has another controller, or an argument is wrong.
@@ -173,7 +171,6 @@ def calibrate(
 
 
 def _uncalibrated(config: StackConfig, alpha: float) -> StackConfig:
-    """Return the stack at a level, with a controller that needs no calibration."""
     given = config.controller.args
     own = given["rule"].get("args", {}) if isinstance(given.get("rule"), Mapping) else {}
     ties = {"ties": own["ties"]} if "ties" in own else {}

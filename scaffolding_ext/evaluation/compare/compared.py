@@ -38,7 +38,6 @@ class Compared(NamedTuple):
 
     @property
     def second_models(self) -> list[SecondModel]:
-        """Runs with more models than the first."""
         num_models = {run.name: len(_models(run)) for run in self.runs}
         least = num_models[self.runs[0].name]
         return [SecondModel.of(one) for one in self.comparisons if least and num_models[one.run] > least]
@@ -80,7 +79,6 @@ class SecondModel(NamedTuple):
 
 
 def _models(run: FinishedRun) -> set[str]:
-    """Return the models of a run's workers."""
     workers = (run.config.get("workers") or {}).values()
     named = ((worker.get("args") or {}).get("model") for worker in workers)
     return {str(model) for model in named if model is not None}
@@ -91,7 +89,6 @@ def compare_runs(paths: Sequence[Path], *, seed: int = 0, margin: float = 0.02) 
 
     Args:
         paths: Folders or files of records, at least two.
-        seed: Of the resamples.
         margin: Acceptable loss of accuracy, as a share.
 
     Raises:

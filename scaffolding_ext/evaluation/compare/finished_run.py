@@ -33,10 +33,7 @@ class FinishedRun:
     """A run as columns with an entry per record, in the order of its file.
 
     Attributes:
-        name: Its name in tables.
         path: Its file of records; None for records from memory.
-        summary: Its figures.
-        tally: Counts of its records.
         columns: `question` (number of the record's question), `epoch`, `correct` (0 or 1), `decoded`, `computed`
             (decoded and prefilled tokens) and `seconds`.
         config: The stack of the run; empty if its folder has no config.yaml.
@@ -51,11 +48,9 @@ class FinishedRun:
 
     @cached_property
     def ids(self) -> list[str]:
-        """Ids of the questions, by their numbers."""
         return list(self.tally.questions)
 
     def key(self, row: int) -> Key:
-        """Return the sample and epoch of a record."""
         return Key(self.ids[int(self.columns["question"][row])], int(self.columns["epoch"][row]))
 
 
@@ -79,10 +74,6 @@ def run_of(
     records: Iterable[Record], name: str, path: Path | None = None, config: Mapping[str, Any] | None = None
 ) -> FinishedRun:
     """Build a run from records, which are read one by one and not kept.
-
-    Args:
-        path: Their file, if there is one.
-        config: The stack of the run, if known.
 
     Raises:
         DatasetError: There are no records, or a sample and epoch occurs twice.

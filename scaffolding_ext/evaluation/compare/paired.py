@@ -34,7 +34,6 @@ class Point(NamedTuple):
     """A run on the plane of accuracy and tokens.
 
     Attributes:
-        run: Its name.
         accuracy: Share of right answers, with its 95 % interval.
         tokens: Decoded tokens per sample, with its 95 % interval, resampled by question.
     """
@@ -72,8 +71,6 @@ class Comparison:
             resampled questions do not show how the machine's load differed between the runs.
         only_baseline_right: Samples that only the baseline gets right, in the order of its file.
         margin: Acceptable loss of accuracy, as a share.
-        needed: Questions that a new comparison needs.
-        warnings: Reasons to doubt the comparison.
     """
 
     baseline: str
@@ -100,7 +97,6 @@ class Pairing(NamedTuple):
         baseline: The first run.
         rows: For each run, indices of these samples' records, in the order of the first run's file.
         question_of: Number of each sample's question; epochs of a question share it.
-        num_questions: Distinct questions.
     """
 
     baseline: FinishedRun
@@ -114,7 +110,6 @@ class Pairing(NamedTuple):
         return len(self.question_of)
 
     def key(self, number: int) -> Key:
-        """Return the sample and epoch of one of the pairs."""
         return self.baseline.key(int(self.rows[0][number]))
 
     def totals(self, column: Column) -> Column:
@@ -162,7 +157,6 @@ def compare(
     Args:
         seed: Of the resamples; the same runs and seed give the same figures.
         margin: Acceptable loss of accuracy, as a share above 0.
-        num_resamples: Of each interval.
 
     Raises:
         DatasetError: They share fewer than two questions.
@@ -270,7 +264,6 @@ def _warnings_of_settings(baseline: FinishedRun, run: FinishedRun) -> list[str]:
 
 
 def _told(config: Mapping[str, Any], key: str) -> Any:
-    """Return a section of a stack; None if it is missing or empty."""
     return config.get(key) or None
 
 

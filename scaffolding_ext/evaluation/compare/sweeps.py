@@ -72,7 +72,6 @@ class Knobs(NamedTuple):
     """A run of a sweep.
 
     Attributes:
-        point: Its accuracy and tokens.
         values: Its values of the arguments that differ within the sweep, by dotted path.
     """
 
@@ -99,10 +98,7 @@ class Sweep(NamedTuple):
     """Runs of one controller with different knobs, by increasing tokens.
 
     Attributes:
-        name: The controller's type.
-        runs: Its runs.
         baseline: Name of the run whose accuracy is to be matched.
-        saving: Saving at equal accuracy.
     """
 
     name: str
@@ -124,9 +120,6 @@ def sweeps_of(
 
     Args:
         runs: The baseline, and others.
-        points: Accuracy and tokens of each run.
-        seed: Of the resamples.
-        num_resamples: Of the interval.
 
     Raises:
         DatasetError: A sweep and the baseline share fewer than two questions.
@@ -177,7 +170,6 @@ def _saving(baseline: FinishedRun, runs: Sequence[FinishedRun], seed: int, num_r
 
 
 def _shape(config: Mapping[str, Any]) -> str:
-    """Return a key of the settings that runs of one sweep have in common."""
     kinds = sorted(
         (path, value) for path, value in _flattened(config["controller"]) if path.rpartition(".")[2] == "type"
     )

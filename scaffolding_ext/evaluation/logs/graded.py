@@ -38,8 +38,6 @@ def recording_of(
     """Grade the questions that can be compared: the same number of samples each, with tokens if any has them.
 
     Args:
-        sources: See `Recording`.
-        fingerprint: See `Recording`.
         num_samples: Samples per question; questions with fewer are left out, and of those with more the first samples
             are taken. None takes the most common number.
         units_implied: The questions imply units (see `answers.equal`).
@@ -140,13 +138,11 @@ def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -
 
 
 def _letter(text: str) -> str | None:
-    """Return the choice that an answer names, or None if it is not a single letter."""
     found = _CHOICE.fullmatch(text)
     return None if found is None else found[1].upper()
 
 
 def _whole(values: Sequence[T | None]) -> list[T] | None:
-    """Return the values, or None if one is missing."""
     present = [value for value in values if value is not None]
     return present if len(present) == len(values) else None
 

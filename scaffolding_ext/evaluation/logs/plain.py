@@ -20,7 +20,7 @@ from scaffolding_ext.evaluation.run.jsonl import Row
 CHUNK_TOKENS = 500  # a chunk of the released draft/target chains, unless it is the last
 CHARACTERS = 4  # of a token, in a chain of one chunk
 COUNTED = (
-    f"Tokens of drafted chunks were not recorded: a chunk with another one behind it counts {CHUNK_TOKENS}, the last "
+    f"Tokens of drafted chunks were not recorded: a chunk followed by another counts {CHUNK_TOKENS}, the last "
     "one by its characters at the rate of the others."
 )
 

@@ -80,7 +80,6 @@ def read_recording(
                 joined.add(key)
 
     def common(name: str) -> Any:
-        """A field of the logs, if all of them have the same."""
         first = getattr(logs[0], name)
         return first if all(getattr(log, name) == first for log in logs) else None
 

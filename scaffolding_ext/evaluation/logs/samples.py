@@ -56,7 +56,6 @@ class DraftedChunk(NamedTuple):
 
     Attributes:
         score: Mean negative log-likelihood under the target; None if it was not scored.
-        num_draft_tokens: Tokens that the draft wrote.
         num_target_tokens: Tokens that the target wrote instead of it or after it; 0 if it was accepted.
     """
 
@@ -72,8 +71,6 @@ class LoggedSample:
     Attributes:
         answer: Its answer; None if it gave none.
         correct: The log's verdict. Without one, an answer equal to the target is right.
-        tokens: Tokens that it decoded.
-        seconds: Wall-clock seconds that it took.
         logprob: Mean log-probability of its tokens.
         reward: Its reward, in [0, 1].
         looks: Looks at its chain, not graded.
@@ -121,7 +118,6 @@ class RecordedQuestion:
     """All samples of one question in one run. A column is None if the log lacks it.
 
     Attributes:
-        id: Unique within a run.
         run: Its run: a model with its settings. Intervals resample whole runs if there are several.
         task: Name of its benchmark in the log; may be empty.
         classes: Class of equal answers of each sample, shape [num_samples]; `NO_ANSWER` without one.
@@ -129,10 +125,8 @@ class RecordedQuestion:
         target: Class of the right answer; `NO_TARGET` if no sample has it, or it is unknown.
         tokens: Decoded tokens of each sample, shape [num_samples]; 1 each if the log has none, so that a cost in
             tokens counts samples.
-        seconds: Wall-clock seconds of each sample.
         logprobs: Mean log-probability of each sample's tokens.
         rewards: Reward of each sample, in [0, 1].
-        looks: Looks at each sample's chain.
         chunks: Chunks of each sample, if a draft wrote them.
         rounds: Of a search, whose solutions are the samples, in order of their ends: the number of solutions after each
             round at which a stop can end it, increasing to `num_samples`. None: the samples are independent.
@@ -176,7 +170,6 @@ class Recording:
     """Questions with the same number of samples each, from one or more logs.
 
     Attributes:
-        questions: The questions, at least one.
         sources: Their files, or the stack that drew them.
         fingerprint: SHA-256 of the input, as `sha256:` and 64 hexadecimal digits.
         model: Name of the model, if the log names exactly one.
@@ -218,7 +211,6 @@ class Recording:
 
     @property
     def runs(self) -> list[str]:
-        """The run of each question."""
         return [question.run for question in self.questions]
 
     def taking(self, questions: Iterable[int]) -> Recording:

@@ -55,7 +55,6 @@ def frontier_chart(points: Sequence[Point], sweeps: Sequence[Sweep]) -> str:
 
 
 def distribution_chart(values: Column, largest: float, color: str) -> str:
-    """Plot the number of samples by decoded tokens, with a line at the median."""
     image = io.BytesIO()
     with drawing(image, figsize=(5.4, 1.6)) as (_, axes):
         axes.hist(values, bins=_NUM_BINS, range=(0.0, largest or 1.0), color=color)
@@ -76,10 +75,6 @@ PURPOSE_COLORS = {
 
 def write_report(path: str | os.PathLike[str], compared: Compared, samples: Sequence[PairedSample]) -> None:
     """Write the page.
-
-    Args:
-        compared: The comparison to show.
-        samples: Samples to show one by one.
 
     Raises:
         OutputError: It cannot be written.
@@ -125,7 +120,6 @@ def _purposes(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
 
 
 def _sections(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
-    """Return the figures of controllers by section, with the runs that have it."""
     names = dict.fromkeys(section for run in runs for section in run.summary.sections)
     those = {name: [run for run in runs if name in run.summary.sections] for name in names}
     return [
@@ -152,7 +146,6 @@ def _distributions(runs: Sequence[FinishedRun], has_charts: bool) -> list[dict[s
 
 
 def _row(sample: PairedSample) -> dict[str, Any]:
-    """Return a row of the table of samples."""
     return {
         "id": sample.key.id,
         "epoch": sample.key.epoch,
@@ -171,7 +164,6 @@ def _row(sample: PairedSample) -> dict[str, Any]:
 
 
 def _details(sample: PairedSample) -> dict[str, Any]:
-    """Return the details of a sample that are not in its row."""
     return {"prompt": sample.records[0].prompt, "runs": [_run_details(record) for record in sample.records]}
 
 

@@ -70,11 +70,7 @@ def eval_lines(
     """Format the last lines of `eval`, at most eight lines of 80 columns; `summary_text` has the rest.
 
     Args:
-        name: The run's name.
-        summary: Its figures.
-        first_error: Of the first sample that failed.
         budget: `VoteBudget.figures()`, if one budget was spent on all votes.
-        folder: The run's folder, if it was saved.
         load: `plain(TrafficFigures)`, if requests arrived by the clock.
     """
     right = _percentage(summary.accuracy, summary.accuracy_interval)
@@ -281,7 +277,6 @@ def section_lines(runs: Sequence[Mapping[str, SectionFigure]]) -> list[list[str]
 
 
 def shown_figure(figure: SectionFigure) -> str:
-    """Format a mean or a quotient with its interval and its base."""
     if figure.value is None:
         return "-"
     ends = "" if figure.low is None or figure.high is None else between(figure.low, figure.high, ".4g")
@@ -325,7 +320,6 @@ def shown_mcnemar(found: McNemar) -> str:
 
 
 def reasons_table(runs: Sequence[FinishedRun]) -> Table:
-    """Build a table of exit reasons, in percent of the samples, with one line per run."""
     shares = [exit_shares(run) for run in runs]
     reasons = list(dict.fromkeys(reason for own in shares for reason in own))
     table = Table("exit reasons, %", *reasons)
@@ -342,7 +336,6 @@ def exit_shares(run: FinishedRun) -> dict[str, float]:
 
 
 def sweep_table(sweep: Sweep) -> Table:
-    """Build a table of a sweep's runs, by increasing tokens."""
     table = Table(sweep.name, "decoded", "correct %", "knobs")
     for point, knobs in sweep.runs:
         table.add_row(point.run, shown_estimate(point.tokens), _mean(point.accuracy), shown_knobs(knobs))
@@ -363,7 +356,6 @@ def shown_saving(saving: Saving) -> str:
 
 
 def shown_needed(needed: Needed, margin: float) -> str:
-    """Format the number of questions that a new comparison needs."""
     apart, within = ("not estimable (or > 1,000,000)" if n is None else f"{n:,}" for n in needed)
     loss = f"a loss below {100 * margin:g} points, if there is none"
     return f"to show a difference as large as here: {apart}; to show {loss}: {within}"
@@ -390,7 +382,6 @@ def shown_estimate(estimate: Estimate) -> str:
 
 
 def _mean(mean: Estimate) -> str:
-    """Format a share with its interval, in percent."""
     return shown_estimate(Estimate(*(100 * value for value in mean)))
 
 
@@ -403,12 +394,10 @@ def _amount(number: float | None) -> str:
 
 
 def _cut(line: str) -> str:
-    """Cut a line to the width of a terminal."""
     return line if len(line) <= _COLUMNS else line[: _COLUMNS - 3] + "..."
 
 
 def _tail(name: str, width: int) -> str:
-    """Keep the end of a name, which distinguishes runs."""
     return name if len(name) <= width else "..." + name[3 - width :]
 
 

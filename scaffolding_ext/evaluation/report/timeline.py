@@ -70,7 +70,6 @@ def lanes_of(steps: list[TimelineStep]) -> list[str]:
 
 
 def outcome(record: Record) -> dict[str, Any]:
-    """Return the result of a request."""
     if record.error is not None:
         return {"error": record.error.type, "message": record.error.message}
     return {"answer": record.answer, "exit_reason": record.exit_reason, "correct": record.correct}

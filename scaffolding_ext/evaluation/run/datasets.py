@@ -178,7 +178,6 @@ def read_jsonl(
         columns: The file's names for `prompt`, `target`, `id` and `kind`, if they differ.
         skip_bad_rows: Skip unusable rows with a warning instead of refusing the file.
         format: A key of `rows.FORMATS`; None takes the names above.
-        seed: Seed of shuffled options.
 
     Raises:
         DatasetError: The file cannot be read, has no usable rows, or a row is unusable; it names file, line and field

@@ -21,11 +21,6 @@ class Verifier:
     """Scores answers to one problem, in a process that is killed when it takes too long.
 
     Attributes:
-        task: Name of the reasoning-gym task.
-        num_samples: Problems of the task that were drawn.
-        seed: Seed of the draw.
-        args: The task's configuration, as JSON.
-        number: Index of the problem among them.
         deadline_seconds: Time limit of the verifier.
     """
 
@@ -79,7 +74,6 @@ def gym_problems(task: str, num_samples: int, seed: int, args: Mapping[str, Any]
 
     Args:
         task: Its name, such as `chain_sum`.
-        args: The task's configuration.
 
     Raises:
         DatasetError: The task or its configuration is unknown.

@@ -18,7 +18,6 @@ class Row(NamedTuple):
 
     Attributes:
         number: Of the line, counted from 1.
-        value: The object; empty if there is a problem.
         problem: Reason why the line is unusable, or None.
         is_whole: True if a line break ends it; an interrupted writer leaves part of a line without one.
     """

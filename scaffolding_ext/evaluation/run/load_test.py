@@ -31,7 +31,6 @@ async def run_arrivals(
     A job that finds the engine and the queue full is refused: its record has the error `QueueFullError`.
 
     Args:
-        jobs: In order of arrival.
         arrivals: Seconds from the start, non-decreasing, one per job.
         on_record: Called with each record when it is done; an error that it raises ends the run.
         is_stopped: Asked before each arrival; once True, no more jobs are started.

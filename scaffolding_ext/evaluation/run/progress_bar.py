@@ -44,7 +44,6 @@ def progress_shown(
         total: All requests of the run, or the tokens that it may decode.
         tally: Must count each record before the yielded function is called with it.
         against: Another run; tokens saved against it are shown.
-        clock: Seconds from any origin, monotonic.
         in_tokens: Show progress in decoded tokens instead of requests.
         decoded_so_far: Tokens that the workers have decoded, including those of running requests.
     """
@@ -124,7 +123,6 @@ class SavedTokens:
         self._own = self._other = 0
 
     def add(self, record: Record) -> None:
-        """Count a record if the other run has it."""
         other = None if self._against is None else self._against.get((record.id, record.epoch))
         if other is not None:
             self._own += record.ledger["total"]["decoded"]

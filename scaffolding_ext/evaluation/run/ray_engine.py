@@ -21,12 +21,7 @@ _CLOSE_SECONDS = 30.0  # for stacks to shut down at the end
 
 
 class StackActor:
-    """An engine in an actor, in the driver's folder if it exists there.
-
-    Args:
-        make_engine: Builds the engine; `close` closes it.
-        folder: The driver's current folder.
-    """
+    """An engine in an actor, in the driver's folder if it exists there."""
 
     def __init__(self, make_engine: MakeEngine, folder: str) -> None:
         if os.path.isdir(folder):
@@ -35,7 +30,6 @@ class StackActor:
         self._engine = self._stack.enter_context(make_engine())
 
     async def size(self) -> int:
-        """Return the number of jobs that the engine runs at once."""
         return self._engine.max_parallel_requests
 
     async def run(self, job: EvaluationJob) -> Record:
@@ -50,10 +44,6 @@ class RayEngine:
 
     Ray restarts an actor that died, and reruns its jobs in flight with the same seeds. An actor whose restart fails
     leaves the pool, and its jobs go to other actors.
-
-    Args:
-        actors: Handles of `StackActor`s.
-        size: Jobs that each runs at once.
     """
 
     def __init__(self, ray: Any, actors: list[Any], size: int) -> None:

@@ -42,7 +42,6 @@ class Record:
         ledger: `Ledger.to_json()`; of a failed request, the cost until it failed.
         seconds: Wall-clock times: `total` is from submission to the end, `ended_at` is that end in seconds since 1970;
             `within` is the time in which the answer was wanted; the others are `Meter.seconds`.
-        seed: The request's seed, or None.
         prompt: The question; None in records of older runs.
         figures: Published by controllers, by section and name: a number, `[part, whole]`, or counts by name; the
             answers of a vote's samples are scored (best@n, maj@n, mean@n). None in records of older runs.
@@ -91,7 +90,6 @@ class Record:
 
 
 def prompt_hash(prompt: str) -> str:
-    """Return the first 16 hexadecimal digits of the prompt's SHA-256."""
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
@@ -102,10 +100,6 @@ def record_writer(
     """Yield a function that appends a record to a JSONL file at once, so that a run that dies keeps what it had done.
 
     Killing the process loses nothing that was written. A machine that fails loses at most the last second.
-
-    Args:
-        path: The file.
-        clock: Seconds from any origin, monotonic.
 
     Raises:
         OutputError: The file cannot take a record (for example, a full disk); earlier records are kept.
@@ -132,7 +126,6 @@ def record_writer(
 
 
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
-    """Return all records of `each_record`."""
     return list(each_record(path))
 
 

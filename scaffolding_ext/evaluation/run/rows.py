@@ -28,7 +28,6 @@ class Example(NamedTuple):
         id: Unique in its dataset; the sample's seeds derive from it.
         prompt: The user's question, with the options of a multiple-choice question.
         target: The right answer; of a multiple-choice question its letter.
-        kind: Type of question, or None.
         verify: Scores an answer, if the dataset has a verifier; None compares with the target.
         options: Option texts of a multiple-choice question, lettered from A.
         answers_anyhow: Take the last number of an output without a box or answer phrase as its answer.
@@ -60,7 +59,6 @@ class Format(NamedTuple):
             says what is wrong.
         shuffles: Shuffle options by seed and id, because the right one comes first in the row.
         units_implied: Questions name the unit, so that 5 cm is right if the target is 5.
-        answers_anyhow: As in `Example`.
     """
 
     fields: Mapping[str, tuple[str, ...]]
@@ -124,7 +122,6 @@ def _right_first(row: Mapping[str, Any], target: str) -> Choices:
 
 
 def _asked_with(question: str, options: Sequence[str]) -> str:
-    """Format a question with its options, one per line."""
     lines = [f"{letter}) {option}" for letter, option in zip(LETTERS, options, strict=False)]
     return "\n".join([question.rstrip(), "", *lines, "", "Answer with the letter of the right option."])
 
@@ -192,7 +189,6 @@ def samples_of(
     """Convert a dataset's rows to samples.
 
     Args:
-        name: Of the dataset, for messages.
         columns: The dataset's names for `prompt`, `target`, `id` and `kind`, if they differ.
         format: Of the benchmark, a key of `FORMATS`, or None.
         skip_bad_rows: Skip unusable rows with a warning instead of refusing the dataset.
@@ -239,7 +235,6 @@ def samples_of(
 
 
 def _fields_of(form: Format, columns: Mapping[str, str | None]) -> dict[str, tuple[str, ...]]:
-    """Return the possible names of a row's fields."""
     unknown = ", ".join(sorted(set(columns) - set(form.fields)))
     if unknown:
         raise DatasetError(f"columns has {unknown}; it may have {', '.join(form.fields)}")
@@ -286,7 +281,6 @@ def _multiple_choice(name: str, question: str, kind: str | None, found: Choices,
 
 
 def _present(row: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    """Return the one of the names that the row has."""
     found = [name for name in names if name in row]
     if not found:
         one = f"no field {names[0]!r}" if len(names) == 1 else f"none of the fields {', '.join(map(repr, names))}"

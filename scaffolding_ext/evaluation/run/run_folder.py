@@ -33,10 +33,6 @@ def claimed(folder: Path, *, resume: bool = False) -> Iterator[bool]:
 
     A new folder is removed again if no record was written.
 
-    Args:
-        folder: Created if missing.
-        resume: Continue the run in the folder.
-
     Yields:
         True if there is a run to continue.
 
@@ -119,10 +115,6 @@ def _bound(config: Mapping[str, Any]) -> dict[str, Any]:
 def check_config(config: Mapping[str, Any], of_run: Mapping[str, Any], folder: Path) -> None:
     """Refuse to resume a run of another stack.
 
-    Args:
-        config: The resolved stack of this run.
-        of_run: The resolved stack of the run in the folder.
-
     Raises:
         ConfigError: They differ in a key that outputs depend on; `key` is the first such key.
     """
@@ -197,11 +189,7 @@ def forget_failed(folder: Path) -> FileIO | None:
 
 
 class Done:
-    """Samples done in each epoch, in one byte each.
-
-    Args:
-        epochs: Runs of each sample.
-    """
+    """Samples done in each epoch, in one byte each."""
 
     def __init__(self, samples: Sequence[Example], epochs: int) -> None:
         self._number_of = {sample.id: number for number, sample in enumerate(samples)}
@@ -209,7 +197,6 @@ class Done:
         self._flags = bytearray(len(samples) * epochs)
 
     def add(self, identity: str, epoch: int) -> None:
-        """Mark a sample as done; its epoch must be one of the run's."""
         self._flags[self._number_of[identity] * self._epochs + epoch] = 1
 
     def __contains__(self, job: object) -> bool:
@@ -223,11 +210,6 @@ class Done:
 
 def taken_up(path: Path, samples: Sequence[Example], epochs: int, on_record: Callable[[Record], None]) -> Done:
     """Read the records of a run that is continued.
-
-    Args:
-        samples: The current samples.
-        epochs: Current number of runs of each.
-        on_record: Called with each record.
 
     Returns:
         The samples that are done.
@@ -259,7 +241,6 @@ def taken_up(path: Path, samples: Sequence[Example], epochs: int, on_record: Cal
 
 
 def _differences(path: str, now: Any, then: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the dotted keys whose values differ, with both values."""
     if isinstance(now, Mapping) and isinstance(then, Mapping):
         for key in dict.fromkeys([*now, *then]):
             yield from _differences(f"{path}.{key}", now.get(key, _MISSING), then.get(key, _MISSING))

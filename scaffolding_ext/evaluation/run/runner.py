@@ -51,9 +51,6 @@ class LocalEngine:
     """Runs jobs on a stack in this process.
 
     Args:
-        llm: The stack.
-        timeout: Seconds per request, or None.
-        clock: Seconds from any origin, monotonic.
         units_implied: Questions imply units (see `scoring.score`).
         slo: Seconds within which an answer is in time; None takes the stack's deadline. Controllers know only the
             deadline.
@@ -176,7 +173,6 @@ class LocalEngine:
 
 
 def failed_record(job: EvaluationJob, error: Exception) -> Record:
-    """Build the record of a job that failed before it had one."""
     return Record(
         id=job.sample.id,
         epoch=job.epoch,
@@ -232,12 +228,9 @@ def evaluate(
     Only as many requests as the host runs at once are in flight, so times and time-outs include no waiting for it.
 
     Args:
-        llm: The stack.
         samples: Their ids must be unique.
         epochs: Runs of each sample, each with other seeds.
-        timeout: Seconds per request, or None.
         on_record: Called with each record when it is done; an error that it raises ends the run.
-        clock: Seconds from any origin, monotonic.
         units_implied: Questions imply units (see `scoring.score`).
 
     Returns:
@@ -277,7 +270,6 @@ async def evaluate_async(
 def jobs_of(
     samples: Iterable[Example], epochs: int, without: Container[tuple[str, int]] = ()
 ) -> Iterator[EvaluationJob]:
-    """Yield every sample in every epoch, except those whose id and epoch are in `without`."""
     return (
         EvaluationJob(sample, epoch)
         for sample in samples
@@ -292,7 +284,6 @@ async def run_jobs(
     """Run as many jobs at once as the engine allows; cancelling it cancels those in flight.
 
     Args:
-        jobs: Started in this order.
         on_record: Called with each record when it is done; an error that it raises ends the run.
         is_stopped: Asked after each job; once True, no more are started, and those in flight are finished.
     """

@@ -14,7 +14,6 @@ class Score(NamedTuple):
     """Score of one answer.
 
     Attributes:
-        correct: Counts as right.
         verdict: `"equal"`, `"different"` or `"undetermined"`; None without an answer.
     """
 
@@ -28,7 +27,6 @@ def letter_of(answer: str | None, options: Sequence[str], text: str = "") -> str
     Args:
         answer: The answer; None reads the text.
         options: Option texts, lettered from A.
-        text: The whole output.
     """
     letters = LETTERS[: len(options)]
     if answer is None:

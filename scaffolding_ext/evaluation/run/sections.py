@@ -27,7 +27,6 @@ class SectionFigure(NamedTuple):
             `"counts"`.
         value: The mean or the quotient; None for counts, and if the whole is 0.
         low: Lower end of its 95 % interval, questions resampled; None if unknown.
-        high: Upper end.
         num: Sum of the numbers, parts or counts.
         of: Requests that published the number, or the sum of the wholes.
         counts: Counts by name, largest first; None for other kinds.
@@ -50,7 +49,6 @@ async def figures_of(
     """Return a request's figures for its record, with `Answers` scored.
 
     Args:
-        published: `Program.figures`.
         is_right: Scores an answer; asked once per class of equal answers. None, for a failed request, drops `Answers`.
         units_implied: Treat 5 and 5 cm as equal.
     """
@@ -80,7 +78,6 @@ def shares_of(right: Sequence[bool], classes: Sequence[int]) -> dict[str, list[f
     """Return best@n, maj@n and mean@n of one vote.
 
     Args:
-        right: Scores of the samples.
         classes: Class of each sample's answer, -1 without one; every sample has one vote, even if the vote was
             weighted.
 
@@ -101,7 +98,6 @@ class Sections:
         self._counts: dict[tuple[str, str], dict[str, float]] = {}
 
     def add(self, question: int, figures: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add the figures of one record of the question with that number."""
         for section, named in figures.items():
             for name, value in named.items():
                 if isinstance(value, Mapping):

@@ -53,7 +53,6 @@ from scaffolding_ext.stack.load import load_config
 
 @contextmanager
 def local_engine(config: StackConfig) -> Iterator[Engine]:
-    """Build a stack in this process."""
     with build_stack(config) as llm:
         settings = config.evaluation
         llm.keep_samples = settings.keep_samples
@@ -81,7 +80,6 @@ def units_implied(config: StackConfig) -> bool:
 
 
 def engine_of(config: StackConfig) -> AbstractContextManager[Engine]:
-    """Return the engine of a stack's evaluation."""
     settings = config.evaluation
     if settings.num_actors is None:
         return local_engine(config)
@@ -89,12 +87,7 @@ def engine_of(config: StackConfig) -> AbstractContextManager[Engine]:
 
 
 class Finished(NamedTuple):
-    """Result of a run.
-
-    Attributes:
-        document: Content of `summary.json`.
-        summary: The figures in it.
-    """
+    """Result of a run."""
 
     document: dict[str, Any]
     summary: Summary
@@ -161,12 +154,10 @@ class Session:
 
     @property
     def described(self) -> str:
-        """Size of the run, in words."""
         most = "" if self._budget is None else "at most "
         return f"{len(self._samples)} samples, {most}{self.num_requests} requests"
 
     def document(self) -> dict[str, Any]:
-        """Return the head of `summary.json`."""
         settings = self.config.evaluation
         return {
             "version": __version__,
@@ -218,7 +209,6 @@ class Session:
         """Run the rest, writing each record when it is done.
 
         Args:
-            say: Told what an interrupt does.
             against: Decoded tokens of another run by id and epoch; progress shows the saving.
 
         Returns:
@@ -260,11 +250,7 @@ class Session:
         return interrupts.signal
 
     def finish(self, stopped_by: int | None) -> Finished:
-        """Summarize the run and write it; if a budget was spent on votes, write and summarize these.
-
-        Args:
-            stopped_by: The result of `go`.
-        """
+        """Summarize the run and write it; if a budget was spent on votes, write and summarize these."""
         calibrations = calibration_cost(self.controller)
         price = {str(kind): each for kind, each in self.config.evaluation.price.items()}
         if self._budget is None:
@@ -331,21 +317,13 @@ def _dataset_of(config: StackConfig) -> dict[str, Any]:
 
 
 class Interrupts:
-    """Handles SIGINT and SIGTERM during a run, if it is on the main thread.
-
-    Args:
-        say: Called at the first signal.
-
-    Attributes:
-        signal: The first signal, or None.
-    """
+    """Handles SIGINT and SIGTERM during a run, if it is on the main thread."""
 
     def __init__(self, say: Callable[[], object]) -> None:
         self.signal: int | None = None
         self._say = say
 
     def is_stopped(self) -> bool:
-        """Return True if nothing new should be started."""
         return self.signal is not None
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:

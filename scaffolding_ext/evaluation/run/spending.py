@@ -41,7 +41,6 @@ def unsettledness(votes: Votes) -> tuple[float, float]:
 
 
 def evenness(votes: Votes) -> tuple[float, float]:
-    """Sort key: the fewest samples first."""
     return len(votes.classes), 0.0
 
 

@@ -64,7 +64,6 @@ def figures_of(
         questions: At least one, each with at least one attempt.
         ks: The `k` of maj@k and pass@k; None takes the powers of two up to the epochs, and the epochs. Questions with
             fewer than `k` attempts, which occur only in an interrupted run, are left out of that figure.
-        units_implied: Treat 5 and 5 cm as equal.
 
     Raises:
         ValueError: A `k` is below 1, or above the attempts of every question.
@@ -113,9 +112,6 @@ def _classes(numbers: Sequence[int], right: Sequence[bool], answers: Sequence[st
 
     Args:
         numbers: Of the wrong answers; -1 for no answer, and for a right one.
-        right: Scores of the attempts.
-        answers: The wrong answers by their numbers.
-        units_implied: Treat 5 and 5 cm as equal.
     """
     wrong = group([None if number < 0 else answers[number] for number in numbers], units_implied=units_implied)
     return [0 if is_right else number + (number >= 0) for is_right, number in zip(right, wrong, strict=True)]
@@ -132,7 +128,6 @@ class Audits(NamedTuple):
     """Findings of a run's audits.
 
     Attributes:
-        num: Audited requests.
         num_changed: Those whose answer was changed by stopping.
         num_lost: Those whose right answer was lost by stopping.
         lost_at_least: Anytime-valid lower bound of the lost share, at 95 %.
@@ -186,7 +181,6 @@ class Summary:
     """Figures of one run. A failed sample counts as wrong, and its cost until it failed enters all means.
 
     Attributes:
-        num_samples: Records; each epoch counts.
         num_cut_off: Outputs that the budget ended and that are not right. They count as wrong, like the next three.
         num_unanswered: Other outputs without an answer.
         num_undetermined: Other answers that differ from the target as strings and that no comparison could decide.
@@ -195,7 +189,6 @@ class Summary:
         accuracy_interval: 95 % interval (`stats.intervals.share_of_questions`).
         accuracy_of_finished: Right answers per sample that did not fail; None if all failed. It measures the answers,
             not the run, because failed samples are seldom a random subset.
-        accuracy_of_finished_interval: Likewise.
         repeats: mean@n, maj@k and pass@k, with such intervals; None without samples.
         per_right_answer: Tokens, `seconds`, and with prices `cost`, per right answer; None without any.
         mean_decoded_tokens: Tokens decoded per sample, including probes, verification and discarded work.
@@ -337,7 +330,6 @@ def summary_of(
     """Compute the figures of a tally.
 
     Args:
-        tally: Has counted the run's records.
         calibration_cost: Result of `session.calibration_cost` for the run's controller.
         price: Price of a million tokens that were `decoded`, `prefilled`, `reused`; None for no costs.
         promised_loss: Share of requests that the stack's tuning promised to lose at most.
@@ -431,7 +423,6 @@ def _drift(tally: Tally, tuned: Sequence[int] | None) -> Drift | None:
 
 
 def _share_of(columns: Mapping[str, Column], chosen: npt.NDArray[np.bool_]) -> Interval:
-    """Return the interval of the share of right answers among the chosen records."""
     question = columns["question"].astype(np.int64)[chosen]
     sizes = np.bincount(question)
     right = np.bincount(question, weights=columns["outcome"][chosen] == OUTCOMES.index("correct"))
@@ -440,7 +431,6 @@ def _share_of(columns: Mapping[str, Column], chosen: npt.NDArray[np.bool_]) -> I
 
 
 def _repeats_of(tally: Tally, columns: Mapping[str, Column]) -> Repeats:
-    """Compute mean@n, maj@k and pass@k of a run's epochs."""
     correct = columns["outcome"] == OUTCOMES.index("correct")
     question = columns["question"].astype(np.int64)
     sizes = np.bincount(question, minlength=len(tally.questions))
@@ -465,7 +455,6 @@ def _repeats_of(tally: Tally, columns: Mapping[str, Column]) -> Repeats:
 
 
 def _job_figures(columns: Mapping[str, Column]) -> dict[str, Any]:
-    """Return jobs per hour, and their tokens and seconds."""
     tokens, seconds, ends = (columns[name] for name in ("decoded", "seconds", "ended_at"))
     figures: dict[str, Any] = {"num": len(ends)}
     busy = _busy_seconds(ends - seconds, ends)

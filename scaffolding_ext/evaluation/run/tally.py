@@ -69,26 +69,16 @@ class Tally:
         keeps_answers: Keep each distinct wrong answer, for votes over epochs.
 
     Attributes:
-        num_samples: Records.
-        num_correct: Right answers.
-        num_failed: Failed records, including refused ones.
-        tokens: Decoded, prefilled and reused tokens.
         first_error: Id and message of the first failed record, or None.
         questions: Number of each question by its id, in order of appearance.
-        marks: Of each question.
         answers: Number of each wrong answer.
         by_purpose: Decoded, prefilled and reused tokens by purpose.
-        num_unmetered_tasks: Tasks without token counts.
         num_suffix_tokens: Tokens of suffixes that asked chains for something.
         exit_reasons: Of finished requests; those without one count under `"unknown"`.
-        errors: Of failed requests, by type.
-        num_with_event: Records whose traces have each event.
         vote_sizes: Numbers of samples that votes of several rounds drew.
         votes_drawn: Numbers of samples that all votes drew.
-        phase_seconds: Seconds waited for the tasks of each purpose.
         audits: Requests audited (`num`), answers `changed` by stopping, and right ones `lost`.
         undetermined: The first undetermined answers, three at most.
-        sections: Figures published by controllers.
     """
 
     def __init__(self, units_implied: bool = False, *, keeps_answers: bool = True) -> None:
@@ -177,7 +167,6 @@ class Tally:
 
     @property
     def num_refused(self) -> int:
-        """Requests that found no room."""
         return sum(self.errors[name] for name in REFUSALS)
 
     def columns(self) -> dict[str, Column]:
@@ -194,7 +183,6 @@ _OWN_SECONDS = ("total", "ended_at", "first_token", "within")
 
 
 def _outcome(record: Record) -> str:
-    """Return the record's group in `OUTCOMES`."""
     if record.error is not None:
         return "refused" if record.error.type in REFUSALS else "failed"
     if record.correct:

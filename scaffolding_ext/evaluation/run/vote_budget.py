@@ -54,13 +54,7 @@ class VoteBudget:
 
     Args:
         controller: The stack's vote, with its maximum samples, and the rule for settled votes.
-        questions: The questions to vote on.
-        total_tokens: The budget.
         spending: Order in which questions get more samples.
-        units_implied: Treat 5 and 5 cm as equal.
-
-    Attributes:
-        max_samples: Maximum samples of a question.
 
     Raises:
         ConfigError: The controller is not a vote, or needs more than answers; or the budget has less than one token per
@@ -149,7 +143,6 @@ class VoteBudget:
         }
 
     def _samples(self) -> list[list[Record]]:
-        """Return the samples of each question that has any, in order of index."""
         return [[drawn[index] for index in sorted(drawn)] for drawn in self._drawn.values() if drawn]
 
     def _classes(self, samples: Sequence[Record]) -> list[int]:
@@ -233,7 +226,6 @@ def _decoded(record: Record) -> int:
 
 
 def _summed(ledgers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Sum several ledgers, in JSON."""
     total: Counter[str] = Counter()
     by_purpose: dict[str, Counter[str]] = {}
     for ledger in ledgers:

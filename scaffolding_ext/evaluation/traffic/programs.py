@@ -19,7 +19,6 @@ class RequestRound(NamedTuple):
         num_tokens: Tokens that each request decodes if it runs to its end; at least one request.
         steps: The program's progress when it sends them.
         is_enough: Called each time a request ends, with the indices of those that have ended, in that order.
-        until: Simulated seconds.
     """
 
     num_tokens: tuple[float, ...]
@@ -32,7 +31,6 @@ class RoundEnd(NamedTuple):
     """End of a round.
 
     Attributes:
-        now: Simulated seconds.
         ended: Indices of the requests that ran to their end, in the order of their ends.
         seconds: From the start of the round to the end of each of these, including waiting.
     """
@@ -50,7 +48,6 @@ Program = Callable[[float, float], Work]
 
 
 def fixed_program(*rounds: RequestRound, answer: Any = None) -> Program:
-    """Build a program that always sends the same rounds."""
 
     def work(now: float, deadline: float) -> Work:
         yield from (each for each in rounds)  # a tuple's iterator has no send()

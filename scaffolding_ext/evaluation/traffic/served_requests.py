@@ -28,9 +28,6 @@ class ServedRequests:
         arrived: Seconds from any origin, non-decreasing.
         seconds: From arrival to end, including waiting.
         first_token: Seconds to the first token; NaN if unknown.
-        num_decoded: Tokens decoded.
-        is_answered: It has an answer.
-        is_refused: There was no room for it.
         is_wanted: Its answer has a time limit.
         is_in_time: It was answered within that limit.
     """
@@ -67,15 +64,12 @@ class TrafficFigures(NamedTuple):
     """Figures of requests. Intervals are 95 %, from resampling blocks of consecutive arrivals.
 
     Attributes:
-        num_late: Answers that came too late.
         num_failed: Requests without an answer that were not refused.
-        arrival_rate: Arrivals per second.
         in_time: Share of all requests that were answered in time; None without an objective.
         seconds: `mean`, `p50`, `p90` and `p99` of the answers.
         first_token: The same to the first token; empty if unknown.
         seconds_per_token: The same for the time in the system per decoded token.
         mean_queue: Time average of the requests that run or wait.
-        most_queue: Their maximum.
     """
 
     num: int
@@ -93,7 +87,6 @@ class TrafficFigures(NamedTuple):
 
 
 def traffic_figures(requests: ServedRequests) -> TrafficFigures:
-    """Compute the figures of requests, at least one."""
     answered, refused = requests.is_answered, requests.is_refused
     queue = queue_length(requests)
     span = float(requests.arrived[-1] - requests.arrived[0])
@@ -127,7 +120,6 @@ def spread(values: Floats) -> dict[str, Estimate]:
 
 
 def block_estimate(values: Floats, figure: Callable[[Floats], Any]) -> Estimate:
-    """Return a figure of consecutive values, with its interval."""
     blocks = [block for block in np.array_split(values, _BLOCKS) if len(block) and not np.isnan(block).all()]
     drawn = np.random.default_rng(_SEED).integers(len(blocks), size=(_RESAMPLES, len(blocks)))
     resampled = [float(figure(np.concatenate([blocks[number] for number in row]))) for row in drawn]

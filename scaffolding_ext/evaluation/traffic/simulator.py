@@ -30,7 +30,6 @@ class Served(NamedTuple):
         departures: Seconds at which each left.
         begins: Seconds at which the first request of each began to run.
         num_tokens: Tokens that each decoded, including those of stopped requests.
-        answers: Return value of each.
     """
 
     departures: Floats
@@ -79,7 +78,6 @@ class _Running:
         self.begin_round(0, RequestRound((0,)), 0.0)
 
     def begin_round(self, number: int, sent: RequestRound, now: float) -> None:
-        """Start a round whose requests are not counted yet."""
         self.round_number = number
         self.round = sent
         self.began = now

@@ -39,8 +39,6 @@ class Candidates(NamedTuple):
         lists: Indices of the settings of each list, the most careful first.
         plainness: Plainness of each list, 0 for the plainest, shape [num_lists].
         loss: Right full votes minus right answers, shape [num_settings, num_groups].
-        cost: The cost, shape [num_settings, num_groups].
-        full_cost: The cost of all samples, shape [num_groups].
         sizes: Questions of each group, shape [num_groups].
     """
 
@@ -167,7 +165,6 @@ def lists_chosen(plays: Plays, goal: Goal) -> dict[str, float]:
 
 
 def _of_lists(plays: Plays, lists: Mapping[str, Sequence[Setting]]) -> tuple[list[Setting], Candidates]:
-    """Return the settings of some lists, and their results as sums by group."""
     settings = [setting for own in lists.values() for setting in own]
     played = [plays.played[setting] for setting in settings]
     places = iter(range(len(settings)))
@@ -193,7 +190,6 @@ class Promise(NamedTuple):
     """Bound on the loss of a setting on similar further questions, for the same models.
 
     Attributes:
-        setting: The cheapest setting that holds, if any.
         nearest: The setting with the smallest p-value; `nearest_loss` is the share of right full votes that it lost.
         num_needed: With fewer distinct questions, not even a setting without losses passes.
     """

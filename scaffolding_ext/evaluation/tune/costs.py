@@ -36,7 +36,6 @@ class Asked(NamedTuple):
     """Tokens of the requests on prefixes of each chain, shape [num_questions, num_samples].
 
     Attributes:
-        suffixes: Tokens of the suffixes.
         prefixes: Tokens of the chain before them, including the question.
         in_blocks: Of these, those after the last whole block.
     """
@@ -64,10 +63,6 @@ class EndedSamples:
 
     Attributes:
         classes: Class of the answer; -1 without one.
-        correct: Right answers.
-        tokens: Tokens that the sample decodes.
-        costs: As `Costs.each`.
-        once: As `Costs.once`.
         weights: Weight of its vote, by name; only recorded weights.
         rewards: Reward in [0, 1], if recorded.
         probabilities: Probability of the probed answer, if the chain was probed.

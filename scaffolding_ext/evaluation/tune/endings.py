@@ -253,7 +253,6 @@ def _has_probabilities(recording: Recording) -> bool:
 
 
 def _looks_of(recording: Recording) -> Iterator[Looks]:
-    """Yield the looks at each recorded chain."""
     return (looks for question in recording.questions for looks in question.looks or ())
 
 
@@ -269,7 +268,7 @@ def missing_for(recording: Recording, ending: Ending) -> str | None:
         "log-probabilities of answers": needs.answer_logprobs and probe.answer_logprobs is None,
         "log-probabilities of the chain": needs.chain_logprobs and probe.prefix.logprobs is None,
         "the entropy after closed thinking": needs.entropy and probe.entropy is None,
-        "a suffix of its own": needs.entropy and needs.suffix is not None,
+        "its own suffix": needs.entropy and needs.suffix is not None,
         "texts": not probe.prefix.text
         and (ending.looking.reads_text or not (needs.answer or needs.entropy or needs.chain_logprobs)),
     }
@@ -325,7 +324,6 @@ def _schedules(spacing: int, mean_length: float, most_looks: int) -> dict[str, d
 
 
 def _gaps(recording: Recording) -> list[int]:
-    """Return the tokens between recorded looks, including the start of each chain."""
     return [
         gap
         for looks in _looks_of(recording)

@@ -47,8 +47,6 @@ class OrderedVotes:
     """Samples of each question in each order: a row is one order of one question, grouped by order.
 
     Attributes:
-        samples: The samples as recorded.
-        orders: Result of `draw_orders`.
         weight: Name of the weight of a vote; None counts each as 1.
     """
 
@@ -75,7 +73,6 @@ class OrderedVotes:
         return means
 
     def spent(self, cost: Cost, drawn: Ints) -> Floats:
-        """Sum a cost over the first samples of each row."""
         if cost not in self._totals:
             column = self.ordered(self.samples.costs[cost])
             self._totals[cost] = np.concatenate([np.zeros((len(column), 1)), np.cumsum(column, axis=1)], axis=1)

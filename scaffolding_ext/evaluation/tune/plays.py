@@ -47,16 +47,12 @@ class Plays:
     """Settings played on a recording, each once.
 
     Args:
-        recording: The samples.
         cost: The cost to minimize; `"dollars"` needs a price.
-        seed: Of the orders, the folds and the resamples.
 
     Attributes:
         lists: The settings, in short lists from the most careful to the boldest.
-        played: Result of each setting.
         budgets: Settings with one budget for all questions. They are not candidates by default, because a serving stack
             has no dataset.
-        full: The full vote.
         groups: Group of each question, resampled as a whole, shape [num_questions].
         ids: Number of the question that each is a run of, shape [num_questions].
         by_run: True if a group is a run, otherwise it is a question.
@@ -92,12 +88,10 @@ class Plays:
         self.played: dict[Setting, Played] = {self.all_samples: self.full}
 
     def try_numbers(self) -> None:
-        """Play plain votes of fewer samples."""
         for number in sizes_to_try(self.recording):
             self._add(PLAIN_VOTES, Setting(Whole(), number))
 
     def try_all(self) -> None:
-        """Play the whole search space."""
         self.try_numbers()
         for weight in sorted(self.votes.samples.weights.keys() - {ASKED}):  # a look at the end costs tokens
             for number in sizes_to_try(self.recording):
@@ -200,7 +194,6 @@ class Plays:
         return RecordedChains(self.recording)
 
     def _fitted(self, votes: Sequence[LabelledVote]) -> list[dict[str, RuleList]]:
-        """Return the rules for each fold, fitted to the votes of the others."""
         folds = (self.groups % NUM_FOLDS).tolist()
         return [
             rules_to_try(self.recording, [each for each, own in zip(votes, folds, strict=True) if own != fold])
@@ -221,7 +214,6 @@ class Plays:
         return float(min(costs) / self.full.costs[self.cost].sum())
 
     def rng(self, purpose: int) -> np.random.Generator:
-        """Return the random generator of one purpose."""
         return np.random.default_rng([self.seed, purpose])
 
     def by_group(self, values: Floats) -> Floats:

@@ -68,7 +68,6 @@ class QueueGoal:
     """Load and objective.
 
     Attributes:
-        arrival_rate: Questions per second.
         queue: Concurrent requests, and their slowdown.
         alpha: Seconds that a right answer is worth; the objective is alpha times accuracy minus mean seconds.
         slo: Seconds within which an answer counts; then the objective is the share of answers that are right in time.
@@ -144,7 +143,6 @@ class QueuedPlays:
 
     Args:
         plays: All its settings have been played.
-        goal: Load and objective.
         service: Seconds of a sample alone; None fits them to the recorded seconds, by type.
         num_simulated: Questions of a simulation; None: 2,000.
 
@@ -215,7 +213,6 @@ class QueuedPlays:
 
     @property
     def _budgets(self) -> Bools:
-        """Settings of one chain that is cut, or that ends by itself."""
         endings = [each.ending if each.num_samples == 1 else None for each in self.settings]
         return np.array([isinstance(each, Cut) or each == Whole() for each in endings])
 
@@ -251,7 +248,6 @@ class QueuedPlays:
         return settings
 
     def single(self, alpha: float) -> Setting:
-        """Return the best setting for all types, on all questions."""
         return self.settings[int(self.chosen(SINGLE, np.arange(len(self.of_question)), alpha)[0])]
 
     def plan(self, family: str, alpha: float, **origin: str | None) -> TypedPlan:
@@ -275,7 +271,6 @@ class QueuedPlays:
     # ---- the simulation
 
     def _row(self, name: str, settings: Ints) -> QueuedRow:
-        """Compute the row of questions in front of the queue, each under its setting."""
         rows = np.arange(len(settings))
         columns = [column[settings, rows] for column in (self._right, *self._costs)]
         accuracy, work, square, path = (float(column.mean()) for column in columns)
@@ -348,7 +343,6 @@ def shrunk(right: Sequence[Floats], shares: Floats) -> Floats:
 
     Args:
         right: Of each type, shape [num_settings, num_questions].
-        shares: Of the types.
 
     Reference: Searle, Casella and McCulloch, "Variance Components", 1992, chapter 7.
     """
@@ -503,5 +497,4 @@ def _interval(estimate: Mapping[str, float]) -> str:
 
 
 def _finite(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert figures for JSON, with null for infinite ones."""
     return {name: None if isinstance(each, float) and not np.isfinite(each) else each for name, each in figures.items()}

@@ -48,7 +48,6 @@ def signals_of(plays: Plays) -> dict[str, Floats]:
 
 
 def _first_scores(recording: Recording) -> Floats | None:
-    """Return the score of each sample's first chunk; None if one was not scored."""
     rows = [
         [chunks[0].score for chunks in each.chunks or () if chunks[0].score is not None] for each in recording.questions
     ]

@@ -27,8 +27,6 @@ class Setting:
     """One point of the joint space.
 
     Attributes:
-        ending: End of chains.
-        num_samples: Maximum samples of a question.
         rule: Ends the vote; None draws all samples at once.
         weight: Weight of votes; None weighs all equally.
         num_first: Number of samples that vote if all start at once and the first to finish count; None: all of them.
@@ -60,7 +58,6 @@ class Setting:
 
     @property
     def is_fitted(self) -> bool:
-        """True if its rule was fitted to labelled votes."""
         return self.rule is not None and self.rule.is_fitted
 
     def rule_config(self) -> dict[str, Any] | None:
@@ -136,7 +133,6 @@ def rules_to_try(recording: Recording, votes: Sequence[LabelledVote]) -> dict[st
 
 
 def labelled_votes(recording: Recording) -> list[LabelledVote]:
-    """Return the questions as input for rules that are fitted to labelled votes."""
     return [
         LabelledVote(
             each.id,
@@ -151,13 +147,11 @@ def labelled_votes(recording: Recording) -> list[LabelledVote]:
 
 
 def _shown(rule: AllocationRule) -> str:
-    """Format a rule as a call without default arguments."""
     given = (f"{name}={_value(value)}" for name, value in _given(rule).items())
     return f"{type(rule).__name__}({', '.join(given)})"
 
 
 def _given(rule: AllocationRule) -> dict[str, Any]:
-    """Return the arguments that differ from their defaults."""
     defaults = {field.name: field.default for field in dataclasses.fields(rule)}  # type: ignore[arg-type]
     return {name: value for name, value in rule.settings().items() if value != defaults[name]}
 

@@ -42,7 +42,6 @@ class TypedPlan(NamedTuple):
     settings: list[Setting]
 
     def named(self) -> dict[str, str]:
-        """Return the setting of each type in words."""
         return {name: str(self.settings[number]) for name, number in self.plan.budgets.items()}
 
 
@@ -62,7 +61,6 @@ def stack_of(
 
 
 def typed_stack_of(typed: TypedPlan, row: TableRow, plays: Plays, *, base: StackConfig | None = None) -> StackConfig:
-    """Build a stack that gives each request the setting of its type in a plan."""
     controller = typed_controller_of(typed, None if base is None else base.controller)
     name = "; ".join(f"{task}: {setting}" for task, setting in typed.named().items())
     stack = stack_with(controller, name, row, plays, "queue", base=base)
@@ -71,7 +69,6 @@ def typed_stack_of(typed: TypedPlan, row: TableRow, plays: Plays, *, base: Stack
 
 
 def typed_controller_of(typed: TypedPlan, base: ComponentConfig | None) -> dict[str, Any]:
-    """Return the controller that gives each request the setting of its type, in stack-file form."""
     args = {
         "plan": typed.plan.model_dump(mode="json", exclude_none=True),
         "settings": [controller_of(setting, base) for setting in typed.settings],
@@ -90,7 +87,6 @@ def budgets_stack_of(plan: PlannedBudgets, base: StackConfig | None = None) -> S
 
 
 def _server(model: str | None) -> dict[str, Any]:
-    """The workers of a stack for a server on this machine."""
     args = {"base_url": "http://localhost:8000/v1", "model": model or "MODEL"}
     return {"generation": {"type": "OpenAIWorker", "args": args}}
 
@@ -106,7 +102,6 @@ def stack_with(
     samples_drawn: list[int] | None = None,
     base: StackConfig | None,
 ) -> StackConfig:
-    """Build a stack with a controller and its figures."""
     recording = plays.recording
     tuned = TunedConfig(
         setting=setting,
@@ -208,7 +203,6 @@ def controller_of(setting: Setting, base: ComponentConfig | None) -> dict[str, A
 
 
 def _search(setting: Setting, base: ComponentConfig) -> dict[str, Any]:
-    """Return the base's search, with the setting's end and vote."""
     args: dict[str, Any] = {key: value for key, value in base.args.items() if key != "stop"}
     weight = "uniform" if setting.weight is None else "score"
     args["selector"] = {"type": search_selectors.name_of(VoteSelector), "args": {"weight": weight}}
@@ -240,7 +234,6 @@ def _setting_of_search(search: SearchController) -> Setting:
 
 
 def _ended(sample: dict[str, Any], ending: Ending) -> dict[str, Any]:
-    """Return the controller of one sample whose chain ends in this way."""
     if isinstance(ending, Whole):
         return whole_chain(sample)
     given = sample.get("args", {}).get("sampling_params") or {}

@@ -91,7 +91,6 @@ def rows_of(plays: Plays, named: Mapping[str, Played]) -> list[TableRow]:
 
 
 def _quotients(plays: Plays, above: Floats, below: Floats, groups: Ints, purpose: int) -> list[Estimate]:
-    """Return quotients of the columns' totals, with intervals that resample whole groups of rows."""
     sums, totals = (
         np.column_stack([np.bincount(groups, weights=column) for column in values.T]) for values in (above, below)
     )

@@ -39,12 +39,8 @@ class Tuned:
     """A choice and its report.
 
     Attributes:
-        plays: The settings played.
-        goal: Goal of the choice.
         setting: The choice on all questions; all samples if no setting keeps the promise.
         rows: Lines of the table; the last one is the choice, on questions that had no part in it.
-        promise: The promise, if requested.
-        base: The stack whose workers are kept.
     """
 
     plays: Plays
@@ -64,7 +60,6 @@ class Tuned:
         return self.promise is None or self.promise.setting is not None
 
     def stack(self) -> StackConfig:
-        """Return the stack file of the choice."""
         return stack_of(self.setting, self.rows[-1], self.plays, promise=self.promise, base=self.base)
 
     @property
@@ -88,7 +83,6 @@ class Tuned:
         )
 
     def lines(self) -> Iterator[str]:
-        """Yield the table, and the sentences below it, for a terminal."""
         yield table_of(self.rows, self.plays)
         yield ""
         yield self.sentence
@@ -98,7 +92,6 @@ class Tuned:
         yield from signal_lines(self.plays)
 
     def document(self) -> dict[str, Any]:
-        """Return the chosen stack, the baselines, the choice from each list by itself, and the frontier."""
         plays, promise, stack = self.plays, self.promise, self.stack()
         by_list = {f"{name}, chosen": judged(plays, self.goal, {name: own}) for name, own in plays.lists.items()}
         return {
@@ -210,7 +203,6 @@ def table_of(rows: Sequence[TableRow], plays: Plays) -> str:
 
 
 def remarks_on(plays: Plays) -> list[str]:
-    """Return sentences on what was tried, and what was left out."""
     recording = plays.recording
     runs = len(set(recording.runs))
     of_runs = f" of {runs} runs" if runs > 1 else ""
@@ -233,7 +225,6 @@ def remarks_on(plays: Plays) -> list[str]:
 
 
 def signal_lines(plays: Plays) -> Iterator[str]:
-    """Yield a line per recorded score, and per router between two runs."""
     for name, quality in qualities_of(plays).items():
         yield (
             f"{name} separates right answers from wrong ones (AUC): within a question {spread(quality.within, 2)}, "
@@ -285,7 +276,6 @@ def _line(row: TableRow) -> dict[str, Any]:
 
 
 def _rules(plays: Plays) -> list[dict[str, Any]]:
-    """Return every setting, on the questions that it was tried on."""
     full = plays.full
     return [
         {
@@ -304,7 +294,6 @@ def _rules(plays: Plays) -> list[dict[str, Any]]:
 
 
 def _questions(plays: Plays, setting: Setting) -> list[dict[str, Any]]:
-    """Return the choice on each question, lost ones first."""
     played, full = plays.played[setting], plays.full
     order = np.argsort(played.right - full.right, kind="stable")[:_MOST_QUESTIONS].tolist()
     return [

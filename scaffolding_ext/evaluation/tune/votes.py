@@ -23,11 +23,9 @@ class Played:
     """Result of a setting: means over the orders of each question, shape [num_questions].
 
     Attributes:
-        right: Share of right answers.
         lost: Share of the orders in which the full vote is right and the answer is not.
         costs: Recorded costs, by the names of `COSTS`.
         rounds: Number of draws; samples of one round run in parallel.
-        samples: Samples drawn.
         tokens_squared: Mean of the squared decoded tokens.
     """
 
@@ -45,7 +43,6 @@ def assembled(parts: Sequence[Played], folds: Ints) -> Played:
 
 
 def combined(parts: Sequence[Played], combine: Callable[[Sequence[Floats]], Floats]) -> Played:
-    """Combine several plays column by column."""
     columns = {
         name: combine([getattr(each, name) for each in parts])
         for name in ("right", "lost", "rounds", "samples", "tokens_squared")
@@ -85,7 +82,6 @@ def play(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int, ful
 
     Args:
         rule: The rule; None draws all samples at once.
-        num_samples: Maximum samples of a vote.
         full_right: 1 if the full vote of an order is right, shape [num_rows].
     """
     num_rows = len(votes.classes)
@@ -147,7 +143,6 @@ def in_order_of_ends(votes: OrderedVotes, num_samples: int) -> OrderedVotes:
 
 
 def _longest(column: Floats, rows: Ints, start: Ints, more: Ints) -> Floats:
-    """Return the largest of `more` entries of each row, starting at `start`."""
     longest = np.zeros(len(rows))
     for offset in range(int(more.max(initial=0))):
         taken = more > offset

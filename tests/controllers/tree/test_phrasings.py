@@ -229,7 +229,7 @@ def test_only_the_requests_own_prompt_is_put_in_other_words():
     try:
         wording = phrased(GenerationTask.create_from_prompt("<Why?>"), "{question} {Now}")
         assert (wording.input_str, text(wording.input_tokens)) == ("<Why? {Now}>",) * 2
-        with pytest.raises(ConfigError, match="not the request's prompt alone: leave phrasings out"):
+        with pytest.raises(ConfigError, match="more than the request's prompt: leave phrasings out"):
             phrased(GenerationTask.create_from_prompt("<Why?>Because"), "So {question}")
     finally:
         leave_program()

@@ -161,7 +161,7 @@ def test_drafted_chains_have_one_count_of_tokens_and_say_how_it_was_made(tmp_pat
     assert [chunk.num_draft_tokens for chunk in second] == [77]
     assert recording.questions[0].logprobs is not None
     assert recording.questions[0].logprobs[0] == pytest.approx(-1.5)
-    assert "a chunk with another one behind it counts 500" in recording.notes[0]
+    assert "a chunk followed by another counts 500" in recording.notes[0]
 
 
 def test_looks_of_samples_share_their_classes(tmp_path: Path) -> None:
