@@ -11,8 +11,10 @@ ScaffoldingExtError
 ├── ForkError                   an object of another process is used (also a RuntimeError)
 ├── WorkerError                 a worker could not do what a task asks
 │   ├── InvalidTaskError        a field of the task is unusable; names the field
+│   │   └── ServerRefusalError  the server behind the worker refused the request; quotes it
 │   ├── EngineError             the engine behind the worker failed or is gone
-│   │   └── ServerBusyError     the server had no room for the request
+│   │   ├── ServerBusyError     the server had no room for the request
+│   │   └── ServerTimeoutError  the server sent nothing, or not all, in time
 │   └── WorkerShutdownError     workers failed while they were shut down; holds the error of each
 └── RequestError                one request failed; the others continue
     ├── TaskError               a task of the request failed; the worker's error is its `__cause__`
@@ -140,8 +142,27 @@ class ForkError(ScaffoldingExtError, RuntimeError):
             )
 
 
+class ServerRefusalError(InvalidTaskError):
+    """The server behind the worker refused the request."""
+
+
 class ServerBusyError(EngineError):
-    """The server had no room for the request."""
+    """The server had no room for the request.
+
+    Attributes:
+        retry_after: Seconds after which it asks to be sent another; None if it did not say.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.retry_after)
+
+
+class ServerTimeoutError(EngineError):
+    """The server sent nothing, or not all, in time."""
 
 
 class WorkerShutdownError(WorkerError):

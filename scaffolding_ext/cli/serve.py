@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     "--share_prefixes", is_flag=True, help="Let requests with different keys reuse the KV of each other's prompts."
 )
 @click.option(
-    "--tokens_per_minute", type=click.IntRange(1), help="Prompt and decoded tokens that a key may use per minute."
-)
-@click.option(
     "--max_queue", type=click.IntRange(0), default=256, show_default=True, help="Maximum choices waiting for a stack."
 )
 @click.option(
@@ -102,7 +99,6 @@ def serve(
     keys_file: Path | None,
     keys_env: str | None,
     share_prefixes: bool,
-    tokens_per_minute: int | None,
     max_queue: int,
     max_body_bytes: int,
     max_prompt_tokens: int,
@@ -166,7 +162,7 @@ def serve(
             raise ConfigError(
                 f"names {', '.join(unknown)}, which is not an argument of any controller of these stacks", "allow"
             )
-        front = Front(served, limits, keys, tokens_per_minute)
+        front = Front(served, limits, keys)
         run_front(front, host, port, lambda at: click.echo(f"serving {', '.join(configs)} on http://{host}:{at}/v1"))
     finally:
         for stack in served:

@@ -1,19 +1,20 @@
-"""Access by key: who may send requests, how many tokens they may use, and in which order they are served."""
+"""Access by key: who may send requests, and in which order they are served."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.request.program import Program, Progress
 from scaffolding_ext.scheduling import Policy
-from scaffolding_ext.serving.refusals import ApiError, wait_and_retry
+from scaffolding_ext.serving.refusals import ApiError
 
 ANYBODY = "anybody"  # the holder's name if no keys are set
 _BEARER = "bearer "
+_LEAST_CHARACTERS = 4  # of a key; shorter ones are mistakes
 
 
 class Keys:
@@ -26,6 +27,7 @@ class Keys:
     """
 
     def __init__(self, keys: Mapping[str, str] | None, share_prefixes: bool = False) -> None:
+        self._file: Path | None = None
         self._digests = None if keys is None else {name: _digest(key) for name, key in keys.items()}
         self.share_prefixes = share_prefixes
 
@@ -39,9 +41,9 @@ class Keys:
         """Read keys from lines `KEY` or `NAME:KEY`; a line that begins with `#` is a comment.
 
         Raises:
-            ConfigError: There are no keys, or two keys have the same name.
+            ConfigError: There are no keys, two entries have the same name or key, or a key cannot be one.
         """
-        entries = [line.strip() for line in text.splitlines()]
+        entries = [line.strip() for line in text.removeprefix("\ufeff").split("\n")]  # editors put a mark there
         keys: dict[str, str] = {}
         for number, entry in enumerate((e for e in entries if e and not e.startswith("#")), 1):
             name, colon, key = entry.partition(":")
@@ -52,6 +54,14 @@ class Keys:
                     "entry a key and a unique name",
                     where,
                 )
+            if len(key) < _LEAST_CHARACTERS or ":" in key or not (key.isascii() and key.isprintable()) or " " in key:
+                raise ConfigError(
+                    f"has an entry, number {number}, whose key has fewer than {_LEAST_CHARACTERS} characters, or holds "
+                    "a colon, a space or what is not printable ASCII: take what `openssl rand -hex 24` prints",
+                    where,
+                )
+            if key in keys.values():
+                raise ConfigError(f"has an entry, number {number}, with the key of an earlier one: keep one", where)
             keys[name] = key
         if not keys:
             raise ConfigError("holds no keys: write a key on each line, as KEY or NAME:KEY", where)
@@ -65,11 +75,21 @@ class Keys:
             ConfigError: The file cannot be read, or holds no keys.
         """
         try:
-            return cls.read(path.read_text(encoding="utf-8"), "keys_file", share_prefixes)
+            keys = cls.read(path.read_text(encoding="utf-8"), "keys_file", share_prefixes)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"is {str(path)!r}, which cannot be read: {error}", "keys_file") from error
+        keys._file = path
+        return keys
 
-    def holder(self, authorization: str | None) -> str:
+    def reread(self) -> Keys:
+        """The keys that their file holds now; the same keys if they come from elsewhere.
+
+        Raises:
+            ConfigError: The file cannot be read, or holds no keys.
+        """
+        return self if self._file is None else Keys.in_file(self._file, self.share_prefixes)
+
+    def holder(self, authorization: str) -> str:
         """Return the name of the key's holder from an `Authorization` header; keys are compared in constant time.
 
         Raises:
@@ -77,10 +97,9 @@ class Keys:
         """
         if self._digests is None:
             return ANYBODY
-        given = authorization or ""
-        if not given.lower().startswith(_BEARER):
+        if not authorization.lower().startswith(_BEARER):
             raise ApiError(401, "the request has no key: send the header Authorization: Bearer KEY", "missing_api_key")
-        digest = _digest(given[len(_BEARER) :].strip())
+        digest = _digest(authorization[len(_BEARER) :].strip())
         holders = [name for name, own in self._digests.items() if hmac.compare_digest(own, digest)]
         if not holders:
             raise ApiError(401, "unknown key: ask the server's operator for one", "invalid_api_key")
@@ -91,56 +110,6 @@ class Keys:
         if self._digests is None or self.share_prefixes:
             return None
         return hmac.new(self._digests[holder], b"cache_salt", "sha256").hexdigest()
-
-
-class TokenBudgets:
-    """The tokens that each holder may use in a minute: a bucket that fills evenly.
-
-    A request reserves the tokens that it is expected to use when it is admitted; at its end it pays what it has used.
-    The last request that is admitted may overdraw the bucket.
-
-    Args:
-        per_minute: Prompt and decoded tokens; None sets no limit.
-        clock: Gives the time in seconds.
-    """
-
-    def __init__(self, per_minute: int | None, clock: Callable[[], float]) -> None:
-        self._per_minute = per_minute
-        self._clock = clock
-        self._levels: dict[str, tuple[float, float]] = {}
-
-    def reserve(self, holder: str, num_tokens: float) -> float:
-        """Reserve tokens for a request, at most those of a minute.
-
-        Returns:
-            The tokens that are reserved, for `settle`.
-
-        Raises:
-            ApiError: No tokens are left; its Retry-After says when there are some again.
-        """
-        if self._per_minute is None:
-            return 0.0
-        level = self._level(holder)
-        if level <= 0:
-            message = (
-                f"the key has used or reserved its {self._per_minute} tokens of this minute: wait for the seconds of "
-                "Retry-After"
-            )
-            raise wait_and_retry(message, "token_budget_exceeded", (1 - level) * 60 / self._per_minute)
-        reserved = min(num_tokens, float(self._per_minute))
-        self._levels[holder] = level - reserved, self._clock()
-        return reserved
-
-    def settle(self, holder: str, reserved: float, num_tokens: int) -> None:
-        """Pay the tokens that a request has used, instead of those that were reserved for it."""
-        if self._per_minute is not None:
-            self._levels[holder] = self._level(holder) + reserved - num_tokens, self._clock()
-
-    def _level(self, holder: str) -> float:
-        assert self._per_minute is not None
-        now = self._clock()
-        level, at = self._levels.get(holder, (float(self._per_minute), now))
-        return min(float(self._per_minute), level + (now - at) * self._per_minute / 60)
 
 
 class RoundRobin(Policy):

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import functools
 import logging
+import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import to_json
@@ -21,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import ConfigError, ShutdownError
 from scaffolding_ext.request.results import ScaffoldingResult
-from scaffolding_ext.serving.access import ANYBODY, Keys, TokenBudgets
+from scaffolding_ext.serving.access import ANYBODY, Keys
 from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody, read_body
 from scaffolding_ext.serving.jobs import Events, Job
 from scaffolding_ext.serving.metrics import Metrics
@@ -32,6 +33,7 @@ from scaffolding_ext.serving.settings import Limits
 _log = logging.getLogger(__name__)
 _LONG = 1 << 15  # bytes; the prompt of a longer body is tokenised on a thread
 _MOST_IGNORED = 1000  # unknown fields that the log names
+_PORT = re.compile(r":\d+\Z")
 _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not hold events back
 
 
@@ -42,8 +44,7 @@ class Front:
         stacks: Stacks, one per model; they are shut down with the application.
         limits: Limits of requests.
         keys: Keys that may send requests; the holders of several keys share each stack.
-        tokens_per_minute: Token budget of each key's holder; None sets no limit.
-        clock: Returns the time in seconds, for budgets and durations.
+        clock: Returns the time in seconds, for durations.
         metrics: Creates the metrics; its argument counts the running choices.
 
     Raises:
@@ -53,6 +54,7 @@ class Front:
         app: The ASGI application.
         metrics: The metrics for Prometheus.
         jobs: Running requests.
+        hosts: Names by which clients may address the server; None allows any.
     """
 
     def __init__(
@@ -60,7 +62,6 @@ class Front:
         stacks: Sequence[ServedStack],
         limits: Limits | None = None,
         keys: Keys | None = None,
-        tokens_per_minute: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         metrics: Callable[[Callable[[], dict[str, int]]], Metrics] = Metrics,
     ) -> None:
@@ -71,11 +72,8 @@ class Front:
         self.jobs: set[Job] = set()
         self._audits: set[asyncio.Task[None]] = set()  # the loop keeps only weak references
         self._ignored: set[tuple[str, str]] = set()
-        self._keys = keys or Keys(None)
-        if self._keys.num_holders > 1:
-            for stack in stacks:
-                stack.share()
-        self._budgets = TokenBudgets(tokens_per_minute, clock)
+        self.hosts: Collection[str] | None = None
+        self._take_keys(keys or Keys(None))
         self._clock = clock
         self.metrics = metrics(lambda: {name: stack.num_open for name, stack in self.stacks.items()})
         self.app = Starlette(
@@ -97,6 +95,39 @@ class Front:
         for job in self.jobs:
             job.cancel(of_failure(ShutdownError("the server stops")))
 
+    def reload_keys(self) -> None:
+        """Read the file of the keys again. If it cannot be read, the keys stay as they are, and the log says why."""
+        try:
+            self._take_keys(self._keys.reread())
+        except ConfigError as error:
+            _log.error("the keys stay as they are: %s", error)
+        else:
+            _log.info("read the keys again: %d", self._keys.num_holders)
+
+    @property
+    def needs_keys(self) -> bool:
+        return self._keys.num_holders > 0
+
+    def _take_keys(self, keys: Keys) -> None:
+        self._keys = keys
+        if keys.num_holders > 1:
+            for stack in self.stacks.values():
+                stack.share()
+
+    def _holder(self, request: Request) -> str:
+        """The holder of a request's key.
+
+        Raises:
+            ApiError: There is no valid key, or a page of a browser addresses the server by another site's name.
+        """
+        if self.hosts is not None and _PORT.sub("", _header(request, b"host")) not in self.hosts:
+            raise ApiError(
+                403,
+                f"this server answers only to {', '.join(sorted(self.hosts))}: address it so, or set keys",
+                "unknown_host",
+            )
+        return self._keys.holder(_header(request, b"authorization"))
+
     # ---- requests that generate
 
     async def _chat(self, request: Request) -> Response:
@@ -115,7 +146,8 @@ class Front:
             self.metrics.answered(model, endpoint, status, self._clock() - started)
 
         try:
-            holder = self._keys.holder(request.headers.get("authorization"))
+            holder = self._holder(request)
+            _check_type(_header(request, b"content-type"))
             content = await self._content(request)
             ignore = functools.partial(self._ignore, holder) if self.limits.ignores_unknown_fields else None
             body = read_body(kind, content, ignore)
@@ -126,14 +158,9 @@ class Front:
             wanted = wanted._replace(
                 holder=holder,
                 cache_salt=self._keys.cache_salt(holder),
-                trace_parent=request.headers.get("traceparent"),
+                trace_parent=_header(request, b"traceparent") or None,
             )
-            reserved = self._budgets.reserve(holder, stack.expected_tokens(wanted))
-            try:
-                job = Job(stack, body, wanted, lambda job: self._ended(job, holder, reserved), id)
-            except BaseException:
-                self._budgets.settle(holder, reserved, 0)
-                raise
+            job = Job(stack, body, wanted, lambda job: self._ended(job, holder), id)
             self.jobs.add(job)
             async with _cancelled_if_gone(job, request.receive):
                 if not body.stream:
@@ -166,7 +193,7 @@ class Front:
             ApiError: The body is too long or does not arrive in time, or the client disconnects.
         """
         most, seconds = self.limits.max_body_bytes, self.limits.body_seconds
-        length = request.headers.get("content-length", "")
+        length = _header(request, b"content-length")
         if length.isdigit() and int(length[:20]) > most:
             raise _too_long(most)
         try:
@@ -191,11 +218,9 @@ class Front:
             raise ApiError(404, f"unknown model {name[:80]!r}; this server has: {known}", "model_not_found", "model")
         return stack
 
-    def _ended(self, job: Job, holder: str, reserved: float) -> None:
+    def _ended(self, job: Job, holder: str) -> None:
         self.jobs.discard(job)
-        job.stack.learn(job.results)
         num_tokens, model = job.num_tokens, job.stack.name
-        self._budgets.settle(holder, reserved, num_tokens)
         codes = []
         for number, result in enumerate(job.results):
             failure = job.failure_of(number) if result.finished else None
@@ -244,7 +269,7 @@ class Front:
 
     def _guarded(self, request: Request, document: Callable[[], dict[str, Any]]) -> Response:
         try:
-            self._keys.holder(request.headers.get("authorization"))
+            self._holder(request)
             return _json(document())
         except ApiError as error:
             return self._refused(error, "", new_id("models"))
@@ -265,6 +290,11 @@ class Front:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "refused")
         path = ascii(request.url.path[:80])
         message = f"{request.method} {path}: {error.detail}; send GET /v1/models or POST /v1/chat/completions"
+        if request.url.path.rstrip("/") == "/v1/responses":
+            message = (
+                "/v1/responses is not served: use chat completions (openai: client.chat.completions; LangChain: "
+                "use_responses_api=False; inspect_ai: responses_api=false)"
+            )
         return self._refused(ApiError(error.status_code, message, code), "", new_id("path"))
 
     @contextlib.asynccontextmanager
@@ -309,6 +339,24 @@ async def _cancelled_if_gone(job: Job, receive: Receive) -> AsyncIterator[None]:
         yield
     finally:
         watching.cancel()
+
+
+def _header(request: Request, name: bytes) -> str:
+    """The first header of a name; empty without one. Starlette's own look-up takes many more calls."""
+    for key, value in request.scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return ""
+
+
+def _check_type(content_type: str) -> None:
+    """Refuse a body of another type: browsers send those for any page, without asking the server first."""
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise ApiError(
+            415,
+            f"the body's type is {content_type[:80]!r}: send the header Content-Type: application/json",
+            "unsupported_media_type",
+        )
 
 
 async def _read(request: Request, most: int) -> bytes:

@@ -27,7 +27,6 @@ _FURTHER: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
         "user": _ANYTHING,
         "safety_identifier": _ANYTHING,
         "prompt_cache_key": _ANYTHING,
-        "parallel_tool_calls": _ANYTHING,
         "store": (False,),
         "service_tier": ("auto", "default"),
         "response_format": ({"type": "text"},),
@@ -46,26 +45,29 @@ _FURTHER: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
         "web_search_options": (),
     }
 )
+_FURTHER_OF_MESSAGES: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
+    {"annotations": ([],), "refusal": (), "audio": (), "function_call": ()}
+)
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
+class _Object(BaseModel):
+    """An object in a body; `read_body` checks its further fields."""
 
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Part(_Object):
     type: Literal["text"]
     text: str
 
 
-class _CalledFunction(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
+class _CalledFunction(_Object):
     name: str
     arguments: str
 
 
-class _MadeCall(BaseModel):
+class _MadeCall(_Object):
     """A tool call of an earlier answer, sent back by the client."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     id: str
     type: Literal["function"] = "function"
@@ -73,19 +75,15 @@ class _MadeCall(BaseModel):
     index: int | None = None
 
 
-class _Function(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
+class _Function(_Object):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: Literal[False] | None = None  # this server cannot force a call to follow its schema
 
 
-class Tool(BaseModel):
+class Tool(_Object):
     """A function that the model may call."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     type: Literal["function"]
     function: _Function
@@ -95,17 +93,14 @@ class Tool(BaseModel):
         return self.model_dump(exclude_none=True)
 
 
-class Message(BaseModel):
+class Message(_Object):
     """One turn of a conversation, as text."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[_Part] | None = None
     name: str | None = None
     tool_calls: list[_MadeCall] | None = None
     tool_call_id: str | None = None
-    refusal: None = None
     reasoning_content: str | None = None  # from an earlier answer; dropped, as templates do
     scaffolding: Any = None
 
@@ -135,10 +130,8 @@ def _read(call: _MadeCall) -> Any:
         return call.function.arguments
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(_Object):
     """Streaming options of an answer."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
@@ -205,6 +198,7 @@ class ChatBody(Body):
     max_completion_tokens: _Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    parallel_tool_calls: bool | None = None
     reasoning_effort: Annotated[str, Field(max_length=64)] | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
 
@@ -263,20 +257,34 @@ def read_body(kind: type[B], content: bytes, ignore: Callable[[str], None] | Non
             body = kind.model_validate_json(_unwrapped(content))
     except ValidationError as error:
         raise of_validation(error) from None
-    for name, value in list((body.model_extra or {}).items()):
+    for within, name, value in _further(body):
+        place = f"{within}{name[:80]}"
+        known = _FURTHER_OF_MESSAGES if within else _FURTHER
         if value is None:
             continue
-        if name not in _FURTHER:
+        if name not in known:
             if ignore is None:
                 raise ApiError(
-                    400, f"{name[:80]!r} is not a field of this endpoint: leave it out", "unknown_parameter", name[:80]
+                    400, f"{place!r} is not a field of this endpoint: leave it out", "unknown_parameter", place
                 )
-            ignore(name[:80])
+            ignore(place)
             continue
-        neutral = _FURTHER[name]
+        neutral = known[name]
         if neutral is not None and value not in neutral:
-            raise unsupported(name, f"is not served: leave it out{_or(neutral)}")
+            raise unsupported(place, f"is not served: leave it out{_or(neutral)}")
     return body
+
+
+def _further(model: BaseModel, within: str = "") -> list[tuple[str, str, Any]]:
+    """The fields of a body, and of the objects in it, that its class does not have: path, name and value."""
+    found = [(within, name, value) for name, value in (model.__pydantic_extra__ or {}).items()]
+    for name, value in model.__dict__.items():
+        if isinstance(value, list) and value and isinstance(value[0], _Object):
+            for number, each in enumerate(value):
+                found += _further(each, f"{within}{name}.{number}.")
+        elif isinstance(value, _Object):
+            found += _further(value, f"{within}{name}.")
+    return found
 
 
 def _unwrapped(content: bytes) -> bytes:

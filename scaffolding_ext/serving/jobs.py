@@ -103,6 +103,8 @@ class Job:
         if index not in self._parts:
             shown = self.wanted.reading.whole(self.results[index].outputs[0].text or "")
             text, calls = said(shown.content, self.wanted.tool_names) if self.wanted.tool_names else ("", None)
+            if calls and not self.wanted.takes_several_calls:
+                calls = calls[:1]
             self._parts[index] = (shown._replace(content=text), calls) if calls else (shown, [])
         return self._parts[index]
 

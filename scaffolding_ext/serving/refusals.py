@@ -15,6 +15,9 @@ from scaffolding_ext.errors import (
     NoAnswerError,
     RequestCancelledError,
     RequestTimeoutError,
+    ServerBusyError,
+    ServerRefusalError,
+    ServerTimeoutError,
     ShutdownError,
     TokenLimitError,
 )
@@ -90,6 +93,14 @@ def of_failure(error: BaseException, sent: Collection[str] = ()) -> ApiError:
     for cause in causes:
         if isinstance(cause, ConfigError) and cause.key.rpartition(".")[2] in sent:
             return ApiError(400, str(cause), "unsupported_value", cause.key)
+        if isinstance(cause, ServerRefusalError):
+            return ApiError(
+                400, "the server behind the stack refuses the request: the log has its message", "unsupported_value"
+            )
+        if isinstance(cause, ServerBusyError):
+            return wait_and_retry("the server behind the stack is too busy", "engine_busy", cause.retry_after or 1)
+        if isinstance(cause, ServerTimeoutError):
+            return ApiError(504, "the server behind the stack did not answer in time", "timeout", headers={**_NO_RETRY})
         if isinstance(cause, InvalidTaskError):
             return ApiError(400, f"the worker refuses the request: {cause}", "unsupported_value")
     if isinstance(error, RequestTimeoutError):

@@ -38,7 +38,6 @@ _FIELDS = {
 }
 _SEED_BITS = 53  # exact in every JSON reader
 _MOST_SECONDS = 1e9
-_FIRST_TOKENS = 512  # expected of a choice until one has ended
 
 
 class StackRequest(NamedTuple):
@@ -58,6 +57,7 @@ class StackRequest(NamedTuple):
         cache_salt: Separates the request's KV from requests with another salt; None if all requests share KV.
         trace_parent: The client's span, from its header `traceparent`, or None.
         tool_names: Names of the tools that the model may call.
+        takes_several_calls: True if an answer may hold more than one call.
         holder: Holder of the key.
         sent: Names of the body's fields; an error about one of them is the client's.
     """
@@ -75,6 +75,7 @@ class StackRequest(NamedTuple):
     cache_salt: str | None = None
     trace_parent: str | None = None
     tool_names: Sequence[str] = ()
+    takes_several_calls: bool = True
     holder: str = ANYBODY
     sent: frozenset[str] = frozenset()
 
@@ -115,7 +116,6 @@ class ServedStack:
         self.num_open = 0
         self._open: Counter[str] = Counter()  # by holder
         self._is_shared = False
-        self._num_ended = self._num_tokens = 0
         self.llm = llm
         tuned = None if config is None else config.tuned
         promised = None if tuned is None or tuned.measure != "agreement" else tuned.max_loss
@@ -194,6 +194,7 @@ class ServedStack:
             *(num_prompt_tokens, bool(with_trace)),
             deadline=deadline,
             tool_names=names_of(tools),
+            takes_several_calls=getattr(body, "parallel_tool_calls", None) is not False,
             sent=frozenset(("prompt", "history", *body.model_fields_set, *kwargs)),
         )
 
@@ -235,17 +236,6 @@ class ServedStack:
         """Release the room of this many choices."""
         self._open[holder] -= num
         self.num_open -= num
-
-    def expected_tokens(self, wanted: StackRequest) -> float:
-        """Expected tokens of a request: its prompts, and for each choice the mean of the finished ones."""
-        limit: int = wanted.kwargs.get("max_tokens", self._limits.max_request_tokens)
-        mean = (_FIRST_TOKENS + self._num_tokens) / (1 + self._num_ended)
-        return (wanted.num_prompt_tokens or 0) + wanted.num_choices * min(mean, limit)
-
-    def learn(self, results: Sequence[ScaffoldingResult]) -> None:
-        """Update the mean with the decoded tokens of finished choices."""
-        self._num_ended += len(results)
-        self._num_tokens += sum(result.program.ledger.num_decoded for result in results)
 
     def submit(self, wanted: StackRequest) -> list[ScaffoldingResult]:
         """Start the choices; choices of one prompt are its epochs, as in `generate_async`."""

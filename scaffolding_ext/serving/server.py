@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import logging
 import math
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -24,6 +27,7 @@ except ImportError:  # the slower parser, which comes with uvicorn
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.serving.app import Front
 
+_log = logging.getLogger(__name__)
 _HEAD_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _WAIT_SECONDS = 60.0
 _END_SECONDS = 5.0  # to deliver the errors of ended requests
@@ -98,7 +102,7 @@ def _protocol(head_seconds: float, max_head_bytes: int) -> type[asyncio.Protocol
 
 
 def run_front(front: Front, host: str, port: int, listening: Callable[[int], None]) -> None:
-    """Serve until SIGTERM or SIGINT; running requests then have `drain_seconds` to end.
+    """Serve until SIGTERM or SIGINT; running requests then have `drain_seconds` to end. SIGHUP reads the keys again.
 
     Args:
         front: The front to serve.
@@ -109,6 +113,10 @@ def run_front(front: Front, host: str, port: int, listening: Callable[[int], Non
     Raises:
         ConfigError: The server cannot listen at this address and port.
     """
+    if not front.needs_keys and not _is_loopback(host):
+        _log.warning("no key is needed, and %s can be reached from other machines: set --keys_file", host)
+    if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, lambda number, frame: front.reload_keys())
     listener = _listener(host, port)
     with listener:
         listener.listen()  # clients that connect now wait instead of being refused
@@ -163,6 +171,8 @@ class _Server(uvicorn.Server):
     def __init__(self, front: Front, host: str, port: int) -> None:
         super().__init__(_config(front, host, port))
         self._front = front
+        if not front.needs_keys and _is_loopback(host):
+            front.hosts = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host}
         self.has_started = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -176,6 +186,13 @@ class _Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             timer.cancel()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
 
 
 def _listener(host: str, port: int) -> socket.socket:

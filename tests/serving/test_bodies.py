@@ -55,6 +55,34 @@ def test_a_field_that_nothing_here_can_honour_is_taken_if_it_asks_for_nothing(
         assert (error.value.code, error.value.param) == ("unsupported_parameter", name)
 
 
+def test_an_answer_that_a_client_sends_back_whole_is_taken() -> None:
+    nothing = {
+        "refusal": None,
+        "annotations": [],
+        "audio": None,
+        "function_call": None,
+        "tool_calls": None,
+        "new": None,
+    }
+    turns = [*MESSAGES, {"role": "assistant", "content": "4", **nothing}, {"role": "user", "content": "And 3+3?"}]
+    assert [turn.text for turn in chat(messages=turns).messages] == ["2+2?", "4", "And 3+3?"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"messages": [{**MESSAGES[0], "audio": {"id": "x"}}]}, "unsupported_parameter", "messages.0.audio"),
+        ({"messages": [{**MESSAGES[0], "annotations": [{}]}]}, "unsupported_parameter", "messages.0.annotations"),
+        ({"messages": [MESSAGES[0], {**MESSAGES[0], "own": 1}]}, "unknown_parameter", "messages.1.own"),
+        ({"stream_options": {"own": 1}}, "unknown_parameter", "stream_options.own"),
+    ],
+)
+def test_further_fields_inside_are_refused_by_their_path(fields: dict[str, Any], code: str, param: str) -> None:
+    with pytest.raises(ApiError) as error:
+        chat(**fields)
+    assert (error.value.code, error.value.param) == (code, param)
+
+
 def test_prompts_are_texts_or_token_ids() -> None:
     def prompts(prompt: Any) -> Any:
         return read_body(CompletionBody, json.dumps({"model": "m", "prompt": prompt}).encode()).prompts

@@ -81,7 +81,7 @@ def test_hostile_bodies_are_refused_by_name(serve: Any) -> None:
     connection = http.client.HTTPConnection(host, int(port), timeout=WAIT)
     unnamed = []
     for body in itertools.islice(hostile(), 500):
-        connection.request("POST", "/v1/chat/completions", body)
+        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
         answer = connection.getresponse()
         error = json.loads(answer.read()).get("error", {})
         named = error.get("code") and error.get("message") and error["type"] == "invalid_request_error"

@@ -30,9 +30,8 @@ KEYS = {"anna": "secret-1", "bert": "secret-2"}
 
 
 def ask(url: str, key: str = "none", **fields: Any) -> Any:
-    request = urllib.request.Request(
-        f"{url}/v1/chat/completions", json.dumps(ASK | fields).encode(), {"authorization": f"Bearer {key}"}
-    )
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+    request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(ASK | fields).encode(), headers)
     with urllib.request.urlopen(request, timeout=WAIT) as answer:
         return json.load(answer)
 
@@ -157,7 +156,7 @@ def closed_by_server(connection: socket.socket) -> bytes:
     return content
 
 
-@pytest.mark.parametrize("before", [b"", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"])
+@pytest.mark.parametrize("before", [b"", b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"])
 def test_a_head_that_is_half_sent_does_not_hold_its_connection(serve: Any, before: bytes) -> None:
     served = serve(limits=Limits(head_seconds=0.2))
     host, port = served.url.removeprefix("http://").split(":")
@@ -192,6 +191,7 @@ def test_a_body_that_does_not_come_is_refused(serve: Any) -> None:
     connection = http.client.HTTPConnection(served.url.removeprefix("http://"), timeout=WAIT)
     connection.putrequest("POST", "/v1/chat/completions")
     connection.putheader("content-length", "10")
+    connection.putheader("content-type", "application/json")
     connection.endheaders(b"{")
     answer = connection.getresponse()
     assert (answer.status, json.load(answer)["error"]["code"]) == (408, "body_timeout")
@@ -201,7 +201,8 @@ def test_a_body_that_does_not_come_is_refused(serve: Any) -> None:
 def test_the_seconds_of_a_stream_are_those_until_its_end(serve: Any) -> None:
     gate, clock = Gate(), iter(range(1000))
     served = serve(before=gate, limits=Limits(keep_alive_seconds=0.01), clock=lambda: float(next(clock)))
-    request = urllib.request.Request(f"{served.url}/v1/chat/completions", json.dumps(ASK | {"stream": True}).encode())
+    body = json.dumps(ASK | {"stream": True}).encode()
+    request = urllib.request.Request(f"{served.url}/v1/chat/completions", body, {"content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=WAIT) as answer:
         assert answer.readline() == b": keep-alive\n"
         before = served.metric("scaffolding_request_seconds_count")

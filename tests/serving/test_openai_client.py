@@ -11,7 +11,7 @@ import pytest
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.errors import EngineError
+from scaffolding_ext.errors import EngineError, ServerBusyError, ServerRefusalError, ServerTimeoutError
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.request.program import record
 from scaffolding_ext.serving.settings import Limits
@@ -123,6 +123,30 @@ def test_errors_have_names_and_statuses(serve: Any) -> None:
     assert refused.value.param == "tools"
     assert failed.value.status_code == 502
     assert "10.0.0.7" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (ServerBusyError("http://10.0.0.7 was too busy", 7.0), 429, "engine_busy"),
+        (ServerTimeoutError("http://10.0.0.7 sent nothing for 60 s"), 504, "timeout"),
+        (ServerRefusalError("http://10.0.0.7 refused the request: 2+2?"), 400, "unsupported_value"),
+    ],
+)
+def test_what_the_server_behind_says_stays_in_the_log(
+    serve: Any, caplog: pytest.LogCaptureFixture, error: Exception, status: int, code: str
+) -> None:
+    with serve(lambda task: error).client() as client, pytest.raises(openai.APIStatusError) as failed:
+        client.chat.completions.create(**ASK)
+    assert (failed.value.status_code, failed.value.code) == (status, code)
+    assert failed.value.response.headers.get("retry-after") == ("7" if status == 429 else None)
+    assert "10.0.0.7" not in str(failed.value)
+    assert "10.0.0.7" in caplog.text
+
+
+def test_responses_are_not_served_and_the_refusal_says_what_to_set(serve: Any) -> None:
+    with serve().client() as client, pytest.raises(openai.NotFoundError, match="use_responses_api=False"):
+        client.responses.create(model="model", input="2+2?")
 
 
 def test_a_failure_before_any_text_has_a_status_in_streams_too(serve: Any) -> None:

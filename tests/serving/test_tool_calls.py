@@ -131,6 +131,16 @@ def test_a_tools_result_goes_to_the_model(serve: Any) -> None:
     assert task.input_str.endswith(f"; {expected}")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_without_parallel_calls_the_first_is_kept(serve: Any, stream: bool) -> None:
+    served = serve(thinking(call("Paris") + call("Rome")), prompted(NativeGenerationController()))
+    with served.client() as client:
+        said = client.chat.completions.create(**ASK, parallel_tool_calls=False, stream=stream)
+        deltas = [chunk.choices[0].delta for chunk in said] if stream else [said.choices[0].message]
+    made = [each for delta in deltas for each in delta.tool_calls or ()]
+    assert [json.loads(each.function.arguments) for each in made] == [{"city": "Paris"}]
+
+
 def test_a_stream_tells_calls_when_they_are_whole(serve: Any) -> None:
     served = serve(thinking(call("Paris")), prompted(NativeGenerationController()))
     with served.client() as client:

@@ -23,6 +23,8 @@ from scaffolding_ext.errors import (
     MissingDependencyError,
     NoOutputError,
     ServerBusyError,
+    ServerRefusalError,
+    ServerTimeoutError,
     WorkerError,
 )
 from scaffolding_ext.workers.openai.http_client import (
@@ -85,13 +87,14 @@ class Failures(NamedTuple):
                 asks = "" if wait is None else f", and asks to wait {wait:g} s"
                 return ServerBusyError(
                     f"{self.base_url} was too busy in {attempts} (429){asks}: lower max_concurrency (it is "
-                    f"{self.max_concurrency}) or raise max_retries. It said: {text}"
+                    f"{self.max_concurrency}) or raise max_retries. It said: {text}",
+                    wait,
                 )
             if status in _REFUSALS and status not in (408, 409):
-                return InvalidTaskError(f"{self.base_url} refused the request: {text}")
+                return ServerRefusalError(f"{self.base_url} refused the request: {text}")
             return EngineError(f"{self.base_url} failed in {attempts}. It said: {text}")
         if isinstance(error, openai.APITimeoutError):
-            return EngineError(
+            return ServerTimeoutError(
                 f"{self.base_url} sent nothing for {self.timeout_seconds:g} s in each of {attempts}: raise "
                 "timeout_seconds, or check if the server is busy"
             )
@@ -103,7 +106,7 @@ class Failures(NamedTuple):
                 f"cannot reach {self.base_url} in {attempts}: is the server running? ({'; '.join(why)}){through}"
             )
         if isinstance(error, asyncio.TimeoutError):
-            return EngineError(
+            return ServerTimeoutError(
                 f"{self.base_url} did not finish within deadline_seconds ({self.deadline_seconds:g} s): raise it, or "
                 "lower max_tokens"
             )
