@@ -13,6 +13,7 @@ A check passes if the worker's `task_handlers` lack its task type.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ T = TypeVar("T", bound=Task)
 PROMPT = "Question 17"
 _WAIT_SECONDS = 30.0  # a call that runs longer counts as hung
 _MAX_TOKENS = 16
+_MANY_TOKENS = 96  # for tasks that must end long before
+_STREAM_TOKENS = 8  # that an engine may run ahead of its reader
 _FINISH_REASONS = (None, "stop", "length")
 
 
@@ -200,20 +203,48 @@ def check_a_call_can_be_cancelled(make_worker: MakeWorker, prompt: str = PROMPT)
 
 
 def check_stops(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
-    """A stop string cuts the text before it, or is refused."""
+    """A stop string is refused, or it cuts the text before it and ends decoding at once, even inside a token.
+
+    Token ids, if there are any, end with the token that completes the string.
+    """
     with make_worker() as worker:
         if GenerationTask not in worker.task_handlers:
             return
 
         async def scenario() -> None:
-            plain = _text(await _served(worker, _generation(prompt))) or ""
-            stop = plain[len(plain) // 2 :][:2]
-            task = _generation(prompt, stop=stop)
-            if await _outcome(worker, task) is TaskStatus.SUCCESS:
-                expected = plain[: plain.find(stop)]
-                _expect(_text(task) == expected, f"stopped at {stop!r} the text is {_text(task)!r}, not {expected!r}")
+            plain = await _served(worker, _generation(prompt, max_tokens=_MANY_TOKENS))
+            whole, ids = _text(plain) or "", plain.output_tokens
+            beginnings = [
+                _text(await _served(worker, _generation(prompt, max_tokens=num))) or "" for num in range(1, _MAX_TOKENS)
+            ]
+            stop = _inside_a_token(beginnings)
+            task = _generation(prompt, stop=stop, max_tokens=_MANY_TOKENS)
+            if await _outcome(worker, task) is not TaskStatus.SUCCESS:
+                return
+            expected = whole[: whole.find(stop)]
+            _expect(_text(task) == expected, f"stopped at {stop!r} the text is {_text(task)!r}, not {expected!r}")
+            num_needed = 1 + next(number for number, text in enumerate(beginnings) if stop in text)
+            counts = token_counts_of(task)
+            _expect(
+                counts is not None and counts.decoded <= num_needed + _STREAM_TOKENS,
+                f"a text that stops at {stop!r} after {num_needed} tokens has the counts {counts}; end decoding there",
+            )
+            if ids is not None:
+                _expect(
+                    task.output_tokens == ids[:num_needed],
+                    f"stopped at {stop!r} the token ids are {task.output_tokens}, not {ids[:num_needed]}; they must "
+                    "end with the token that completes the string",
+                )
 
         asyncio.run(scenario())
+
+
+def _inside_a_token(beginnings: list[str]) -> str:
+    """Two characters of a text that begin inside a token, if one has several; given the text after each token."""
+    text = beginnings[-1]
+    places = [len(before) + 1 for before, after in itertools.pairwise(beginnings) if len(after) > len(before) + 1]
+    stops = [text[start : start + 2] for start in places if text.find(text[start : start + 2]) == start]
+    return stops[-1] if stops else text[len(text) // 2 :][:2]
 
 
 def check_scores(make_worker: MakeWorker, prompt: str = PROMPT) -> None:

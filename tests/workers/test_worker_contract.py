@@ -15,7 +15,7 @@ from scaffolding_ext.protocol.meta import TokenCounts, note
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.controller_contract import contract_reply
-from scaffolding_ext.testing.worker_contract import WORKER_CHECKS, check_worker_contract
+from scaffolding_ext.testing.worker_contract import WORKER_CHECKS, check_stops, check_worker_contract
 from tests.servers.openai_server import OpenAIServer
 
 
@@ -87,6 +87,7 @@ WORKERS = {
     "check": check,
 }
 SERVERS: dict[str, OpenAIServer] = {}
+QUESTION = "Start with 5. Apply a+3,b-2. Find the total."  # its answer has tokens of several characters
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -106,6 +107,17 @@ def servers() -> Iterator[None]:
 @pytest.mark.usefixtures("tensorrt_llm")
 def test_contract(name: str, check: Callable[..., None]) -> None:
     check(WORKERS[name])
+
+
+@pytest.mark.parametrize("name", ["huggingface", "openai", "openai_trtllm", "openai_llama_cpp"])
+def test_a_stop_string_inside_a_token_ends_decoding(name: str) -> None:
+    check_stops(WORKERS[name], QUESTION)
+
+
+@pytest.mark.parametrize("tensorrt_llm", ["1.2", "1.2.1", "1.3.0rc", "newest"], indirect=True)
+@pytest.mark.usefixtures("tensorrt_llm")
+def test_a_stop_string_inside_a_token_ends_decoding_on_every_release() -> None:
+    check_stops(trtllm, QUESTION)
 
 
 def budgeted_huggingface() -> Worker:

@@ -29,6 +29,7 @@ class Ends(NamedTuple):
     stop: tuple[str, ...] = ()  # strings that end the text, and are cut off
     min_tokens: int = 0  # tokens before an end-of-sequence token may be drawn
     ignore_end: bool = False  # end-of-sequence tokens do not end the text
+    own_ids: frozenset[int] = frozenset()  # further tokens that end the text: stop strings that are special tokens
 
 
 class Wants(NamedTuple):
@@ -169,7 +170,7 @@ class EngineRequest:
             self.num_decoded += 1
             if logprobs is not None:
                 self.logprobs.append(logprobs)
-            if token_id in end_ids and not self.ends.ignore_end:
+            if token_id in self.ends.own_ids or (token_id in end_ids and not self.ends.ignore_end):
                 self.finish_reason = "stop"
                 return
             part: str | None = None

@@ -18,6 +18,7 @@ from scaffolding_ext.request.program import cache_salt_of, priority_of
 from scaffolding_ext.workers.huggingface.block_pool import BlockPriority
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Kv, Waiter, Wants
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
+from scaffolding_ext.workers.shared.id_stops import special_ids
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch, SamplingDefaults
 from scaffolding_ext.workers.shared.task_reading import TaskReader, integer, refuse
 
@@ -46,11 +47,13 @@ class RequestBuilder:
         """Build the request of a generation task; `priority` is that of its blocks in the cache."""
         refuse(task, _REFUSED, "HuggingFaceWorker")
         prompt = self._reader.prompt(task)
+        stops = stop_strings(task.stop)
         ends = Ends(
             self._reader.max_tokens(task, len(prompt)),
-            stop_strings(task.stop),
+            stops,
             integer("min_tokens", getattr(task, "min_tokens", None), 0, 0),
             bool(getattr(task, "ignore_eos", None)),  # younger than 1.2
+            special_ids(stops, self._reader.tokenizer),
         )
         wants = Wants(integer("num_logprobs", task.num_logprobs, 0, 0), logits=bool(task.return_context_logits))
         keep = purpose_of(task).written is not Purpose.PROBE  # nothing continues a probe

@@ -117,6 +117,7 @@ class Flavor(NamedTuple):
         has_kv_control: True if some releases can drop KV on request; the worker asks each server.
         thinking: Completions fields for a thinking budget; None if unsupported.
         takes_salt: True if completions accept `cache_salt`.
+        takes_end_ids: True if requests accept `stop_token_ids`.
         ids: Support for token ids.
         logprobs: Fields for log-probabilities.
         scores: Information about prompts.
@@ -134,6 +135,7 @@ class Flavor(NamedTuple):
     has_kv_control: bool = False
     thinking: Budget | None = None
     takes_salt: bool = False
+    takes_end_ids: bool = False
     ids: TokenIds = TokenIds()
     logprobs: Logprobs = Logprobs()
     scores: PromptScores = PromptScores()
@@ -200,6 +202,7 @@ _KNOWN = (
         priority=_as_it_is,
         thinking=_top_level,
         takes_salt=True,
+        takes_end_ids=True,
         ids=TokenIds({"return_token_ids": True}, plain_text={"add_special_tokens": False}),
         logprobs=Logprobs("logprobs", {"return_tokens_as_token_ids": True}, 20, "logprob_token_ids"),
         scores=PromptScores(are_echoed=True),
@@ -213,6 +216,7 @@ _KNOWN = (
         priority=_two_levels,
         thinking=_custom_params,
         takes_salt=True,
+        takes_end_ids=True,
         ids=TokenIds({"return_token_ids": True}, on_chat=False),
         logprobs=Logprobs(most=1),
         scores=PromptScores(are_echoed=True, num_drawn=1),
@@ -229,6 +233,7 @@ _KNOWN = (
         "tensorrt_llm",
         ("top_k", "min_tokens", "ignore_eos", "best_of"),
         {"top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1},
+        streamed_for=("stop",),  # a whole answer is decoded on behind a stop string, and cut afterwards
         priority=_up_to_one,
         has_kv_control=True,
         thinking=_top_level,

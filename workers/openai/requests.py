@@ -15,7 +15,8 @@ from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.protocol.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
 from scaffolding_ext.workers.openai.hints import hints, unordered
-from scaffolding_ext.workers.openai.responses import IdStops, LostIds
+from scaffolding_ext.workers.openai.responses import LostIds
+from scaffolding_ext.workers.shared.id_stops import IdStops, special_ids
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
 from scaffolding_ext.workers.shared.task_reading import NEUTRAL, TaskReader, integer, is_set, number, refuse
 
@@ -123,6 +124,9 @@ class RequestBodies:
                 body[name] = getattr(task, name)
         if "stop" in body:
             body["stop"] = list(stop_strings(task.stop))
+            end_ids = self._end_ids(task)
+            if end_ids and self.flavor.takes_end_ids:
+                body["stop_token_ids"] = sorted(end_ids)
         if task.seed is not None:
             body["seed"] = integer("seed", task.seed, None, 0) & ((1 << self.flavor.seed_bits) - 1)
         body["max_tokens"] = self._max_tokens(task, body)
@@ -154,7 +158,11 @@ class RequestBodies:
         if not self.gives_ids or self.flavor.ids.with_text or not is_set(task, "stop"):
             return None
         strings = stop_strings(task.stop)
-        return IdStops(StopStrings(strings), self.decode) if strings else None
+        return IdStops(StopStrings(strings), self.decode, self._end_ids(task)) if strings else None
+
+    def _end_ids(self, task: GenerationTask) -> frozenset[int]:
+        """Ids of a task's stop strings that are one special token; none for chats, whose tokenizer is unknown."""
+        return frozenset() if self._chat else special_ids(stop_strings(task.stop), self.reader.tokenizer)
 
     def is_streamed(self, task: GenerationTask, body: Mapping[str, Any]) -> bool:
         """True if an answer must be streamed, because a whole one would be wrong or because it is cut here."""

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError, NoOutputError
 from scaffolding_ext.protocol.meta import TokenCounts
-from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.workers.openai.flavors import Flavor
 
@@ -281,31 +280,3 @@ class LostIds:
                 "that end inside a character were omitted"
             )
         return piece._replace(text=piece.text.rstrip(_UNREADABLE)) if num_lost else piece
-
-
-_UNFINISHED = "\ufffd"  # ends decoded text with an incomplete last character
-_MOST_WAITING = 8  # tokens that wait for the rest of a character, of at most four bytes
-
-
-class IdStops:
-    """Finds the token that completes a stop string in a growing list of token ids.
-
-    Each token is decoded with the few tokens before it that its text may depend on, so the cost is linear.
-    """
-
-    def __init__(self, strings: StopStrings, decode: Callable[[list[int]], str]) -> None:
-        self.strings = strings
-        self._decode = decode
-        self._matcher = strings.matcher()
-        self._context = self._read = 0  # `_read` ids are matched; decoding the next starts at `_context`
-
-    def feed(self, ids: list[int], num_new: int) -> int | None:
-        """Number of ids up to the end of the first whole stop string, or None; the last `num_new` ids are new."""
-        for end in range(len(ids) - num_new + 1, len(ids) + 1):
-            known, text = self._decode(ids[self._context : self._read]), self._decode(ids[self._context : end])
-            is_whole = len(text) > len(known) and not text.endswith(_UNFINISHED)
-            if is_whole or end - self._read > _MOST_WAITING:
-                self._context, self._read = self._read, end
-                if self._matcher.feed(text[len(known) :]):
-                    return end
-        return None

@@ -15,7 +15,8 @@ from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.requests import RequestBodies
-from scaffolding_ext.workers.openai.responses import IdStops, LostIds, Piece, Steps, WholeText, read_piece, token_counts
+from scaffolding_ext.workers.openai.responses import LostIds, Piece, Steps, WholeText, read_piece, token_counts
+from scaffolding_ext.workers.shared.id_stops import IdStops
 from scaffolding_ext.workers.shared.streaming import NEVER
 
 

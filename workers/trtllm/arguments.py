@@ -17,7 +17,6 @@ from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.protocol import GenerationTask, Task, current_scope
 from scaffolding_ext.protocol.meta import meta_of
-from scaffolding_ext.protocol.stop_strings import stop_strings
 from scaffolding_ext.request.program import cache_salt_of, current_program, priority_of, record
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 from scaffolding_ext.workers.shared.task_reading import integer, is_set, number
@@ -174,6 +173,8 @@ def sampling_arguments(
 ) -> dict[str, Any]:
     """Keyword arguments of a task's `SamplingParams`.
 
+    Stop strings are not among them: the engine only knows token sequences, drops those of a task with `ignore_eos`,
+    and cuts their ids off.
     Greedy decoding sets `top_k=1`. Sampling sets a temperature and a top-p that are never None, because releases treat
     None differently.
 
@@ -191,9 +192,6 @@ def sampling_arguments(
             raise InvalidTaskError(f"{name} is {getattr(task, name)!r}; TRTLLMWorker cannot honour it ({reason})")
     arguments: dict[str, Any] = {"max_tokens": max_tokens, **_selection(task, defaults)}
     arguments |= {name: getattr(task, name) for name in _SAME if is_set(task, name)}
-    stop = stop_strings(task.stop)
-    if stop:
-        arguments["stop"] = list(stop)
     num_logprobs = integer("num_logprobs", task.num_logprobs, 0, 0)
     if num_logprobs:
         arguments["logprobs"] = num_logprobs
@@ -222,7 +220,7 @@ def hinted_arguments(task: GenerationTask, loaded: LoadedLlm) -> dict[str, Any]:
             raise InvalidTaskError(
                 f"stop_token_ids is {ids!r}; it must be a list of ids from 0 to {loaded.vocab_size - 1}"
             )
-        fields["stop_token_ids"] = list(ids)  # a copy: TensorRT-LLM appends to it
+        fields["stop_token_ids"] = ids
     if params.get(GUIDED_DECODING):
         guide = params[GUIDED_DECODING]
         if loaded.argument("guided_decoding_backend") is None:

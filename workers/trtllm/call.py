@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import PAUSED, TokenCounts, note
+from scaffolding_ext.workers.shared.id_stops import IdStops
 from scaffolding_ext.workers.shared.own_loop import OwnLoop
 from scaffolding_ext.workers.shared.streaming import NEVER
 
@@ -134,6 +135,8 @@ class Call:
         timeout: Seconds from submission within which the request must end; None waits forever. `wait_for` is not used,
             since before Python 3.12 it loses a cancellation that coincides with a token.
         is_piece: True if its budget is only part of the task's, so the request's end is a pause.
+        count: Called with the number of tokens of each report.
+        stops: Stop strings and end ids, at which the request is aborted.
 
     Attributes:
         ended: True if the request has ended, for any reason.
@@ -148,6 +151,7 @@ class Call:
         timeout: float | None,
         is_piece: bool = False,
         count: Callable[[int], object] = int,
+        stops: IdStops | None = None,
     ) -> None:
         self.ended = False
         self.may_run_to = NEVER
@@ -158,6 +162,8 @@ class Call:
         self._is_piece = is_piece
         self._count = count
         self._num_counted = 0
+        self._stops = stops
+        self._stop_end: int | None = None  # tokens up to the one that completes a stop string
         self._result: Any = None
         self._started = 0.0
         self._first_token_at: float | None = None
@@ -194,7 +200,7 @@ class Call:
         if self._error is not None:
             raise self._error
         reason = self._output.finish_reason
-        if self.ended and not self._given_up and reason not in (None, "stop", "length"):
+        if self.ended and not self._given_up and self._stop_end is None and reason not in (None, "stop", "length"):
             raise EngineError(f"TensorRT-LLM ended a request early, with finish_reason {reason!r}")
         return self._progress()
 
@@ -250,17 +256,18 @@ class Call:
 
     def _progress(self) -> RequestProgress:
         output, result = self._output, self._result
-        token_ids = list(output.token_ids or ())
-        reason = output.finish_reason if self.ended else None
-        if self._given_up or (self._is_piece and reason == "length"):
+        token_ids = list(output.token_ids or ())[: self._stop_end]
+        is_stopped = self._stop_end is not None
+        reason = "stop" if is_stopped else output.finish_reason if self.ended else None
+        if not is_stopped and (self._given_up or (self._is_piece and reason == "length")):
             reason = PAUSED
         now = asyncio.get_running_loop().time()
         return RequestProgress(
-            text=output.text,
+            text=output.text if self._stops is None else self._stops.text(token_ids, self.ended),
             token_ids=token_ids,
-            # The ids of a stop string are cut off, but not its entries.
+            # The engine cuts off the id of a stop token, but not its entry.
             logprobs=list(output.logprobs)[: len(token_ids)] if output.logprobs else None,
-            cumulative_logprob=output.cumulative_logprob,
+            cumulative_logprob=None if is_stopped else output.cumulative_logprob,
             prompt_logprobs=output.prompt_logprobs,
             context_logits=result.context_logits,
             finish_reason=reason,
@@ -275,18 +282,23 @@ class Call:
     async def _take_in(self) -> None:
         try:
             async for _ in self._result:
-                self._count(self._num_tokens - self._num_counted)
+                num_new = self._num_tokens - self._num_counted
+                self._count(num_new)
                 self._num_counted = self._num_tokens
+                if self._stops is not None and num_new > 0:
+                    self._stop_end = self._stops.feed(self._output.token_ids, num_new)
                 if self._first_token_at is None and self._num_tokens:
                     self._first_token_at = asyncio.get_running_loop().time()
+                if self._stop_end is not None:
+                    if not self._result.finished:
+                        self._stop_engine()
+                    break
                 may_go_on = self._is_piece or self._num_tokens < self.may_run_to
                 if not may_go_on and not self._result.finished:
                     self._given_up = True
                     self._stop_engine()
                     break
                 self._moved.set()
-            if isinstance(self._output.stop_reason, str) and not self._result.aborted():
-                self._stop_engine()  # ended at a stop string; not every release tells the engine
         except Exception as error:  # an engine error of one request
             self._end(EngineError(f"TensorRT-LLM failed a request: {type(error).__name__}: {error}"), error)
         else:

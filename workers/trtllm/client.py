@@ -12,7 +12,9 @@ import numpy as np
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, Task
 from scaffolding_ext.protocol.meta import TokenCounts, meta_of, note
+from scaffolding_ext.protocol.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.request.program import current_program, next_seed, record
+from scaffolding_ext.workers.shared.id_stops import IdStops, special_ids
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
 from scaffolding_ext.workers.shared.streaming import NEVER
 from scaffolding_ext.workers.shared.task_reading import TaskReader, is_set
@@ -83,12 +85,14 @@ class LlmClient:
             self._loaded.vocab_size,
         )
         arguments |= hinted_arguments(task, self._loaded)
+        stops = self._stops(task, arguments)
         if arguments.get("top_k") != 1 and "seed" not in arguments:  # without one the engine uses a fixed seed
             seed = next_seed()
             arguments["seed"] = int(self._rng.integers(1 << 63)) if seed is None else seed
         self._watch.see(task, arguments.get("temperature", 0.0))
         if streaming and "logprobs" in arguments:
             self._loaded.check_streamed_logprobs()
+        streaming = streaming or (stops is not None and self._loaded.may_abort(arguments))
         if task.return_context_logits:
             if self.why_no_scores:
                 raise InvalidTaskError(f"return_context_logits is True, but {self.why_no_scores}")
@@ -96,7 +100,7 @@ class LlmClient:
         if task.temperature is not None and self._loaded.argument("generation_config") == "auto":
             arguments = off_in(release) | arguments
         keywords = request_keywords(task, self._loaded) | conversation(self._loaded) | late
-        return self._call(token_ids, arguments, keywords, streaming, is_piece)
+        return self._call(token_ids, arguments, keywords, streaming, is_piece, stops)
 
     async def advance(self, call: Call, num_tokens: int = NEVER) -> RequestProgress:
         """Wait until a request has that many tokens or has ended; a cancelled wait aborts it.
@@ -215,6 +219,7 @@ class LlmClient:
         keywords: dict[str, Any],
         streaming: bool,
         is_piece: bool = False,
+        stops: IdStops | None = None,
     ) -> Call:
         if self._is_shut_down:
             raise EngineError(SHUT_DOWN)
@@ -229,9 +234,18 @@ class LlmClient:
             params = release.sampling_params(**arguments)
             return self._loop(token_ids, sampling_params=params, streaming=streaming, **keywords)
 
-        call = Call(submit, len(token_ids), self._request_timeout, is_piece, self._count)
+        call = Call(submit, len(token_ids), self._request_timeout, is_piece, self._count, stops)
         self._calls.add(call)
         return call
+
+    def _stops(self, task: GenerationTask, arguments: dict[str, Any]) -> IdStops | None:
+        """Ends of a task's own, or None; taken out of the arguments, since `ignore_eos` makes the engine drop them."""
+        strings = stop_strings(task.stop)
+        end_ids = special_ids(strings, self._reader.tokenizer) | frozenset(arguments.pop("stop_token_ids", ()))
+        return IdStops(StopStrings(strings), self._decoded, end_ids) if strings or end_ids else None
+
+    def _decoded(self, token_ids: list[int]) -> str:
+        return str(self._reader.tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def _count(self, num_tokens: int) -> None:
         self.num_decoded += num_tokens

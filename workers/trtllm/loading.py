@@ -83,9 +83,15 @@ class LoadedLlm(NamedTuple):
         """True if the engine closes thinking at a token budget."""
         return "thinking_token_budget" in self.release.sampling_fields and bool(self.argument("reasoning_parser"))
 
+    def may_abort(self, arguments: Mapping[str, Any]) -> bool:
+        """False if aborting a stream of these `SamplingParams` crashes the engine (#10810)."""
+        if "logprobs" not in arguments or self.engine is None or not self.argument("gather_generation_logits"):
+            return True
+        return not self.release.crashes_on_abort
+
     def check_streamed_logprobs(self) -> None:
         """Refuse streams with log-probabilities if cancelling one crashes the engine (#10810)."""
-        if self.engine is not None and self.argument("gather_generation_logits") and self.release.crashes_on_abort:
+        if not self.may_abort({"logprobs": 1}):
             raise InvalidTaskError(
                 f"num_logprobs is set, but TensorRT-LLM {self.release.version} crashes when a stream with "
                 "log-probabilities is aborted on an engine with gather_generation_logits (#10810): leave out "

@@ -167,3 +167,16 @@ def test_scores_of_text_take_the_tokenizers_ids():
     whole = bodies("vllm").encode("Start with 5. Add 3.", True)
     assert text.token_ids == whole
     assert 0 < text.start < len(whole)
+
+
+@pytest.mark.parametrize("flavor", ["vllm", "sglang", "llama_cpp"])
+def test_a_stop_string_that_is_a_special_token_goes_as_an_id(flavor):
+    """A server decodes without special tokens, so that the string never appears in the text."""
+    body = bodies(flavor).generation(task(stop=["<|end|>", "x"]), stream=False)
+    assert body["stop"] == ["<|end|>", "x"]
+    assert body.get("stop_token_ids") == ([3] if FLAVORS[flavor].takes_end_ids else None)
+
+
+def test_trtllm_serve_is_not_told_but_its_ids_end_there():
+    stops = bodies("trtllm").stops(task(stop=["<|end|>"]))
+    assert stops.feed([5, 6, 3, 7], 4) == 3

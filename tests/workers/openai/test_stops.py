@@ -11,7 +11,7 @@ import pytest
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
 from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.stop_strings import StopStrings
-from scaffolding_ext.workers.openai.responses import IdStops
+from scaffolding_ext.workers.shared.id_stops import IdStops
 from tests.servers.openai_server import OpenAIServer
 
 QUESTION = "Start with 5. Apply a+3,b-2. Find the total."

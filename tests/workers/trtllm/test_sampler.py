@@ -115,10 +115,12 @@ def test_biases_stop_tokens_and_guides_go_over() -> None:
         plain = run(worker, generation()).output_tokens
         assert run(worker, generation(logit_bias={"7": 100.0})).output_tokens == [7] * 8
         stopped = run(worker, generation(custom_input_params={"stop_token_ids": [plain[2]]}, num_logprobs=1))
-        assert (stopped.output_tokens, stopped.finish_reason) == (plain[:2], "stop")
-        assert len(stopped.logprobs) == 2  # upstream tells that of the stop token, too, whose id it cuts off
+        assert (stopped.output_tokens, stopped.finish_reason) == (plain[:3], "stop")
+        assert len(stopped.logprobs) == 3
         run(worker, generation(custom_input_params={"guided_decoding": {"regex": r"\d+"}}))
         assert last_request(worker)["params"].guided_decoding.regex == r"\d+"
+        with pytest.raises(InvalidTaskError, match=r"stop is \[3\]"):
+            run(worker, generation(stop=[3]))
         for hints, message in (
             ({"stop_token_ids": [-1]}, r"stop_token_ids is \[-1\]"),
             ({"guided_decoding": {"colour": 1}}, "guided_decoding is .*it must be a mapping"),
@@ -144,7 +146,7 @@ def test_the_tasks_own_list_of_stop_tokens_stays_as_it_is() -> None:
     with TRTLLMWorker(MODEL) as worker:
         worker._loaded.llm.executor.generation_config.eos_token_id = [3, 11]
         run(worker, generation(custom_input_params={"stop_token_ids": ids}))
-        assert last_request(worker)["params"].stop_token_ids == [7, 11]
+        assert last_request(worker)["params"].stop_token_ids == [11]
     assert ids == [7]
 
 

@@ -420,7 +420,7 @@ def test_a_tree_of_branches_says_what_is_worth_keeping() -> None:
     assert [each.decode_retention_priority for each in first] == [51] * 4  # 1 / (1 + 1) of 99, over 1
     verdicts = next(event["scores"] for event in result.program.trace if event["event"] == "verify")
     chosen = next(event["kept"] for event in result.program.trace if event["event"] == "select")
-    expected = [1 + round(99 * verdicts[path[0]] / 3) for path in chosen for _ in range(2)]
+    expected = [1 + round(99 * verdicts[path[0]] / 3) for path in chosen for _ in range(4 // len(chosen))]
     assert [each.decode_retention_priority for each in second] == expected
     assert {each.token_range_retention_configs[0].priority for each in kept} == {100}  # what all share
 

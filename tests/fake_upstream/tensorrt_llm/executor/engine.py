@@ -189,6 +189,7 @@ class Engine:
                 entry.setdefault(token, Logprob(float(logprobs[token])))
             response.logprobs = [entry]
         words = [ids for _, ids in request.params._get_stop_reasons_and_words()]
+        words = [] if request.params.ignore_eos else words  # upstream does not send them then
         if token in self._end_ids and not request.params.ignore_eos:
             response.finish_reason = "stop"
         elif any(request.generated[-len(ids) :] == ids for ids in words):
