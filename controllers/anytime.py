@@ -37,26 +37,27 @@ class AnytimeController(BaseController, Generic[S]):
 
     @abstractmethod
     def answer(self, run: Run, state: S) -> ControllerGenerator:
-        """Write the output into the request's task."""
+        """Write the output into the request's task: its text and tokens, the answer and the exit reason."""
 
     @abstractmethod
     def whole(self, run: Run, state: S) -> ControllerGenerator | None:
-        """Return work that answers without the rule; None if the rule stopped nothing."""
+        """Return work that goes on without the rule and returns the answer's text; None if the rule stopped nothing."""
 
     def run(self, task: GenerationTask, **asked: Any) -> ControllerGenerator:
+        """Answer a request, then let the host audit it unless its deadline ended it."""
         run = Run(self, task, getattr(self, "family", None))
         state = self.start(run, **asked)
         while self.more(state):
             yield from self.advance(run, state)
         yield from self.answer(run, state)
-        # An audit needs a request that was not ended by its deadline.
         if not run.is_late and task.customized_result_fields["exit_reason"] != DEADLINE:
             _offer(run, self.whole(run, state))
 
 
 def _offer(run: Run, rest: ControllerGenerator | None) -> None:
+    """Draw by chance if the request is audited, and leave the work to the host."""
     program = current_program()
-    if program is None or not program.audit_share or branch_path():  # a part's answer is not the request's
+    if program is None or not program.audit_share or branch_path():  # within a branch, the answer is only a part's
         return
     if program.audit is None:
         run.event("lowered", what="audit", reason="this host ends with the answer")
@@ -68,7 +69,7 @@ def _offer(run: Run, rest: ControllerGenerator | None) -> None:
     if rest is not None:
         program.audit.begin(_compared(run, early, rest))
         return
-    finding = AuditFinding(early, early, changed=False)
+    finding = AuditFinding(early, early, changed=False)  # the rate is that of all requests, stopped early or not
     program.audit.end(finding)
     run.event("audit", **finding._asdict())
 

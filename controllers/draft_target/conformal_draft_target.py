@@ -43,8 +43,7 @@ class ConformalDraftTargetController(BaseController):
     accepted chain continues at once, while others still draft. Chains stop at a boxed answer, at a model's end, after
     `max_turns` chunks or at `max_tokens`; then they vote.
 
-    Both models read the same rendered prompt. Workers with the same `tokenizer_fingerprint` exchange token ids, others
-    exchange text.
+    Both models read the same rendered prompt. Workers of the same `tokenizer_fingerprint` exchange ids, others text.
 
     Args:
         draft_controller: Drafts a chunk on the worker `draft`; None generates plainly. Several chains have temperature
@@ -62,8 +61,7 @@ class ConformalDraftTargetController(BaseController):
         max_tokens: Tokens of a chain.
         on_reject: `"resample"` lets the target rewrite the rejected chunk, `"continue"` lets it continue after it.
         score: Name of the nonconformity score, in `controllers.draft_target.scores`.
-        shares_prompt: Let both models read one rendered prompt even if their chat templates differ; otherwise such a
-            stack is refused.
+        shares_prompt: Let both read one rendered prompt even if their chat templates differ; else that is refused.
         aggregator: Weight of a chain's vote: `"uniform"`, `"target_likelihood"` (geometric mean of the target's
             probabilities of its drafted chunks), or a function.
         answer_sampling_params: Sampling fields of a forced answer.

@@ -1,4 +1,4 @@
-"""Forced answers of branches that have none."""
+"""Forced answers of a search's branches: the thinking is closed, and the model goes on with the answer."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ ANSWER_LEN = 48  # tokens of a forced answer
 
 
 class Closed(NamedTuple):
-    prefix: Prefix
-    suffix: str
+    prefix: Prefix  # what the branch had written
+    suffix: str  # what was put behind it to ask for the answer
 
 
 class Closings:
-    """Forces the answers of a search's branches, each at most once."""
+    """Forces answers of branches, and remembers from where."""
 
     def __init__(self, limit: TimeLimit) -> None:
         self._limit = limit
         self._closed: dict[tuple[int, ...], Closed] = {}
 
     def missing(self, nodes: Sequence[Branch]) -> list[Branch]:
+        """Return the branches that have no answer and were not asked for one yet."""
         return [node for node in nodes if node.answer is None and node.path not in self._closed]
 
     def close(self, nodes: Sequence[Branch]) -> ControllerGenerator:
+        """Force an answer of each branch in one step; a branch that the deadline cuts off stays without."""
         family, asked = prompt_family(), []
         for node in nodes:
             prefix = node.chain.prefix
@@ -46,6 +48,7 @@ class Closings:
             return
         yield self._limit.step(asked)
         for node, task in zip(nodes, asked, strict=True):
+            # without an output and with a time limit, the step was cut off
             is_late = task.output_str is None and self._limit.seconds is not None
             node.answer = None if is_late else forced_answer(task)
         record("force", paths=[node.path for node in nodes], answers=[node.answer for node in nodes])

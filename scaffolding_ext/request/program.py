@@ -19,7 +19,8 @@ from scaffolding_ext.protocol import ControllerGenerator, Task, current_scope
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts, meta_of
 from scaffolding_ext.request.figures import FIGURES, Figure, PublishedFigures
 from scaffolding_ext.request.ledger import Ledger, Meter, current_parts
-from scaffolding_ext.request.seeds import BranchSeeds, branch_path, derive_seed
+from scaffolding_ext.request.seeds import BranchSeeds, derive_seed
+from scaffolding_ext.request.trace import Trace
 
 if TYPE_CHECKING:
     from scaffolding_ext.controllers.repetition import Loops
@@ -201,34 +202,6 @@ class QueuePlace:
             self._said_by = path
 
 
-class Trace(list[dict[str, Any]]):
-    """A request's decisions in order, each a JSON-serialisable dict with `event`, `branch`, `seconds` and its figures.
-
-    A copy is a plain list. Each of the `observers` is called with each decision: progress, figures and spans are
-    reduced from the trace.
-    """
-
-    __slots__ = ("_lifetime", "observers")
-
-    def __init__(self, lifetime: Lifetime, *observers: Callable[[Mapping[str, Any]], object]) -> None:
-        self._lifetime = lifetime
-        self.observers = list(observers)
-
-    def record(self, event: str, **figures: Any) -> None:
-        decision = {"event": event, "branch": list(branch_path()), "seconds": self._lifetime.elapsed(), **figures}
-        self.append(decision)
-        for observe in self.observers:
-            observe(decision)
-
-    @property
-    def decisions(self) -> list[dict[str, Any]]:
-        """The trace without figures, which are kept and shown as sums."""
-        return [event for event in self if event["event"] != FIGURES]
-
-    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[dict[str, Any]]]]:
-        return list, (list(self),)
-
-
 class Program:
     """State of one request.
 
@@ -274,7 +247,7 @@ class Program:
         self.place = QueuePlace(self.identity.number, self.lifetime, self.ledger)
         self.meter = Meter(self.ledger, clock, self.lifetime.began, current_parts)
         self.figures = PublishedFigures()
-        self.trace = Trace(self.lifetime, self.place.observe, self.figures.observe)
+        self.trace = Trace(self.lifetime.elapsed, self.place.observe, self.figures.observe)
         self.audit: Audit | None = None
         self.audit_share = 0.0
 
@@ -286,7 +259,7 @@ class Program:
         other.place = QueuePlace(self.identity.number, lifetime, other.ledger)
         other.place.order = self.place.order
         other.meter = Meter(other.ledger, lifetime.clock, lifetime.began, current_parts)
-        other.trace = Trace(lifetime)
+        other.trace = Trace(lifetime.elapsed)
         return other
 
     def close(self) -> None:

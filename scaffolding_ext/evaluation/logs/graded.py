@@ -35,9 +35,16 @@ def recording_of(
     units_implied: bool = False,
     **known: Any,
 ) -> Recording:
-    """Grade the questions that can be compared: the same number of samples each, with tokens if any has them.
+    """Grade the questions that can be compared, with the same number of samples each.
+
+    If any question has its samples' tokens, those without are left out. If a question has neither a target nor grades,
+    all are graded by agreement with their own majority. The given questions are changed: further samples are dropped,
+    and searches are filled up to the longest.
 
     Args:
+        questions: The questions as a log has them.
+        sources: Names of the logs, for errors and reports.
+        fingerprint: Hash of what was read.
         num_samples: Samples per question; questions with fewer are left out, and of those with more the first samples
             are taken. None takes the most common number.
         units_implied: The questions imply units (see `answers.equal`).

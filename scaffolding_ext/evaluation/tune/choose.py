@@ -119,11 +119,13 @@ class MostAccurate(Goal):
 
 
 def cross_fitted(found: Candidates, goal: Goal, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Choose for each group by the folds that it is not in, over several splits into folds.
+    """Let the goal choose a setting for each fold of groups from the groups outside it, over several splits.
+
+    The choice that judges a group is `chosen[split, folds[split, group]]`. With a single group there is none.
 
     Returns:
-        The fold of each group, and the choice of the groups outside each fold, -1 for none; shapes [num_splits,
-        num_groups] and [num_splits, num_folds].
+        `folds`, the fold of each group, shape [num_splits, num_groups], and `chosen`, the index of the setting that
+        each fold is judged under, or -1 if the goal allows none, shape [num_splits, num_folds].
     """
     num_groups = len(found.sizes)
     num_folds = min(NUM_FOLDS, num_groups)
