@@ -101,9 +101,9 @@ class BaseController(Controller):
             if _is_controller(type(value)):
                 twin.__dict__[name] = value.clone()
             elif type(value) is dict:
-                if any(_is_controller(type(item)) for item in value.values()):
+                if value and any(_is_controller(type(item)) for item in value.values()):
                     twin.__dict__[name] = {key: _cloned(item) for key, item in value.items()}
-            elif type(value) in (list, tuple) and any(_is_controller(type(item)) for item in value):
+            elif type(value) in (list, tuple) and value and any(_is_controller(type(item)) for item in value):
                 twin.__dict__[name] = type(value)(map(_cloned, value))
         twin.task_collections = copy.deepcopy(self.task_collections) if self.task_collections else {}
         return twin
