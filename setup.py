@@ -54,6 +54,7 @@ EXTRAS = {
 }
 EXTRAS["all"] = sorted({requirement for requirements in EXTRAS.values() for requirement in requirements})
 EXTRAS |= {
+    "trtllm": ["mcp>=1.9,<2"],  # tensorrt_llm.scaffolding imports it, and 1.2 does not require it
     "train": ["torch>=2.9", "transformers>=4.57,<6"],  # torch.optim.Muon
     "docs": ["mkdocs>=1.6", "mkdocs-material>=9.5", "mkdocstrings[python]>=0.29", "pyyaml>=6"],
     "dev": [

@@ -30,8 +30,8 @@ T = TypeVar("T", bound=Task)
 PROMPT = "Question 17"
 _WAIT_SECONDS = 30.0  # a call that runs longer counts as hung
 _MAX_TOKENS = 16
-_MANY_TOKENS = 96  # for tasks that must end long before
-_STREAM_TOKENS = 8  # that an engine may run ahead of its reader
+_MANY_TOKENS = 128  # for tasks that must end long before
+_STREAM_TOKENS = 32  # that an engine may run ahead of its reader
 _FINISH_REASONS = (None, "stop", "length")
 
 
