@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from scaffolding_ext.answers import extract
 from scaffolding_ext.errors import DatasetError, MissingDependencyError
 from scaffolding_ext.evaluation.logs.samples import Log, LoggedQuestion, LoggedSample
+from scaffolding_ext.evaluation.logs.stated import stated
 
 
 def read_inspect(path: Path, fingerprint: str) -> Log:
@@ -38,8 +38,7 @@ def read_inspect(path: Path, fingerprint: str) -> Log:
             str(sample.id), LoggedQuestion(str(sample.id), target or None, run=log.eval.model, task=log.eval.task)
         )
         score = next(iter((sample.scores or {}).values()), None)
-        text = sample.output.completion
-        answer = score.answer if score is not None and score.answer else extract(text)
+        answer = stated(score.answer if score is not None and score.answer else sample.output.completion)
         usage = sample.model_usage or {}
         # a grading model also has a row
         own = [usage[log.eval.model]] if log.eval.model in usage else usage.values()

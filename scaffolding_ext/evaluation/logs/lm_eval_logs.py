@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from scaffolding_ext.answers import extract
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.logs.samples import LoggedQuestion, LoggedSample
+from scaffolding_ext.evaluation.logs.samples import Log, LoggedQuestion, LoggedSample
+from scaffolding_ext.evaluation.logs.stated import stated
 from scaffolding_ext.evaluation.run.jsonl import Row
 
 FIELDS = {"doc_id", "resps", "target"}  # a row of such a file has them
+_GRADING = ("math_verify", "exact_match", "acc")  # metrics of one answer, the most lenient reader of mathematics first
+_PERPLEXITIES = {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"}
+_NOTHING = "[invalid]"  # written by a filter that found no answer
 
 
-def read_lm_eval(rows: Iterable[Row], name: str, run: str, task: str) -> list[LoggedQuestion]:
-    """Read the questions of a file, which has no token counts.
+def read_lm_eval(rows: Iterable[Row], name: str, fingerprint: str, run: str, task: str) -> Log:
+    """Read a file, which has no token counts.
 
     A document with one response has the answer and the score of the harness. If it has several, the harness keeps only
     one score, so each response is graded by our equality. If a task has several filters, the rows of the filter
-    "flexible-extract" are taken, or else those of the first.
+    "flexible-extract" are taken, or else those of the first; of several metrics, the one of `_GRADING`.
 
     Raises:
-        DatasetError: A row lacks a field.
+        DatasetError: A row lacks a field, or has log-likelihoods instead of texts.
     """
     every = list(rows)
     for row in every:
@@ -29,24 +32,45 @@ def read_lm_eval(rows: Iterable[Row], name: str, run: str, task: str) -> list[Lo
         if lacking:
             problem = row.problem or f"has no {', '.join(lacking)}"
             raise DatasetError(f"{name}, line {row.number}: {problem}; a row of lm-evaluation-harness has them")
+        if not _is_generated(row.value):
+            raise DatasetError(
+                f"{name}, line {row.number}: has log-likelihoods, not generated texts; they are the same in each run, "
+                "so no rule can save samples: log a task with output_type generate_until"
+            )
     filters = list(dict.fromkeys(row.value.get("filter") for row in every))
     chosen = "flexible-extract" if "flexible-extract" in filters else filters[0] if filters else None
     found = [row.value for row in every if row.value.get("filter") == chosen]
-    return [
-        LoggedQuestion(str(row["doc_id"]), _target(row["target"]), _samples(row), run, task)
+    metrics = list(dict.fromkeys(each for row in found for each in _metrics(row)))
+    metric = next((each for each in (*_GRADING, *metrics) if each in metrics), None)
+    questions = [
+        LoggedQuestion(str(row["doc_id"]), _target(row["target"]), _samples(row, metric), run, task)
         for row in sorted(found, key=lambda row: row["doc_id"])
     ]
+    others = [f"`{each}`" for each in metrics if each != metric]
+    note = f"{task or name}: graded by `{metric}`, not by {', '.join(others)}." if others else None
+    return Log(name, fingerprint, questions, note=note)
 
 
-def _samples(row: Mapping[str, Any]) -> list[LoggedSample]:
-    responses = row["resps"][0] if row["resps"] and isinstance(row["resps"][0], list) else row["resps"]
+def _metrics(row: Mapping[str, Any]) -> list[str]:
+    return [each for each in row.get("metrics") or () if isinstance(row.get(each), int | float)]
+
+
+def _responses(row: Mapping[str, Any]) -> Sequence[Any]:
+    return row["resps"][0] if row["resps"] and isinstance(row["resps"][0], list) else row["resps"]
+
+
+def _is_generated(row: Mapping[str, Any]) -> bool:
+    return all(isinstance(each, str) for each in _responses(row)) and _PERPLEXITIES.isdisjoint(row.get("metrics") or ())
+
+
+def _samples(row: Mapping[str, Any], metric: str | None) -> list[LoggedSample]:
+    responses = _responses(row)
     if len(responses) > 1:
-        return [LoggedSample(extract(text)) for text in map(str, responses)]
-    text = str(responses[0])
-    filtered = row.get("filtered_resps") or [text]
-    read = filtered[0][0] if isinstance(filtered[0], list) else filtered[0]
-    scores = [row[metric] for metric in row.get("metrics") or () if isinstance(row.get(metric), int | float)]
-    return [LoggedSample(str(read), scores[0] == 1 if scores else None)]
+        return [LoggedSample(stated(text)) for text in responses]
+    filtered = row.get("filtered_resps") or responses
+    read = str(filtered[0][0] if isinstance(filtered[0], list) else filtered[0])
+    score = None if metric is None else row.get(metric)
+    return [LoggedSample(None if read == _NOTHING else stated(read), None if score is None else score == 1)]
 
 
 def _target(target: object) -> str:

@@ -126,7 +126,7 @@ def read_log(path: str | os.PathLike[str]) -> Log:
     if keys >= FIELDS:
         named = _LM_EVAL.fullmatch(file.name)
         task = file.stem.removeprefix("samples_") if named is None else named[1]
-        return Log(name, own, read_lm_eval(whole, name, file.resolve().parent.name, task))
+        return read_lm_eval(whole, name, own, file.resolve().parent.name, task)
     return read_plain(whole, name, own)
 
 

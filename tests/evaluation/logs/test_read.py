@@ -311,23 +311,7 @@ def test_a_log_that_is_given_twice_is_refused(tmp_path: Path) -> None:
 
 def test_tokens_of_a_model_that_grades_are_not_the_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = {name: SimpleNamespace(output_tokens=number) for name, number in (("mine", 70), ("judge", 900))}
-    one = {"id": "a", "target": "4", "epoch": 1, "error": None, "total_time": 1.0, "model_usage": usage}
-    score = SimpleNamespace(value="C", answer="4")
-    output = SimpleNamespace(completion="4")
-    config = SimpleNamespace(model_dump=lambda exclude_none: {})
-    log = SimpleNamespace(
-        samples=[SimpleNamespace(**one, scores={"judged": score}, output=output)],
-        eval=SimpleNamespace(model="mine", task="sums", model_generate_config=config),
-    )
-    reader, scorer = ModuleType("inspect_ai.log"), ModuleType("inspect_ai.scorer")
-    monkeypatch.setattr(reader, "read_eval_log", lambda path: log, raising=False)
-    monkeypatch.setattr(scorer, "value_to_float", lambda: lambda value: float(value == "C"), raising=False)
-    for name, module in {
-        "inspect_ai": ModuleType("inspect_ai"),
-        reader.__name__: reader,
-        scorer.__name__: scorer,
-    }.items():
-        monkeypatch.setitem(sys.modules, name, module)
+    use_inspect(monkeypatch, [("4", "4", SimpleNamespace(value="C", answer="4"))], usage)
     path = tmp_path / "log.eval"
     path.write_text("an archive")
     assert read_recording([path]).questions[0].tokens.tolist() == [70]
@@ -348,3 +332,109 @@ def test_tokens_of_an_audit_are_not_the_samples(tmp_path: Path) -> None:
     with record_writer(tmp_path / "run" / "samples.jsonl") as write:
         write(record)
     assert read_recording([tmp_path / "run"]).questions[0].tokens.tolist() == [70]
+
+
+def of_harness(**fields: Any) -> Row:
+    return {"doc_id": 0, "target": "18", "filter": "none", "metrics": ["exact_match"], "exact_match": 1.0, **fields}
+
+
+LONG = "First we add the eggs of all weeks. " * 5
+
+
+@pytest.mark.parametrize(
+    ("texts", "classes"),
+    [
+        ([LONG + "The answer is 18.", LONG + "\n#### 18", LONG + "\\boxed{7}"], [0, 0, 1]),
+        (["I get it: the final answer is 18", LONG + "\\boxed{18.0}", LONG], [0, 0, -1]),
+        (["18", " 18\n", "[invalid]"], [0, 0, -1]),
+    ],
+)
+def test_lm_eval_files_of_one_response_each_are_read_as_texts(
+    tmp_path: Path, texts: Sequence[str], classes: Sequence[int]
+) -> None:
+    """A task without a filter keeps the whole text in `filtered_resps`; the runs' files are merged."""
+    paths = []
+    for number, text in enumerate(texts):
+        paths.append(tmp_path / f"samples_aime_2026-01-01T00-00-0{number}.jsonl")
+        paths[-1].write_text(json.dumps(of_harness(resps=[[text]], filtered_resps=[text])))
+    assert read_recording(paths).questions[0].classes.tolist() == classes
+
+
+@pytest.mark.parametrize(
+    ("resps", "metrics"),
+    [
+        ([[["-20.0", "False"]], [["-23.1", "True"]]], ["acc", "acc_norm"]),
+        ([[["-3.5", "True"]]], ["perplexity", "acc"]),
+        ([["-171.25"]], ["word_perplexity", "byte_perplexity", "bits_per_byte"]),
+    ],
+)
+def test_lm_eval_rows_of_log_likelihoods_are_refused(
+    tmp_path: Path, resps: Sequence[object], metrics: Sequence[str]
+) -> None:
+    row = of_harness(resps=resps, filtered_resps=resps[0], metrics=metrics, **dict.fromkeys(metrics, 1.0))
+    with pytest.raises(DatasetError, match=r"line 1: has log-likelihoods, not generated texts"):
+        read(tmp_path / "samples_arc.jsonl", [row])
+
+
+@pytest.mark.parametrize(
+    ("scores", "chosen", "correct"),
+    [
+        ({"exact_match": 0.0, "math_verify": 1.0}, "math_verify", True),
+        ({"bleu": 31.0, "exact_match": 1.0}, "exact_match", True),
+        ({"rouge1": 0.4, "acc": 0.0}, "acc", False),
+    ],
+)
+def test_of_several_lm_eval_metrics_the_grading_one_is_taken_and_named(
+    tmp_path: Path, scores: Mapping[str, float], chosen: str, correct: bool
+) -> None:
+    row = of_harness(resps=[["\\boxed{18}"]], filtered_resps=["\\boxed{18}"], metrics=[*scores])
+    del row["exact_match"]  # type: ignore[attr-defined]
+    recording = read(tmp_path / "samples_math.jsonl", [{**row, **scores}])
+    assert recording.questions[0].correct.tolist() == [correct]
+    assert [note for note in recording.notes if f"graded by `{chosen}`" in note]
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer", "is_read"),
+    [
+        (LONG + "The answer is 18.", LONG + "The answer is 18.", True),  # `includes` keeps the completion
+        (LONG + "\\boxed{18}", LONG + "\\boxed{18}", True),
+        (LONG + "\\boxed{18}", None, True),
+        (LONG + "\\boxed{7}", "18", True),  # `match` keeps what it read
+        ("18", "18", True),
+        (LONG, LONG, False),
+    ],
+)
+def test_an_inspect_score_that_keeps_the_completion_is_read_as_a_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, completion: str, answer: str | None, is_read: bool
+) -> None:
+    scores = SimpleNamespace(value="I", answer=answer), SimpleNamespace(value="C", answer="18")
+    use_inspect(monkeypatch, [("18", completion, scores[0]), ("18", "18", scores[1])])
+    (tmp_path / "log.eval").write_text("an archive")
+    assert read_recording([tmp_path / "log.eval"]).questions[0].classes.tolist() == ([0, 0] if is_read else [-1, 0])
+
+
+def use_inspect(
+    monkeypatch: pytest.MonkeyPatch, samples: Sequence[tuple[str, str, Any]], usage: Mapping[str, Any] | None = None
+) -> None:
+    """Stand in for inspect_ai's reader with a log of one question."""
+    given = [
+        SimpleNamespace(
+            id="a",
+            target=target,
+            epoch=epoch,
+            error=None,
+            total_time=1.0,
+            model_usage=usage,
+            scores={"own": score},
+            output=SimpleNamespace(completion=completion),
+        )
+        for epoch, (target, completion, score) in enumerate(samples, 1)
+    ]
+    config = SimpleNamespace(model_dump=lambda exclude_none: {})
+    log = SimpleNamespace(samples=given, eval=SimpleNamespace(model="mine", task="sums", model_generate_config=config))
+    reader, scorer = ModuleType("inspect_ai.log"), ModuleType("inspect_ai.scorer")
+    monkeypatch.setattr(reader, "read_eval_log", lambda path: log, raising=False)
+    monkeypatch.setattr(scorer, "value_to_float", lambda: lambda value: float(value == "C"), raising=False)
+    for module in (ModuleType("inspect_ai"), reader, scorer):
+        monkeypatch.setitem(sys.modules, module.__name__, module)

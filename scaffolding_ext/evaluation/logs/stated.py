@@ -1,0 +1,21 @@
+"""Read the answer that a field of a foreign log states."""
+
+from __future__ import annotations
+
+from scaffolding_ext.answers import extract
+
+_LONGEST_ANSWER = 100  # characters of an answer without a phrase or a box around it
+
+
+def stated(field: str) -> str | None:
+    """Return the answer in a field that may hold a whole text or only its answer.
+
+    Scorers differ: some keep what they read, others the text that they searched. A short line in which nothing marks an
+    answer is the answer; a longer text has none.
+    """
+    answer = extract(field)
+    if answer is not None:
+        return answer
+    line = field.strip()
+    is_short = len(line) <= _LONGEST_ANSWER and "\n" not in line
+    return line if line and is_short and "\\boxed" not in line else None
