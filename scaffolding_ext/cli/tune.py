@@ -88,7 +88,7 @@ class Logs(NamedTuple):
         """Return the samples, ready to be played on.
 
         Raises:
-            DatasetError: Each question has one sample without looks.
+            DatasetError: Each question has one sample without looks, or the log was misread.
         """
         from scaffolding_ext.evaluation.logs.read import read_recording
         from scaffolding_ext.evaluation.tune.plays import Plays
@@ -99,6 +99,8 @@ class Logs(NamedTuple):
                 f"{', '.join(recording.sources)}: each question has one sample, but rules need several: sample "
                 "each question again (scaffolding-ext eval --epochs 8), or keep a vote's samples (--keep_samples)"
             )
+        if recording.doubt is not None:
+            raise DatasetError(f"{', '.join(recording.sources)}: {recording.doubt}")
         return Plays(recording, self.cost, self.price, self.seed)
 
 

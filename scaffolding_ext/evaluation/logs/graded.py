@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ import numpy as np
 from scaffolding_ext.answers import group
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.errors import DatasetError
+from scaffolding_ext.evaluation.logs.doubts import doubt_of
 from scaffolding_ext.evaluation.logs.samples import (
     NO_TARGET,
     LoggedQuestion,
@@ -20,10 +20,10 @@ from scaffolding_ext.evaluation.logs.samples import (
     RecordedQuestion,
     Recording,
 )
+from scaffolding_ext.evaluation.logs.stated import letter_in
 from scaffolding_ext.evaluation.run.scoring import answer_of_target
 
 T = TypeVar("T")
-_CHOICE = re.compile(r"[\s(\[*]*([A-Ja-j])[\s)\].:*]*")  # "(b)", "B.", "**B**"
 
 
 def recording_of(
@@ -72,7 +72,7 @@ def recording_of(
         kept = _kept(kept, _has_tokens, "have no tokens", left_out)
     by_agreement = any(each.target is None and any(one.correct is None for one in each.samples) for each in kept)
     graded = [_graded(each, by_agreement, units_implied) for each in kept]
-    return Recording(graded, sources, fingerprint, left_out=left_out, **known)
+    return Recording(graded, sources, fingerprint, left_out=left_out, doubt=doubt_of(kept, graded), **known)
 
 
 def _kept(
@@ -107,8 +107,8 @@ def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -
         *(answer for each in looks for answer in each.forced_answers),
         target,
     ]
-    if target is not None and (letter := _letter(target)) is not None:
-        said = [None if each is None else _letter(each) or each for each in said]
+    if target is not None and (letter := letter_in(target)) is not None:
+        said = [None if each is None else letter_in(each) or each for each in said]
         target = letter
     numbers = group(said, units_implied=units_implied)
     own, of_looks, right = numbers[: len(samples)], numbers[len(samples) : -1], numbers[-1]
@@ -142,11 +142,6 @@ def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -
         rounds=question.rounds,
         missing=frozenset(missing | ({"targets"} if by_agreement else set())),
     )
-
-
-def _letter(text: str) -> str | None:
-    found = _CHOICE.fullmatch(text)
-    return None if found is None else found[1].upper()
 
 
 def _whole(values: Sequence[T | None]) -> list[T] | None:

@@ -1,9 +1,11 @@
-"""Read plain JSONL: a question with samples, or a chain with looks, per line (schema in `docs/tune.md`)."""
+"""Read plain rows: a question with samples, one sample, or a chain with looks each (schema in `docs/tune.md`)."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,12 +15,15 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.documents import decoded
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, DraftedChunk, Log, LoggedQuestion, LoggedSample, Looks
+from scaffolding_ext.evaluation.logs.stated import stated
 from scaffolding_ext.evaluation.run.jsonl import Row
 
 CHUNK_TOKENS = 500  # a chunk of the released draft/target chains, unless it is the last
 CHARACTERS = 4  # of a token, in a chain of one chunk
+_MAX_CELL = 2**28  # characters; Python's limit is 2**17, less than a chain of thought
 COUNTED = (
     f"Tokens of drafted chunks were not recorded: a chunk followed by another counts {CHUNK_TOKENS}, the last "
     "one by its characters at the rate of the others."
@@ -66,8 +71,16 @@ class _Named(_Row):
     task: Text = ""
 
 
+def _as_sample(value: Any) -> Any:
+    return {"answer": stated(str(value))} if isinstance(value, str | int | float) else value
+
+
 class _Question(_Named):
-    samples: Annotated[list[_Sample], Field(min_length=1)]
+    samples: Annotated[list[Annotated[_Sample, BeforeValidator(_as_sample)]], Field(min_length=1)]
+
+
+class _SampleRow(_Named, _Sample):
+    target: Text | None = None
 
 
 class _Chain(_Named):
@@ -88,13 +101,13 @@ class _Drafts(_Named):
 
 
 def read_plain(rows: Iterable[Row], name: str, fingerprint: str) -> Log:
-    """Read a JSONL file whose rows are all of one kind, with `samples`, `probes` or `turns`.
+    """Read rows that are all of one kind: with `samples`, `probes` or `turns`, or with the `text` or `answer` of one.
 
     Raises:
         DatasetError: A row is of no known kind, or a field is missing or wrong; it names file, line, and the given and
             allowed values.
     """
-    kinds = {"samples": _of_samples, "probes": _of_chains, "turns": _of_drafts}
+    kinds = {"samples": _of_samples, "probes": _of_chains, "turns": _of_drafts, "text": _of_rows, "answer": _of_rows}
     every = list(rows)
     if not every:
         raise DatasetError(f"{name} is empty; give one question per line, with its `samples`")
@@ -102,8 +115,8 @@ def read_plain(rows: Iterable[Row], name: str, fingerprint: str) -> Log:
     if kind is None:
         problem = every[0].problem or f"has the fields {', '.join(sorted(every[0].value)) or 'of an empty object'}"
         raise DatasetError(
-            f"{name}, line {every[0].number}: {problem}; a row of a recording has `samples` (a question with all its "
-            "samples), `probes` (a chain with its looks) or `turns` (a chain of drafts)"
+            f"{name}, line {every[0].number}: {problem}; a row of a recording has `samples` (a question with all "
+            "its samples), `text` or `answer` (one sample), `probes` (a chain with looks) or `turns` (drafts)"
         )
     for row in every:
         if row.problem is not None:
@@ -114,6 +127,25 @@ def read_plain(rows: Iterable[Row], name: str, fingerprint: str) -> Log:
                 "must be of one kind"
             )
     return Log(name, fingerprint, kinds[kind](every, name), note=COUNTED if kind == "turns" else None)
+
+
+def csv_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a CSV file with a header; an empty cell is None.
+
+    Raises:
+        DatasetError: The file cannot be read.
+    """
+    try:
+        csv.field_size_limit(_MAX_CELL)
+        table = csv.DictReader(io.StringIO(decoded(path.read_bytes()), newline=""), strict=True)
+        num_columns = len(table.fieldnames or ())  # reads the header
+        number = table.line_num
+        for cells in table:
+            surplus = f"has more cells than the header's {num_columns}" if None in cells else None
+            yield Row(number + 1, {name: cell or None for name, cell in cells.items()}, surplus, True)
+            number = table.line_num
+    except (OSError, ValueError, csv.Error) as error:
+        raise DatasetError(f"cannot read the log {path}: {error}") from error
 
 
 def _parsed(kind: type[BaseModel], row: Row, name: str) -> Any:
@@ -140,6 +172,16 @@ def _of_samples(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
         samples = [_sample(each) for each in found.samples]
         questions.append(LoggedQuestion(found.id, found.target, samples, found.run, found.task))
     return questions
+
+
+def _of_rows(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
+    """Group samples by run, task and question."""
+    questions: dict[tuple[str, str, str], LoggedQuestion] = {}
+    for row in rows:
+        found: _SampleRow = _parsed(_SampleRow, row, name)
+        own = LoggedQuestion(found.id, found.target, [], found.run, found.task)
+        questions.setdefault((found.run, found.task, found.id), own).samples.append(_sample(found))
+    return list(questions.values())
 
 
 def _sample(found: _Sample) -> LoggedSample:

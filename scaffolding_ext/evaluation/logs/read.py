@@ -17,14 +17,14 @@ from scaffolding_ext.evaluation.logs.graded import recording_of
 from scaffolding_ext.evaluation.logs.inspect_logs import read_inspect
 from scaffolding_ext.evaluation.logs.lighteval_logs import read_lighteval
 from scaffolding_ext.evaluation.logs.lm_eval_logs import FIELDS, read_lm_eval
-from scaffolding_ext.evaluation.logs.plain import read_plain
+from scaffolding_ext.evaluation.logs.plain import csv_rows, read_plain
 from scaffolding_ext.evaluation.logs.samples import Log, LoggedQuestion, Recording
 from scaffolding_ext.evaluation.run.jsonl import read_rows
 from scaffolding_ext.evaluation.run.run_folder import SAMPLES
 
 _KINDS = (
-    "give a run folder, a .jsonl or .jsonl.gz file, the samples_*.jsonl of lm-evaluation-harness, an .eval or .json "
-    "log of inspect_ai, or the details_*.parquet of lighteval"
+    "give a run folder, a .jsonl, .jsonl.gz or .csv file, the samples_*.jsonl of lm-evaluation-harness, an .eval or "
+    ".json log of inspect_ai, or the details_*.parquet of lighteval"
 )
 _LM_EVAL = re.compile(r"samples_(.+?)_\d{4}-\d{2}-\d{2}T.*\.jsonl")
 
@@ -115,6 +115,8 @@ def read_log(path: str | os.PathLike[str]) -> Log:
         return read_inspect(file, own)
     if file.suffix == ".parquet":
         return Log(name, own, read_lighteval(file))
+    if file.suffix == ".csv":
+        return read_plain(csv_rows(file), name, own)
     if not name.endswith((".jsonl", ".jsonl.gz")):
         raise DatasetError(f"{file}: unknown kind of file; {_KINDS}")
     rows = read_rows(file, "log")

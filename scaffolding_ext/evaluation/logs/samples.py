@@ -178,6 +178,7 @@ class Recording:
         left_out: Descriptions of skipped data, such as "300 questions with 16 samples".
         notes: Sentences on how the logs were read, such as how tokens were counted.
         stack: The stack that drew the samples, if all logs are folders of `eval` with the same one.
+        doubt: Sign that the log was misread, and what to check.
     """
 
     questions: Sequence[RecordedQuestion]
@@ -189,6 +190,7 @@ class Recording:
     left_out: Sequence[str] = ()
     notes: Sequence[str] = ()
     stack: StackConfig | None = None
+    doubt: str | None = None
 
     @property
     def num_samples(self) -> int:

@@ -1,9 +1,12 @@
-"""Read the answer that a field of a foreign log states."""
+"""Read the answer that a field of a log states."""
 
 from __future__ import annotations
 
+import re
+
 from scaffolding_ext.answers import extract
 
+_LETTER = re.compile(r"[\s(\[*]*([A-Ja-j])[\s)\].:*]*")  # "(b)", "B.", "**B**"
 _LONGEST_ANSWER = 100  # characters of an answer without a phrase or a box around it
 
 
@@ -19,3 +22,9 @@ def stated(field: str) -> str | None:
     line = field.strip()
     is_short = len(line) <= _LONGEST_ANSWER and "\n" not in line
     return line if line and is_short and "\\boxed" not in line else None
+
+
+def letter_in(field: str) -> str | None:
+    """Return the letter of an option if the field is nothing else, in upper case."""
+    found = _LETTER.fullmatch(field)
+    return None if found is None else found[1].upper()

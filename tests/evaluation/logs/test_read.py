@@ -438,3 +438,60 @@ def use_inspect(
     monkeypatch.setattr(scorer, "value_to_float", lambda: lambda value: float(value == "C"), raising=False)
     for module in (ModuleType("inspect_ai"), reader, scorer):
         monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+@pytest.mark.parametrize(
+    ("samples", "classes"),
+    [
+        (["so \\boxed{4}", "The answer is 4.", "I doubt it. " * 20], [0, 0, -1]),
+        (["4", "5", " 4 "], [0, 1, 0]),
+        ([4, 4.0, "4"], [0, 0, 0]),
+        (["4", {"answer": "4"}, {"text": "\\boxed{5}"}], [0, 0, 1]),
+    ],
+)
+def test_samples_may_be_texts(tmp_path: Path, samples: Sequence[object], classes: Sequence[int]) -> None:
+    row = {"id": "a", "target": "4", "samples": samples}
+    assert read(tmp_path / "log.jsonl", [row]).questions[0].classes.tolist() == classes
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [
+            {"id": "a", "target": "4", "text": text}
+            for text in ("\\boxed{4}", "The answer is 4", "\\boxed{4.0}", "\\boxed{5}")
+        ],
+        [{"id": "a", "target": "4", "answer": answer} for answer in ("4", "4.0", 4, "5")],
+        [{"question": "a", "target": 4, "text": "well", "answer": answer} for answer in ("4", "4.0", 4, "5")],
+    ],
+)
+def test_a_row_may_be_a_sample(tmp_path: Path, rows: Sequence[Row]) -> None:
+    recording = read(tmp_path / "log.jsonl", [row | {"output_tokens": 7} for row in rows])
+    (question,) = recording.questions
+    assert (question.id, question.classes.tolist()) == ("a", [0, 0, 0, 1])
+    assert (question.correct.tolist(), question.tokens.tolist()) == ([True, True, True, False], [7] * 4)
+    assert recording.notes == []
+
+
+def test_a_table_of_samples_is_read_like_rows(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    lines = ('a,4,"so, \\boxed{4}",7,1.5', 'a,4,"It is\n\\boxed{5}",9,', "b,x,\\boxed{x},3,1", "b,x,,1,1")
+    path.write_text("\n".join(("\ufeffid,target,text,output_tokens,seconds", *lines)))
+    first, second = read_recording([path]).questions
+    assert (first.classes.tolist(), first.tokens.tolist()) == ([0, 1], [7, 9])
+    assert (second.classes.tolist(), second.correct.tolist()) == ([0, -1], [True, False])
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ("id,samples\na,4\n", "line 2: samples is '4'"),
+        ("id,target,text,output_tokens\na,4,x,many\n", "line 2: output_tokens is 'many'"),
+        ("prompt,solution\na,4\n", "line 2: has the fields prompt, solution"),
+        ("", "is empty"),
+    ],
+)
+def test_a_wrong_table_is_named_by_file_line_and_field(tmp_path: Path, table: str, told: str) -> None:
+    (tmp_path / "log.csv").write_text(table)
+    with pytest.raises(DatasetError, match=rf"log\.csv.*{told}"):
+        read_recording([tmp_path / "log.csv"])
