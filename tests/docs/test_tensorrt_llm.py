@@ -1,9 +1,12 @@
-"""docs/tensorrt_llm.md: its stack files are read and checked, and a dry run says what this machine lacks for them."""
+"""docs/tensorrt_llm.md: its scripts and commands run in order on the double, and its stack files are right."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +18,102 @@ from scaffolding_ext.stack.load import load_config
 
 pytest.importorskip("openai")
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tensorrt_llm.md").read_text(encoding="utf-8")
-STACKS = [text for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if text.startswith("controller:")]
-PROBLEM = json.dumps({"id": "1", "prompt": "What is 2 + 2?", "answer": "4"})
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "tensorrt_llm.md").read_text(encoding="utf-8")
+FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+STACKS = [text for language, _, text in FENCE.findall(PAGE) if language == "yaml" and text.startswith("controller:")]
+FILES = {title: text for _, title, text in FENCE.findall(PAGE) if title}
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+NOT_HERE = ("pip install", "benchmarks.gpu.check")  # the latter has tests of its own
+COMMANDS = [
+    command
+    for language, _, text in FENCE.findall(PAGE)
+    if language == "bash"
+    for command in text.replace("\\\n", " ").splitlines()
+    if not any(part in command for part in NOT_HERE)
+]
+PROBLEMS = "".join(
+    json.dumps({"id": f"{start}", "prompt": f"Start with {start}. Apply a+3,b-2. Find the total.", "answer": f"{end}"})
+    + "\n"
+    for start, end in ((5, 6), (6, 7))
+)
+OF_ENGINES = ("convert_checkpoint", "trtllm-build", "engine check")
+SMALL = {
+    "4096": "160",
+    "8192": "1024",
+    "8191": "1023",
+    "sample_num=8": "sample_num=2",
+    "sample_num: 8": "sample_num: 2",
+}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[str]:
+    """Address of the page's trtllm-serve."""
+    pytest.importorskip("torch")
+    from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+    from tests.servers.openai_server import OpenAIServer
+
+    with HuggingFaceWorker("tinylm/target") as worker, OpenAIServer(worker, "target", flavor="trtllm") as server:
+        yield server.url
+
+
+@pytest.mark.parametrize("release", ["1.2.1", "1.3.0rc", "newest"])
+def test_the_page_runs_in_order(release: str, served: str, tmp_path: Path, warm_torch: Path) -> None:
+    """From 1.3 on with the checkpoint, as it says; the server of trtllm-serve runs already."""
+    from scaffolding_ext.prompts.prompting import model_folder
+
+    has_engines = release == "1.2.1"
+    target = str(model_folder("tinylm/target"))
+    here = SMALL | {"http://localhost:8000/v1": served, "/models/target": target}
+    if not has_engines:
+        named = 'from_engine("engines/target", "/models/target"', "model: engines/target, tokenizer: /models/target"
+        assert all(any(part in text for text in FILES.values()) for part in named)
+        here = {named[0]: f'("{target}"', named[1]: f"model: {target}", ".(": "("} | here
+
+    def adapted(text: str) -> str:
+        for part, own in here.items():
+            text = text.replace(part, own)
+        return text
+
+    (readme,) = (text for _, _, text in FENCE.findall(README) if "TRTLLMWorker" in text)
+    for title, text in (FILES | {"readme.py": readme}).items():
+        (tmp_path / title).write_text(adapted(text), encoding="utf-8")
+    (tmp_path / "problems.jsonl").write_text(PROBLEMS)
+    (tmp_path / "convert_checkpoint.py").write_text("")  # writes what only trtllm-build reads
+    programs = {"trtllm-build": "exec python $FAKE/scripts/trtllm_build.py", "trtllm-serve": "exit 0", "curl": "exit 0"}
+    (tmp_path / "bin").mkdir()
+    for name, script in programs.items():
+        path = tmp_path / "bin" / name
+        path.write_text(f'#!/bin/sh\n{script} "$@"\n')
+        path.chmod(0o755)
+    fake = str(ROOT / "tests" / "fake_upstream")
+    environment = {name: value for name, value in os.environ.items() if name != "SCAFFOLDING_EXT_STANDINS"}
+    environment |= {"PYTHONPATH": fake, "FAKE": fake, "FAKE_UPSTREAM_RELEASE": release, "OMP_NUM_THREADS": "1"}
+    environment |= {"PATH": os.pathsep.join([str(tmp_path / "bin"), str(warm_torch), os.environ["PATH"]])}
+    commands = [line for line in COMMANDS if has_engines or not any(part in line for part in OF_ENGINES)]
+    done = subprocess.run(
+        ["bash", "-ec", adapted("\n".join([*commands, "python readme.py"]))],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ("meets all needs of the worker" in done.stdout) is has_engines
+    assert (
+        len(re.findall(r"^\S+ \w+ \d+$", done.stdout, re.MULTILINE)) >= 3
+    )  # two of answer.py, one of upstream_host.py
+    assert re.search(r"^\d+$", done.stdout.splitlines()[-1])  # the README's answer
+    for run in ("early", "all", "served"):
+        assert len((tmp_path / "runs" / run / "samples.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+    assert (tmp_path / "report.html").exists()
+
+
+def test_the_example_folder_has_the_files_of_the_page() -> None:
+    for path in (ROOT / "examples" / "tensorrt_llm").iterdir():
+        assert path.read_text(encoding="utf-8") == FILES[path.name]
 
 
 @pytest.fixture(params=range(len(STACKS)))
@@ -36,11 +132,11 @@ def test_each_stack_is_one_that_can_be_planned(stack: Path) -> None:
 def test_a_dry_run_says_what_this_machine_lacks(tmp_path: Path) -> None:
     stack, problems = tmp_path / "stack.yaml", tmp_path / "problems.jsonl"
     stack.write_text(STACKS[0])
-    problems.write_text(PROBLEM + "\n")
+    problems.write_text(PROBLEMS)
     arguments = ["eval", "--config", str(stack), "--dataset", str(problems), "--dry_run"]
     told = CliRunner().invoke(main, arguments)
     assert told.exit_code == 1
     assert "stack and dataset are fine" in told.stdout
     assert "workers.generation: tensorrt_llm is not installed" in told.stderr
-    assert "workers.generation: the model is '/models/r1-distill-8b'" in told.stderr
-    assert len(json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)["missing"]) == 2
+    assert "workers.generation: the model is 'engines/target'" in told.stderr
+    assert len(json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)["missing"]) == 3

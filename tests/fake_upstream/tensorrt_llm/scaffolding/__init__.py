@@ -12,7 +12,7 @@ from tensorrt_llm.scaffolding.result import ScaffoldingOutput, ScaffoldingResult
 from tensorrt_llm.scaffolding.scaffolding_llm import ScaffoldingLlm
 from tensorrt_llm.scaffolding.task import GenerationTask, RewardTask, StreamGenerationTask, Task, TaskStatus
 from tensorrt_llm.scaffolding.task_collection import TaskCollection, with_task_collection
-from tensorrt_llm.scaffolding.worker import Worker
+from tensorrt_llm.scaffolding.worker import TRTLLMWorker, Worker
 
 if HAS_SCOPES:
     from tensorrt_llm.scaffolding.execution_scope import ExecutionScope, current_scope  # noqa: F401
@@ -29,6 +29,7 @@ __all__ = [
     "ScaffoldingResult",
     "StreamGenerationTask",
     "TOTController",
+    "TRTLLMWorker",
     "Task",
     "TaskCollection",
     "TaskStatus",

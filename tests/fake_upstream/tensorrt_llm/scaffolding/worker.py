@@ -4,7 +4,7 @@ from abc import ABC
 from collections.abc import Callable
 
 from tensorrt_llm import HAS_SCOPES
-from tensorrt_llm.scaffolding.task import Task, TaskStatus
+from tensorrt_llm.scaffolding.task import GenerationTask, StreamGenerationTask, Task, TaskStatus
 
 
 class Worker(ABC):  # noqa: B024  (as the real one)
@@ -40,3 +40,55 @@ class Worker(ABC):  # noqa: B024  (as the real one)
 
         def __exit__(self):  # no `with` statement can end with it
             self.shutdown()
+
+
+class TRTLLMWorker(Worker):
+    """Generates with an `LLM`; of a task's fields it forwards only these few, as upstream's does."""
+
+    def __init__(self, llm, tokenizer):
+        self.llm = llm
+        self.tokenizer = tokenizer
+
+    @classmethod
+    def init_with_new_llm(cls, model_dir, backend="pytorch", max_batch_size=32, max_num_tokens=4096, **kwargs):
+        from tensorrt_llm.llmapi.llm import LLM  # needs torch
+
+        llm = LLM(model_dir, max_batch_size=max_batch_size, max_num_tokens=max_num_tokens, **kwargs)
+        return cls(llm, llm.tokenizer)
+
+    def _submit(self, task, streaming):
+        from tensorrt_llm._sampling import SamplingParams
+
+        names = ("max_tokens", "temperature", "top_p", "top_k", "return_context_logits")
+        params = SamplingParams(**{name: getattr(task, name) for name in names}, logprobs=task.num_logprobs)
+        return self.llm.generate_async(task.input_str, sampling_params=params, streaming=streaming)
+
+    def _fill(self, task, result):
+        output = result.outputs[0]
+        task.output_str, task.output_tokens, task.logprobs = output.text, output.token_ids, output.logprobs
+
+    async def generation_handler(self, task: GenerationTask) -> TaskStatus:
+        self._fill(task, await self._submit(task, False).aresult())
+        return TaskStatus.SUCCESS
+
+    async def stream_generation_handler(self, task: StreamGenerationTask) -> TaskStatus:
+        if task.cancel_flag:
+            task.end_flag = True
+            task.request_handle.abort()
+            return TaskStatus.SUCCESS
+        if task.request_handle is None:
+            task.request_handle = self._submit(task, True)
+        for _ in range(task.streaming_step or 1):
+            if not task.request_handle.finished:
+                await task.request_handle._aresult_step()
+        self._fill(task, task.request_handle)
+        task.end_flag = task.request_handle.finished
+        return TaskStatus.SUCCESS
+
+    def shutdown(self):
+        self.llm.shutdown()
+
+    task_handlers = {  # noqa: RUF012  (as the real one)
+        GenerationTask: generation_handler,
+        StreamGenerationTask: stream_generation_handler,
+    }
