@@ -136,7 +136,8 @@ class Comparator:
     def _leaves(self, a: Form, b: Form) -> Verdict:
         if _is_atom(a) and _is_atom(b):
             return Verdict.DIFFERENT
-        is_opaque = any(isinstance(side, Expression) and side.opaque for side in (a, b))
+        is_opaque = any(isinstance(each, Expression) and each.opaque for each in (a, b))
+        is_opaque = is_opaque or any(isinstance(each, Number) and each.ambiguous for each in (a, b))
         return Verdict.UNDETERMINED if is_opaque else self._asked(a, b)
 
     def _assignment(self, a: Assignment, b: Form) -> Verdict:

@@ -33,6 +33,8 @@ _REPLACED = (
     (re.compile(r"\\q?quad(?![a-zA-Z])|(?<!\\)\\[,;:> ]|~|\s+"), " "),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\^\s*\{?\s*\\(?:circ|degree)(?![a-zA-Z])\s*\}?|\\degree(?![a-zA-Z])"), "°"),
+    (re.compile(r"\\varnothing(?![a-zA-Z])|\u2205|\\\{\s*\\\}"), r"\\emptyset "),
+    (re.compile(r"\\var(?=(?:phi|epsilon|theta|rho|sigma|pi|kappa)(?![a-zA-Z]))"), r"\\"),
     (re.compile(r"\\leq?(?![a-zA-Z])|≤"), r"\\leq "),
     (re.compile(r"\\geq?(?![a-zA-Z])|≥"), r"\\geq "),
     (re.compile(r"π"), r"\\pi "),
@@ -63,8 +65,10 @@ _RATIO = re.compile(
     rf"|\(?([+-]?)({_NUMERAL})\)?/\(?([+-]?)({_NUMERAL})\)?)"
 )
 _SCIENTIFIC = re.compile(
-    rf"([+-]?)(?:({_NUMERAL})(?:\\times|\\cdot|[*\u00d7\u00b7]))?10\^(?:\{{([+-]?\d{{1,3}})\}}|(\d))"
+    rf"([+-]?)(?:({_NUMERAL})(?:\\times|\\cdot|[x*\u00d7\u00b7]))?10(?:\^|\*\*)"
+    rf"(?:\{{([+-]?\d{{1,3}})\}}|([+-]\d{{1,3}}|\d))|([+-]?)({_NUMERAL})[eE]([+-]?\d{{1,3}})"
 )
+_AMBIGUOUS = re.compile(r"[+-]?\d+e[+-]\d*|.*x10.*")  # 2e-3 may be a difference, and x an unknown
 
 
 def normalize(answer: str) -> str:
@@ -129,8 +133,10 @@ def to_number(normalized: str) -> Fraction | None:
         return _signed(sign, value + int(whole or 0))
     scientific = _SCIENTIFIC.fullmatch(normalized)
     if scientific:
-        power = Fraction(10) ** int(scientific[3] or scientific[4])
-        return _signed(scientific[1], _value(scientific[2] or "1") * power)
+        sign, mantissa, braced, bare, *calculator = scientific.groups()
+        if calculator[1]:
+            sign, mantissa, bare = calculator
+        return _signed(sign, _value(mantissa or "1") * Fraction(10) ** int(braced or bare))
     return None
 
 
@@ -159,14 +165,15 @@ _AND = re.compile(r"\x02(?:and|or)\x03")
 _MATRIX = re.compile(r"\\begin\{([pb]?)matrix\}(.*)\\end\{\1matrix\}", re.DOTALL)
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _LONG_NAME = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{4,}")
-_OPAQUE = re.compile(r"[\x02\x03'%#&~\"]|(?<![_^])\d \d")
+_OPAQUE = re.compile(r"[\x02\x03'%#&~\"]|(?<![_^])\d \d|\d[eE]\d|\.\d+[eE][+-]\d")
 
 
 @dataclass(frozen=True)
 class Number:
-    """An exact number."""
+    """An exact number; `ambiguous` if it could be an expression, as `2e-3`."""
 
     value: Fraction
+    ambiguous: bool = False
 
 
 @dataclass(frozen=True)
@@ -296,7 +303,7 @@ def _shape_and_values(form: Form) -> tuple[str, Hashable] | None:
 def _read(text: str, depth: int) -> Form:
     value = to_number(text)
     if value is not None:
-        return Number(value)
+        return Number(value, bool(_AMBIGUOUS.fullmatch(text)))
     letter = _OPTION.fullmatch(text)
     if letter:
         return Text(letter[1].lower()) if letter[1] in OPTIONS else Expression(letter[1])

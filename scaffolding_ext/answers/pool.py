@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +26,8 @@ _BOOTSTRAP = (
     "from scaffolding_ext.answers.pool import serve; serve(sys.argv[2], int(sys.argv[3]))"
 )
 _START_SECONDS = 120.0  # limit for starting a process
+_HAS_TIMER = hasattr(signal, "setitimer")  # not on Windows, where a deadline is wall time
+_WALL_FACTOR = 30 if _HAS_TIMER else 1
 
 
 class OverrunError(Exception):
@@ -52,8 +55,8 @@ class KillablePool:
         """Queue a job.
 
         Args:
-            deadline_seconds: Wall-clock limit from when a process has the job; waiting for a process to become free or
-                to start does not count.
+            deadline_seconds: Limit of the processor time that the job takes, so that a busy machine changes no result.
+                A job that waits is killed after `_WALL_FACTOR` times as long.
             arguments: Arguments of the function.
 
         Returns:
@@ -197,7 +200,7 @@ class _Process:
             self._popen.stdin.flush()
         except OSError as error:
             raise OverrunError("the process had ended") from error
-        reply = self._reply(job.deadline_seconds)
+        reply = self._reply(_WALL_FACTOR * job.deadline_seconds)
         if reply is None:
             raise OverrunError(f"the job was killed after {job.deadline_seconds:g} s, or ended its process")
         if "error" in reply:
@@ -234,8 +237,8 @@ _GRACE_SECONDS = 10.0
 def serve(target: str, max_memory_bytes: int) -> None:
     """Serve jobs until standard input ends.
 
-    A job that overruns with no parent left to kill it ends the process: faulthandler's watchdog needs neither signals
-    nor the interpreter lock.
+    A job that overruns ends the process: the system's timer of processor time needs neither a handler nor the
+    interpreter lock. With no parent left to kill it, a job that waits is ended by faulthandler's watchdog.
 
     Args:
         target: The function, as `"module:attribute"`.
@@ -254,13 +257,22 @@ def serve(target: str, max_memory_bytes: int) -> None:
     _write(replies, {"ready": True})
     for line in sys.stdin:
         deadline_seconds, arguments = json.loads(line)
-        faulthandler.dump_traceback_later(deadline_seconds + _GRACE_SECONDS, exit=True, file=nowhere)
+        limit = _WALL_FACTOR * deadline_seconds + _GRACE_SECONDS
+        faulthandler.dump_traceback_later(limit, exit=True, file=nowhere)
+        _set_timer(deadline_seconds)
         try:
             reply = {"result": function(*arguments)}
         except Exception as error:  # the parent raises it
             reply = {"error": f"{type(error).__name__}: {error}"}
+        _set_timer(0)
         faulthandler.cancel_dump_traceback_later()
         _write(replies, reply)
+
+
+def _set_timer(seconds: float) -> None:
+    """End the process after so much more processor time; 0 takes it back."""
+    if _HAS_TIMER:
+        signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def _write(replies: TextIO, reply: dict[str, Any]) -> None:

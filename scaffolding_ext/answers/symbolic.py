@@ -20,7 +20,7 @@ from scaffolding_ext.answers.forms import leaves, read
 
 _DIGITS = 50  # two numbers are equal if they agree to this many digits
 _LARGEST = sympy.Integer(10) ** 30  # equality is certain up to this size; beyond it the integer part exceeds the digits
-_POINTS = (sympy.Rational(1237, 2311), sympy.Rational(-2903, 1009))  # expressions with unknowns are tried here first
+_POINTS = (sympy.Rational(1237, 2311), sympy.Rational(2903, 1009))  # expressions with unknowns are tried here first
 
 
 def job(units_implied: bool, answer: str, other: str | None = None) -> str | None:
@@ -39,14 +39,14 @@ def job(units_implied: bool, answer: str, other: str | None = None) -> str | Non
 def symbolic(left: str, right: str) -> Verdict:
     """Compare two LaTeX expressions; UNDETERMINED if one cannot be read or the two directions disagree.
 
-    Numbers are compared to 50 digits. Other scalars are different if they differ at a test point; otherwise math-verify
-    decides, asked in both directions.
+    Numbers are compared to 50 digits. Other scalars are different if they differ at a positive point, and undetermined
+    if only at a negative one, as a root of a square from its base; otherwise math-verify decides, in both directions.
     """
     try:
         a, b = parse(left), parse(right)
         if isinstance(a, sympy.Expr) and isinstance(b, sympy.Expr):
             verdict = _scalars(a, b)
-            if verdict is not Verdict.UNDETERMINED:
+            if verdict is not None:
                 return verdict
         return _both_ways(a, b)
     except Exception:  # the algebra system cannot handle it
@@ -65,18 +65,29 @@ def parse(latex: str) -> Any:
     return expression.subs(sympy.Symbol("i"), sympy.I) if isinstance(expression, sympy.Basic) else expression
 
 
-def _scalars(a: sympy.Expr, b: sympy.Expr) -> Verdict:
+def _scalars(a: sympy.Expr, b: sympy.Expr) -> Verdict | None:
     symbols = sorted(a.free_symbols | b.free_symbols, key=str)
-    for point in _POINTS if symbols else _POINTS[:1]:
-        values = {symbol: point + number for number, symbol in enumerate(symbols)}
-        left, right = (sympy.N(side.subs(values), _DIGITS) for side in (a, b))
-        difference = sympy.Abs(left - right)
-        scale = sympy.Max(sympy.Abs(left), sympy.Abs(right))
-        if not (difference.is_Float or difference.is_zero) or not (scale.is_Float or scale.is_zero):
-            return Verdict.UNDETERMINED
-        if difference > scale * sympy.Float(10) ** (5 - _DIGITS):
-            return Verdict.DIFFERENT
-    return Verdict.EQUAL if not symbols and scale < _LARGEST else Verdict.UNDETERMINED
+    if not symbols:
+        verdict, scale = _at({}, a, b)
+        return verdict if verdict is not Verdict.EQUAL or scale < _LARGEST else None
+    found = [
+        _at({symbol: sign * (point + number) for number, symbol in enumerate(symbols)}, a, b)[0]
+        for sign in (1, -1)
+        for point in _POINTS
+    ]
+    if Verdict.DIFFERENT in found[: len(_POINTS)]:
+        return Verdict.DIFFERENT
+    return Verdict.UNDETERMINED if Verdict.DIFFERENT in found else None
+
+
+def _at(values: dict[sympy.Symbol, sympy.Expr], a: sympy.Expr, b: sympy.Expr) -> tuple[Verdict | None, sympy.Expr]:
+    """Compare two values, and return the larger size; None if they have none."""
+    left, right = (sympy.N(side.subs(values), _DIGITS) for side in (a, b))
+    difference = sympy.Abs(left - right)
+    scale = sympy.Max(sympy.Abs(left), sympy.Abs(right))
+    if not (difference.is_Float or difference.is_zero) or not (scale.is_Float or scale.is_zero):
+        return None, scale
+    return Verdict.DIFFERENT if difference > scale * sympy.Float(10) ** (5 - _DIGITS) else Verdict.EQUAL, scale
 
 
 def _both_ways(a: Any, b: Any) -> Verdict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -80,6 +81,29 @@ def test_a_job_that_overruns_is_killed_and_the_next_gets_a_new_process() -> None
     assert pool.submit(AN_HOUR, 0).result() is None
     (second,) = pool.process_ids
     assert second != first
+    pool.close()
+
+
+def test_a_deadline_counts_only_the_time_that_a_processor_works_on_the_job() -> None:
+    pool = KillablePool("os:getpid", num_processes=1)
+    process_id = pool.submit(AN_HOUR).result()
+    os.kill(process_id, signal.SIGSTOP)
+    future = pool.submit(0.1)
+    with pytest.raises(TimeoutError):
+        future.result(timeout=0.5)
+    os.kill(process_id, signal.SIGCONT)
+    assert future.result() == process_id
+    pool.close()
+
+
+def test_a_job_that_computes_too_long_is_killed_without_help_from_the_interpreter() -> None:
+    pool = KillablePool("math:factorial", num_processes=1)
+    pool.submit(AN_HOUR, 3).result()
+    began = time.monotonic()
+    with pytest.raises(OverrunError, match=r"killed after 0\.05 s"):
+        pool.submit(0.05, 10**8).result()
+    assert time.monotonic() - began < 0.05 * 30
+    assert pool.submit(AN_HOUR, 3).result() == 6
     pool.close()
 
 
