@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gc
 import os
@@ -15,6 +16,7 @@ import pytest
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ForkError, RequestCancelledError
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.shared.own_loop import OwnLoop
 
@@ -64,6 +66,20 @@ def test_a_forked_child_is_told_to_make_its_own() -> None:
     loop.close()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_cannot_use_an_engine_of_its_parent() -> None:
+    pytest.importorskip("torch")
+    from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+
+    worker = HuggingFaceWorker("tinylm/draft", max_batch_size=2, max_seq_len=64)
+    try:
+        task = GenerationTask(input_tokens=[5], max_tokens=1)
+        assert raised_in_a_child(lambda: asyncio.run(worker.run_task(task))) == ForkError.__name__
+    finally:
+        worker.shutdown()
+
+
 def test_an_interrupted_generate_cancels_what_it_started() -> None:
     called = threading.Event()
 
@@ -83,8 +99,6 @@ def test_an_interrupted_generate_cancels_what_it_started() -> None:
 
 
 async def forever() -> None:
-    import asyncio
-
     await asyncio.Event().wait()
 
 
@@ -127,8 +141,6 @@ def test_a_request_in_flight_keeps_a_dropped_host() -> None:
     gate = threading.Event()
 
     async def before(task: Any) -> None:
-        import asyncio
-
         await asyncio.to_thread(gate.wait, WAIT)
 
     llm = made(ScriptedWorker("\\boxed{7}", before=before))

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
-from scaffolding_ext.errors import EngineError
+from scaffolding_ext.errors import EngineError, ForkError
 from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch, EngineMetrics, caused_by
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
-
-if TYPE_CHECKING:
-    pass
 
 
 class GenerationEngine:
@@ -27,7 +24,7 @@ class GenerationEngine:
         self._unfinished: set[EngineRequest] = set()
         self._batch, self.pool = batch, batch.pool
         batch.on_end = self._unfinished.discard
-        self._threads = threads
+        self._threads, self._made_in = threads, os.getpid()
         self._inbox: deque[EngineRequest] = deque()
         self._calls: deque[Callable[[], None]] = deque()  # other work for the engine's thread
         self._wake = threading.Condition()
@@ -41,7 +38,12 @@ class GenerationEngine:
         atexit.register(_end, weakref.ref(self), self._thread)
 
     def submit(self, request: EngineRequest) -> None:
-        """Queue a request; from any thread. An engine that is shut down or has failed raises an EngineError."""
+        """Queue a request; from any thread. An engine that is shut down or has failed raises an EngineError.
+
+        Raises:
+            ForkError: The engine was made before a fork, and this is the child, which has not its thread.
+        """
+        ForkError.check(self._made_in, "HuggingFaceWorker")
         with self._wake:
             if self._cause is not None:
                 raise caused_by(
