@@ -87,6 +87,6 @@ class BestOfNController(BaseController):
         best = max(samples, key=lambda sample: (scores[sample.index], -sample.index))
         answers = [sample.answer for sample in samples]
         run.sum_up(samples=num, score=scores[best.index], answers=published_answers(samples, answers))
-        run.event("best_of_n", answers=answers, scores=scores, best=best.index)
+        run.event("best_of_n", done=num, left=0, answers=answers, scores=scores, best=best.index)
         fields = best.task.customized_result_fields
         finish(task, best.task.output_str or "", best.task.output_tokens, best.answer, fields.get("exit_reason"))

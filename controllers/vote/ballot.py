@@ -50,7 +50,7 @@ class Ballot:
         run.event(
             "allocate",
             done=len(self.classes),
-            left=sampler.max_samples - len(self.classes),
+            left=sampler.max_samples - len(self.classes) if self.num_wanted else 0,
             certaindex=0.0 if rule is None else entropy_certaindex(self.classes),
             classes=self.classes,
             num_more=self.num_wanted,

@@ -194,7 +194,7 @@ class ScaffoldingLlm:
                 result.exception()
             return [result.result() for result in results]
         except BaseException:  # such as Ctrl-C: the others are no longer awaited
-            for result in results:
+            for result in reversed(results):  # in reverse: the end of an earlier one would start a later one
                 result.cancel()
             raise
 

@@ -91,7 +91,7 @@ def check_clone_is_independent(make_controller: MakeController, respond: Respond
     if bind is not None:  # an unbound sub-controller would fall back silently
         bind(dict.fromkeys(WorkerTag, ScriptedWorker(respond)))
         for name, sub in _subs(twin):
-            told = getattr(sub, "_capabilities", {"": None})
+            told = getattr(sub, "capabilities", {"": None})
             _expect(bool(told), f"bind() does not reach the sub-controller {name}")
 
 

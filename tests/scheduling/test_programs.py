@@ -17,7 +17,7 @@ from scaffolding_ext.errors import ArgumentTypeError, ConfigError, RequestError,
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import ControllerGenerator, ExecutionScope, GenerationTask, current_scope
 from scaffolding_ext.protocol.meta import note
-from scaffolding_ext.request.program import Program, Progress, StepCounts, enter_program, priority_of, publish
+from scaffolding_ext.request.program import Program, Progress, StepCounts, enter_program, priority_of, record
 from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
 from scaffolding_ext.stack.build import check_stack, load_stack
 from scaffolding_ext.stack.load import load_config
@@ -126,7 +126,7 @@ def test_of_nested_controllers_the_outermost_is_heard() -> None:
 
     def told(path: tuple[int, ...], steps: StepCounts) -> StepCounts:
         current_scope.set(ExecutionScope("request", path))
-        publish(steps)
+        record("step", controller=steps.kind, done=steps.num_done, left=steps.num_left, certaindex=steps.certaindex)
         return program.place.progress.steps
 
     async def scenario() -> None:
@@ -150,7 +150,7 @@ def test_a_vote_says_how_far_it_is_and_the_policy_learns_what_it_took() -> None:
     with ScaffoldingLlm(vote, {"generation": BudgetedWorker(worker)}, scheduling=policy) as llm:
         result = llm.generate("question")
     ended = policy.learned[0]
-    num_samples = [event["num_samples"] for event in result.program.trace if event["event"] == "allocate"]
+    num_samples = [event["done"] for event in result.program.trace if event["event"] == "allocate"]
     assert ended.steps == StepCounts("MajorityVoteController", num_samples[-1], 0, 1.0)
     assert ended.num_tokens == result.program.ledger.total.decoded == 9 * num_samples[-1]
     steps = list(dict.fromkeys(progress.steps for progress in policy.asked))[1:]  # before it began nobody had said
@@ -265,4 +265,4 @@ def test_a_policy_that_fails_for_one_request_fails_that_request_alone() -> None:
         assert isinstance(error.__cause__, ZeroDivisionError)
         assert [result.result(30).outputs[0].text for result in others] == ["7"] * 3
     assert len(reported) == 4
-    assert all("at the end of" in message for message in reported)
+    assert all("end-of-request callback" in message for message in reported)

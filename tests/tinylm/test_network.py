@@ -52,7 +52,7 @@ def test_a_network_of_another_architecture_is_refused(tmp_path: Path) -> None:
     config = Path(model_folder("tinylm/draft"), "config.json").read_text(encoding="utf-8")
     (tmp_path / "config.json").write_text(config.replace('"silu"', '"gelu"'), encoding="utf-8")
     (tmp_path / "generation_config.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"another architecture: config\.json has .*gelu"):
+    with pytest.raises(ValueError, match=r"an unsupported architecture: config\.json has .*gelu"):
         Network(str(tmp_path), torch.float32, "cpu", causal, "sdpa")
 
 
