@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import deque
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
 
 from scaffolding_ext.answers.characters import plain_characters
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-# Text after an answer phrase, up to the end of its sentence or line; a decimal point does not end it.
-_PHRASE = re.compile(
-    r"(?:(?:final answer|the answer|\banswer(?=\**:))\**\s*(?:is|:)|答案\**\s*[是为為:])[\s:*]*([^\n]+?)"
-    r"(?=\.\**\s+(?-i:[A-Z])|[\u3002\uff61]|\n|\Z)",
-    re.IGNORECASE,
+_TAG = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL | re.IGNORECASE)
+_END_OF_THINKING = re.compile(
+    r"</(?:\w+:)?(?:think(?:ing)?|thought|reasoning)>|\[/THINK\]|<\|END_THINKING\|>|\u25c1/think\u25b7"
 )
+_NEXT_TURN = re.compile(r"^[ \t]*(?:Question|Problem|Q|Human|User|Instruction):", re.IGNORECASE | re.MULTILINE)
+_MOST_TURNS = 8  # searched for one that ends the answer
+_JOINT = re.compile(r"[\s$]*(?:,|;|(?:,[\s$]*)?\b(?:and|or)\b)[\s$]*")  # between the boxes of one list
+_MOST_BOXES = 64
+# An answer phrase, and the text after it, up to the end of its sentence or line; a decimal point does not end it.
+_PHRASE = re.compile(r"(?:(?:final |the |\b)answer\**\s*(?:\bis\b|:)|答案\**\s*[是为為:])", re.IGNORECASE)
+_STATED = re.compile(r"[\s:*]*([^\n]+?)(?=\.\**\s+[A-Z]|[\u3002\uff61]|\n|\Z)")
 # End of an answer in an unclosed box: the end of its line, formula or sentence.
 _LINE_END = re.compile(r"\n|\\\]|(?<!\\)\$|(?<=\w)\.\s+(?=[A-Z])")
 _CUT = re.compile(r"(?:\A\$+|\A\\[(\[]|\\(?:b(?:o(?:x(?:ed?)?)?)?)?)\Z")  # an answer cut just after it was opened
@@ -28,6 +34,8 @@ _RELATION = re.compile(r"(?<![<>!\\])=|\\approx")
 _HASHES = re.compile(
     r"^[ \t]*####[ \t]*(?!\d+[.)] )((?:[+-][ ]?)?(?:\\?\$|[€£])?[ ]?[+-]?\.?\d[^\n]{0,40}?)[.\s]*\Z", re.MULTILINE
 )
+_WORD = r"(?!(?:it|is|and|or|because|since|as|was|would|for|in)\b)[a-z]"  # "I hope", but not "A is right"
+_LOWER_LETTER = re.compile(r"[\s(\[*]*([a-z])[\s)\].:*]*")
 _LAST_CHARACTERS = 4_000  # searched for the last number or formula
 
 
@@ -38,17 +46,19 @@ def extract(
     choices: str = "",
     extractor: Callable[[str], str | None] | None = None,
 ) -> str | None:
-    r"""Return the final answer: the last box, else a last line `#### 180`, else the text after the last answer phrase.
+    r"""Return the final answer: the last box or tag, else a last line `#### 180`, else the text after the last phrase.
 
-    A box is `\boxed{...}` or `\fbox{...}`. If the last box is empty or unclosed, or a phrase ends in half a box, the
-    result is None: the text was cut inside the answer.
+    A box is `\boxed{...}` or `\fbox{...}`, a tag `<answer>...</answer>`; boxes joined by commas or "and" are one list.
+    Thinking is read only if nothing behind it states an answer, and a question that the model asks itself ends the
+    text. If the last box is empty or unclosed, or a phrase ends in half a box, the result is None: the text was cut
+    inside the answer.
 
     Args:
         text: Model output.
         fallback: `"last"` takes the last formula or number of a text with neither box nor phrase; of a formula with an
             equals sign, the right-hand side.
         choices: Letters of a multiple-choice question, such as `"ABCD"`. The answer is then one of them: the first that
-            stands by itself in the box or phrase, else the last in the text.
+            stands by itself in the last box, tag or phrase that has one, else the last in the text.
         extractor: Tried before these rules, which apply if it returns None or only spaces.
 
     Returns:
@@ -58,27 +68,79 @@ def extract(
     if own is not None and own.strip():
         return own.strip()
     text = plain_characters(text)
-    inside = _inside_last_box(text)
-    if inside is not None:
-        answer = up_to_brace(inside)
-    else:
-        answer = _behind_hashes(text) or _phrase(text)
-        if answer is None and fallback == "last" and not choices:
-            answer = _last_formula_or_number(text[-_LAST_CHARACTERS:])
-    if choices:
-        if inside is not None or answer:
-            return next(iter(_choices(answer or "", choices)), None)
-        return next(reversed(_choices(text[-_LAST_CHARACTERS:], choices)), None)
-    return answer or None
+    for part in _parts(text):
+        answer = _choice(part, choices) if choices else _stated(part, fallback == "last")
+        if answer:
+            return answer
+    return None
 
 
-def _inside_last_box(text: str) -> str | None:
-    """Text after the opening brace of the last box, or None without a box."""
-    start = text.rfind("\\boxed{")
-    if start >= 0 and text.find("box", start + 7) < 0:
-        return text[start + 7 :]  # the usual case, found from the end
-    boxes = list(_BOX.finditer(text))
-    return text[boxes[-1].end() :] if boxes else None
+def _parts(text: str) -> Iterator[str]:
+    """Yield the text behind the thinking, then the thinking; each only up to a further question behind an answer."""
+    closes = deque(_END_OF_THINKING.finditer(text), maxlen=1)
+    parts = (text[closes[0].end() :], text[: closes[0].start()]) if closes else (text,)
+    for part in parts:
+        for turn in itertools.islice(_NEXT_TURN.finditer(part), _MOST_TURNS):
+            before = part[: turn.start()]
+            if _stated(before):
+                yield before
+                break
+        else:
+            yield part
+
+
+def _stated(text: str, takes_last: bool = False) -> str | None:
+    box = _last_box(text)
+    tag = _last_tag(text)
+    if tag is not None and (box is None or box.start < tag.end()):
+        return _stated(tag[1]) or tag[1].strip()
+    if box is not None:
+        return box.answer
+    answer = _behind_hashes(text) or next(_phrases(text), None)
+    return answer or (_last_formula_or_number(text[-_LAST_CHARACTERS:]) if takes_last else None)
+
+
+def _choice(text: str, choices: str) -> str | None:
+    """The first letter in the tag, box or phrase that has one; else the last in the text."""
+    box, tag = _last_box(text), _last_tag(text)
+    if box is not None and box.answer is None:
+        return None
+    places = (tag and tag[1], box and box.answer, _behind_hashes(text), *_phrases(text))
+    for place in places:
+        if place and (found := _choices(place, choices)):
+            return found[0]
+    return next(reversed(_choices(text[-_LAST_CHARACTERS:], choices)), None)
+
+
+class _Box(NamedTuple):
+    start: int
+    answer: str | None
+
+
+def _last_box(text: str) -> _Box | None:
+    """The last box, or the list of boxes that it ends; None without a box."""
+    if "box" not in text:
+        return None
+    boxes = list(deque(_BOX.finditer(text), maxlen=_MOST_BOXES))
+    if not boxes:
+        return None
+    last = boxes.pop()
+    answer = up_to_brace(text[last.end() :])
+    parts, start = [answer], last.start()
+    while answer and boxes:
+        before = boxes.pop()
+        inner = text[before.end() : start]
+        end = _end_of_group(inner)
+        if end is None or not _JOINT.fullmatch(inner, end + 1):
+            break
+        parts.append(inner[:end].strip())
+        start = before.start()
+    return _Box(last.start(), ", ".join(dict.fromkeys(filter(None, reversed(parts)))) or None)
+
+
+def _last_tag(text: str) -> re.Match[str] | None:
+    found = deque((tag for tag in _TAG.finditer(text) if tag[1].strip()), maxlen=1)
+    return found[0] if found else None
 
 
 def up_to_brace(text: str) -> str | None:
@@ -86,18 +148,24 @@ def up_to_brace(text: str) -> str | None:
 
     Braces escaped by a backslash are text.
     """
+    end = _end_of_group(text)
+    return None if end is None else text[:end].strip()
+
+
+def _end_of_group(text: str) -> int | None:
+    """Position of the first unmatched `}`."""
     end = text.find("}")
     if end < 0:
         return None
     if "{" not in text[:end] and "\\" not in text[:end]:
-        return text[:end].strip()
+        return end
     depth = 0
     for token in _BRACE.finditer(text):
         if token[0] == "{":
             depth += 1
         elif token[0] == "}":
             if depth == 0:
-                return text[: token.start()].strip()
+                return token.start()
             depth -= 1
     return None
 
@@ -121,17 +189,29 @@ def _behind_hashes(text: str) -> str | None:
     return None if found is None else found[1].strip()
 
 
-def _phrase(text: str) -> str | None:
-    phrases = (
-        _PHRASE.findall(text) if "answer" in text.casefold() or "答案" in text else ()
-    )  # a substring test is far faster
-    answer = phrases[-1].strip().rstrip("*. ").strip() if phrases else ""
-    return None if not answer or _CUT.search(answer) else answer
+def _phrases(text: str) -> Iterator[str]:
+    """Yield what answer phrases state, the last first; nothing if the last one was cut."""
+    if "answer" not in text.casefold() and "答案" not in text:  # a substring test is far faster
+        return
+    heads = list(_PHRASE.finditer(text))
+    end = len(text)
+    for head in reversed(heads):
+        found = _STATED.match(text, head.end(), end)
+        end = head.start()
+        answer = "" if found is None else found[1].strip().rstrip("*. ").strip()
+        if _CUT.search(answer):
+            return
+        if answer:
+            yield answer
 
 
 def _choices(text: str, choices: str) -> list[str]:
-    """The choice letters that stand by themselves in the text."""
-    return re.findall(rf"(?<![A-Za-z\\])[{re.escape(choices)}](?![A-Za-z'\u2019])", text)
+    """The choice letters that stand by themselves; neither the pronoun I nor the article A."""
+    found = re.findall(rf"(?<![A-Za-z\\])[{re.escape(choices)}](?![A-Za-z'\u2019])(?!(?<=[AI])\s+{_WORD})", text)
+    lower = _LOWER_LETTER.fullmatch(text)
+    if not found and lower and lower[1].upper() in choices:
+        return [lower[1].upper()]
+    return found
 
 
 def _last_formula_or_number(text: str) -> str | None:

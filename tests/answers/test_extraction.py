@@ -114,12 +114,15 @@ def test_up_to_brace(text, answer):
         ("the answer is " + "." * 100_000, None),
         ("the answer is ." + "*" * 100_000, None),
         ("the answer is 5." + " " * 100_000 + "x", "5." + " " * 100_000 + "x"),
-        ("the answer is " * 10_000, "the answer is " * 9_999),
+        ("the answer is " * 10_000, None),
+        ("<answer>" * 10_000, None),
+        ("Question: " * 10_000 + "\n\nQuestion:" * 10_000, None),
+        ("\\boxed{1}, " * 10_000, "1"),
         ("\\boxed" + " " * 100_000, None),
         ("\\boxed{" * 20_000, None),
         ("\\boxed{" + "{" * 50_000 + "}" * 50_000 + "}", "{" * 50_000 + "}" * 50_000),
     ],
-    ids=range(10),
+    ids=range(13),
 )
 def test_hostile_texts_are_read_in_one_pass(text, answer):
     extracted = extract(text)
@@ -212,3 +215,93 @@ def test_no_way_to_extract_gives_an_empty_answer(text: str) -> None:
 )
 def test_a_begun_box_is_read_up_to_its_brace_and_else_to_the_end_of_its_line(text, answer):
     assert begun_box(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<answer>42</answer>", "42"),
+        ("so 41? <Answer>\n 42 \n</Answer> I am sure.", "42"),
+        ("<answer>Answer: 42</answer>", "42"),
+        ("\\boxed{7} no. <answer>The answer is \\boxed{42}.</answer>", "42"),
+        ("<answer>7</answer> No: \\boxed{42}", "42"),
+        ("put it in <answer></answer>. The answer is 42.", "42"),
+        ("<think>Try \\boxed{7}. No.</think>The answer is 9.", "9"),
+        ("<think>so \\boxed{7}?</think>\n\n**Answer: 9**", "9"),
+        ("\\boxed{7}?</think>\n\n\\boxed{9}", "9"),
+        ("[THINK]The answer is 7.[/THINK] #### 9", "9"),
+        ("<think>a</think>The answer is 7.<think>no</think>The answer is 9.", "9"),
+        ("<think>The answer is 7.</think>That is all.", "7"),  # the model said it only there
+        ("<think>The answer is 7.</think>", "7"),
+        ("Final Answer: The final answer is $\\frac{1}{2}$. I hope it is correct.", "$\\frac{1}{2}$"),
+        ("Answer: The answer is 12.", "12"),
+        ("**Final Answer**: the answer is: **12**", "12"),
+        ("The correct answer is 12.", "12"),
+        ("So my answer is 12.", "12"),
+        ("#### 18\n\nQuestion: Tom has 3 apples and buys 4.\nAnswer: 3+4=7\n#### 7", "18"),
+        ("The answer is 18.\n\nQ: And 3+4?\nA: The answer is 7.", "18"),
+        ("So \\boxed{18}.\nHuman: And 3+4?\nAssistant: \\boxed{7}", "18"),
+        ("Question: What is 9+9?\nAnswer: 18", "18"),
+        ("\\boxed{3}, \\boxed{-1}, \\boxed{5}", "3, -1, 5"),
+        ("The solutions are \\boxed{2} and \\boxed{3}.", "2, 3"),
+        ("$\\boxed{2}$, $\\boxed{3}$, and $\\boxed{\\frac{1}{2}}$", "2, 3, \\frac{1}{2}"),
+        ("either \\boxed{x=1} or \\boxed{x=2}", "x=1, x=2"),
+        ("\\boxed{5}, \\boxed{5}", "5"),
+        ("\\boxed{3}, wait, \\boxed{5}", "5"),
+        ("\\boxed{3}.\n\\boxed{5}", "5"),
+        ("\\boxed{3}, \\boxed{", None),
+    ],
+)
+def test_the_answer_is_read_from_what_states_it(text: str, answer: str | None) -> None:
+    assert extract(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("So option C it is. I hope this helps!", "C"),
+        ("C it is. I hope that helps", "C"),
+        ("The right choice is (B). A quick check confirms it.", "B"),
+        ("The answer is (H). A pity.", "H"),
+        ("I is the odd one out, so I.", "I"),
+        ("So it is A.", "A"),
+        ("I think it is I", "I"),
+        ("Answer: Let's think step by step. The force is 3 N, so the correct option is (C).", "C"),
+        ("The answer is: I will compare them. 3 < 4, hence D.", "D"),
+        ("The minimum is \\boxed{x}.\nAnswer: D", "D"),
+        ("The speed is \\boxed{12}. Hence (E).", "E"),
+        ("the answer is d", "D"),
+        ("answer is d", "D"),
+        ("\\boxed{(c)}", "C"),
+        ("<answer>b</answer>", "B"),
+        ("<think>(A)? The answer is A.</think>The answer is B.", "B"),
+        ("The answer is B.\n\nQuestion: Next?\nAnswer: C", "B"),
+        ("\\boxed{A} or \\boxed{B}? \\boxed{", None),
+    ],
+)
+def test_a_choice_is_read_from_what_names_one(text: str, answer: str | None) -> None:
+    assert extract(text, choices="ABCDEFGHIJ") == answer
+
+
+_NOISE_BEFORE = st.sampled_from(
+    ["", "Let me see.\n\n", "2 + 2 = 4, so 4. ", "<think>Perhaps \\boxed{7}.</think>\n", "I first get $x = 7$.\n"]
+)
+_NOISE_BEHIND = st.sampled_from(
+    ["", ".", ".\n", "\n\nQuestion: What is 1 + 1?\nAnswer: 2\n#### 2", ".\n\nHuman: \\boxed{8}?"]
+)
+_ENDINGS = st.sampled_from(
+    [
+        "\\boxed{{{}}}",
+        "The answer is {}",
+        "**Answer:** {}",
+        "#### {}",
+        "<answer>{}</answer>",
+        "Final Answer: The answer is {}",
+    ]
+)
+
+
+@settings(deadline=None)
+@given(_NOISE_BEFORE, _ENDINGS, _NOISE_BEHIND, st.integers(0, 10**6))
+def test_every_ending_with_noise_around_it_states_its_box(before: str, ending: str, behind: str, number: int) -> None:
+    assert extract(f"{before}\n{ending.format(number)}{behind}") == extract(f"\\boxed{{{number}}}")
