@@ -1,13 +1,11 @@
-"""A random model of a given shape, how fast the transformers engine decodes with it, and the memory's bandwidth."""
+"""Random models in the shapes of real ones, and the memory's bandwidth."""
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any, NamedTuple
 
 BATCHES = (1, 8, 64)
-TOKENS_PER_BLOCK = 32
 
 
 class Shape(NamedTuple):
@@ -22,7 +20,9 @@ class Shape(NamedTuple):
 
 
 SHAPES = {
+    "8b": Shape(128256, 4096, 14336, 32, 32, 8),  # as Llama-3.1-8B
     "7b": Shape(152064, 3584, 18944, 28, 28, 4),  # as Qwen2.5-7B
+    "1.5b": Shape(151936, 1536, 8960, 28, 12, 2),  # as Qwen2.5-1.5B
     "30m": Shape(8192, 512, 1536, 8, 8, 4),
     "tiny": Shape(512, 256, 768, 4, 8, 4),
 }
@@ -41,7 +41,7 @@ def random_model(shape: Shape, device: str, dtype: str, seed: int) -> Any:
     torch.set_default_dtype(getattr(torch, dtype))
     try:
         with torch.device(device):
-            model = LlamaForCausalLM(LlamaConfig(**shape._asdict(), max_position_embeddings=4096)).eval()
+            model = LlamaForCausalLM(LlamaConfig(**shape._asdict(), max_position_embeddings=8192)).eval()
     finally:
         torch.set_default_dtype(default)
     model.set_attn_implementation(ATTENTION)
@@ -69,46 +69,3 @@ def _wait_for(device: str) -> None:
         import torch
 
         torch.cuda.synchronize(device)
-
-
-def decode_rate(model: Any, batch: int, num_tokens: int, threads: int, prompt_len: int) -> float:
-    """Tokens a second while `batch` requests decode together, prompts not counted."""
-    from tokenizers import Tokenizer, models
-
-    from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch
-    from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Kv
-    from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
-    from scaffolding_ext.workers.huggingface.kv_limits import KVLimits
-    from scaffolding_ext.workers.huggingface.sampling import SamplingParams
-
-    served = ContinuousBatch(
-        model,
-        Tokenizer(models.BPE()),
-        frozenset(),
-        KVLimits(batch * -(-(prompt_len + num_tokens) // TOKENS_PER_BLOCK), TOKENS_PER_BLOCK, max_cached=0),
-        max_batch_size=batch,
-        prefill_chunk=2048,
-        enable_block_reuse=False,
-    )
-    engine = GenerationEngine(served, threads)
-    ended, reading = threading.Semaphore(0), threading.Semaphore(0)
-
-    def note(request: EngineRequest) -> None:
-        (ended if request.ended else reading).release()
-
-    requests = []
-    for row in range(batch):
-        prompt = [1 + (row * 7 + place) % 500 for place in range(prompt_len)]
-        sampling = SamplingParams(0.7, 0, 1.0, row)
-        requests.append(
-            EngineRequest(prompt, Ends(num_tokens, ignore_end=True), sampling, kv=Kv(keep=False), notify=note)
-        )
-        requests[-1].wanted = num_tokens // 8  # by then all prompts are read and the first kernels are warm
-        engine.submit(requests[-1])
-    for _ in requests:
-        reading.acquire()
-    before, started = engine.metrics.num_decoded, time.perf_counter()
-    ended.acquire()
-    rate = (engine.metrics.num_decoded - before) / (time.perf_counter() - started)
-    engine.shutdown()
-    return rate

@@ -89,5 +89,17 @@ def test_loading_counts_in_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_speed_runs_on_the_cpu(warm_torch: Path) -> None:
-    figures = run(warm_torch, "speed", "--quick")["figures"]
-    assert {"batch 64: ratio to generate", "TRTLLMWorker: microseconds more a request"} <= set(figures)
+    assert "TRTLLMWorker: microseconds more a request" in run(warm_torch, "speed", "--quick")["figures"]
+
+
+@pytest.mark.slow
+def test_shapes_run_on_the_cpu_and_go_on_where_they_were(warm_torch: Path, tmp_path: Path) -> None:
+    options = ["--store", str(tmp_path), "--plot_path", str(tmp_path / "shapes.png")]
+    document = run(warm_torch, "shapes", *options, release=None)
+    figures = document["figures"]
+    assert not [name for name in document["setting"] if name.endswith("failed")]
+    assert figures["texts equal on the CPU and the device"]["value"] == 1
+    assert {"256 + 16 tokens: no KV, to cached blocks", "batch 64: generate, tokens a second"} <= set(figures)
+    assert (tmp_path / "shapes.png").stat().st_size > 10_000
+    assert len(list(tmp_path.glob("*.json"))) == 6
+    assert run(warm_torch, "shapes", *options, release=None)["figures"] == figures
