@@ -75,23 +75,23 @@ def extract(
     return None
 
 
-def _parts(text: str) -> Iterator[str]:
-    """Yield the text behind the thinking, then the thinking; each only up to a further question behind an answer."""
-    closes = deque(_END_OF_THINKING.finditer(text), maxlen=1)
-    parts = (text[closes[0].end() :], text[: closes[0].start()]) if closes else (text,)
-    for part in parts:
-        for turn in itertools.islice(_NEXT_TURN.finditer(part), _MOST_TURNS):
-            before = part[: turn.start()]
-            if _stated(before):
-                yield before
-                break
-        else:
-            yield part
+def _parts(text: str) -> list[str]:
+    """The text behind the thinking, then the thinking; each only up to a further question behind an answer."""
+    closes = deque(_END_OF_THINKING.finditer(text), maxlen=1) if "/" in text or "END" in text else ()
+    parts = [text[closes[0].end() :], text[: closes[0].start()]] if closes else [text]
+    return [_first_turn(part) for part in parts] if _NEXT_TURN.search(text) else parts
+
+
+def _first_turn(text: str) -> str:
+    for turn in itertools.islice(_NEXT_TURN.finditer(text), _MOST_TURNS):
+        if _stated(text[: turn.start()]):
+            return text[: turn.start()]
+    return text
 
 
 def _stated(text: str, takes_last: bool = False) -> str | None:
-    box = _last_box(text)
-    tag = _last_tag(text)
+    box = _last_box(text) if "box" in text else None
+    tag = _last_tag(text) if "</" in text else None
     if tag is not None and (box is None or box.start < tag.end()):
         return _stated(tag[1]) or tag[1].strip()
     if box is not None:
@@ -119,8 +119,9 @@ class _Box(NamedTuple):
 
 def _last_box(text: str) -> _Box | None:
     """The last box, or the list of boxes that it ends; None without a box."""
-    if "box" not in text:
-        return None
+    start = text.rfind("\\boxed{")
+    if start >= 0 and text.find("box") == start + 1:  # the usual case: there is only one
+        return _Box(start, up_to_brace(text[start + 7 :]) or None)
     boxes = list(deque(_BOX.finditer(text), maxlen=_MOST_BOXES))
     if not boxes:
         return None
