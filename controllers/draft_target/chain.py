@@ -136,14 +136,6 @@ class DraftTargetChain:
         chunk = self.draft_chunk
         return chunk is not None and bool(chunk.text if chunk.token_ids is None else chunk.token_ids)
 
-    @property
-    def draft_text(self) -> str:
-        return "" if self.draft_chunk is None else self.draft_chunk.text
-
-    def with_draft(self) -> str:
-        """Return the prompt, the chain and the waiting chunk, for a judge."""
-        return (self._prompt.input_str or "") + self.text + self.draft_text
-
     def draft(self) -> ControllerGenerator:
         """Draft the next chunk and, if chunks are scored, score it."""
         began = elapsed()

@@ -161,29 +161,3 @@ def _climbed(
                 value, gains = float(values[best]), True
                 here[axis], total = best, others + term[:, best]
     return here, value
-
-
-def best_by_coordinates(
-    worth: Callable[[Sequence[int]], float], sizes: Sequence[int], starts: Sequence[Sequence[int]]
-) -> list[int]:
-    """Change one coordinate at a time to its best value until no change improves; return the best of several starts."""
-    known: dict[tuple[int, ...], float] = {}
-
-    def looked_up(place: Sequence[int]) -> float:
-        key = tuple(place)
-        if key not in known:
-            known[key] = worth(key)
-        return known[key]
-
-    ends = []
-    for start in starts:
-        here, gains = list(start), True
-        while gains:
-            gains = False
-            for axis, size in enumerate(sizes):
-                line = [[*here[:axis], at, *here[axis + 1 :]] for at in range(size)]
-                best = max(line, key=looked_up)
-                if looked_up(best) > looked_up(here):
-                    here, gains = best, True
-        ends.append(here)
-    return max(ends, key=looked_up)

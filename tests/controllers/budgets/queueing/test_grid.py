@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scaffolding_ext.controllers.budgets.queueing import grid as grids
-from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType, best_by_coordinates, solve_on_grid
+from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType, solve_on_grid
 from scaffolding_ext.controllers.budgets.queueing.plan import solve
 from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType, UnstableLoadError
 from scaffolding_ext.errors import ConfigError
@@ -88,17 +88,6 @@ def test_budgets_that_others_beat_are_left_out_before_combinations_are_counted()
         solve_on_grid(few, 0.1, 30).budgets,
         solve_on_grid(few, 0.1, 30).objective,
     )
-
-
-def test_coordinates_take_any_objective_and_look_once_at_a_place() -> None:
-    asked: list[tuple[int, ...]] = []
-
-    def figure(place: object) -> float:
-        asked.append(tuple(place))  # type: ignore[call-overload]
-        return -sum((at - goal) ** 2 for at, goal in zip(asked[-1], (2, 3), strict=True))
-
-    assert best_by_coordinates(figure, (5, 5), [[0, 0], [4, 4]]) == [2, 3]
-    assert len(asked) == len(set(asked))
 
 
 def test_what_cannot_be_measured_or_served() -> None:
