@@ -20,7 +20,8 @@ from scaffolding_ext.answers.forms import leaves, read
 
 _DIGITS = 50  # two numbers are equal if they agree to this many digits
 _LARGEST = sympy.Integer(10) ** 30  # equality is certain up to this size; beyond it the integer part exceeds the digits
-_POINTS = (sympy.Rational(1237, 2311), sympy.Rational(2903, 1009))  # expressions with unknowns are tried here first
+# Expressions with unknowns are tried here first: values of the first unknown, and steps to each further one.
+_POINTS = ((sympy.Rational(1237, 2311), sympy.S.One), (sympy.Rational(2903, 1009), sympy.Rational(541, 227)))
 
 
 def job(units_implied: bool, answer: str, other: str | None = None) -> str | None:
@@ -71,9 +72,9 @@ def _scalars(a: sympy.Expr, b: sympy.Expr) -> Verdict | None:
         verdict, scale = _at({}, a, b)
         return verdict if verdict is not Verdict.EQUAL or scale < _LARGEST else None
     found = [
-        _at({symbol: sign * (point + number) for number, symbol in enumerate(symbols)}, a, b)[0]
+        _at({symbol: sign * (first + number * step) for number, symbol in enumerate(symbols)}, a, b)[0]
         for sign in (1, -1)
-        for point in _POINTS
+        for first, step in _POINTS
     ]
     if Verdict.DIFFERENT in found[: len(_POINTS)]:
         return Verdict.DIFFERENT

@@ -182,6 +182,8 @@ def processes() -> Iterator[Equality]:
         ("|x|", "x+1", DIFFERENT),
         (r"\sqrt{x^2y}", r"x\sqrt{y}", UNDETERMINED),
         (r"\sqrt{x^2}", "-x", DIFFERENT),
+        ("2(q-p)", "2", DIFFERENT),
+        (r"\frac{q}{p}", "3", DIFFERENT),
         (r"\varphi", r"\phi", EQUAL),
         (r"\epsilon", r"\varepsilon", EQUAL),
         ("1<x<2", "(1,2)", UNDETERMINED),
