@@ -165,6 +165,7 @@ def test_whatever_the_package_touches_is_in_the_table() -> None:
             touched |= set(re.findall(r"_upstream\.(\w+)", text))
             touched |= set(re.findall(r"\.setting\(\"(\w+)\"\)", text))
             touched |= set(re.findall(r"import_module\(\"tensorrt_llm[\w.]*\"\)\.(\w+)", text))
+            touched |= set(re.findall(r"_class_of\(\"(\w+)\", \"tensorrt_llm", text))
             touched |= set(re.findall(r"from tensorrt_llm[\w.]* import (\w+)", text))
             touched |= set(re.findall(r"getattr\(_upstream, \"(\w+)\"", text))
     known = set(table("newest"))

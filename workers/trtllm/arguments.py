@@ -69,13 +69,24 @@ def conversation(loaded: LoadedLlm) -> dict[str, Any]:
     if getattr(policy, "value", policy) != "per_conversation" or program is None:
         return {}
     path = () if scope is None else scope.branch_path
-    params = importlib.import_module("tensorrt_llm.conversation_params").ConversationParams
+    params = _class_of("ConversationParams", "tensorrt_llm.llmapi", "tensorrt_llm.conversation_params")
+    if params is None:
+        return {}
     return {"conversation_params": params(conversation_id=".".join(map(str, (program.identity.id, *path))))}
 
 
 def retention_priority(score: float) -> int:
     """Map a block score in [0, 1] to TensorRT-LLM's priority from 1 to 100."""
     return _LOWEST + round((_HIGHEST - _LOWEST) * score)
+
+
+def why_no_retention(loaded: LoadedLlm) -> str | None:
+    """Reason why the engine may ignore retention priorities of KV; None if it follows them."""
+    chosen = _field(loaded.argument("kv_cache_config"), "use_kv_cache_manager_v2")
+    if not chosen:
+        return None
+    when = "takes it for Qwen, GPT-OSS, Gemma and other models" if chosen == "auto" else f"is {chosen!r}"
+    return f"KV cache manager V2 has no retention priorities (#16251), and use_kv_cache_manager_v2 {when}"
 
 
 def lowest_retention(config_class: Any) -> Any:
@@ -120,7 +131,7 @@ def _hierarchy(loaded: LoadedLlm) -> dict[str, Any]:
     policy = _field(_field(loaded.argument("reorder_policy_config"), "policy_args"), "agent_types")
     if program is None or not policy or "scheduling_params" not in loaded.release.request_keywords:
         return {}
-    kind = _scheduling_params()
+    kind = _class_of("SchedulingParams", "tensorrt_llm.executor.params.scheduling", "tensorrt_llm.scheduling_params")
     if kind is None or "agent_hierarchy" not in inspect.signature(kind).parameters:
         return {}
     above = () if scope is None else scope.branch_path
@@ -128,12 +139,11 @@ def _hierarchy(loaded: LoadedLlm) -> dict[str, Any]:
     return {"scheduling_params": kind(agent_hierarchy=hierarchy)}
 
 
-def _scheduling_params() -> Any:
-    """TensorRT-LLM's `SchedulingParams`, whose module differs between releases; None if missing."""
-    with contextlib.suppress(ImportError, AttributeError):
-        return importlib.import_module("tensorrt_llm.executor.params.scheduling").SchedulingParams
-    with contextlib.suppress(ImportError, AttributeError):
-        return importlib.import_module("tensorrt_llm.scheduling_params").SchedulingParams
+def _class_of(name: str, *modules: str) -> Any:
+    """A class of TensorRT-LLM whose module differs between releases; None if no module has it."""
+    for module in modules:
+        with contextlib.suppress(ImportError, AttributeError):
+            return getattr(importlib.import_module(module), name)
     return None
 
 

@@ -25,10 +25,11 @@ from scaffolding_ext.protocol.lowering import (
 )
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import ServerBudget
+from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.shared.streaming import OpenStreams, fixed_end, furthest, is_over, next_len, show
 from scaffolding_ext.workers.shared.task_reading import TaskReader, block_scores
-from scaffolding_ext.workers.trtllm.arguments import NO_ORDER, branch_retention
+from scaffolding_ext.workers.trtllm.arguments import NO_ORDER, branch_retention, why_no_retention
 from scaffolding_ext.workers.trtllm.call import Call
 from scaffolding_ext.workers.trtllm.client import LlmClient
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
@@ -255,6 +256,9 @@ class TRTLLMWorker(ChatWorker):
     async def _branch(self, task: BranchTask) -> TaskStatus:
         lowered = lower_branch(task)
         config_class = self._loaded.release.setting("KvCacheRetentionConfig")
+        reason = why_no_retention(self._loaded)
+        if reason is not None:
+            record("lowered", what="kv_cache_retention_config", reason=reason)
         configs = [
             branch_retention(config_class, len(prefix), own)
             for prefix, own in zip(prefixes_of(task), block_scores(task), strict=True)

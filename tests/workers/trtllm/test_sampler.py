@@ -188,6 +188,18 @@ def in_request(scenario: Any) -> Program:
 
 
 @newest
+@pytest.mark.parametrize("is_v2", ["auto", True, False])
+def test_the_trace_notes_a_kv_cache_manager_without_retention(is_v2: Any) -> None:
+    task = BranchTask(prefix_tokens=[5], suffixes=[[6], [7]], max_tokens=2, temperature=0.0)
+    settings = {"kv_cache_config": {"use_kv_cache_manager_v2": is_v2}}
+    with TRTLLMWorker(MODEL, self_test=False, llm_args=settings) as worker:
+        program = in_request(lambda: worker.run_task(task))
+    reasons = [event["reason"] for event in program.trace if event.get("what") == "kv_cache_retention_config"]
+    assert bool(reasons) is bool(is_v2)
+    assert all("#16251" in reason for reason in reasons)
+
+
+@newest
 def test_priorities_go_over_where_the_engine_orders_by_them() -> None:
     def urgent(**hints: Any) -> GenerationTask:
         task = generation(custom_input_params=hints or None)

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from tensorrt_llm import HAS_NEWEST_FIELDS
 from tensorrt_llm._sampling import GuidedDecodingParams, SamplingParams  # noqa: F401
 
+if HAS_NEWEST_FIELDS:
+    from tensorrt_llm.executor.params.conversation import ConversationParams  # noqa: F401
+
 
 @dataclass
 class BlockReuseConfig:
@@ -26,6 +29,7 @@ class KvCacheConfig:
     dtype: str = "auto"
     if HAS_NEWEST_FIELDS:
         block_reuse_config: BlockReuseConfig = field(default_factory=BlockReuseConfig)
+        use_kv_cache_manager_v2: bool | str = "auto"
 
 
 @dataclass
