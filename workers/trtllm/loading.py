@@ -19,6 +19,7 @@ from scaffolding_ext.workers.trtllm.engine_config import EngineConfig, EngineNee
 from scaffolding_ext.workers.trtllm.release import Release, llm_class
 
 _DEFAULT_FRACTION = 0.9  # TensorRT-LLM's default share of the free memory
+_SCORING_FRACTION = 0.8
 _MAX_NUM_TOKENS = 8192  # per step; the default of every release
 _environment = threading.Lock()  # held while the environment is changed for one LLM
 
@@ -45,8 +46,13 @@ class Share(NamedTuple):
         """
         if not isinstance(args.get("model", ""), str | os.PathLike):
             return {}
-        fraction = args.get("kv_cache_fraction")
+        fraction = kv_fraction(args.get("kv_cache_fraction"), args.get("serve_scores"))
         return dict.fromkeys(args.get("devices") or [None], _DEFAULT_FRACTION if fraction is None else fraction)
+
+
+def kv_fraction(given: float | None, serve_scores: bool | None) -> float | None:
+    """Share of the free memory for KV; by default less with `serve_scores`, whose logits need some (float32, twice)."""
+    return _SCORING_FRACTION if given is None and serve_scores else given
 
 
 class LoadedLlm(NamedTuple):

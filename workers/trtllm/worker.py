@@ -33,7 +33,7 @@ from scaffolding_ext.workers.trtllm.arguments import NO_ORDER, branch_retention,
 from scaffolding_ext.workers.trtllm.call import Call
 from scaffolding_ext.workers.trtllm.client import LlmClient
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
-from scaffolding_ext.workers.trtllm.loading import Share, adopt, load, why_no_model
+from scaffolding_ext.workers.trtllm.loading import Share, adopt, kv_fraction, load, why_no_model
 from scaffolding_ext.workers.trtllm.release import why_not_installed
 from scaffolding_ext.workers.trtllm.scores import check_verdicts
 
@@ -67,7 +67,7 @@ class TRTLLMWorker(ChatWorker):
         max_num_tokens: Tokens per step; None takes the release's default or the engine's limit.
         max_batch_size: Concurrent requests; None takes the release's default or the engine's limit.
         kv_cache_fraction: Share of the memory that is free beside the model. Shares above 1 in total on one GPU are
-            refused. None is the release's default (0.9).
+            refused. None is the release's default (0.9), or 0.8 with `serve_scores=True`.
         devices: GPU numbers visible to the worker; None for those of the process.
         enable_block_reuse: If True, requests with a common beginning share KV.
         seed: Seeds sampled tasks without a seed, in a request without one. None draws fresh entropy.
@@ -122,7 +122,8 @@ class TRTLLMWorker(ChatWorker):
                 max_batch_size=max_batch_size,
                 chunked_prefill=bool(own_args.get("enable_chunked_prefill")),
             )
-            share = Share(kv_cache_fraction, None if devices is None else tuple(devices), enable_block_reuse)
+            fraction = kv_fraction(kv_cache_fraction, serve_scores)
+            share = Share(fraction, None if devices is None else tuple(devices), enable_block_reuse)
             self._loaded = load(os.fspath(model), tokenizer, needs, share, own_args)
         else:
             for key, value in (("kv_cache_fraction", kv_cache_fraction), ("devices", devices), ("llm_args", llm_args)):

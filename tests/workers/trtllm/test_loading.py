@@ -224,3 +224,11 @@ def test_streams_with_log_probabilities_are_refused_where_a_cancel_crashes_the_e
         asyncio.run(scenario(worker))
     with TRTLLMWorker(MODEL, self_test=False) as worker:  # a checkpoint does not crash
         asyncio.run(worker.run_task(stream(num_logprobs=1)))
+
+
+@pytest.mark.parametrize(("arguments", "fraction"), [({}, 0.8), ({"kv_cache_fraction": 0.85}, 0.85)])
+def test_a_worker_that_serves_scores_leaves_memory_for_their_logits(arguments: dict[str, Any], fraction: float) -> None:
+    settings = {"serve_scores": True, "enable_block_reuse": False, **arguments}
+    with TRTLLMWorker(MODEL, self_test=False, **settings) as worker:
+        assert worker._loaded.argument("kv_cache_config").free_gpu_memory_fraction == fraction
+    assert TRTLLMWorker.memory_shares({"model": MODEL, **settings}) == {None: fraction}
