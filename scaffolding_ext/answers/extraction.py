@@ -16,12 +16,19 @@ _TAG = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL | re.IGN
 _END_OF_THINKING = re.compile(
     r"</(?:\w+:)?(?:think(?:ing)?|thought|reasoning)>|\[/THINK\]|<\|END_THINKING\|>|\u25c1/think\u25b7"
 )
-_NEXT_TURN = re.compile(r"^[ \t]*(?:Question|Problem|Q|Human|User|Instruction):", re.IGNORECASE | re.MULTILINE)
+_NEXT_TURN = re.compile(
+    r"^[ \t]*(?:Question|Problem|Q|Human|User|Instruction):|<\|(?:im_end|endoftext|eot_id|end)\|>|</s>|<end_of_turn>",
+    re.IGNORECASE | re.MULTILINE,
+)
 _MOST_TURNS = 8  # searched for one that ends the answer
 _JOINT = re.compile(r"[\s$]*(?:,|;|(?:,[\s$]*)?\b(?:and|or)\b)[\s$]*")  # between the boxes of one list
 _MOST_BOXES = 64
 # An answer phrase, and the text after it, up to the end of its sentence or line; a decimal point does not end it.
-_PHRASE = re.compile(r"(?:(?:final |the |\b)answer\**\s*(?:\bis\b|:)|答案\**\s*[是为為:])", re.IGNORECASE)
+_PHRASE = re.compile(
+    r"(?:final |the |\b)answer\**\s*(?:\bis\b|:)|^[#* ]*final answer\**[ \t]*\n|答案\**\s*[是为為:]",
+    re.IGNORECASE | re.MULTILINE,
+)
+_COMMENT = re.compile(r"(?:in)?correct|clear|obvious|as follows|above|below", re.IGNORECASE)  # on an answer
 _STATED = re.compile(r"[\s:*]*([^\n]+?)(?=\.\**\s+[A-Z]|[\u3002\uff61]|\n|\Z)")
 # End of an answer in an unclosed box: the end of its line, formula or sentence.
 _LINE_END = re.compile(r"\n|\\\]|(?<!\\)\$|(?<=\w)\.\s+(?=[A-Z])")
@@ -36,6 +43,9 @@ _HASHES = re.compile(
 )
 _WORD = r"(?!(?:it|is|and|or|because|since|as|was|would|for|in)\b)[a-z]"  # "I hope", but not "A is right"
 _LOWER_LETTER = re.compile(r"[\s(\[*]*([a-z])[\s)\].:*]*")
+_HASHES_BEFORE_MORE = re.compile(
+    r"^[ \t]*####[ \t]*([+-]?(?:\\?\$|[€£])?[+-]?(?:\d[\d,]*(?:\.\d+)?|\.\d+))\.?[ \t]*$", re.MULTILINE
+)
 _LAST_CHARACTERS = 4_000  # searched for the last number or formula
 
 
@@ -184,9 +194,12 @@ def begun_box(text: str) -> str | None:
 
 
 def _behind_hashes(text: str) -> str | None:
-    """The number in a last line of GSM8K's form `#### 180`; other headings are ignored."""
+    """The number in a last line of GSM8K's form `#### 180`, or in one that has nothing else; headings are ignored."""
     start = text.rfind("####")
-    found = _HASHES.search(text, text.rfind("\n", 0, start) + 1) if start >= 0 else None
+    if start < 0:
+        return None
+    line = text.rfind("\n", 0, start) + 1
+    found = _HASHES.search(text, line) or _HASHES_BEFORE_MORE.match(text, line)
     return None if found is None else found[1].strip()
 
 
@@ -202,7 +215,7 @@ def _phrases(text: str) -> Iterator[str]:
         answer = "" if found is None else found[1].strip().rstrip("*. ").strip()
         if _CUT.search(answer):
             return
-        if answer:
+        if answer and not _COMMENT.fullmatch(answer):
             yield answer
 
 

@@ -118,11 +118,12 @@ def test_up_to_brace(text, answer):
         ("<answer>" * 10_000, None),
         ("Question: " * 10_000 + "\n\nQuestion:" * 10_000, None),
         ("\\boxed{1}, " * 10_000, "1"),
+        ("#### " + "1" * 100_000 + "x\nso", None),
         ("\\boxed" + " " * 100_000, None),
         ("\\boxed{" * 20_000, None),
         ("\\boxed{" + "{" * 50_000 + "}" * 50_000 + "}", "{" * 50_000 + "}" * 50_000),
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_hostile_texts_are_read_in_one_pass(text, answer):
     extracted = extract(text)
@@ -250,6 +251,20 @@ def test_a_begun_box_is_read_up_to_its_brace_and_else_to_the_end_of_its_line(tex
         ("\\boxed{3}, wait, \\boxed{5}", "5"),
         ("\\boxed{3}.\n\\boxed{5}", "5"),
         ("\\boxed{3}, \\boxed{", None),
+        ("The answer is 12<|im_end|>", "12"),
+        ("**Answer:** 12</s>", "12"),
+        ("#### 12<|endoftext|>Human: 2?", "12"),
+        ("#### 12\n\nI hope this helps!", "12"),
+        ("#### $1,200.\n---\nIt is exact.", "$1,200"),
+        ("#### 12\nThe answer is correct.", "12"),
+        ("#### 12 divisors\nThe answer is 6.", "6"),  # a heading
+        ("#### 1. Begin\nThe answer is 6.", "6"),
+        ("**Final Answer**\n\n12", "12"),
+        ("### Final Answer\n12. I hope it is correct.", "12"),
+        ("Final Answer\n$x = 2$\n", "$x = 2$"),
+        ("The answer is 12.\nThe answer is correct.", "12"),
+        ("Answer: 12\nIf so, the answer is clear.", "12"),
+        ("The answer is incorrect.", None),
     ],
 )
 def test_the_answer_is_read_from_what_states_it(text: str, answer: str | None) -> None:

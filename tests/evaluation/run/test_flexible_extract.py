@@ -20,7 +20,6 @@ DIFFERENT = {  # id of an answer: what we read, the last number, and why they di
     "14": ("24 + 17 = 43", "17", "the answer is stated, and another number follows"),
     "15": ("3 + 8 + 15 + 1 = 33 lemon cupcakes", "3", "the answer is stated, and another number follows"),
     "17": ("12950", "2", "the answer is stated, and another number follows"),
-    "38": ("correct", None, "the model calls a word the answer"),
     "41": (
         "not just any amount, but the result of a quantity multiplied by a figure",
         "140",
