@@ -75,7 +75,7 @@ def test_samples_without_seeds_are_no_copies_and_repeat_with_the_workers_seed() 
             assert last_request(worker)["params"].seed is None
         return [task.output_tokens for task in tasks]
 
-    assert len(set(map(tuple, six(None)))) == 6
+    assert len(set(map(tuple, six(None)))) >= 3  # copies would be one; without a seed, two may agree by chance
     assert six(1) == six(1) != six(2)
 
 
