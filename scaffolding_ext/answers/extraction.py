@@ -77,7 +77,8 @@ def extract(
     own = extractor(text) if extractor is not None else None
     if own is not None and own.strip():
         return own.strip()
-    text = plain_characters(text)
+    if not text.isascii():
+        text = plain_characters(text)
     for part in _parts(text):
         answer = _choice(part, choices) if choices else _stated(part, fallback == "last")
         if answer:

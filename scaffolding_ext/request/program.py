@@ -198,8 +198,7 @@ class QueuePlace:
         path = decision["branch"]
         if self._said_by is None or path == self._said_by[: len(path)]:
             kind = decision.get("controller", self._steps.kind)
-            certaindex = decision.get("certaindex", 0.0) if decision["left"] else 1.0
-            self._steps = StepCounts(kind, decision.get("done", 0), decision["left"], certaindex)
+            self._steps = StepCounts(kind, decision.get("done", 0), decision["left"], decision.get("certaindex", 0.0))
             self._said_by = path
 
 

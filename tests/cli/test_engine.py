@@ -75,7 +75,7 @@ def test_errors_say_what_is_wrong(files: dict[str, str]) -> None:
 
 def test_the_stack_files_of_the_documentation_are_fine(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "tensorrt_llm.md").read_text(encoding="utf-8")
-    blocks = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "controller:" in block]
+    blocks = [block for block in re.findall(r"```yaml[^\n]*\n(.*?)```", text, re.DOTALL) if "controller:" in block]
     assert len(blocks) == 3
     for number, block in enumerate(blocks):
         path = tmp_path / f"{number}.yaml"

@@ -58,7 +58,9 @@ def served() -> Iterator[str]:
         yield server.url
 
 
-@pytest.mark.parametrize("release", ["1.2.1", "1.3.0rc", "newest"])
+@pytest.mark.parametrize(
+    "release", ["1.2.1", *(pytest.param(name, marks=pytest.mark.slow) for name in ("1.3.0rc", "newest"))]
+)
 def test_the_page_runs_in_order(release: str, served: str, tmp_path: Path, warm_torch: Path) -> None:
     """From 1.3 on with the checkpoint, as it says; the server of trtllm-serve runs already."""
     from scaffolding_ext.prompts.prompting import model_folder
