@@ -44,7 +44,7 @@ ONE_GREEDY = "one chain, greedy"
 NUM_STEPS = 25  # of each threshold of the curve
 
 Choice = Callable[[BranchedProblem], int]
-"""Which branch of a problem a method gives."""
+"""Gives the branch that a method chooses for a problem."""
 
 
 class Method(NamedTuple):

@@ -196,7 +196,7 @@ def test_equal_blocks_that_were_computed_side_by_side_are_found_once():
 
 
 def test_who_leaves_nothing_behind_leaves_what_it_found():
-    """Whether it was in the cache before, or was let go of by who keeps it while the other held it."""
+    """True if it was in the cache before, or its keeper let go of it while the other held it."""
     memory = Memory()
     memory.pool.free(memory.running(range(2 * BLOCK_LEN)), keep=True, priority=lambda number: 0.5)
     asked = [*range(2 * BLOCK_LEN), 99]
