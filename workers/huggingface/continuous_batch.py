@@ -204,14 +204,24 @@ class ContinuousBatch:
             return None
         chosen = [requests[row] for row in drawing]
         logits = logits if len(drawing) == len(requests) else logits[drawing]
-        too_short = [row for row, request in enumerate(chosen) if request.num_decoded < request.ends.min_tokens]
-        forbidden = None
-        if too_short and self._end_ids:
-            forbidden = torch.zeros_like(logits, dtype=torch.bool)
-            forbidden[torch.tensor(too_short)[:, None], torch.tensor(list(self._end_ids))] = True
+        adjusted = self._adjusted(chosen, logits)
         num_logprobs = max([request.wants.num_logprobs for request in chosen])
         positions = [request.prompt_len + request.num_decoded for request in chosen]
-        return sample(logits, [request.sampling for request in chosen], positions, num_logprobs, forbidden)
+        return sample(logits, [request.sampling for request in chosen], positions, num_logprobs, adjusted)
+
+    def _adjusted(self, requests: list[EngineRequest], logits: torch.Tensor) -> torch.Tensor | None:
+        """Logits after the model's penalties and bans, and without ends of too short texts; None if they are equal."""
+        too_short = [row for row, request in enumerate(requests) if request.num_decoded < request.ends.min_tokens]
+        processed = [row for row, request in enumerate(requests) if request.sampling.processors]
+        if not processed and not (too_short and self._end_ids):
+            return None
+        logits = logits.clone()
+        for row in processed:
+            ids = torch.tensor([requests[row].sequence.token_ids], device=logits.device)
+            for process in requests[row].sampling.processors:
+                logits[row : row + 1] = process(ids, logits[row : row + 1])
+        logits[torch.tensor(too_short, dtype=torch.long)[:, None], torch.tensor(list(self._end_ids))] = -torch.inf
+        return logits
 
     def _advance(self, works: list[Work]) -> None:
         reading = self._scheduler.reading

@@ -15,6 +15,7 @@ from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError
 from scaffolding_ext.prompts.model_files import config_of, how_to_load
 from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
+from scaffolding_ext.workers.huggingface.logits_processors import LogitsProcessors
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 
 _LEAST = {
@@ -34,6 +35,7 @@ class LoadedModel(NamedTuple):
     tokenizer: Any  # its tokenizer, of transformers
     end_ids: frozenset[int]  # Token ids that end a text
     defaults: SamplingDefaults  # its sampling fields
+    processors: LogitsProcessors  # its penalties and bans
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
@@ -95,8 +97,7 @@ def load_model(
     if not isinstance(model, str):
         name = model.name_or_path or type(model).__name__
         _attend_to_blocks(name, model.eval())
-        defaults = SamplingDefaults.of_config(model.generation_config.to_diff_dict())
-        return LoadedModel(name, model, tokenizer, _end_ids(model, tokenizer), defaults)
+        return _loaded(name, model, tokenizer)
     _check_device(device)
     with _argument("model"):
         folder = model_folder(model)
@@ -111,7 +112,16 @@ def load_model(
         network.to(device).eval()
         _attend_to_blocks(model, network)
     _check_finite(model, network)
-    return LoadedModel(model, network, tokenizer, _end_ids(network, tokenizer), SamplingDefaults.of_model(folder))
+    return _loaded(model, network, tokenizer)
+
+
+def _loaded(name: str, network: Any, tokenizer: Any) -> LoadedModel:
+    config = network.generation_config
+    said = config.to_diff_dict() if hasattr(config, "to_diff_dict") else vars(config)
+    ends = _end_ids(network, tokenizer)
+    with _argument("model"):
+        defaults = SamplingDefaults.of_config(said)
+    return LoadedModel(name, network, tokenizer, ends, defaults, LogitsProcessors(said, ends))
 
 
 def _load_by_name(model: str, folder: str, dtype: Any, trust_remote_code: bool) -> tuple[Any, Any]:

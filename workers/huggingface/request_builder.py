@@ -17,9 +17,10 @@ from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import cache_salt_of, priority_of
 from scaffolding_ext.workers.huggingface.block_pool import BlockPriority
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Kv, Waiter, Wants
+from scaffolding_ext.workers.huggingface.model_loading import LoadedModel
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
 from scaffolding_ext.workers.shared.id_stops import special_ids
-from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch, SamplingDefaults
+from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
 from scaffolding_ext.workers.shared.task_reading import TaskReader, integer, refuse
 
 _LOWEST_TEMPERATURE = 1e-3  # a logit divided by less may exceed float32
@@ -39,8 +40,9 @@ _REFUSED += ("skip_tokenizer", "skip_detokenizer")  # fields that this worker ca
 class RequestBuilder:
     """Builds requests from tasks; an unusable field is an InvalidTaskError. `seed` is for tasks without a seed."""
 
-    def __init__(self, reader: TaskReader, defaults: SamplingDefaults, seed: int | None, watch: GreedyWatch) -> None:
-        self._reader, self._defaults, self._watch = reader, defaults, watch
+    def __init__(self, reader: TaskReader, loaded: LoadedModel, seed: int | None, watch: GreedyWatch) -> None:
+        self._reader, self._defaults, self._watch = reader, loaded.defaults, watch
+        self._processors, self._device = loaded.processors, loaded.network.device
         self._rng = np.random.default_rng(seed)
 
     def generation(self, task: GenerationTask, priority: BlockPriority | None = None) -> EngineRequest:
@@ -57,7 +59,7 @@ class RequestBuilder:
         )
         wants = Wants(integer("num_logprobs", task.num_logprobs, 0, 0), logits=bool(task.return_context_logits))
         keep = purpose_of(task).written is not Purpose.PROBE  # nothing continues a probe
-        return _request(task, prompt, wants, ends, self._sampling(task), keep, priority)
+        return _request(task, prompt, wants, ends, self._sampling(task, len(prompt)), keep, priority)
 
     def score(self, task: ScoreTask) -> EngineRequest:
         token_ids, start = self._reader.scored(task)
@@ -75,15 +77,16 @@ class RequestBuilder:
             self._reader.check_len(len(ids), "prefix and suffix have")
         return [_request(task, ids, Wants(states=True)) for ids in read]
 
-    def _sampling(self, task: GenerationTask) -> SamplingParams:
-        temperature, top_p, top_k = self._defaults.selection(task)
+    def _sampling(self, task: GenerationTask, prompt_len: int) -> SamplingParams:
+        temperature, top_p, top_k, min_p = self._defaults.selection(task)
         if temperature and temperature < _LOWEST_TEMPERATURE:
             raise InvalidTaskError(
                 f"temperature is {temperature!r}; it must be 0 (greedy) or at least {_LOWEST_TEMPERATURE}"
             )
         self._watch.see(task, temperature)
         seed = int(self._rng.integers(1 << 63)) if task.seed is None else integer("seed", task.seed, None, 0)
-        return SamplingParams(temperature, min(top_k, self._reader.vocab_size), top_p, seed)
+        processors = () if task.temperature is not None else self._processors.of_request(prompt_len, self._device)
+        return SamplingParams(temperature, min(top_k, self._reader.vocab_size), top_p, seed, min_p, processors)
 
 
 def _request(

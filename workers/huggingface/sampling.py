@@ -6,6 +6,7 @@ neighbours in the batch nor on the chunks in which it is generated.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -25,6 +26,9 @@ class SamplingParams(NamedTuple):
     top_k: int  # the k likeliest tokens are kept; 0 keeps all
     top_p: float  # the smallest set of likeliest tokens with probability p is kept; 1 keeps all
     seed: int  # any integer; its low 64 bits count
+    min_p: float = 0.0  # tokens of at least this share of the likeliest one's probability are kept; 0 keeps all
+    # change the logits first; each takes the ids so far, shape (1, tokens), and logits, shape (1, vocabulary)
+    processors: tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], ...] = ()
 
 
 GREEDY = SamplingParams(0.0, 0, 1.0, 0)
@@ -60,7 +64,7 @@ def sample(
     params: list[SamplingParams],
     positions: list[int],
     num_logprobs: int = 0,
-    forbidden: torch.Tensor | None = None,
+    adjusted: torch.Tensor | None = None,
 ) -> Sampled:
     """Draw the next token of every row by inverse-CDF sampling.
 
@@ -68,20 +72,23 @@ def sample(
         logits: Shape (rows, vocabulary), float32.
         positions: For each row, the index of the drawn token in its sequence.
         num_logprobs: Maximum number of alternatives that any row wants; 0 computes no log-probabilities.
-        forbidden: Tokens that cannot be drawn: bool, in the shape of the logits. It does not change log-probabilities.
+        adjusted: Logits to draw from, after bans and penalties; log-probabilities stay those of `logits`.
     """
     import torch
 
     unmodified = logits
-    if forbidden is not None:
-        logits = logits.masked_fill(forbidden, -torch.inf)
+    logits = logits if adjusted is None else adjusted
     greedy = [p.temperature == 0 for p in params]
     if all(greedy):
         token_ids = logits.argmax(-1)
     else:
         temperatures = torch.tensor([p.temperature or 1.0 for p in params], device=logits.device)
         scaled = logits / temperatures[:, None]
-        cumulative = torch.softmax(_keep_likeliest(scaled, params), -1).cumsum(-1, dtype=torch.float64)
+        kept = _keep_likeliest(scaled, params)
+        if any(p.min_p for p in params):
+            least = torch.tensor([p.min_p for p in params], device=logits.device).log()[:, None]
+            kept = kept.masked_fill(scaled < scaled.amax(-1, keepdim=True) + least, -torch.inf)
+        cumulative = torch.softmax(kept, -1).cumsum(-1, dtype=torch.float64)
         seeds = np.array([p.seed & 0xFFFFFFFFFFFFFFFF for p in params], np.uint64)
         draws = torch.from_numpy(uniforms(seeds, np.array(positions, np.uint64))).to(logits.device)
         thresholds = draws * cumulative[:, -1]

@@ -41,8 +41,9 @@ class HuggingFaceWorker(ChatWorker):
     worker.
 
     A sampled text depends only on its seed and its prompt. If a task gives no temperature, the model's generation
-    config decides; without one, the task is decoded greedily. `input_tokens` take precedence over `input_str`. Stop
-    strings are cut off the text, not off the token ids. In a stream, an end that may begin a stop string is held back.
+    config decides, with its penalties and bans; without one, the task is decoded greedily. `input_tokens` take
+    precedence over `input_str`. Stop strings are cut off the text, not off the token ids. In a stream, an end that may
+    begin a stop string is held back.
     `return_context_logits` takes four bytes per pair of a prompt token and a token of the vocabulary.
 
     Args:
@@ -137,7 +138,7 @@ class HuggingFaceWorker(ChatWorker):
         self.default_temperature = loaded.defaults.temperature
         backend = loaded.tokenizer.backend_tokenizer
         self._reader = TaskReader(backend, vocab_size, self.max_seq_len, limits.limited_by)
-        self._builder = RequestBuilder(self._reader, loaded.defaults, seed, GreedyWatch(self.model))
+        self._builder = RequestBuilder(self._reader, loaded, seed, GreedyWatch(self.model))
         self._streams: OpenStreams[EngineRequest] = OpenStreams(self._cancel)
         sizes = max_batch_size, prefill_chunk, enable_block_reuse
         batch = ContinuousBatch(network, backend, loaded.end_ids, limits, *sizes)

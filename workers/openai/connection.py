@@ -27,6 +27,7 @@ from scaffolding_ext.errors import (
     ServerTimeoutError,
     WorkerError,
 )
+from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
 from scaffolding_ext.workers.openai.http_client import (
     BAD_CERTIFICATE,
     causes,
@@ -35,7 +36,6 @@ from scaffolding_ext.workers.openai.http_client import (
     named_proxies,
     seconds_to_wait,
 )
-from scaffolding_ext.workers.openai.responses import UnreadableAnswerError
 from scaffolding_ext.workers.shared.own_loop import OwnLoop, T
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ class Failures(NamedTuple):
         import openai
 
         attempts = f"{num_attempts} attempts" if num_attempts > 1 else "1 attempt"
-        text = self._without_key(str(error))
+        text = str(error)
+        body = getattr(error, "body", None)
+        text = self._without_key(f"{text} - {body}" if isinstance(body, str) and body not in text else text)
         if isinstance(error, WorkerError):
             return error
         if isinstance(error, openai.APIStatusError):

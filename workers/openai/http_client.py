@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import importlib
+import json
 import os
+import re
 import ssl
 from collections.abc import Iterator
 from typing import Any
@@ -57,6 +59,8 @@ def http_client(max_connections: int, timeout_seconds: float, longest_wait: floa
                 if told is None:
                     raise
                 return http.Response(BAD_CERTIFICATE, headers=_STAYS, text=str(told), request=request)
+            if (status := await _error_status(response)) is not None:
+                response.status_code = status
             wait = seconds_to_wait(response)
             if wait is not None and wait > longest_wait:
                 response.headers.update(_STAYS)
@@ -71,6 +75,24 @@ def http_client(max_connections: int, timeout_seconds: float, longest_wait: floa
             "set NO_PROXY for the server",
             "base_url",
         ) from error
+
+
+async def _error_status(response: Any) -> int | None:
+    """Status that a gateway's answer should have had: some send 200 with nothing but an error in the body."""
+    if response.status_code != 200 or "json" not in response.headers.get("content-type", ""):
+        return None
+    content = await response.aread()
+    if b'"error"' not in content or b'"choices"' in content:  # long answers are parsed once, by the library
+        return None
+    try:
+        body = json.loads(content)
+    except ValueError:
+        return None
+    error = body.get("error") or (body if body.get("object") == "error" else None) if isinstance(body, dict) else None
+    if not error:
+        return None
+    code = str(error.get("code")) if isinstance(error, dict) else ""
+    return int(code) if re.fullmatch("[45][0-9][0-9]", code) else 502
 
 
 def named_proxies() -> list[str]:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError, NoOutputError
 from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.protocol.task_results import TokenLogprob
+from scaffolding_ext.workers.openai.fields import (
+    UnreadableAnswerError,
+    count_in,
+    field,
+    finish_reason_in,
+    ids_of,
+    text_of,
+    texts_of,
+)
 from scaffolding_ext.workers.openai.flavors import Flavor
 
 _ID = "token_id:"  # prefix of a token written as its id
 _THINK_CLOSE = "</think>"  # a reasoning parser removes this mark
-_THINKING = ("reasoning", "reasoning_content")  # vLLM renamed it; SGLang and trtllm-serve use the older name
-_FAILED = ("abort", "error")
-_FILTERED = "content_filter"
 Steps = list[dict[int, TokenLogprob]]
-
-
-class UnreadableAnswerError(EngineError):
-    """An answer that cannot be read, or was filtered for its content; the server itself works."""
 
 
 class Piece(NamedTuple):
@@ -63,36 +65,37 @@ def read_piece(choice: Any, flavor: Flavor) -> Piece:
     """Read a choice of a completion or chat completion, whole or streamed.
 
     Raises:
-        UnreadableAnswerError: The server's filter withheld the answer.
+        UnreadableAnswerError: The server's filter withheld the answer, or a field has an unknown type or value.
         EngineError: The server gave up, or omitted requested data.
     """
+    reason = finish_reason_in(choice)
     message = getattr(choice, "message", None) or getattr(choice, "delta", None)
-    thinking = next((found for name in _THINKING if (found := getattr(message, name, None))), "")
-    text = getattr(choice if message is None else message, "content" if message is not None else "text", None) or ""
+    text, thinking = (text_of(choice), "") if message is None else texts_of(message)
     reported = getattr(choice, "logprobs", None)
-    ids = getattr(choice, "token_ids", None)
+    ids = ids_of(choice)
     if ids is None and flavor.ids.ask is not None:
         ids = _reported_ids(reported)
-    ids = None if ids is None else [int(token) for token in ids]
-    reason = getattr(choice, "finish_reason", None)
-    if reason == _FILTERED:
-        raise UnreadableAnswerError(f"the server's content filter withheld the answer (finish_reason {reason!r})")
-    if reason in _FAILED:
-        raise EngineError(f"the server ended the request with finish_reason {reason!r}: see its log")
     steps = [] if ids is None or reported is None else _steps(reported, ids)
-    texts = [str(_of(entry, "token") or "") for entry in _content(reported) or ()]
-    return Piece(str(text), ids, steps, reason if reason in (None, "length") else "stop", texts, str(thinking))
+    texts = [str(field(entry, "token") or "") for entry in _content(reported) or ()]
+    return Piece(text, ids, steps, reason, texts, thinking)
 
 
 def token_counts(usage: Any, num_output_tokens: int) -> TokenCounts:
-    """Token counts from `usage`: cached prompt tokens are reused, the others prefilled."""
+    """Token counts from `usage`: cached prompt tokens are reused, the others prefilled.
+
+    Some servers count thinking beside the completion; all tokens but the prompt's are decoded then.
+
+    Raises:
+        UnreadableAnswerError: A count is not a whole number of at least 0.
+    """
     if usage is None:
         return TokenCounts(num_output_tokens)
-    prompt = int(getattr(usage, "prompt_tokens", 0) or 0)
-    details = getattr(usage, "prompt_tokens_details", None)
-    reused = min(prompt, int(getattr(details, "cached_tokens", 0) or 0))
-    decoded = getattr(usage, "completion_tokens", None)
-    return TokenCounts(num_output_tokens if decoded is None else int(decoded), prompt - reused, reused)
+    prompt = count_in(usage, "prompt_tokens") or 0
+    reused = min(prompt, count_in(field(usage, "prompt_tokens_details"), "cached_tokens") or 0)
+    completion = count_in(usage, "completion_tokens")
+    beside = (count_in(usage, "total_tokens") or 0) - prompt
+    decoded = num_output_tokens if completion is None else max(completion, beside)
+    return TokenCounts(decoded, prompt - reused, reused)
 
 
 def prompt_scores(reply: Any, num_tokens: int, num_hidden: int = 0, from_text: bool = False) -> list[float | None]:
@@ -130,10 +133,6 @@ def _content(reported: Any) -> Sequence[Any] | None:
     return content if isinstance(content, list) else None
 
 
-def _of(entry: Any, name: str) -> Any:
-    return entry.get(name) if isinstance(entry, Mapping) else getattr(entry, name, None)
-
-
 def _reported_ids(reported: Any) -> list[int] | None:
     """Token ids named in the log-probability entries; None if an entry lacks one."""
     content = _content(reported)
@@ -147,8 +146,8 @@ def _reported_ids(reported: Any) -> list[int] | None:
 
 def _id_of(entry: Any) -> int | None:
     """Id of a chat entry: llama-server puts it beside the token's text, vLLM in its place."""
-    number = _of(entry, "id")
-    return _named_id(str(_of(entry, "token"))) if number is None else int(number)
+    number = field(entry, "id")
+    return _named_id(str(field(entry, "token"))) if number is None else int(number)
 
 
 def _named_id(token: str) -> int | None:
@@ -161,7 +160,7 @@ def _steps(reported: Any, ids: list[int]) -> Steps:
     content = _content(reported)
     if content is not None:
         return [
-            _step([(_id_of(top), _of(top, "logprob")) for top in _of(entry, "top_logprobs") or ()], token, entry)
+            _step([(_id_of(top), field(top, "logprob")) for top in field(entry, "top_logprobs") or ()], token, entry)
             for token, entry in zip(ids, content, strict=False)
         ]
     values = getattr(reported, "token_logprobs", None) or ()
@@ -176,7 +175,7 @@ def _step(tops: list[tuple[int | None, Any]], token: int, entry: Any) -> dict[in
     known = sorted(((_finite(value), name) for name, value in tops if name is not None), reverse=True)
     step = {name: TokenLogprob(value, rank) for rank, (value, name) in enumerate(known, 1)}
     if token not in step:
-        step[token] = TokenLogprob(_finite(_of(entry, "logprob")))
+        step[token] = TokenLogprob(_finite(field(entry, "logprob")))
     return step
 
 

@@ -13,6 +13,7 @@ from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import PAUSED, TokenCounts, note
 from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.openai.connection import Connection
+from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import LostIds, Piece, Steps, WholeText, read_piece, token_counts
@@ -41,9 +42,11 @@ def read_answer(reply: Any, flavor: Flavor, expects_ids: bool, lost_ids: LostIds
     piece = read_piece(reply.choices[0], flavor)
     piece = piece if lost_ids is None else lost_ids.restored(piece)
     _check_ids(piece, expects_ids)
+    if piece.finish_reason is None:
+        raise UnreadableAnswerError("the server's answer has finish_reason None, so nothing says if it is whole")
     counts = token_counts(getattr(reply, "usage", None), len(piece.token_ids or ()))
     piece = piece if lost_ids is None else lost_ids.ended(piece, counts.decoded)
-    return Answer(WholeText().add(piece), piece.token_ids, piece.logprobs, piece.finish_reason or "stop", counts)
+    return Answer(WholeText().add(piece), piece.token_ids, piece.logprobs, piece.finish_reason, counts)
 
 
 class StreamReader:

@@ -25,11 +25,12 @@ class GreedyThinkingWarning(UserWarning):
 
 
 class Selection(NamedTuple):
-    """Sampling parameters of the next token: temperature 0 is greedy, top-p 1 and top-k 0 are off."""
+    """Sampling parameters of the next token: temperature 0 is greedy; top-p 1, top-k 0 and min-p 0 are off."""
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
 
 
 class SamplingDefaults(NamedTuple):
@@ -41,6 +42,7 @@ class SamplingDefaults(NamedTuple):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    min_p: float | None = None
 
     @classmethod
     def of_model(cls, folder: str) -> SamplingDefaults:
@@ -69,11 +71,12 @@ class SamplingDefaults(NamedTuple):
         if not said.get("do_sample"):  # greedy, as in transformers
             return cls()
         temperature = require.number("temperature", said.get("temperature") or 1.0, least=0)
-        top_p, top_k = said.get("top_p"), said.get("top_k")
+        top_p, top_k, min_p = said.get("top_p"), said.get("top_k"), said.get("min_p")
         return cls(
             temperature,
             None if top_p is None else require.number("top_p", top_p, above=0, most=1),
             None if top_k is None else require.whole("top_k", top_k, least=0),
+            None if min_p is None else require.number("min_p", min_p, least=0, most=1),
         )
 
     def selection(self, task: GenerationTask) -> Selection:
@@ -95,6 +98,7 @@ class SamplingDefaults(NamedTuple):
             self.temperature,
             given.top_p if task.top_p is not None or self.top_p is None else self.top_p,
             given.top_k if task.top_k is not None or self.top_k is None else self.top_k,
+            self.min_p or 0.0,
         )
 
 

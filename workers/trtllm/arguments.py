@@ -271,7 +271,8 @@ def _bias(logit_bias: Mapping[Any, Any], vocab_size: int) -> Any:
 
 def _selection(task: GenerationTask, defaults: SamplingDefaults) -> dict[str, Any]:
     """Arguments that choose the next token."""
-    temperature, top_p, top_k = defaults.selection(task)
+    temperature, top_p, top_k, min_p = defaults.selection(task)
     if temperature == 0:
         return {"top_k": 1}
-    return {"temperature": temperature, "top_p": top_p} | ({"top_k": top_k} if top_k else {})
+    further = {"top_k": top_k, "min_p": min_p}
+    return {"temperature": temperature, "top_p": top_p} | {name: value for name, value in further.items() if value}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import ssl
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 
 pytest.importorskip("openai")
 
-from scaffolding_ext.errors import ConfigError, EngineError, ServerBusyError
+from scaffolding_ext.errors import ConfigError, EngineError, ServerBusyError, ServerRefusalError
 from scaffolding_ext.workers.openai.connection import Circuit, Connection
 from scaffolding_ext.workers.openai.http_client import causes, http_client
 
@@ -48,11 +49,12 @@ def served(answer: Any, tls: ssl.SSLContext | None = None) -> Iterator[tuple[str
         def do_GET(self) -> None:
             asked.append(self.path)
             status, headers = answer(len(asked))
+            body = headers.pop("body", "{}").encode()
             self.send_response(status)
-            for name, value in {"Content-Length": "2", "Content-Type": "application/json", **headers}.items():
-                self.send_header(name, value)
+            for name, value in {"Content-Length": len(body), "Content-Type": "application/json", **headers}.items():
+                self.send_header(name, str(value))
             self.end_headers()
-            self.wfile.write(b"{}")
+            self.wfile.write(body)
 
         def log_message(self, *args: Any) -> None:
             pass
@@ -110,6 +112,26 @@ def test_a_wait_that_is_too_long_is_told_and_not_retried(wait: str, num_asked: i
     assert len(asked) == num_asked
     assert f"in {num_asked} attempt" in str(error)
     assert ("asks to wait 198300 s" in str(error)) == (wait == "198300")
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "num_asked"),
+    [
+        ({"error": {"message": "the provider said no", "code": 429}}, ServerBusyError, 2),
+        ({"error": {"message": "the provider said no", "code": "503"}}, EngineError, 2),
+        ({"error": {"message": "the provider said no", "code": 400}}, ServerRefusalError, 1),
+        ({"error": "the provider said no"}, EngineError, 2),
+        ({"object": "error", "message": "the provider said no", "type": "Error", "code": 400}, ServerRefusalError, 1),
+    ],
+)
+def test_an_error_with_status_200_is_read_as_its_code_says(
+    body: dict[str, Any], kind: type[Exception], num_asked: int
+) -> None:
+    with served(lambda number: (200, {"Retry-After": "0", "body": json.dumps(body)})) as (url, asked):
+        error = failure_at(url)
+    assert type(error) is kind
+    assert "the provider said no" in str(error)
+    assert len(asked) == num_asked
 
 
 @pytest.mark.parametrize("max_retries", [0, 1])

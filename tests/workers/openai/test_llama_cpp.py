@@ -20,9 +20,10 @@ from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.tinylm.embedded import model_folder
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
 from scaffolding_ext.workers.openai.flavors import FLAVORS
 from scaffolding_ext.workers.openai.requests import RequestBodies
-from scaffolding_ext.workers.openai.responses import LostIds, Piece, UnreadableAnswerError
+from scaffolding_ext.workers.openai.responses import LostIds, Piece
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
 from scaffolding_ext.workers.shared.streaming import NEVER
 from tests.servers.openai_server import OpenAIServer
