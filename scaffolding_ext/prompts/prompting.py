@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
+from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, token_bytes
 from scaffolding_ext.prompts.model_files import FamilyChoice, chosen_family, how_to_load, refuse_own_tokenizer
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import meta_of, note
@@ -325,6 +326,7 @@ class Prompting(TextPrompting):
                 raise ConfigError("needs a chat template, but the tokenizer has none or chat_template is off", key)
         if self._variables:
             _check_variables(self._variables, tokenizer.chat_template)
+        self._continuation = Continuation(tokenizer.backend_tokenizer)
         self._encode = functools.lru_cache(maxsize=256)(self._encode_uncached)
 
     @classmethod
@@ -474,7 +476,10 @@ class Prompting(TextPrompting):
         if templated:
             text = self._rendered(*history, {"role": "user", **(last_turn or {}), "content": text}, tools=tools)
         task.input_str = text
-        task.input_tokens = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=not templated).ids
+        backend = self._tokenizer.backend_tokenizer
+        task.input_tokens = (
+            backend.encode(text, add_special_tokens=False).ids if templated else prompt_ids(backend, text)
+        )
 
     def next_turn(self, task: GenerationTask, prompt: str) -> GenerationTask:
         """Return a task with the conversation's next question, from the task with the previous answer.
@@ -528,16 +533,20 @@ class Prompting(TextPrompting):
     def decode(self, token_ids: list[int]) -> str:
         return str(self._tokenizer.backend_tokenizer.decode(token_ids, skip_special_tokens=True))
 
+    def bytes_of(self, token_id: int) -> bytes:
+        """Bytes of one token in a text, even if they are only part of a character."""
+        return token_bytes(self._tokenizer.backend_tokenizer, token_id)
+
     def text_of(self, token_ids: list[int]) -> str | None:
         """The text that `apply(raw=True)` would encode to these tokens; None if there is none."""
         backend = self._tokenizer.backend_tokenizer
-        added = backend.encode("", add_special_tokens=True).ids
+        added = prompt_ids(backend, "")
         rest = token_ids[len(added) :] if token_ids[: len(added)] == added else token_ids
         text = str(backend.decode(rest, skip_special_tokens=False))
-        return text if backend.encode(text, add_special_tokens=True).ids == token_ids else None
+        return text if prompt_ids(backend, text) == token_ids else None
 
     def _encode_uncached(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
+        return tuple(self._continuation.ids(text))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Prompting:
         return self  # shared by design: copying a large tokenizer costs hundreds of milliseconds

@@ -248,8 +248,8 @@ def chat_logprobs(result: ScaffoldingResult, reading: Reading, prompting: Prompt
             tops = sorted(step.items(), key=lambda item: -item[1].logprob)[:num_top]
             entries.append(
                 {
-                    **_entry(written, step[token].logprob),
-                    "top_logprobs": [_entry(prompting.decode([name]), each.logprob) for name, each in tops],
+                    **_entry(prompting, token, step[token].logprob),
+                    "top_logprobs": [_entry(prompting, name, each.logprob) for name, each in tops],
                 }
             )
         text += written
@@ -265,7 +265,8 @@ def text_logprobs(result: ScaffoldingResult, prompting: Prompting, num_top: int)
         best = sorted(step.items(), key=lambda item: -item[1].logprob)[:num_top]
         tokens.append(written)
         values.append(step[token].logprob)
-        tops.append({prompting.decode([name]): each.logprob for name, each in best})
+        named = [(_name(prompting, name), each.logprob) for name, each in best]
+        tops.append(dict(reversed(named)))  # the likeliest of tokens with the same text
         offsets.append(offset)
         offset += len(written)
     return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
@@ -276,8 +277,17 @@ def _steps(result: ScaffoldingResult) -> list[tuple[int, Any]]:
     return list(zip(output.token_ids or (), getattr(output, "logprobs", None) or (), strict=False))
 
 
-def _entry(token: str, logprob: float) -> dict[str, Any]:
-    return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+def _entry(prompting: Prompting, token: int, logprob: float) -> dict[str, Any]:
+    return {"token": prompting.decode([token]), "logprob": logprob, "bytes": list(prompting.bytes_of(token))}
+
+
+def _name(prompting: Prompting, token: int) -> str:
+    """Text of a token; its bytes if they are only part of a character, as in OpenAI's completions."""
+    raw = prompting.bytes_of(token)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
 _COMMENT = b": keep-alive\n\n"

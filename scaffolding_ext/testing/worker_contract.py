@@ -19,10 +19,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.served_model import served_model
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, TaskStatus, Worker, standins
 from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.protocol.worker import declared
+from scaffolding_ext.protocol.worker import WorkerTag, declared
 
 MakeWorker = Callable[[], Worker]
 T = TypeVar("T", bound=Task)
@@ -247,6 +249,23 @@ def _inside_a_token(beginnings: list[str]) -> str:
     return stops[-1] if stops else text[len(text) // 2 :][:2]
 
 
+def check_texts_continue(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
+    """Token ids of a prompt and of appended texts decode to these texts, without spaces between them."""
+    with make_worker() as worker:
+        served = served_model({WorkerTag.GENERATION: worker})
+        if served is None or served.model is None:
+            return
+        prompting = Prompting.for_model(served.model, tokenizer=declared(served.worker).tokenizer)
+        task = _generation(prompt)
+        prompting.apply(task, raw=True)
+        parts = (".", "\n\n", "}\n", " 12", "x")
+        ids = [token for part in parts for token in prompting.encode(part)]
+        start = prompting.decode(list(task.input_tokens or ()))
+        expected = start + "".join(parts)
+        found = prompting.decode(list(task.input_tokens or ()) + ids)
+        _expect(found == expected, f"the tokens of {expected!r} in parts decode to {found!r}")
+
+
 def check_scores(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
     """A ScoreTask returns a log-probability per continuation token and decodes nothing."""
     with make_worker() as worker:
@@ -317,6 +336,7 @@ WORKER_CHECKS = (
     check_a_stream_can_be_cancelled,
     check_a_call_can_be_cancelled,
     check_stops,
+    check_texts_continue,
     check_scores,
     check_failures_are_told,
     check_shutdown_ends_it,

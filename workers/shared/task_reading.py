@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
+from scaffolding_ext.prompts.encoding import prompt_ids
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING, sampling_defaults
 from scaffolding_ext.protocol import GenerationTask, standins
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask, block_score
@@ -52,7 +53,7 @@ class TaskReader:
         if token_ids is None:
             if text is None:
                 raise InvalidTaskError(f"{name}_tokens and {name}_str are both None: set one of them")
-            token_ids = self.tokenizer.encode(text, add_special_tokens=True).ids
+            token_ids = prompt_ids(self.tokenizer, text)
         if not len(token_ids):
             raise InvalidTaskError(f"{name} is empty: give a prompt of at least one token")
         return self.checked(token_ids, f"{name}_tokens")

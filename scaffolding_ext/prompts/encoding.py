@@ -1,0 +1,78 @@
+"""Token ids of prompts as text, and of texts that continue one."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+_ANCHORS = ("\n", "1", "a", ".")
+_UNREADABLE = "\ufffd"  # replaces bytes that are not a character in decoded text
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
+
+
+def prompt_ids(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of a whole prompt, with the special tokens that the tokenizer adds.
+
+    A beginning-of-text token that the text already has is not added a second time.
+
+    Args:
+        tokenizer: A tokenizer of the tokenizers library.
+    """
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=True).ids
+    added = tokenizer.encode("", add_special_tokens=True).ids
+    return ids[1:] if added and ids[:2] == [added[0]] * 2 else ids
+
+
+class Continuation:
+    """Encodes texts that continue others, so that the ids of both together decode to both texts.
+
+    Tokenizers in SentencePiece's style, such as those of Llama 2, put a space before each text. A continuation is
+    encoded behind another text there, and only its own ids are kept.
+
+    Args:
+        tokenizer: A tokenizer of the tokenizers library.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._anchors = {anchor: self._plain(anchor) for anchor in _ANCHORS}
+        if self.ids("x") == self._plain("x"):
+            self._anchors = {}
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a continuation, without special tokens."""
+        for anchor, before in self._anchors.items():
+            ids = self._plain(anchor + text)
+            if ids[: len(before)] == before:  # the text's first token does not begin in the anchor
+                return ids[len(before) :]
+        return self._plain(text)
+
+    def _plain(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def token_bytes(tokenizer: Any, token_id: int) -> bytes:
+    """Bytes of one token in a text, even if they are only part of a character; none for special tokens.
+
+    Args:
+        tokenizer: A tokenizer of the tokenizers library.
+    """
+    text: str = tokenizer.decode([token_id], skip_special_tokens=True)
+    if _UNREADABLE not in text:
+        return text.encode()
+    token: str = tokenizer.id_to_token(token_id)
+    byte = _BYTE.fullmatch(token)
+    if byte is not None:
+        return bytes([int(byte[1], 16)])
+    alphabet = _byte_alphabet()
+    return bytes(alphabet[char] for char in token) if all(char in alphabet for char in token) else text.encode()
+
+
+@functools.cache
+def _byte_alphabet() -> dict[str, int]:
+    """Bytes of the characters that stand for them in the vocabulary of byte-level BPE (GPT-2)."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return {chr(byte): byte for byte in shown} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
