@@ -160,7 +160,7 @@ def evaluate(
       scaffolding-ext eval --config stack.yaml --arrival_rate 2 --slo 5 --output_path runs/load
       scaffolding-ext eval --config stack.yaml --epochs 8 --looks 64 --output_path runs/samples
     """
-    from scaffolding_ext.evaluation.report.terminal import eval_lines, summary_text
+    from scaffolding_ext.evaluation.report.terminal import eval_lines, first_lines, summary_text
     from scaffolding_ext.evaluation.run.records import decoded_of
     from scaffolding_ext.evaluation.run.run_folder import answers_of, claimed
     from scaffolding_ext.evaluation.run.session import Session
@@ -194,8 +194,13 @@ def evaluate(
             done = f", {len(run.done)} of them done" if goes_on else ""
             missing = missing_here(plan_stack(run.config))
             plan = f"stack and dataset are fine: {run.described}{done}"
-            document = run.document() | {"config": run.config.model_dump(), "missing": missing}
-            click.echo(json.dumps(document) if as_json else plan)
+            first = run.first_question
+            document = run.document() | {
+                "config": run.config.model_dump(),
+                "missing": missing,
+                "first": {"prompt": first.prompt, "target": first.target, "unread": first.unread},
+            }
+            click.echo(json.dumps(document) if as_json else f"{plan}\n\n{first_lines(first)}")
             for each in missing:
                 _say(f"Missing on this machine: {each}")
             if missing:

@@ -83,8 +83,8 @@ class DatasetConfig(Section):
     """Dataset of `eval`; a plain string stands for its `source`."""
 
     source: str = Field(
-        description="A JSONL file; `hf:NAME`, a dataset of Hugging Face; `reasoning_gym:TASK`; `tinylm:held_out`, for "
-        "the embedded problems."
+        description="A JSONL or CSV file; `hf:NAME`, a dataset of Hugging Face; `reasoning_gym:TASK`; "
+        "`tinylm:held_out`, for the embedded problems."
     )
     num_samples: int | None = Field(
         default=None, ge=1, description="Problems drawn from a task or the embedded ones; null means 100."
@@ -93,7 +93,7 @@ class DatasetConfig(Section):
     kind: str | None = Field(default=None, description="One kind of the embedded problems only.")
     columns: dict[str, str] = Field(
         default_factory=dict,
-        description="A file's names of `prompt`, `target`, `id` and `kind`, if they differ.",
+        description="A file's names of `prompt`, `context`, `target`, `id` and `kind`, if they differ.",
     )
     skip_bad_rows: bool = Field(
         default=False,

@@ -217,8 +217,21 @@ def test_a_dry_run_checks_and_builds_nothing(folder: Path, json_flag: list[str])
         document = json.loads(result.stdout)
         assert (document["num_samples"], document["config"]["seed"]) == (4, 0)
     else:
-        assert result.stdout == "stack and dataset are fine: 4 samples, 8 requests\n"
+        assert result.stdout.startswith("stack and dataset are fine: 4 samples, 8 requests\n\nThe first question")
     assert call(*arguments, "--set", "controller.args.x=1", "--dataset", "data.jsonl").exit_code == 2
+
+
+def test_a_dry_run_shows_the_first_question_as_asked_its_answer_and_what_is_not_read(folder: Path) -> None:
+    row = {"question": "How many?", "passage": "Two cats.", "answer": "2", "hint": "count", "level": 1}
+    (folder / "cats.jsonl").write_text(json.dumps(row))
+    arguments = ["eval", "--config", "stack.yaml", "--dataset", "cats.jsonl", "--dry_run"]
+    result = call(*arguments, "--set", "prompt.prompt_suffix=\" Think.\"")
+    assert result.stdout == (
+        "stack and dataset are fine: 1 samples, 1 requests\n\nThe first question, as it is asked:\n"
+        "  Two cats.\n\n  How many? Think.\nIts right answer: 2\nNot read: hint, level\n"
+    )
+    first = json.loads(call(*arguments, "--json").stdout)["first"]
+    assert first == {"prompt": "Two cats.\n\nHow many?", "target": "2", "unread": ["hint", "level"]}
 
 
 def test_runs_do_not_mix_in_one_folder(folder: Path) -> None:

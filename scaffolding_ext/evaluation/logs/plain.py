@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +13,6 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.probe import Probe
-from scaffolding_ext.documents import decoded
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, DraftedChunk, Log, LoggedQuestion, LoggedSample, Looks
 from scaffolding_ext.evaluation.logs.stated import stated
@@ -23,7 +20,6 @@ from scaffolding_ext.evaluation.run.jsonl import Row
 
 CHUNK_TOKENS = 500  # a chunk of the released draft/target chains, unless it is the last
 CHARACTERS = 4  # of a token, in a chain of one chunk
-_MAX_CELL = 2**28  # characters; Python's limit is 2**17, less than a chain of thought
 COUNTED = (
     f"Tokens of drafted chunks were not recorded: a chunk followed by another counts {CHUNK_TOKENS}, the last "
     "one by its characters at the rate of the others."
@@ -127,25 +123,6 @@ def read_plain(rows: Iterable[Row], name: str, fingerprint: str) -> Log:
                 "must be of one kind"
             )
     return Log(name, fingerprint, kinds[kind](every, name), note=COUNTED if kind == "turns" else None)
-
-
-def csv_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a CSV file with a header; an empty cell is None.
-
-    Raises:
-        DatasetError: The file cannot be read.
-    """
-    try:
-        csv.field_size_limit(_MAX_CELL)
-        table = csv.DictReader(io.StringIO(decoded(path.read_bytes()), newline=""), strict=True)
-        num_columns = len(table.fieldnames or ())  # reads the header
-        number = table.line_num
-        for cells in table:
-            surplus = f"has more cells than the header's {num_columns}" if None in cells else None
-            yield Row(number + 1, {name: cell or None for name, cell in cells.items()}, surplus, True)
-            number = table.line_num
-    except (OSError, ValueError, csv.Error) as error:
-        raise DatasetError(f"cannot read the log {path}: {error}") from error
 
 
 def _parsed(kind: type[BaseModel], row: Row, name: str) -> Any:

@@ -17,9 +17,9 @@ from scaffolding_ext.evaluation.logs.graded import recording_of
 from scaffolding_ext.evaluation.logs.inspect_logs import read_inspect
 from scaffolding_ext.evaluation.logs.lighteval_logs import read_lighteval
 from scaffolding_ext.evaluation.logs.lm_eval_logs import FIELDS, read_lm_eval
-from scaffolding_ext.evaluation.logs.plain import csv_rows, read_plain
+from scaffolding_ext.evaluation.logs.plain import read_plain
 from scaffolding_ext.evaluation.logs.samples import Log, LoggedQuestion, Recording
-from scaffolding_ext.evaluation.run.jsonl import read_rows
+from scaffolding_ext.evaluation.run.jsonl import read_csv, read_rows
 from scaffolding_ext.evaluation.run.run_folder import SAMPLES
 
 _KINDS = (
@@ -116,7 +116,7 @@ def read_log(path: str | os.PathLike[str]) -> Log:
     if file.suffix == ".parquet":
         return Log(name, own, read_lighteval(file))
     if file.suffix == ".csv":
-        return read_plain(csv_rows(file), name, own)
+        return read_plain(read_csv(file, "log"), name, own)
     if not name.endswith((".jsonl", ".jsonl.gz")):
         raise DatasetError(f"{file}: unknown kind of file; {_KINDS}")
     rows = read_rows(file, "log")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from scaffolding_ext.evaluation.compare.compared import Compared, UnderLoad
 from scaffolding_ext.evaluation.compare.finished_run import FinishedRun, Key
 from scaffolding_ext.evaluation.compare.paired import Comparison, Needed
 from scaffolding_ext.evaluation.compare.sweeps import Saving, Sweep
+from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.evaluation.run.sections import SectionFigure
 from scaffolding_ext.evaluation.run.summary import Summary
 from scaffolding_ext.evaluation.tables import Table, amount, between, console
@@ -22,6 +24,13 @@ _COLUMNS = 80  # of a command's last lines
 _NAME_COLUMNS = 12
 _MOST_ROWS = 6  # of runs in the last lines of `compare`
 _WORTH_TELLING = 0.005  # share of discarded tokens
+
+
+def first_lines(first: Example) -> str:
+    """A dataset's first question as it is asked, its right answer, and the fields that are not read."""
+    unread = f"\nNot read: {', '.join(first.unread)}" if first.unread else ""
+    question = textwrap.indent(first.prompt, "  ")
+    return f"The first question, as it is asked:\n{question}\nIts right answer: {first.target}{unread}"
 
 
 def comparison_table(runs: Mapping[str, Summary]) -> Table:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import DatasetError, MissingDependencyError
 from scaffolding_ext.evaluation.run.gym import gym_problems
-from scaffolding_ext.evaluation.run.jsonl import Row, read_rows
+from scaffolding_ext.evaluation.run.jsonl import Row, read_csv, read_rows
 from scaffolding_ext.evaluation.run.rows import Example, samples_of
 from scaffolding_ext.tinylm.grammar import KINDS, sample_problem
 
@@ -76,7 +76,7 @@ def load_dataset(
     """Load a dataset.
 
     Args:
-        source: Path of a JSONL file; `hf:NAME`, a dataset of Hugging Face or a folder that its library reads;
+        source: Path of a JSONL or CSV file; `hf:NAME`, a dataset of Hugging Face or a folder that its library reads;
             `reasoning_gym:TASK`; or `tinylm:held_out`.
         num_samples: Number of problems to draw, if they are drawn; None means 100.
         seed: Seed of drawn problems, or of shuffled options.
@@ -169,13 +169,14 @@ def read_jsonl(
     format: str | None = None,
     seed: int = 0,
 ) -> list[Example]:
-    """Read a JSONL file (or .jsonl.gz) with one object per line.
+    """Read a JSONL file (or .jsonl.gz) with one object per line, or a CSV file with a header.
 
     Fields: `problem`, `question` or `prompt`; `answer` or `target` (text or a number); `id` (by default the line's
-    number); `kind`. Other fields and empty lines are ignored.
+    number); `kind`; a `context` or `passage` comes before the question. Empty lines are ignored, other fields are in
+    `Example.unread`.
 
     Args:
-        columns: The file's names for `prompt`, `target`, `id` and `kind`, if they differ.
+        columns: The file's names for `prompt`, `context`, `target`, `id` and `kind`, if they differ.
         skip_bad_rows: Skip unusable rows with a warning instead of refusing the file.
         format: A key of `rows.FORMATS`; None takes the names above.
 
@@ -183,7 +184,11 @@ def read_jsonl(
         DatasetError: The file cannot be read, has no usable rows, or a row is unusable; it names file, line and field
             of all such rows, 20 at most.
     """
-    return samples_of(read_rows(path), os.fspath(path), columns, format, skip_bad_rows=skip_bad_rows, seed=seed)
+    name = os.fspath(path)
+    if os.path.isdir(name):
+        raise DatasetError(f"{name} is a folder: name a file of it, or write hf:{name} for a folder of Hugging Face's")
+    rows = read_csv(name) if name.endswith(".csv") else read_rows(name)
+    return samples_of(rows, name, columns, format, skip_bad_rows=skip_bad_rows, seed=seed)
 
 
 def read_hub(name: str, subset: str | None = None, split: str | None = None) -> Iterator[Row]:

@@ -1,16 +1,20 @@
-"""JSONL: one JSON object per line, each parsed separately, so that a bad one is reported by its number."""
+"""Rows of data files: JSONL and CSV. Each is parsed separately, so that a bad one is reported by its number."""
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from scaffolding_ext.documents import UTF16, decoded, parse_json
 from scaffolding_ext.errors import DatasetError
 
 _MAX_LINE_BYTES = 2**28
+_MAX_CELL = 2**28  # characters; Python's limit is 2**17, less than a chain of thought
 
 
 class Row(NamedTuple):
@@ -54,6 +58,25 @@ def read_rows(
                     yield _row(line, number, parse)
     except (OSError, EOFError, ValueError) as error:
         raise DatasetError(f"cannot read the {what} {name}: {error}") from error
+
+
+def read_csv(path: str | os.PathLike[str], what: str = "dataset") -> Iterator[Row]:
+    """Yield the rows of a CSV file with a header; an empty cell is None.
+
+    Raises:
+        DatasetError: The file cannot be read.
+    """
+    try:
+        csv.field_size_limit(_MAX_CELL)
+        table = csv.DictReader(io.StringIO(decoded(Path(path).read_bytes()), newline=""), strict=True)
+        num_columns = len(table.fieldnames or ())  # reads the header
+        number = table.line_num
+        for cells in table:
+            surplus = f"has more cells than the header's {num_columns}" if None in cells else None
+            yield Row(number + 1, {name: cell or None for name, cell in cells.items()}, surplus, True)
+            number = table.line_num
+    except (OSError, ValueError, csv.Error) as error:
+        raise DatasetError(f"cannot read the {what} {os.fspath(path)}: {error}") from error
 
 
 def _row(line: bytes, number: int, parse: Callable[[str], Any]) -> Row:

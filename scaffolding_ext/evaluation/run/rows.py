@@ -7,12 +7,14 @@ import random
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.documents import has_surrogate
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.run.jsonl import Row
+from scaffolding_ext.evaluation.run.option_columns import option_columns
 from scaffolding_ext.evaluation.run.scoring import LETTERS, Score
 
 _MAX_PROBLEMS = 20  # listed in an error
@@ -31,6 +33,7 @@ class Example(NamedTuple):
         verify: Scores an answer, if the dataset has a verifier; None compares with the target.
         options: Option texts of a multiple-choice question, lettered from A.
         answers_anyhow: Take the last number of an output without a box or answer phrase as its answer.
+        unread: Fields of the row that are in neither prompt nor target.
     """
 
     id: str
@@ -40,6 +43,7 @@ class Example(NamedTuple):
     verify: Callable[[str | None], Score] | None = None
     options: tuple[str, ...] = ()
     answers_anyhow: bool = False
+    unread: tuple[str, ...] = ()
 
 
 class Choices(NamedTuple):
@@ -53,7 +57,7 @@ class Format(NamedTuple):
     """Format of a benchmark's rows.
 
     Attributes:
-        fields: Possible field names of prompt, target, id and kind.
+        fields: Possible field names of prompt, target, id and kind, and of a context before the prompt.
         read_target: Parses the target from its field's text; a ValueError says what it should be.
         read_choices: Parses the options of a row whose target is in a field; None if rows have no options. A ValueError
             says what is wrong.
@@ -91,23 +95,34 @@ def _number(text: str) -> str:
 
 
 def _choices(row: Mapping[str, Any], target: str) -> Choices:
-    """Read options of MMLU (`choices`, an index), MMLU-Pro (`options`, a letter) or ARC (`choices`, labelled texts)."""
+    """Read options of MMLU (`choices`, an index), MMLU-Pro (`options`, a letter) or ARC (`choices`, labelled texts).
+
+    They may also stand in columns, as in MedMCQA (`opa` to `opd`, an index) or WinoGrande (`option1` and `option2`, a
+    column's number).
+    """
     given: Any = next((row[name] for name in _OPTIONS if row.get(name) is not None), None)
     labels: list[str] = []
+    columns = option_columns(row) if given is None else {}
     if isinstance(given, Mapping):
         labels = [str(label) for label in given.get("label", ())]
         given = given.get("text")
+    elif columns:
+        labels, given = list(columns), [row[name] for name in columns.values()]
     if not isinstance(given, Sequence) or isinstance(given, str):
-        raise ValueError(f"the row has no list of options in {' or '.join(map(repr, _OPTIONS))}")
+        raise ValueError(
+            f"the row has no list of options in {' or '.join(map(repr, _OPTIONS))}, and no columns such as A, B, C or "
+            "option_a, option_b"
+        )
     options = [str(option).strip() for option in given]
     labels = labels or list(LETTERS[: len(options)])
     if not 2 <= len(options) <= len(LETTERS) or len(labels) != len(options) or not all(options):
         raise ValueError(f"the row has {len(options)} options; a question has 2 to {len(LETTERS)}, none of them empty")
     right = row[target]
-    if isinstance(right, int) and not isinstance(right, bool) and 0 <= right < len(options):
-        return Choices(options, right)
     written = str(right).strip()
-    for known in (labels, options):
+    by_number = labels[0].isdecimal()
+    if isinstance(right, int) and not isinstance(right, bool) and 0 <= right < len(options) and not by_number:
+        return Choices(options, right)
+    for known in (labels, [*columns.values()], options):
         if known.count(written) == 1:
             return Choices(options, known.index(written))
     raise ValueError(f"it must name one of the {len(options)} options: by its index from 0, its letter or its text")
@@ -126,9 +141,11 @@ def _asked_with(question: str, options: Sequence[str]) -> str:
     return "\n".join([question.rstrip(), "", *lines, "", "Answer with the letter of the right option."])
 
 
+_CONTEXT = ("context", "passage", "article", "story", "paragraph")
 _ANY = Format(
     {
         "prompt": ("problem", "question", "prompt"),
+        "context": _CONTEXT,
         "target": ("answer", "target"),
         "id": ("id",),
         "kind": ("kind", "task_type"),
@@ -157,6 +174,7 @@ FORMATS = {
     "multiple_choice": Format(
         {
             "prompt": ("question", "problem", "prompt"),
+            "context": _CONTEXT,
             "target": ("answer", "answerKey", "target"),
             "id": ("id", "question_id"),
             "kind": ("kind", "subject", "category"),
@@ -189,7 +207,7 @@ def samples_of(
     """Convert a dataset's rows to samples.
 
     Args:
-        columns: The dataset's names for `prompt`, `target`, `id` and `kind`, if they differ.
+        columns: The dataset's names for `prompt`, `context`, `target`, `id` and `kind`, if they differ.
         format: Of the benchmark, a key of `FORMATS`, or None.
         skip_bad_rows: Skip unusable rows with a warning instead of refusing the dataset.
         place: Unit of a row's number.
@@ -204,7 +222,7 @@ def samples_of(
     fields = _fields_of(form, columns or {})
     samples: dict[str, Example] = {}
     places: dict[str, str] = {}
-    problems = []
+    problems: list[tuple[int, str]] = []
     for row in rows:
         try:
             sample = _sample(row, fields, form, seed)
@@ -216,22 +234,33 @@ def samples_of(
                 "" if written else ", which has no id and is named by its number"
             )
         except DatasetError as error:
-            problems.append(f"{place} {row.number}{error}")
+            problems.append((row.number, str(error)))
             if len(problems) == _MAX_PROBLEMS and not skip_bad_rows:
                 break
     if problems and not skip_bad_rows:
         more = "; stopped there" if len(problems) == _MAX_PROBLEMS else ""
-        raise DatasetError(f"{name}, {'; '.join(problems)}{more}")
+        raise DatasetError(f"{name}, {_listed(problems, place)}{more}")
     if not samples:
         raise DatasetError(
-            f"the dataset {name} has no rows" + (f" that can be used: {problems[0]}" if problems else "")
+            f"the dataset {name} has no rows"
+            + (f" that can be used: {_listed(problems[:1], place)}" if problems else "")
         )
     if problems:
-        shown = "; ".join(problems[:_MAX_PROBLEMS])
+        shown = _listed(problems[:_MAX_PROBLEMS], place)
         warnings.warn(
             f"{name}: {len(problems)} of {len(problems) + len(samples)} rows are skipped: {shown}", stacklevel=2
         )
     return list(samples.values())
+
+
+def _listed(problems: Iterable[tuple[int, str]], place: str) -> str:
+    """Problems in order, each once with the numbers of its rows."""
+    numbers: dict[str, list[int]] = {}
+    for number, problem in problems:
+        numbers.setdefault(problem, []).append(number)
+    return "; ".join(
+        f"{place}{'s' * (len(each) > 1)} {', '.join(map(str, each))}{problem}" for problem, each in numbers.items()
+    )
 
 
 def _fields_of(form: Format, columns: Mapping[str, str | None]) -> dict[str, tuple[str, ...]]:
@@ -250,25 +279,33 @@ def _sample(row: Row, fields: Mapping[str, tuple[str, ...]], form: Format, seed:
     if not isinstance(question, str):
         raise DatasetError(f", field {prompt!r}: {question!r}; it must be text that is not empty")
     _as_text(question, prompt)
+    contexts = fields.get("context", ())
+    context = next((name for name in contexts if row.value.get(name) and name not in (prompt, target)), None)
+    if len(contexts) == 1:  # named in `columns`
+        context = _present(row.value, contexts)
+    if context is not None:
+        question = f"{_as_text(row.value[context], context)}\n\n{question}"
     name, kind = (_optional(row.value, fields[role]) for role in ("id", "kind"))
     name = name or str(row.number)
     try:
         if form.read_choices is not None:
-            return _multiple_choice(name, question, kind, form.read_choices(row.value, target), seed, form.shuffles)
+            found = form.read_choices(row.value, target)
+            return _multiple_choice(name, question, kind, found, seed, form.shuffles)
         answer = form.read_target(_as_text(row.value[target], target))
     except DatasetError:  # it names the field
         raise
     except ValueError as error:
         raise DatasetError(f", field {target!r}: {_shortened(row.value[target])}; {error}") from error
-    unread = [
-        field for field in (*_OPTIONS, "Incorrect Answer 1") if row.value.get(field) and field not in (prompt, target)
-    ]
-    if unread:
+    read = {name for names in fields.values() for name in names}
+    options = [*_OPTIONS, "Incorrect Answer 1", *option_columns(row.value).values()]
+    ignored = [field for field in options if row.value.get(field) and field not in read]
+    if ignored:
         raise DatasetError(
-            f" has the field {unread[0]!r}, whose options would be ignored: set dataset.format to "
-            "multiple_choice (or gpqa), or remove the field"
+            f" has the field {ignored[0]!r}, whose options would be ignored: set dataset.format to multiple_choice (or "
+            "gpqa), as with --set dataset.format=multiple_choice, or remove the field"
         )
-    return Example(name, question, answer, kind, answers_anyhow=form.answers_anyhow)
+    unread = tuple(field for field in row.value if field not in read)
+    return Example(name, question, answer, kind, answers_anyhow=form.answers_anyhow, unread=unread)
 
 
 def _multiple_choice(name: str, question: str, kind: str | None, found: Choices, seed: int, shuffles: bool) -> Example:
@@ -307,7 +344,7 @@ def _as_text(value: Any, field: str) -> str:
     if isinstance(value, str) and value.strip() and not has_surrogate(value):
         return value.strip()
     if isinstance(value, float) and math.isfinite(value):
-        return str(int(value)) if value.is_integer() else repr(value)
+        return str(int(value)) if value.is_integer() else format(Decimal(repr(value)), "f")
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     allowed = "it must be text that is not empty, or a finite number"

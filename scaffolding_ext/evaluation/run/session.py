@@ -157,6 +157,13 @@ class Session:
         most = "" if self._budget is None else "at most "
         return f"{len(self._samples)} samples, {most}{self.num_requests} requests"
 
+    @property
+    def first_question(self) -> Example:
+        """The first sample, with the stack's suffix behind its prompt."""
+        first = self._samples[0]
+        suffix = None if self.config.prompt is None else self.config.prompt.prompt_suffix
+        return first._replace(prompt=first.prompt + (suffix or ""))
+
     def document(self) -> dict[str, Any]:
         settings = self.config.evaluation
         return {

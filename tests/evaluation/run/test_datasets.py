@@ -20,6 +20,11 @@ def write(path: Path, *rows: Any) -> Path:
     return path
 
 
+def read(path: Path, **options: Any) -> list[Example]:
+    """The samples of a file, without the names of fields that are not read."""
+    return [sample._replace(unread=()) for sample in load_dataset(path, **options)]
+
+
 # ---- JSONL
 
 
@@ -27,7 +32,7 @@ def write(path: Path, *rows: Any) -> Path:
 @pytest.mark.parametrize("target_field", ["answer", "target"])
 def test_the_field_names_of_common_datasets_are_known(tmp_path: Path, prompt_field: str, target_field: str) -> None:
     path = write(tmp_path / "a.jsonl", {prompt_field: "1+1?", target_field: "2", "unique": True})
-    assert load_dataset(path) == [Example("1", "1+1?", "2")]
+    assert read(path) == [Example("1", "1+1?", "2")]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +123,7 @@ def test_a_row_that_could_mean_two_things_or_nothing_is_refused(tmp_path: Path, 
 
 def test_the_same_question_under_two_names_means_one_thing(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", {"question": "1+1?", "prompt": "1+1?", "answer": 2})
-    assert load_dataset(path) == [Example("1", "1+1?", "2")]
+    assert read(path) == [Example("1", "1+1?", "2")]
 
 
 @pytest.mark.parametrize(
@@ -156,8 +161,45 @@ def test_all_bad_rows_are_told_at_once_twenty_at_most(tmp_path: Path) -> None:
         " 4",
     ]
     many = problem_of(write(tmp_path / "b.jsonl", *["{"] * 50))
-    assert many.count("invalid JSON") == 20
+    assert many.startswith(", lines 1, 2, 3, ")
+    assert "19, 20: invalid JSON" in many
+    assert many.count("invalid JSON") == 1
     assert many.endswith("; stopped there")
+
+
+def test_a_folder_is_told_how_to_name_it(tmp_path: Path) -> None:
+    assert (
+        problem_of(tmp_path)
+        == f" is a folder: name a file of it, or write hf:{tmp_path} for a folder of Hugging Face's"
+    )
+
+
+def test_csv_is_read_by_its_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('id,question,answer,level\nx,"1,000 + 1?",1001,easy\n,"two\nlines?",0.00001,\n')
+    assert load_dataset(path) == [
+        Example("x", "1,000 + 1?", "1001", unread=("level",)),
+        Example("3", "two\nlines?", "0.00001", unread=("level",)),
+    ]
+    path.write_text("question,answer\n1+1?,2,3\n")
+    assert "line 2: has more cells than the header's 2" in problem_of(path)
+
+
+def test_decimals_stay_as_written(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.jsonl", *(f'{{"question": "a", "answer": {text}}}' for text in ("0.00001", "1e-7", "2.5"))
+    )
+    assert [sample.target for sample in load_dataset(path)] == ["0.00001", "0.0000001", "2.5"]
+
+
+def test_a_passage_comes_before_its_question(tmp_path: Path) -> None:
+    row = {"passage": "A cat sat.", "question": "Who sat?", "answer": "a cat", "source": "web"}
+    path = write(tmp_path / "a.jsonl", row)
+    assert load_dataset(path) == [Example("1", "A cat sat.\n\nWho sat?", "a cat", unread=("source",))]
+    assert load_dataset(path, columns={"context": "source"})[0].prompt == "web\n\nWho sat?"
+    assert "no field 'text'" in problem_of(path, columns={"context": "text"})
+    row["passage"] = {"title": ["cats"]}
+    assert "field 'passage': {'title': ['cats']}; it must be text" in problem_of(write(tmp_path / "b.jsonl", row))
 
 
 def test_bad_rows_can_be_left_out_with_a_warning(tmp_path: Path) -> None:
@@ -173,10 +215,12 @@ def test_columns_say_what_a_file_calls_its_fields(tmp_path: Path) -> None:
     row = {"prompt": "system text", "text": "1+1?", "solution": 2, "answer": "as shown", "uid": 7, "level": "easy"}
     columns = {"prompt": "text", "target": "solution", "id": "uid", "kind": "level"}
     path = write(tmp_path / "a.jsonl", row)
-    assert load_dataset(path, columns=columns) == [Example("7", "1+1?", "2", "easy")]
-    assert load_dataset(path) == [Example("1", "system text", "as shown")]
+    assert load_dataset(path, columns=columns) == [Example("7", "1+1?", "2", "easy", unread=("prompt", "answer"))]
+    assert read(path) == [Example("1", "system text", "as shown")]
     assert "no field 'txt'; it has: prompt, text" in problem_of(path, columns={"prompt": "txt"})
-    assert "columns has promt; it may have prompt, target, id, kind" in problem_of(path, columns={"promt": "text"})
+    assert "columns has promt; it may have prompt, context, target, id, kind" in problem_of(
+        path, columns={"promt": "text"}
+    )
 
 
 # ---- benchmarks, as their authors write them
@@ -200,7 +244,7 @@ GSM8K = {"question": "1+1?", "answer": "1+1=<<1+1=2>>2 clips.\n#### 1,234"}
 def test_benchmarks_are_read_as_they_are_written(
     tmp_path: Path, format: str, row: dict[str, Any], sample: Example
 ) -> None:
-    assert load_dataset(write(tmp_path / "a.jsonl", row), format=format) == [sample]
+    assert read(write(tmp_path / "a.jsonl", row), format=format) == [sample]
 
 
 @pytest.mark.parametrize(
