@@ -225,7 +225,7 @@ def test_a_dry_run_shows_the_first_question_as_asked_its_answer_and_what_is_not_
     row = {"question": "How many?", "passage": "Two cats.", "answer": "2", "hint": "count", "level": 1}
     (folder / "cats.jsonl").write_text(json.dumps(row))
     arguments = ["eval", "--config", "stack.yaml", "--dataset", "cats.jsonl", "--dry_run"]
-    result = call(*arguments, "--set", "prompt.prompt_suffix=\" Think.\"")
+    result = call(*arguments, "--set", 'prompt.prompt_suffix=" Think."')
     assert result.stdout == (
         "stack and dataset are fine: 1 samples, 1 requests\n\nThe first question, as it is asked:\n"
         "  Two cats.\n\n  How many? Think.\nIts right answer: 2\nNot read: hint, level\n"
