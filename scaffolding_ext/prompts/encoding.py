@@ -7,8 +7,16 @@ import re
 from typing import Any
 
 _ANCHORS = ("\n", "1", "a", ".")
+_LONG = 1 << 10  # characters
 _UNREADABLE = "\ufffd"  # replaces bytes that are not a character in decoded text
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
+
+
+def token_ids(tokenizer: Any, text: str, add_special_tokens: bool) -> list[int]:
+    """Token ids of a text; a long one is encoded without the GIL."""
+    if len(text) < _LONG:
+        return list(tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+    return list(tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
 
 def prompt_ids(tokenizer: Any, text: str) -> list[int]:
@@ -19,7 +27,7 @@ def prompt_ids(tokenizer: Any, text: str) -> list[int]:
     Args:
         tokenizer: A tokenizer of the tokenizers library.
     """
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=True).ids
+    ids = token_ids(tokenizer, text, True)
     added = tokenizer.encode("", add_special_tokens=True).ids
     return ids[1:] if added and ids[:2] == [added[0]] * 2 else ids
 
@@ -49,8 +57,7 @@ class Continuation:
         return self._plain(text)
 
     def _plain(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+        return token_ids(self._tokenizer, text, False)
 
 
 def token_bytes(tokenizer: Any, token_id: int) -> bytes:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
-from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, token_bytes
+from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, token_bytes, token_ids
 from scaffolding_ext.prompts.model_files import FamilyChoice, chosen_family, how_to_load, refuse_own_tokenizer
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import meta_of, note
@@ -477,9 +477,7 @@ class Prompting(TextPrompting):
             text = self._rendered(*history, {"role": "user", **(last_turn or {}), "content": text}, tools=tools)
         task.input_str = text
         backend = self._tokenizer.backend_tokenizer
-        task.input_tokens = (
-            backend.encode(text, add_special_tokens=False).ids if templated else prompt_ids(backend, text)
-        )
+        task.input_tokens = token_ids(backend, text, False) if templated else prompt_ids(backend, text)
 
     def next_turn(self, task: GenerationTask, prompt: str) -> GenerationTask:
         """Return a task with the conversation's next question, from the task with the previous answer.

@@ -29,9 +29,10 @@ from scaffolding_ext.serving.metrics import Metrics
 from scaffolding_ext.serving.refusals import CLIENT_LEFT, ApiError, of_failure
 from scaffolding_ext.serving.served_stack import ServedStack, new_id
 from scaffolding_ext.serving.settings import Limits
+from scaffolding_ext.serving.turns import LARGE, Turns, at_once
 
 _log = logging.getLogger(__name__)
-_LONG = 1 << 15  # bytes; the prompt of a longer body is tokenised on a thread
+_AT_ONCE = contextlib.nullcontext(at_once)
 _MOST_IGNORED = 1000  # unknown fields that the log names
 _PORT = re.compile(r":\d+\Z")
 _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not hold events back
@@ -72,6 +73,8 @@ class Front:
         self.jobs: set[Job] = set()
         self._audits: set[asyncio.Task[None]] = set()  # the loop keeps only weak references
         self._ignored: set[tuple[str, str]] = set()
+        self._turns = Turns()
+        self._max_objects = self.limits.max_objects
         self.hosts: Collection[str] | None = None
         self._take_keys(keys or Keys(None))
         self._clock = clock
@@ -150,11 +153,14 @@ class Front:
             _check_type(_header(request, b"content-type"))
             content = await self._content(request)
             ignore = functools.partial(self._ignore, holder) if self.limits.ignores_unknown_fields else None
-            body = read_body(kind, content, ignore)
-            stack = self._stack(body.model)
-            model = stack.name
-            is_quick = len(content) < _LONG and not body.scaffolding
-            wanted = stack.read(body) if is_quick else await asyncio.to_thread(stack.read, body)
+            read = functools.partial(read_body, kind, content, self._max_objects, ignore)
+            is_large = len(content) > LARGE
+            async with self._turns.turn(holder, len(content)) if is_large else _AT_ONCE as parse:
+                body: Body = await parse(read)
+                stack = self._stack(body.model)
+                model = stack.name
+                is_quick = not (is_large or body.scaffolding)
+                wanted = stack.read(body) if is_quick else await asyncio.to_thread(stack.read, body)
             wanted = wanted._replace(
                 holder=holder,
                 cache_salt=self._keys.cache_salt(holder),
@@ -351,7 +357,7 @@ def _header(request: Request, name: bytes) -> str:
 
 def _check_type(content_type: str) -> None:
     """Refuse a body of another type: browsers send those for any page, without asking the server first."""
-    if content_type.partition(";")[0].strip().lower() != "application/json":
+    if content_type != "application/json" and content_type.partition(";")[0].strip().lower() != "application/json":
         raise ApiError(
             415,
             f"the body's type is {content_type[:80]!r}: send the header Content-Type: application/json",
@@ -360,12 +366,13 @@ def _check_type(content_type: str) -> None:
 
 
 async def _read(request: Request, most: int) -> bytes:
-    content = b""
+    parts, num_bytes = [], 0
     async for part in request.stream():
-        content += part
-        if len(content) > most:
+        parts.append(part)
+        num_bytes += len(part)
+        if num_bytes > most:
             raise _too_long(most)
-    return content
+    return b"".join(parts)
 
 
 def _too_long(most: int) -> ApiError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -19,7 +19,14 @@ _Count = Annotated[int, Field(ge=1, lt=2**31)]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
 _Stop = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
 _TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-_TokenIds = Annotated[list[_TokenId], Field(min_length=1)]
+_TokenIds = Annotated[list[_TokenId], Field(min_length=1, fail_fast=True)]
+_MOST_ITEMS = 4096  # of a list of messages, parts or prompts
+_Several = Field(min_length=1, max_length=_MOST_ITEMS, fail_fast=True)  # a list's further errors would cost seconds
+_UNIONS = {  # what the fields of several types take; the parser names each type by itself
+    "prompt": "a text, a list of texts, or token ids; none empty",
+    "stop": f"a text, or at most {MOST_STRINGS} texts, of 1 to {MOST_CHARACTERS} characters",
+    "content": f'a text, or at most {_MOST_ITEMS} parts {{"type": "text", "text": ...}}',
+}
 _ANYTHING = None
 # Further OpenAI fields, with the values that request nothing. None allows any value: it does not affect the text.
 _FURTHER: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
@@ -97,9 +104,9 @@ class Message(_Object):
     """One turn of a conversation, as text."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[_Part] | None = None
+    content: str | Annotated[list[_Part], Field(max_length=_MOST_ITEMS, fail_fast=True)] | None = None
     name: str | None = None
-    tool_calls: list[_MadeCall] | None = None
+    tool_calls: Annotated[list[_MadeCall], Field(max_length=_MOST_ITEMS, fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None  # from an earlier answer; dropped, as templates do
     scaffolding: Any = None
@@ -144,7 +151,7 @@ class Body(BaseModel):
 
     model: str
     n: Annotated[int, Field(ge=1)] | None = None
-    stop: _Stop | Annotated[list[_Stop], Field(max_length=MOST_STRINGS)] | None = None
+    stop: _Stop | Annotated[list[_Stop], Field(max_length=MOST_STRINGS, fail_fast=True)] | None = None
     max_tokens: _Count | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -174,6 +181,11 @@ class Body(BaseModel):
         return self.max_tokens
 
     @property
+    def token_limit_name(self) -> str:
+        """The field that gives it."""
+        return "max_tokens"
+
+    @property
     def num_logprobs(self) -> int | None:
         """Alternatives per token with log-probabilities; None if none are requested."""
         return None
@@ -194,13 +206,13 @@ class Body(BaseModel):
 class ChatBody(Body):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], _Several]
     max_completion_tokens: _Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Annotated[str, Field(max_length=64)] | None = None
-    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=128, fail_fast=True)] | None = None
 
     @property
     def offered(self) -> list[dict[str, Any]]:
@@ -214,6 +226,11 @@ class ChatBody(Body):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
+    def token_limit_name(self) -> str:
+        """The field that gives it."""
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+
+    @property
     def num_logprobs(self) -> int | None:
         """Alternatives per token; see `Body.num_logprobs`."""
         return (self.top_logprobs or 0) if self.logprobs else None
@@ -222,7 +239,7 @@ class ChatBody(Body):
 class CompletionBody(Body):
     """`POST /v1/completions`."""
 
-    prompt: str | Annotated[list[_TokenId] | list[str] | list[_TokenIds], Field(min_length=1)]
+    prompt: str | _TokenIds | Annotated[list[str], _Several] | Annotated[list[_TokenIds], _Several]
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     @property
@@ -231,13 +248,15 @@ class CompletionBody(Body):
         return self.logprobs
 
     @property
-    def prompts(self) -> list[str | list[int]]:
+    def prompts(self) -> Sequence[str | list[int]]:
         """The prompts, as texts or token ids; each is answered separately."""
         one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
-        return [self.prompt] if one else list(self.prompt)  # type: ignore[list-item, arg-type]
+        return [self.prompt] if one else self.prompt  # type: ignore[list-item, return-value]
 
 
-def read_body(kind: type[B], content: bytes, ignore: Callable[[str], None] | None = None) -> B:
+def read_body(
+    kind: type[B], content: bytes, most_objects: int = 1 << 15, ignore: Callable[[str], None] | None = None
+) -> B:
     """Parse and check the body of a request.
 
     A field `extra_body` that holds an object is merged into the body: some programs send the argument of that name of
@@ -246,17 +265,21 @@ def read_body(kind: type[B], content: bytes, ignore: Callable[[str], None] | Non
     Args:
         kind: The endpoint's body.
         content: The JSON text.
+        most_objects: Most braces and brackets that may open in it, in texts too: they cost the parser most.
         ignore: Called with the name of each unknown field, which is then ignored; None refuses unknown fields.
 
     Raises:
         ApiError: The body is not JSON, or a field is unknown, invalid or unsupported.
     """
+    if content.count(b"{") + content.count(b"[") > most_objects:
+        message = f"the body of the request has more than {most_objects} objects and lists: send fewer"
+        raise ApiError(413, message, "body_too_large")
     try:
         body = kind.model_validate_json(content)
         if isinstance((body.model_extra or {}).get("extra_body"), dict):
             body = kind.model_validate_json(_unwrapped(content))
     except ValidationError as error:
-        raise of_validation(error) from None
+        raise of_validation(error, _UNIONS) from None
     for within, name, value in _further(body):
         place = f"{within}{name[:80]}"
         known = _FURTHER_OF_MESSAGES if within else _FURTHER
@@ -278,7 +301,8 @@ def read_body(kind: type[B], content: bytes, ignore: Callable[[str], None] | Non
 def _further(model: BaseModel, within: str = "") -> list[tuple[str, str, Any]]:
     """The fields of a body, and of the objects in it, that its class does not have: path, name and value."""
     found = [(within, name, value) for name, value in (model.__pydantic_extra__ or {}).items()]
-    for name, value in model.__dict__.items():
+    for name in model.__pydantic_fields_set__:
+        value = model.__dict__.get(name)
         if isinstance(value, list) and value and isinstance(value[0], _Object):
             for number, each in enumerate(value):
                 found += _further(each, f"{within}{name}.{number}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -71,28 +71,37 @@ def unsupported(param: str, message: str) -> ApiError:
     return ApiError(400, f"{param} {message}", "unsupported_parameter", param)
 
 
-def of_validation(error: ValidationError) -> ApiError:
-    """Convert pydantic's error about a body, without the value, which may be long or private."""
+def of_validation(error: ValidationError, unions: Mapping[str, str]) -> ApiError:
+    """Convert pydantic's error about a body, without the value, which may be long or private.
+
+    Args:
+        error: The error.
+        unions: Descriptions of the fields that take several types.
+    """
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    path = ".".join(str(part) for part in first["loc"])
+    parts = [str(part) for part in first["loc"]]
+    depth = next((depth for depth, part in enumerate(parts[:-1], 1) if part in unions), None)
+    path = ".".join(parts[:depth])
+    if depth is not None:
+        return ApiError(400, f"{path}: must be {unions[parts[depth - 1]]}", "invalid_value", path)
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body of the request is not valid JSON: {first['msg']}", "invalid_json")
     message = f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}" if path else first["msg"]
     return ApiError(400, message, "invalid_value", path or None)
 
 
-def of_failure(error: BaseException, sent: Collection[str] = ()) -> ApiError:
+def of_failure(error: BaseException, sent: Mapping[str, str] | None = None) -> ApiError:
     """Convert a program's failure. Engine messages may hold the prompt or addresses, so only the log shows them.
 
     Args:
         error: The failure.
-        sent: Names of the fields that the client sent. An error about a field is the client's only if the client sent
-            it; any other is the server's, whatever its type.
+        sent: Fields that the client sent, by our names of them. An error about a field is the client's only if the
+            client sent it; any other is the server's, whatever its type.
     """
     causes = list(_causes(error))
     for cause in causes:
-        if isinstance(cause, ConfigError) and cause.key.rpartition(".")[2] in sent:
-            return ApiError(400, str(cause), "unsupported_value", cause.key)
+        if isinstance(cause, ConfigError) and (name := (sent or {}).get(cause.key.rpartition(".")[2])):
+            return ApiError(400, f"{name}: {cause.message}", "unsupported_value", name)
         if isinstance(cause, ServerRefusalError):
             return ApiError(
                 400, "the server behind the stack refuses the request: the log has its message", "unsupported_value"

@@ -6,6 +6,7 @@ import itertools
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from scaffolding_ext.controllers.base import BaseController, attributes_of, checked_task_type, honoured_by
@@ -38,6 +39,7 @@ _FIELDS = {
 }
 _SEED_BITS = 53  # exact in every JSON reader
 _MOST_SECONDS = 1e9
+_MOST_CHARACTERS = 32  # of a prompt, for each token that it may have; longer ones are not tokenised to be counted
 
 
 class StackRequest(NamedTuple):
@@ -59,7 +61,7 @@ class StackRequest(NamedTuple):
         tool_names: Names of the tools that the model may call.
         takes_several_calls: True if an answer may hold more than one call.
         holder: Holder of the key.
-        sent: Names of the body's fields; an error about one of them is the client's.
+        sent: The client's names of the body's fields, by ours; an error about one of them is the client's.
     """
 
     prompts: list[tuple[str, list[Turn]]]
@@ -77,7 +79,7 @@ class StackRequest(NamedTuple):
     tool_names: Sequence[str] = ()
     takes_several_calls: bool = True
     holder: str = ANYBODY
-    sent: frozenset[str] = frozenset()
+    sent: Mapping[str, str] = MappingProxyType({})
 
     @property
     def num_choices(self) -> int:
@@ -171,15 +173,15 @@ class ServedStack:
         controller = self.variants.of(given)
         task_type = _task_type(controller, named, body.metadata)
         is_raw = isinstance(body, CompletionBody)
+        num = body.num_samples * (len(body.prompts) if isinstance(body, CompletionBody) else 1)
+        if num > self._limits.max_samples:
+            message = f"asks for {num} choices; the server gives at most {self._limits.max_samples}"
+            raise ApiError(400, f"n {message}", "invalid_value", "n")
         prompts: list[tuple[str, list[Turn]]] = (
             [(self._text(prompt), []) for prompt in body.prompts]
             if isinstance(body, CompletionBody)
             else [self._turns(body)]
         )
-        if len(prompts) * body.num_samples > self._limits.max_samples:
-            num = len(prompts) * body.num_samples
-            message = f"asks for {num} choices; the server gives at most {self._limits.max_samples}"
-            raise ApiError(400, f"n {message}", "invalid_value", "n")
         reading = self._reading(body, is_raw)
         kwargs = self._kwargs(body, controller, reading)
         if task_type is not None:
@@ -195,7 +197,10 @@ class ServedStack:
             deadline=deadline,
             tool_names=names_of(tools),
             takes_several_calls=getattr(body, "parallel_tool_calls", None) is not False,
-            sent=frozenset(("prompt", "history", *body.model_fields_set, *kwargs)),
+            sent={
+                name: body.token_limit_name if name == "max_tokens" else name
+                for name in ("prompt", "history", *body.model_fields_set, *kwargs)
+            },
         )
 
     def share(self) -> None:
@@ -289,6 +294,8 @@ class ServedStack:
             raise unsupported(
                 "prompt", f"holds token ids, but {self.name!r} has no tokenizer to read them: send a text"
             )
+        if len(prompt) > self._most_prompt_tokens:
+            raise self._too_long(f"{len(prompt)} tokens")
         text = self.tokenized.text_of(prompt)
         if text is None:
             raise unsupported("prompt", f"holds {len(prompt)} token ids that no text encodes to: send the text")
@@ -340,14 +347,15 @@ class ServedStack:
         for name in sorted(fields.keys() - honoured):
             able = ", ".join(shown for own, shown in _FIELDS.items() if own in honoured) or "none of these fields"
             message = f"is not a field that {self.name!r} ({type(controller).__name__}) takes; it takes: {able}"
-            raise unsupported(_FIELDS[name], message)
+            raise unsupported(body.token_limit_name if name == "max_tokens" else _FIELDS[name], message)
         if "num_logprobs" in fields and self.tokenized is None:
             raise unsupported(
                 "logprobs", f"needs the text of each token, but {self.name!r} has no tokenizer: leave it out"
             )
         limit = self._limits.max_request_tokens
         if fields.get("max_tokens", 0) > limit:
-            raise ApiError(400, f"max_tokens: must be at most {limit}", "invalid_value", "max_tokens")
+            name = body.token_limit_name
+            raise ApiError(400, f"{name}: must be at most {limit}", "invalid_value", name)
         if (
             reading.stops and reading.think_close is None and "stop" in honoured
         ):  # otherwise the front cuts the answer's text at them
@@ -410,6 +418,9 @@ class ServedStack:
         for text, history in prompts:
             if not text.strip():
                 raise ApiError(400, "prompt: is empty: send a text", "invalid_value", "prompt")
+            num_characters = len(text) + sum(len(turn["content"]) for turn in history)
+            if num_characters > _MOST_CHARACTERS * self._most_prompt_tokens:
+                raise self._too_long(f"{num_characters} characters")
             if self.prompting is None:
                 length = len(text.encode())
             else:
@@ -419,12 +430,18 @@ class ServedStack:
                 except ConfigError as error:
                     raise unsupported("messages", error.message) from error
                 length = len(text.encode()) if task.input_tokens is None else len(task.input_tokens)
-            most = min(self._limits.max_prompt_tokens, self.context_len or self._limits.max_prompt_tokens)
-            if length > most:
-                message = f"the prompt has {length} tokens; it may have at most {most}: shorten it"
-                raise ApiError(400, message, "context_length_exceeded", "messages")
+            if length > self._most_prompt_tokens:
+                raise self._too_long(f"{length} tokens")
             lengths.append(length)
         return None if self.tokenized is None else sum(lengths)
+
+    @property
+    def _most_prompt_tokens(self) -> int:
+        return min(self._limits.max_prompt_tokens, self.context_len or self._limits.max_prompt_tokens)
+
+    def _too_long(self, size: str) -> ApiError:
+        message = f"the prompt has {size}; it may have at most {self._most_prompt_tokens} tokens: shorten it"
+        return ApiError(400, message, "context_length_exceeded", "messages")
 
 
 def _task_type(controller: Any, named: Any, metadata: Any) -> str | None:

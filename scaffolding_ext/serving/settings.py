@@ -54,6 +54,11 @@ class Limits:
     ignores_unknown_fields: bool = False
     shows_content: bool = False
 
+    @property
+    def max_objects(self) -> int:
+        """Maximum objects and lists of a body, which cost its parser most: one for each token of a prompt."""
+        return max(4096, self.max_prompt_tokens)
+
     def __post_init__(self) -> None:
         for key in ("max_body_bytes", "max_prompt_tokens", "max_samples", "max_request_tokens", "answer_tokens"):
             require.whole(key, getattr(self, key))

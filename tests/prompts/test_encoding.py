@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
 
-from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, token_bytes
+from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, token_bytes, token_ids
 
 TEXTS = ["The sum of 3 and 4 is 7.\n\nSo the answer is \\boxed{7}\n", "Wait, naïve 😊 — let me see: 12 - 5 = 7"]
 
@@ -108,3 +108,9 @@ def test_bytes_of_tokens_join_to_the_text(kind, text):
     tokenizer = KINDS[kind]
     joined = b"".join(token_bytes(tokenizer, token) for token in Continuation(tokenizer).ids(text))
     assert joined.decode().replace(" ", "") == text.replace(" ", "")  # llama_2's decoder drops a token's first space
+
+
+@pytest.mark.parametrize("with_special", [False, True])
+def test_a_long_text_has_the_ids_of_encode(with_special):
+    tokenizer, text = llama_2(), TEXTS[1] * 50
+    assert token_ids(tokenizer, text, with_special) == tokenizer.encode(text, add_special_tokens=with_special).ids

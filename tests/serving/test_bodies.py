@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import Prompting
@@ -81,6 +82,44 @@ def test_further_fields_inside_are_refused_by_their_path(fields: dict[str, Any],
     with pytest.raises(ApiError) as error:
         chat(**fields)
     assert (error.value.code, error.value.param) == (code, param)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["x"] * 17}, "stop"),
+        ({"stop": ["x", 5]}, "stop"),
+    ],
+)
+def test_a_field_of_several_types_is_refused_by_its_own_name(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError, match=rf"^{param}: must be a text, or at most ") as error:
+        chat(**fields)
+    assert error.value.param == param
+
+
+@pytest.mark.parametrize("prompt", [5, [], [{}], [[]], ["x", 5], [[1], "x"], {}])
+def test_a_prompt_of_another_type_is_refused_as_prompt(prompt: Any) -> None:
+    with pytest.raises(ApiError, match=r"^prompt: must be a text, a list of texts, or token ids") as error:
+        read_body(CompletionBody, json.dumps({"model": "m", "prompt": prompt}).encode())
+    assert error.value.param == "prompt"
+
+
+def test_a_body_has_a_limit_of_objects_and_lists() -> None:
+    content = json.dumps({"model": "m", "messages": MESSAGES, "metadata": [{}] * 7}).encode()
+    assert read_body(ChatBody, content, 11).messages
+    with pytest.raises(ApiError, match="has more than 10 objects and lists") as error:
+        read_body(ChatBody, content, 10)
+    assert (error.value.status, error.value.code) == (413, "body_too_large")
+
+
+def test_a_long_list_of_wrong_items_is_refused_at_its_first() -> None:
+    content = json.dumps({"model": "m", "messages": [{}] * 200_000}).encode()
+    with pytest.raises(ValidationError) as error:
+        ChatBody.model_validate_json(content)
+    assert error.value.error_count() < 5  # all of them take seconds
 
 
 def test_prompts_are_texts_or_token_ids() -> None:
