@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, NoReturn
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.protocol import GenerationTask, Task, Worker
+from scaffolding_ext.protocol import GenerationTask, RewardTask, Task, Worker
+from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.meta import CONTINUED_TURNS
 from scaffolding_ext.protocol.worker import ServerBudget, WorkerTag, declared
 
@@ -20,6 +21,7 @@ class Needs(NamedTuple):
         max_tokens: Maximum tokens after the prompt that one of its tasks reads and writes; None if unknown.
         num_logprobs: Maximum log-probabilities per token that it reads.
         continues_answers: Its tasks continue unfinished answers.
+        sends_ids: It asks for verdicts, whose prompts are token ids only.
         fields: Keywords of a request that it honours: sampling fields, `thinking_budget`, `tools`, `task_type`.
     """
 
@@ -28,6 +30,7 @@ class Needs(NamedTuple):
     max_tokens: int | None = None
     num_logprobs: int = 0
     continues_answers: bool = False
+    sends_ids: bool = False
     fields: frozenset[str] = frozenset()
 
     def of(self, tag: WorkerTag) -> Needs:
@@ -41,6 +44,7 @@ def joined(needs: Iterable[Needs]) -> Needs:
         max_tokens=max((each.max_tokens for each in found if each.max_tokens is not None), default=None),
         num_logprobs=max(each.num_logprobs for each in found),
         continues_answers=any(each.continues_answers for each in found),
+        sends_ids=any(each.sends_ids for each in found),
     )
 
 
@@ -101,8 +105,21 @@ def check_worker(worker: Worker, tag: WorkerTag, needs: Needs, controller: str) 
             ),
             f"workers.{tag.value}",
         )
+    if needs.sends_ids and _reads_only_texts(worker):
+        raise ConfigError(
+            f"TensorRT-LLM's own {type(worker).__name__} reads only texts, and {controller} asks for verdicts in token "
+            "ids: serve its LLM by this package's worker, as in TRTLLMWorker(llm)",
+            f"workers.{tag.value}",
+        )
     if needs.continues_answers and CONTINUED_TURNS in declared(worker).refused:
         refuse_worker(worker, tag, "continue an unfinished answer", CONTINUED_TURNS, controller)
+
+
+def _reads_only_texts(worker: Worker) -> bool:
+    """True for upstream's own workers: they send only `input_str`, and serve neither verdicts nor rewards."""
+    handlers = worker.task_handlers
+    module = str(getattr(handlers.get(GenerationTask), "__module__", ""))
+    return module.startswith("tensorrt_llm.") and not {VerifyTask, RewardTask} & handlers.keys()
 
 
 def refuse_worker(worker: Worker, tag: WorkerTag, what: str, name: str, controller: str) -> NoReturn:

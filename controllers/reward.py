@@ -103,7 +103,7 @@ class RewardController(BaseController):
         self.yes = yes
         self.no = no
         self.worker_tag = WorkerTag(require.one_of("worker_tag", str(worker_tag), [tag.value for tag in WorkerTag]))
-        self.needs = Needs(tags=(self.worker_tag,))
+        self.needs = Needs(tags=(self.worker_tag,), sends_ids=True)
         self.judge_prompting = prompting
         self.checks = checks
         self.max_check_tokens = require.whole("max_check_tokens", max_check_tokens)

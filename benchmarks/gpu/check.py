@@ -41,11 +41,14 @@ from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import WrappingWorker
 from scaffolding_ext.testing.worker_contract import WORKER_CHECKS
+from scaffolding_ext.workers.trtllm.arguments import why_no_retention
 
 PROMPT = "The capital of France is Paris. The capital of Italy is"
 QUESTION = "Start with 5. Apply a+3,b-2. Find the total."
 G = TypeVar("G", bound=GenerationTask)
 STEP_TOKENS = 256  # of the LLM whose requests are longer than a step
+LONGEST = 8192  # tokens of the longest score
+KV_TOKENS = 1024  # of the LLM whose KV is evicted
 LEAST_NATS = 0.05  # mean difference of log-probabilities from float32 that is always allowed
 MOST_GAPS = 3.0  # as a multiple of the gap between bfloat16 and float32 of transformers itself
 TEXTS = (
@@ -392,6 +395,52 @@ def longer_than_a_step(bench: Bench) -> None:
     expect(len(score.logprobs or ()) == length - 4, f"{len(score.logprobs or ())} scores came")
 
 
+def longest_score(bench: Bench) -> None:
+    """The longest score, of 8,192 tokens at most, fits into the memory that the worker leaves by default"""
+    with bench.load(serve_scores=True, kv_cache_fraction=None) as worker:
+        length = min(LONGEST, (worker.max_seq_len or LONGEST) - 1)
+        ids = (worker._reader.ids(None, PROMPT, "input") * length)[:length]
+        score = ScoreTask(input_tokens=ids[:4], continuation_tokens=ids[4:])
+        asyncio.run(worker.run_task(score))
+    expect(len(score.logprobs or ()) == length - 4, f"{len(score.logprobs or ())} of {length - 4} scores came")
+
+
+def retention(bench: Bench) -> None:
+    """A branch of a high score keeps its KV longer than one of a low score that was used after it"""
+    with bench.load(max_seq_len=1024, llm_args={"kv_cache_config": {"max_tokens": KV_TOKENS}}) as worker:
+        base = worker._reader.ids(None, PROMPT, "input")
+
+        def distinct(number: int, length: int) -> list[int]:
+            return [
+                base[number % len(base)],
+                *(base[(number + place * place) % len(base)] for place in range(1, length)),
+            ]
+
+        prefix = distinct(0, KV_TOKENS // 16)
+        suffixes = [distinct(number, 3 * KV_TOKENS // 16) for number in (1, 2)]
+        fields: dict[str, Any] = {"max_tokens": 1, "temperature": 0.0, "branch_scores": [1.0, 0.0]}
+
+        async def scenario() -> list[int]:
+            await worker.run_task(BranchTask(prefix_tokens=prefix, suffixes=suffixes, **fields))
+            for number in range(3, 9):  # they fill the cache one and a half times
+                await worker.run_task(_with(GenerationTask(), _ids(distinct(number, KV_TOKENS // 4))))
+            again = [_with(GenerationTask(), _ids(prefix + suffix)) for suffix in suffixes]
+            for task in again:
+                await worker.run_task(task)
+            return [counts.reused if (counts := token_counts_of(task)) else 0 for task in again]
+
+        high, low = asyncio.run(scenario())
+        reason = why_no_retention(worker._loaded)
+    found = f"{high} of {len(prefix) + len(suffixes[0])} tokens of the high score are still there, {low} of the low one"
+    if high <= low and reason is not None:
+        raise NotServedError(f"{found}: {reason}")
+    expect(high > low, f"{found}: retention priorities have no effect")
+
+
+def _ids(token_ids: list[int]) -> dict[str, Any]:
+    return {"input_str": None, "input_tokens": token_ids, "max_tokens": 1}
+
+
 def second_gpu(bench: Bench) -> None:
     """devices=[1] puts a worker on another GPU"""
     import torch
@@ -496,6 +545,8 @@ CHECKS: tuple[Callable[[Bench], None], ...] = (
     cache_salt,
     priority,
     longer_than_a_step,
+    longest_score,
+    retention,
     second_gpu,
     shutdown,
     dynasor_upstream,

@@ -160,7 +160,7 @@ class VerdictScorer(Scorer):
 
     def _weigh(self, weighs_confidence: bool) -> None:
         self.weighs_confidence = weighs_confidence
-        self.needs = Needs(num_logprobs=int(weighs_confidence))
+        self.needs = Needs(num_logprobs=int(weighs_confidence), sends_ids=True)
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
         """Refuse a layer exit that the worker cannot serve, or that lacks its calibration."""

@@ -150,6 +150,7 @@ def engine_needs(config: StackConfig, tag: str) -> EngineNeeds:
     sent = (controller.needs_by_tag() if isinstance(controller, BaseController) else {}).get(tag, Needs())
     return needs._replace(
         scores=needs.scores or any(task_type is ScoreTask for _, task_type in sent.tasks),
+        logprobs=bool(sent.num_logprobs or sent.sends_ids or "num_logprobs" in config.sampling),
         max_seq_len=needs.max_seq_len or (None if sent.max_tokens is None else sent.max_tokens + 1),
     )
 

@@ -398,3 +398,25 @@ def test_wrong_arguments_are_refused(arguments, message):
 def test_words_that_begin_alike_are_refused(prompting):
     with pytest.raises(Exception, match="begin with the same token"):
         best_of(RewardController(yes="YES", no="YES no"), Judge("x", prompting), prompting)
+
+
+class UpstreamsOwn(ScriptedWorker):
+    """A worker whose handlers are TensorRT-LLM's."""
+
+    async def _generate(self, task):
+        return TaskStatus.SUCCESS
+
+    _generate.__module__ = "tensorrt_llm.scaffolding.worker"
+    task_handlers = {GenerationTask: _generate}  # noqa: RUF012
+
+
+@pytest.mark.parametrize("checks", [False, True])
+def test_verdicts_of_upstreams_own_worker_are_refused_when_bound(checks):
+    """It forwards only `input_str`, so it would judge an empty prompt."""
+    reward = RewardController(checks=checks)
+    best_of_n = BestOfNController(NativeGenerationController({"temperature": 1.0}), reward)
+    workers = {"generation": ScriptedWorker("x"), "reward": UpstreamsOwn("x")}
+    with pytest.raises(ConfigError, match=r"workers\.reward: .*UpstreamsOwn reads only texts.*TRTLLMWorker\(llm\)"):
+        best_of_n.bind(workers)
+    NativeGenerationController().bind({"generation": workers["reward"]})
+    best_of_n.bind({**workers, "reward": ScriptedWorker("x")})

@@ -30,12 +30,12 @@ def test_shares_that_do_not_fit_on_a_gpu_are_refused() -> None:
         ConfigError, match=r"^workers\.target\.args\.kv_cache_fraction: .*draft 0\.4, target 0\.7.*1\.1"
     ):
         check(draft={"kv_cache_fraction": 0.4}, target={"kv_cache_fraction": 0.7})
-    with pytest.raises(ConfigError, match=r"on GPU 1 .*draft 0\.3, target 0\.9"):
+    with pytest.raises(ConfigError, match=r"on GPU 1 .*draft 0\.3, target 0\.8"):
         check(draft={"kv_cache_fraction": 0.3, "devices": [0, 1]}, target={"devices": [1]})
 
 
 def test_a_worker_that_names_no_gpu_counts_on_all() -> None:
-    with pytest.raises(ConfigError, match=r"on the same GPU .*draft 0.9, target 0.9"):
+    with pytest.raises(ConfigError, match=r"on the same GPU .*draft 0.8, target 0.8"):
         check(draft={}, target={})
     with pytest.raises(ConfigError, match=r"on GPU 0 .*draft 0.5, target 0.6"):
         check(draft={"kv_cache_fraction": 0.5}, target={"kv_cache_fraction": 0.6, "devices": [0]})

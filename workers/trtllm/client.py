@@ -90,6 +90,8 @@ class LlmClient:
             seed = next_seed()
             arguments["seed"] = int(self._rng.integers(1 << 63)) if seed is None else seed
         self._watch.see(task, arguments.get("temperature", 0.0))
+        if "logprobs" in arguments and self._loaded.why_no_logprobs:
+            raise InvalidTaskError(f"num_logprobs is {task.num_logprobs}, but {self._loaded.why_no_logprobs}")
         if streaming and "logprobs" in arguments:
             self._loaded.check_streamed_logprobs()
         streaming = streaming or (stops is not None and self._loaded.may_abort(arguments))

@@ -24,6 +24,7 @@ class EngineNeeds(NamedTuple):
         max_seq_len: Prompt and generated tokens of one request; None sets no requirement.
         max_num_tokens: Tokens of one step over the whole batch.
         chunked_prefill: True if a prompt may be read over several steps and so exceed `max_num_tokens`.
+        logprobs: Log-probabilities of generated tokens; every engine has them.
     """
 
     scores: bool = False
@@ -32,6 +33,7 @@ class EngineNeeds(NamedTuple):
     max_num_tokens: int | None = None
     max_batch_size: int | None = None
     chunked_prefill: bool = False
+    logprobs: bool = False
 
     @classmethod
     def of_arguments(cls, args: Mapping[str, Any]) -> EngineNeeds:

@@ -32,11 +32,13 @@ class Share(NamedTuple):
             default.
         devices: GPU numbers visible to the worker; None for those of the process.
         enable_block_reuse: If True, requests with a common beginning share KV.
+        serve_logprobs: If True, an engine is loaded so that it reports log-probabilities.
     """
 
     kv_cache_fraction: float | None = None
     devices: tuple[int, ...] | None = None
     enable_block_reuse: bool = True
+    serve_logprobs: bool = True
 
     @staticmethod
     def by_device(args: Mapping[str, Any]) -> dict[int | None, float]:
@@ -51,8 +53,8 @@ class Share(NamedTuple):
 
 
 def kv_fraction(given: float | None, serve_scores: bool | None) -> float | None:
-    """Share of the free memory for KV; by default less with `serve_scores`, whose logits need some (float32, twice)."""
-    return _SCORING_FRACTION if given is None and serve_scores else given
+    """Share of the free memory for KV; by default less if scores may be served, whose logits need some."""
+    return _SCORING_FRACTION if given is None and serve_scores is not False else given
 
 
 class LoadedLlm(NamedTuple):
@@ -88,6 +90,13 @@ class LoadedLlm(NamedTuple):
     def keeps_thinking_budgets(self) -> bool:
         """True if the engine closes thinking at a token budget."""
         return "thinking_token_budget" in self.release.sampling_fields and bool(self.argument("reasoning_parser"))
+
+    @property
+    def why_no_logprobs(self) -> str:
+        """Reason why the engine reports no log-probabilities; empty if it does."""
+        if self.engine is None or self.argument("gather_generation_logits"):
+            return ""
+        return "its engine was loaded without gather_generation_logits: set serve_logprobs to True"
 
     def may_abort(self, arguments: Mapping[str, Any]) -> bool:
         """False if aborting a stream of these `SamplingParams` crashes the engine (#10810)."""
@@ -228,7 +237,7 @@ def _llm_arguments(
     for name in ("max_seq_len", "max_num_tokens", "max_batch_size"):
         if getattr(needs, name) is not None:
             arguments.setdefault(name, getattr(needs, name))
-    if engine is not None:
+    if engine is not None and share.serve_logprobs:
         arguments.setdefault("gather_generation_logits", True)  # otherwise log-probabilities are refused
     arguments["kv_cache_config"] = _kv_cache_config(share, arguments.get("kv_cache_config") or {})
     if share.devices is not None:

@@ -67,11 +67,15 @@ class TRTLLMWorker(ChatWorker):
         max_num_tokens: Tokens per step; None takes the release's default or the engine's limit.
         max_batch_size: Concurrent requests; None takes the release's default or the engine's limit.
         kv_cache_fraction: Share of the memory that is free beside the model. Shares above 1 in total on one GPU are
-            refused. None is the release's default (0.9), or 0.8 with `serve_scores=True`.
+            refused. None is 0.8, or the release's default (0.9) with `serve_scores=False`: the logits of a long score
+            need gigabytes.
         devices: GPU numbers visible to the worker; None for those of the process.
         enable_block_reuse: If True, requests with a common beginning share KV.
         seed: Seeds sampled tasks without a seed, in a request without one. None draws fresh entropy.
         serve_scores: Serves `ScoreTask` if True, refusing an LLM that cannot. None serves it if the LLM can.
+        serve_logprobs: If False, an engine is loaded without `gather_generation_logits`, so that it runs in a process
+            of its own and streams faster. Log-probabilities, verdicts and branches are then refused. Checkpoints
+            report log-probabilities anyway.
         request_timeout: Seconds that one task may take; None is unlimited.
         self_test: If True, the worker tests if an LLM loaded here keeps the seeds of a batch apart, and warns if not.
         llm_args: Further arguments of `LLM`. `kv_cache_config` is a mapping of the fields that no argument here sets.
@@ -86,8 +90,11 @@ class TRTLLMWorker(ChatWorker):
         max_seq_len: Maximum prompt and generated tokens of one request; None if unknown.
         tokens_per_block: Tokens per block of shared KV; None without sharing or if unknown.
         server_budget: State of the engine's thinking budgets; None if the LLM has none.
+        max_num_logprobs: 0 for an engine without log-probabilities, else None: unlimited.
         refused: Task types that the worker does not serve, with reasons.
     """
+
+    max_num_logprobs: int | None = None
 
     def __init__(
         self,
@@ -102,6 +109,7 @@ class TRTLLMWorker(ChatWorker):
         enable_block_reuse: bool = True,
         seed: int | None = None,
         serve_scores: bool | None = None,
+        serve_logprobs: bool = True,
         request_timeout: float | None = None,
         self_test: bool = True,
         llm_args: dict[str, Any] | None = None,
@@ -123,7 +131,7 @@ class TRTLLMWorker(ChatWorker):
                 chunked_prefill=bool(own_args.get("enable_chunked_prefill")),
             )
             fraction = kv_fraction(kv_cache_fraction, serve_scores)
-            share = Share(fraction, None if devices is None else tuple(devices), enable_block_reuse)
+            share = Share(fraction, None if devices is None else tuple(devices), enable_block_reuse, serve_logprobs)
             self._loaded = load(os.fspath(model), tokenizer, needs, share, own_args)
         else:
             for key, value in (("kv_cache_fraction", kv_cache_fraction), ("devices", devices), ("llm_args", llm_args)):
@@ -149,6 +157,9 @@ class TRTLLMWorker(ChatWorker):
         self.refused: dict[str, str] = {**_REFUSED, **({"ScoreTask": no_scores} if no_scores else {})}
         if serve_scores is False:
             self.refused["ScoreTask"] = "serve_scores is False; set it to True, or leave it out"
+        if self._loaded.why_no_logprobs:
+            self.max_num_logprobs = 0
+            self.refused |= dict.fromkeys(("VerifyTask", "BranchTask"), self._loaded.why_no_logprobs)
         if self_test and self._loaded.is_own:
             self._client.test_seeds()
         served = type(self).task_handlers.items()

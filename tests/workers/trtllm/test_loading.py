@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from scaffolding_ext.controllers.vote.deepconf import DeepConfController
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
+from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.tasks import ScoreTask
 
 pytest.importorskip("torch")
@@ -226,9 +228,35 @@ def test_streams_with_log_probabilities_are_refused_where_a_cancel_crashes_the_e
         asyncio.run(worker.run_task(stream(num_logprobs=1)))
 
 
-@pytest.mark.parametrize(("arguments", "fraction"), [({}, 0.8), ({"kv_cache_fraction": 0.85}, 0.85)])
+@pytest.mark.parametrize(
+    ("arguments", "fraction"),
+    [
+        ({}, 0.8),
+        ({"serve_scores": True}, 0.8),
+        ({"serve_scores": True, "kv_cache_fraction": 0.85}, 0.85),
+        ({"serve_scores": False}, 0.9),
+    ],
+)
 def test_a_worker_that_serves_scores_leaves_memory_for_their_logits(arguments: dict[str, Any], fraction: float) -> None:
-    settings = {"serve_scores": True, "enable_block_reuse": False, **arguments}
+    settings = {"enable_block_reuse": False, **arguments}
     with TRTLLMWorker(MODEL, self_test=False, **settings) as worker:
         assert worker._loaded.argument("kv_cache_config").free_gpu_memory_fraction == fraction
     assert TRTLLMWorker.memory_shares({"model": MODEL, **settings}) == {None: fraction}
+
+
+def test_an_engine_without_logprobs_refuses_what_reads_them(engine_dir: str) -> None:
+    async def scenario(worker: TRTLLMWorker) -> None:
+        await worker.run_task(GenerationTask(input_tokens=[5], max_tokens=4, temperature=0.0))
+        with pytest.raises(InvalidTaskError, match=r"num_logprobs is 2, but its engine .* serve_logprobs to True"):
+            await worker.run_task(GenerationTask(input_tokens=[5], max_tokens=4, temperature=0.0, num_logprobs=2))
+
+    with TRTLLMWorker.from_engine(engine_dir, MODEL, self_test=False, serve_logprobs=False) as worker:
+        assert not worker._loaded.argument("gather_generation_logits")
+        assert worker.max_num_logprobs == 0
+        assert not {VerifyTask, BranchTask} & worker.task_handlers.keys()
+        asyncio.run(scenario(worker))
+        with pytest.raises(ConfigError, match=r"at most 0 tokens"):
+            DeepConfController(sampling_params={"temperature": 1.0}).bind({"generation": worker})
+    with TRTLLMWorker.from_engine(engine_dir, MODEL, self_test=False) as worker:
+        assert worker._loaded.argument("gather_generation_logits")
+        assert {VerifyTask, BranchTask} <= worker.task_handlers.keys()

@@ -14,6 +14,7 @@ from tensorrt_llm.llmapi.utils import AsyncQueue, EventLoopShutdownError, notify
 
 POISON = 0  # a prompt token (padding) that makes the engine refuse its request
 BLOCK = 32
+DEFAULT_PRIORITY = 35
 
 
 class Executor:
@@ -41,7 +42,8 @@ def deliver(batch):
 
 
 class Running:
-    def __init__(self, output, salt):
+    def __init__(self, output, salt, retention):
+        self.retention = retention
         self.output = output
         self.params = output.sampling_params
         self.salt = salt
@@ -76,7 +78,9 @@ class Engine:
         end = self.generation_config.eos_token_id
         self._end_ids = set(end if isinstance(end, list) else [end])
         self._reuses = kv_cache_config.enable_block_reuse
-        self._blocks = set()
+        self._blocks = {}  # known blocks and their retention priority, the least recently used first
+        self._most_blocks = (kv_cache_config.max_tokens or 1 << 30) // BLOCK
+        self._retains = getattr(kv_cache_config, "use_kv_cache_manager_v2", None) is not True
         self._running = []
         self._cancelled = []
         self._changed = threading.Condition()
@@ -92,10 +96,10 @@ class Engine:
         self._thread = threading.Thread(target=self._loop, daemon=True)
         self._thread.start()
 
-    def submit(self, output, salt):
+    def submit(self, output, salt, retention=None):
         with self._changed:
             self.idle.clear()
-            self._running.append(Running(output, salt))
+            self._running.append(Running(output, salt, retention))
             self.submitted.set()
             self._changed.notify()
 
@@ -171,7 +175,7 @@ class Engine:
                 return Response(error="the prompt holds a token that the engine refuses")
             out = self._network(torch.tensor([prompt]), use_cache=True)
             response.queue_seconds = time.monotonic() - request.submitted_at
-            request.cached = self._reused(prompt, request.salt)
+            request.cached = self._reused(prompt, request)
             self._report_prompt(request, out.logits[0][request.cached :], response)
         else:
             out = self._network(torch.tensor([[request.generated[-1]]]), past_key_values=request.cache, use_cache=True)
@@ -217,13 +221,23 @@ class Engine:
                     entry.setdefault(following[0], Logprob(float(values[following[0]])))
                 response.prompt_logprobs.append(entry)
 
-    def _reused(self, prompt, salt):
+    def _reused(self, prompt, request):
+        """Tokens in known blocks; the least prioritised, least recently used blocks make room for new ones."""
         if not self._reuses:
             return 0
-        keys = [(salt, tuple(prompt[:end])) for end in range(BLOCK, len(prompt), BLOCK)]
+        keys = [(request.salt, tuple(prompt[:end])) for end in range(BLOCK, len(prompt), BLOCK)]
         num_known = next((number for number, key in enumerate(keys) if key not in self._blocks), len(keys))
-        self._blocks.update(keys)
+        for number, key in enumerate(keys):
+            self._blocks.pop(key, None)
+            self._blocks[key] = self._priority(number * BLOCK, request.retention)
+        while len(self._blocks) > self._most_blocks:
+            del self._blocks[min(self._blocks, key=self._blocks.__getitem__)]
         return num_known * BLOCK
+
+    def _priority(self, position, retention):
+        ranges = [] if retention is None or not self._retains else retention.token_range_retention_configs
+        found = [each for each in ranges if each.token_start <= position < (each.token_end or 1 << 30)]
+        return found[0].priority if found else DEFAULT_PRIORITY
 
     def _draw(self, request, logits, rng):
         params = request.params

@@ -89,7 +89,7 @@ class _Base:
         output = RequestOutput(len(self.requests), token_ids, params, streaming, tokenizer, self._executor)
         self.requests.append({"params": params, "salt": cache_salt, "retention": retention, "priority": priority})
         self.requests[-1] |= {"scheduling": scheduling_params, "conversation": conversation}
-        self.executor.submit(output, cache_salt)
+        self.executor.submit(output, cache_salt, retention)
         return output
 
     def _check(self, token_ids, params):
