@@ -62,8 +62,8 @@ def check(
         click.echo(f"{folder} meets all needs of the worker {tag!r}")
         if not needs.logprobs:
             click.echo(
-                "No controller declares that it reads log-probabilities: with serve_logprobs: false the engine runs in a "
-                "process of its own, and streams are faster"
+                "No controller declares that it reads log-probabilities: with serve_logprobs: false the engine runs in "
+                "a process of its own, and streams are faster"
             )
     else:
         for sentence in lacking:
