@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # for type checkers, which cannot read the table below
     )
     from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareController as QueueAwareController
     from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController as DynasorCoTController
+    from scaffolding_ext.controllers.chain.dynasor_cot import DynasorGenerationController as DynasorGenerationController
     from scaffolding_ext.controllers.draft_target.conformal_draft_target import (
         ConformalDraftTargetController as ConformalDraftTargetController,
     )
@@ -82,7 +83,7 @@ _NAMES = {
     "controllers.budgets.budget_forcing": "BudgetForcingController",
     "controllers.draft_target.conformal_draft_target": "ConformalDraftTargetController",
     "controllers.vote.deepconf": "DeepConfController",
-    "controllers.chain.dynasor_cot": "DynasorCoTController",
+    "controllers.chain.dynasor_cot": "DynasorCoTController DynasorGenerationController",
     "controllers.tree.kv_share_branching": "KVShareBranchingController",
     "controllers.tree.search": "SearchController",
     "controllers.vote.majority_vote": "MajorityVoteController",

@@ -189,6 +189,27 @@ class TRTLLMWorker(ChatWorker):
         nested = own.pop("llm_args", None) or {}
         return cls(model_dir, **own, llm_args={**nested, **llm_args})
 
+    @classmethod
+    def init_with_new_llm(
+        cls,
+        model_dir: str,
+        backend: str = "pytorch",
+        max_batch_size: int | None = 32,
+        max_num_tokens: int | None = 4096,
+        **llm_args: Any,
+    ) -> TRTLLMWorker:
+        """Serve a checkpoint with the arguments of upstream's worker, so that its scripts run here.
+
+        Args:
+            model_dir: A folder, a hub name, or `tinylm/NAME`.
+            backend: Only `"pytorch"`; an engine is served by `from_engine`.
+            max_batch_size: Concurrent requests.
+            max_num_tokens: Tokens per step.
+            llm_args: Further arguments of `LLM`.
+        """
+        require.one_of("backend", backend, ("pytorch",))
+        return cls(model_dir, max_batch_size=max_batch_size, max_num_tokens=max_num_tokens, llm_args=llm_args)
+
     @functools.cached_property
     def tokenizer_fingerprint(self) -> str:  # type: ignore[override]  # hashed on first use
         """Equal for workers whose token ids mean the same, so controllers may pass them on."""
