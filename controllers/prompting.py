@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from scaffolding_ext.answers import extract
+from scaffolding_ext.answers.reading import Splitter, SplitText
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, PromptFamily, TextPrompting, family_named
 from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.request.program import current_program
 
 
@@ -12,6 +15,46 @@ def prompt_family() -> PromptFamily:
     """Return the prompt family of the running request's prompting; the default family without one."""
     prompting = _prompting()
     return family_named(DEFAULT_FAMILY) if prompting is None else prompting.family
+
+
+def thinking_is_open(prompt: GenerationTask, family: PromptFamily) -> bool | None:
+    """Return True if a task's input ends in open thinking; None if that cannot be known."""
+    program, prompting = current_program(), _prompting()
+    text = prompt.input_str
+    if program is None or prompting is None or program.question.raw or text is None:
+        return None
+    start = meta_of(prompt).turn_start
+    is_open = prompting.is_open(text[:start], family)
+    return is_open if start is None else not begun(text[start:], is_open, family).has_thought
+
+
+def begun(text: str, is_open: bool | None, family: PromptFamily) -> SplitText:
+    """Split a text that may go on; as long as its thinking may be open, `has_thought` is False."""
+    if not family.thinks:
+        return SplitText("", text, has_thought=False)
+    if family.think_close not in text and (not family.think_open or family.think_open not in text):
+        return SplitText("", text, has_thought=False) if is_open is not False else family.split(text, False)
+    splitter = Splitter(family.marks, is_open)
+    splitter.feed(text)
+    has_thought = splitter.has_thought
+    return splitter.end()._replace(has_thought=has_thought)
+
+
+def reading_of(prompt: GenerationTask, text: str, family: PromptFamily | None = None) -> SplitText:
+    """Split the text that answers a task's prompt so far; see `begun`."""
+    family = family or prompt_family()
+    return begun(text, thinking_is_open(prompt, family) if family.thinks else False, family)
+
+
+def answer_of(prompt: GenerationTask, text: str) -> str | None:
+    """Extract the answer to a task's prompt; thinking is read only if nothing behind it states one."""
+    family = prompt_family()
+    if not family.thinks or family.think_close not in text:
+        return extract(text)
+    reading = reading_of(prompt, text, family)
+    if not reading.has_thought:
+        return extract(text)
+    return extract(reading.answer) or extract(reading.thinking)
 
 
 def next_turn(task: GenerationTask, prompt: str) -> GenerationTask:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import BaseController, finish, show, side_by_side
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain.chain import CUT, Chain
 from scaffolding_ext.controllers.chain.ending import conclude
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 from scaffolding_ext.controllers.needs import Needs
-from scaffolding_ext.controllers.prompting import longest_len, prompt_family
+from scaffolding_ext.controllers.prompting import answer_of, longest_len, prompt_family, reading_of
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import (
     SAMPLING_FIELDS,
@@ -93,13 +92,13 @@ class NativeGenerationController(BaseController):
             if watched:
                 yield from _at_once([self._watched(task) for task in watched])
                 for task in watched if tools else ():
-                    task.customized_result_fields["answer"] = _tool_answer(output_of(task), tools or ())
+                    task.customized_result_fields["answer"] = _tool_answer(task, tools or ())
                 tasks = [task for task in tasks if not any(task is each for each in watched)]
         if tasks:
             yield tasks
         for task in tasks:
             text = output_of(task)
-            task.customized_result_fields["answer"] = _tool_answer(text, tools) if tools else extract(text)
+            task.customized_result_fields["answer"] = _tool_answer(task, tools) if tools else answer_of(task, text)
             task.customized_result_fields["exit_reason"] = "length" if finish_reason_of(task) == "length" else "end"
 
     def _is_watched(self, task: GenerationTask, program: Program) -> bool:
@@ -132,7 +131,7 @@ class NativeGenerationController(BaseController):
             return
         prefix = chain.prefix
         reason = "length" if chain.finish_reason == "length" else "end"
-        finish(task, prefix.text, prefix.token_ids, extract(prefix.text), reason)
+        finish(task, prefix.text, prefix.token_ids, answer_of(task, prefix.text), reason)
         task.logprobs = prefix.logprobs
 
     def _within(self, thinking_budget: int, task: GenerationTask) -> BudgetForcingController:
@@ -156,12 +155,9 @@ def _at_once(branches: Sequence[ControllerGenerator]) -> ControllerGenerator:
         yield side_by_side(branches)
 
 
-def _tool_answer(text: str, tools: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return a text's calls in canonical JSON, or its prose; None if it is empty or a call cannot be read."""
-    family = prompt_family()
-    if family.thinks:
-        text = text.partition(family.think_close)[2]
-    found = said(text, names_of(tools))
+def _tool_answer(task: GenerationTask, tools: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return an answer's calls in canonical JSON, or its prose; None if it is empty or a call cannot be read."""
+    found = said(reading_of(task, output_of(task)).answer, names_of(tools))
     if found.calls is None:
         return None
     return canonical(found.calls) if found.calls else found.text.strip() or None

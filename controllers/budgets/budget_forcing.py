@@ -7,12 +7,12 @@ from typing import Any, Literal, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, show
-from scaffolding_ext.controllers.chain.chain import Chain, Prefix, without_end_token
+from scaffolding_ext.controllers.chain.chain import Chain, without_end_token
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain, ControlledChain
 from scaffolding_ext.controllers.chain.ending import conclude
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 from scaffolding_ext.controllers.needs import Needs
-from scaffolding_ext.controllers.prompting import decode, encode, longest_len, prompt_family
+from scaffolding_ext.controllers.prompting import decode, encode, longest_len, prompt_family, reading_of
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import PromptFamily, family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
@@ -125,9 +125,9 @@ class BudgetForcingController(BaseController):
             yield from chain.grow(budget)
             record_thinking(chain, budget, family)
         show(task, chain.text, None)
-        if not chain.ended and chain.contains(family.think_close):
+        if not chain.ended and chain.has_thought:
             yield from chain.grow(chain.max_tokens)
-        insists, was_cut = self.insist_on_answer, not (chain.ended or chain.contains(family.think_close))
+        insists, was_cut = self.insist_on_answer, not (chain.ended or chain.has_thought)
         answering = self.answer_sampling_params
         if task.max_tokens is not None:
             left = task.max_tokens - chain.num_tokens
@@ -170,19 +170,24 @@ class Thought(NamedTuple):
     num_answering: int
 
 
-def thought_of(prefix: Prefix, close: str) -> Thought | None:
-    """Split a chain's tokens into thinking and answer; None if they cannot be counted.
-
-    A chain that thinks on after a closing mark closes it again, so the last mark counts.
-    """
+def thought_of(chain: Chain, family: PromptFamily) -> Thought | None:
+    """Split a chain's tokens into thinking and answer; None if they cannot be counted."""
+    prefix = chain.prefix
     ids = encode(prefix.text) if prefix.token_ids is None else prefix.token_ids
-    num_marks = prefix.text.count(close)
     if ids is None or decode([]) is None:
         return None
-    if not num_marks:
+    whole = reading_of(chain.prompt, prefix.text, family)
+    if not whole.has_thought:
         return Thought(len(ids), 0)
-    end = bisect.bisect_left(range(len(ids)), num_marks, key=lambda at: (decode(ids[:at]) or "").count(close))
-    return Thought(max(0, end - len(encode(close) or ())), len(ids) - end)
+    if family.think_close not in prefix.text:
+        return Thought(0, len(ids))
+
+    def is_behind(num_tokens: int) -> bool:
+        reading = reading_of(chain.prompt, decode(ids[:num_tokens]) or "", family)
+        return reading.has_thought and len(reading.thinking) == len(whole.thinking)
+
+    end = bisect.bisect_left(range(len(ids)), True, key=is_behind)
+    return Thought(max(0, end - len(encode(family.think_close) or ())), len(ids) - end)
 
 
 def grow_within(chain: Chain, budget: int, family: PromptFamily, server: ServerBudget | None) -> ControllerGenerator:
@@ -202,12 +207,12 @@ def grow_within(chain: Chain, budget: int, family: PromptFamily, server: ServerB
         return False
     assert isinstance(chain, ChunkChain), "a stream cannot be cut"
     (task,) = chain.advance(chain.max_tokens)
-    is_open = (chain.prompt.input_str or "").rstrip().endswith(family.think_open)
+    is_open = family.marks.opened_by(chain.prompt.input_str or "")
     asked = ThinkingBudget(budget, family.think_open, family.think_close, is_open)
     note(task, thinking=asked)
     yield [task]
     chain.absorb()
-    found = thought_of(chain.prefix, family.think_close)
+    found = thought_of(chain, family)
     if found is not None and found.num_thinking <= budget + _SLACK:
         by = "server" if server.reason is None else "controller"
         record_thinking(chain, budget, family, by=by, **_told(server.reason))
@@ -239,11 +244,11 @@ def grow_exactly(chain: ChunkChain, budget: int, family: PromptFamily, wait: str
     """
     wait_ids, num_waits = encode(wait), 0
     yield from chain.grow(budget)
-    while chain.num_tokens < budget or chain.ended or chain.contains(family.think_close):
+    while chain.num_tokens < budget or chain.ended or chain.has_thought:
         ids = chain.prefix.token_ids
         if not wait_ids or ids is None:
             return None
-        num_open = _num_open(chain.prefix.text, ids, family.think_close)
+        num_open = _num_open(chain, ids, family)
         chain.cut(num_open)
         chain.put(wait_ids[: budget - num_open])
         num_waits += 1
@@ -253,7 +258,7 @@ def grow_exactly(chain: ChunkChain, budget: int, family: PromptFamily, wait: str
 
 def record_thinking(chain: Chain, budget: int, family: PromptFamily, by: str = "controller", **figures: object) -> None:
     """Record the budget, its keeper, the thinking tokens if known, and further figures."""
-    found = thought_of(chain.prefix, family.think_close)
+    found = thought_of(chain, family)
     counts = {} if found is None else found._asdict()
     record("thinking_budget", asked=budget, by=by, **counts, **figures)
     if found is not None:
@@ -267,9 +272,11 @@ def record_thinking(chain: Chain, budget: int, family: PromptFamily, by: str = "
         )
 
 
-def _num_open(text: str, ids: list[int], close: str) -> int:
-    """Tokens of a chain before its first closing mark, or before its end token."""
-    place = text.find(close)
+def _num_open(chain: Chain, ids: list[int], family: PromptFamily) -> int:
+    """Tokens of a chain before the end of its thinking, or before its end token."""
+    text = chain.prefix.text
+    reading = reading_of(chain.prompt, text, family)
+    place = text.find(family.think_close, len(reading.thinking)) if reading.has_thought else -1
     num_characters = len(text) if place < 0 else place
     kept = bisect.bisect_right(range(len(ids) + 1), num_characters, key=lambda at: len(decode(ids[:at]) or "")) - 1
     return len(without_end_token(ids[:kept])) if kept else 0

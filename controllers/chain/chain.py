@@ -6,9 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from scaffolding_ext.controllers.prompting import decode, encode, prompt_family
+from scaffolding_ext.answers.reading import Splitter
+from scaffolding_ext.controllers.prompting import decode, encode, prompt_family, thinking_is_open
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inherit_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
 from scaffolding_ext.protocol.meta import Purpose, meta_of, note
@@ -46,6 +48,14 @@ class Prefix(NamedTuple):
         return self.logprobs or []
 
 
+class _Split(NamedTuple):
+    """The text of a chain that was split so far."""
+
+    family: PromptFamily
+    text: str
+    splitter: Splitter
+
+
 class Chain(ABC):
     """One chain of thought on a prompt.
 
@@ -80,6 +90,7 @@ class Chain(ABC):
         self._next_look = LOOP_STEP
         self.is_timed = seconds_left() is not None
         self._first_read: tuple[float, int] | None = None  # time and position
+        self._split: _Split | None = None
 
     @property
     @abstractmethod
@@ -114,8 +125,18 @@ class Chain(ABC):
     def text(self) -> str:
         return self._text.text
 
-    def contains(self, marker: str) -> bool:
-        return marker in self.text
+    @property
+    def has_thought(self) -> bool:
+        """True once the chain of a model that thinks is behind its thinking, or answers without any."""
+        if not self.family.thinks:
+            return False
+        text, before = self.text, self._split
+        if before is None or not text.startswith(before.text) or before.family is not self.family:
+            splitter = Splitter(self.family.marks, thinking_is_open(self.prompt, self.family))
+            before = _Split(self.family, "", splitter)
+        before.splitter.feed(text[len(before.text) :])
+        self._split = before._replace(text=text)
+        return before.splitter.has_thought
 
     def grow(self, num_tokens: int, beside: Sequence[Task] = ()) -> ControllerGenerator:
         """Grow the chain to `num_tokens` tokens, or until it ends before that or at its budget.
@@ -167,7 +188,7 @@ class Chain(ABC):
         if self.loops is None or self._num_tokens < (1 if self.ended else self._next_look):
             return
         self._next_look = (self._num_tokens // LOOP_STEP + 1) * LOOP_STEP
-        if (self.ended and self.finish_reason != "length") or self.contains(self.family.think_close):
+        if (self.ended and self.finish_reason != "length") or self.has_thought:
             return
         found = self.loops.find(self.text, self._last_ids(self.loops.reach))
         if found is not None:

@@ -171,7 +171,7 @@ class DynasorCoTController(AnytimeController[ProbedChain]):
         if chain.ended:
             return
         prefix = chain.prefix
-        if chain.contains(run.family.think_close):  # the model is writing its answer: let it
+        if chain.has_thought:  # the model is writing its answer: let it
             thought.position = chain.max_tokens
         else:
             thought.position = prefix.num_tokens + next(thought.gaps)

@@ -9,7 +9,7 @@ from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import finish
 from scaffolding_ext.controllers.chain.chain import CUT, Chain, Prefix, without_end_token
 from scaffolding_ext.controllers.chain.probe import Probe, asked_answer, asking, forced_answer
-from scaffolding_ext.controllers.prompting import decode, encode
+from scaffolding_ext.controllers.prompting import decode, encode, reading_of
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.meta import meta_of
@@ -43,8 +43,9 @@ def conclude(
     ended_by_itself = ended and chain.finish_reason not in ("length", *CUT)
     reason = "end" if ended_by_itself else str(chain.finish_reason) if ended else exit_reason
     prefix = at or chain.prefix
-    closed = family.think_close in prefix.text
-    answer = extract(prefix.text.rpartition(family.think_close)[2])
+    reading = reading_of(task, prefix.text, family)
+    closed = reading.has_thought
+    answer = extract(reading.answer if closed else prefix.text)
     record("end", position=prefix.num_tokens, finish_reason=chain.finish_reason if ended else None, answer=answer)
     if not ended_by_itself:
         yield from chain.leave(prefix)
@@ -103,7 +104,7 @@ def forcing(
     prompt: GenerationTask, prefix: Prefix, family: PromptFamily, sampling_params: dict[str, Any]
 ) -> tuple[GenerationTask, str]:
     """Build a task that ends a chain with its answer, and return its closing text, too; open thinking is closed."""
-    close = family.close_closed if family.think_close in prefix.text else family.close
+    close = family.close_closed if reading_of(prompt, prefix.text, family).has_thought else family.close
     return asking(prompt, prefix, close, sampling_params), close
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.prompting import prompt_family
+from scaffolding_ext.controllers.prompting import reading_of
 from scaffolding_ext.documents import decoded, located, parse_json
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask
@@ -115,8 +115,8 @@ def phrased(prompt: GenerationTask, template: str) -> GenerationTask:
 
 def refined(prompt: GenerationTask, template: str, solution: str) -> GenerationTask:
     """Build the prompt that asks to improve a solution, without its thinking; raises like `phrased`."""
-    close = prompt_family().think_close
-    answer = solution.rpartition(close)[2] if close else solution
+    reading = reading_of(prompt, solution)
+    answer = reading.answer if reading.has_thought else solution
     before, _, behind = template.partition(ANSWER)
     # `phrased` fills every {question}; one that the solution wrote must not count.
     return phrased(prompt, f"{before}{answer.strip().replace(QUESTION, 'question')}{behind}")

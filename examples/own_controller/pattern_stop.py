@@ -49,7 +49,7 @@ class PatternStopController(BaseController):
             answer_tokens=self.answer_params["max_tokens"],
         )
         while not chain.ended:
-            if chain.contains(family.think_close):
+            if chain.has_thought:
                 yield from chain.grow(self.max_tokens)  # let it finish its answer
                 continue
             if self.pattern.search(chain.text):

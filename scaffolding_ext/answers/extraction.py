@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 from scaffolding_ext.answers.characters import plain_characters
+from scaffolding_ext.answers.reading import marks_in, split
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _TAG = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL | re.IGNORECASE)
-_END_OF_THINKING = re.compile(
-    r"</(?:\w+:)?(?:think(?:ing)?|thought|reasoning)>|\[/THINK\]|<\|END_THINKING\|>|\u25c1/think\u25b7"
-)
 _NEXT_TURN = re.compile(
     r"^[ \t]*(?:Question|Problem|Q|Human|User|Instruction):|<\|(?:im_end|endoftext|eot_id|end)\|>|</s>|<end_of_turn>",
     re.IGNORECASE | re.MULTILINE,
@@ -88,8 +86,9 @@ def extract(
 
 def _parts(text: str) -> list[str]:
     """The text behind the thinking, then the thinking; each only up to a further question behind an answer."""
-    closes = deque(_END_OF_THINKING.finditer(text), maxlen=1) if "/" in text or "END" in text else ()
-    parts = [text[closes[0].end() :], text[: closes[0].start()]] if closes else [text]
+    marks = marks_in(text) if "/" in text or "END" in text else None
+    reading = None if marks is None else split(text, marks, None)
+    parts = [text] if reading is None else [reading.answer, reading.thinking]
     return [_first_turn(part) for part in parts] if _NEXT_TURN.search(text) else parts
 
 

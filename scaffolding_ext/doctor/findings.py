@@ -6,12 +6,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.answers import extract
+from scaffolding_ext.answers.reading import SplitText
 from scaffolding_ext.controllers.base import BaseController, attributes_of
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence
 from scaffolding_ext.doctor.exchange import Exchange, ServedTask, Written
-from scaffolding_ext.prompts.model_files import config_of
-from scaffolding_ext.prompts.prompting import COLLECTIONS, Prompting, TextPrompting, model_folder
+from scaffolding_ext.prompts.model_files import config_of, family_name, written_marks
+from scaffolding_ext.prompts.prompting import (
+    COLLECTIONS,
+    DEFAULT_FAMILY,
+    Prompting,
+    TextPrompting,
+    family_named,
+    model_folder,
+)
 from scaffolding_ext.protocol.worker import model_of
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 
@@ -75,6 +83,18 @@ class Examined(NamedTuple):
         return [chain for exchange in self.exchanges if exchange.error is None for chain in exchange.written]
 
     @property
+    def readings(self) -> list[tuple[Written, SplitText]]:
+        """The chains, each split into thinking and answer."""
+        prompting = self.prompting
+        family = family_named(DEFAULT_FAMILY) if prompting is None else prompting.family
+        return [
+            (chain, family.split(chain.text, None if prompting is None else prompting.is_open(exchange.prompt)))
+            for exchange in self.exchanges
+            if exchange.error is None
+            for chain in exchange.written
+        ]
+
+    @property
     def chains(self) -> list[ServedTask]:
         return [call for exchange in self.exchanges for call in exchange.chains]
 
@@ -106,9 +126,10 @@ def no_prompting(examined: Examined) -> Iterator[Finding]:
 
 def no_box(examined: Examined) -> Iterator[Finding]:
     """Chains end without a readable answer."""
-    ended = [chain for chain in examined.written if chain.has_ended]
-    close = "</think>" if examined.prompting is None else examined.prompting.family.think_close
-    unread = [chain for chain in ended if extract(chain.text.rpartition(close)[2]) is None]
+    ended = [reading for chain, reading in examined.readings if chain.has_ended]
+    unread = [
+        reading for reading in ended if extract(reading.answer if reading.has_thought else reading.thinking) is None
+    ]
     if not unread:
         return
     answered = [exchange for exchange in examined.exchanges if exchange.error is None and exchange.written]
@@ -138,20 +159,18 @@ def no_thinking_mark(examined: Examined) -> Iterator[Finding]:
     family = prompting.family
     written = examined.written
     if not examined.thinks:
-        marks = ("<think>", "</think>", "[THINK]", "assistantfinal")
-        seen = next((mark for mark in marks for chain in written if mark in chain.text), None)
+        seen = next((marks for chain in written for marks in written_marks(chain.text)), None)
         if seen is not None:
-            found = {"[THINK]": "magistral", "assistantfinal": "gpt_oss"}.get(seen, "deepseek_r1")
             yield Finding(
                 "no_thinking_mark",
-                f"the family is {prompting.choice}, but the model writes {seen!r}: probes and budgets mistake its "
-                "thinking for the answer",
-                f"prompt: {{family: {found}}}",
+                f"the family is {prompting.choice}, but the model writes {seen.think_open!r} or {seen.think_close!r}: "
+                "probes and budgets mistake its thinking for the answer",
+                f"prompt: {{family: {family_name(seen)}}}",
             )
         return
-    opened = prompting.opens_thinking
-    unopened = [chain for chain in written if not opened and not chain.text.lstrip().startswith(family.think_open)]
-    unclosed = [chain for chain in written if chain.has_ended and family.think_close not in chain.text]
+    readings = examined.readings
+    unopened = [reading for _, reading in readings if reading.has_thought and not reading.thinking]
+    unclosed = [reading for chain, reading in readings if chain.has_ended and not reading.has_thought]
     if unclosed:
         which = f"{len(unclosed)} of {len(written)} chains ended without {family.think_close!r}"
         if prompting.choice.name == "gpt_oss":

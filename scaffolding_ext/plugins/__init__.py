@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def behind_thinking(result: ScaffoldingResult) -> str:
-    """Text after the end of thinking; the whole text if it has none."""
-    prompting = result.program.question.prompting
-    family = family_named(DEFAULT_FAMILY) if prompting is None else prompting.family
-    return (result.outputs[0].text or "").rpartition(family.think_close)[2].lstrip("\n")
+    """The answer in a result's text, without its thinking."""
+    question = result.program.question
+    family = family_named(DEFAULT_FAMILY) if question.prompting is None else question.prompting.family
+    return family.split(result.outputs[0].text or "", getattr(question, "is_open", None)).answer
 
 
 def told(result: ScaffoldingResult) -> dict[str, Any]:

@@ -11,10 +11,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.plugins import behind_thinking, told
-from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.stack.build import load_stack
 
 try:

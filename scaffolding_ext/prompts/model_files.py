@@ -7,7 +7,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scaffolding_ext.answers.reading import Marks
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.prompts.chat_template import ChatTemplate, Derived, derived_marks, pairs_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,51 +97,93 @@ def _shown(name: str) -> str:
 
 
 class FamilyChoice(NamedTuple):
+    """A prompt family and the reason for it.
+
+    Attributes:
+        doubt: Reason why it may be another; empty if there is none.
+    """
+
     name: str
     reason: str
     is_guess: bool = True
+    doubt: str = ""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.reason})"
 
 
+GAP = "..."  # between the marks in the name of a family
+_UNTHINKING = "instruct"
 # Model types in config.json with their own marks.
 _BY_TYPE = {"gpt_oss": "gpt_oss", "GptOssForCausalLM": "gpt_oss"}
-# Thinking marks in chat templates, the most specific first.
-_BY_MARK = {
-    "<|channel|>": "gpt_oss",
-    "[/THINK]": "magistral",
-    "</think>": "deepseek_r1",
-    "<think>": "deepseek_r1",
-    "detailed thinking": "deepseek_r1",  # the model itself writes the marks
+_BY_MARKS = {
+    Marks(): "deepseek_r1",
+    Marks("[THINK]", "[/THINK]"): "magistral",
+    Marks("analysis", "assistantfinal"): "gpt_oss",
 }
-_THINKING = "</think>"
 
 
 def chosen_family(folder: str, tokenizer: PreTrainedTokenizerFast) -> FamilyChoice:
-    """Choose the family by `model_type` and `architectures` of config.json, else by the chat template's marks.
+    """Choose the family by `model_type` and `architectures` of config.json, else by the marks of the chat template.
 
-    Without a chat template, a model thinks if its vocabulary has `</think>`. A chat template without a mark belongs to
-    a model that does not think, whatever its vocabulary (Qwen3-Instruct-2507 is one).
+    A template without marks belongs to a model that does not think, whatever its vocabulary (Qwen3-Instruct-2507 is
+    one). Without a template, a model thinks if its vocabulary has the marks of a known family.
     """
     config = config_of(folder)
     for key in ("model_type", "architectures"):
         for said in _listed(config.get(key)):
             if said in _BY_TYPE:
                 return FamilyChoice(_BY_TYPE[said], f"config.json has {key} {said}")
-    if tokenizer.chat_template is not None:
-        mark = thinking_mark(str(tokenizer.chat_template))
-        if mark is not None:
-            return FamilyChoice(_BY_MARK[mark], f"the chat template has {mark}")
-        return FamilyChoice("instruct", f"the chat template has no mark of thinking, such as {_THINKING}")
-    if _THINKING in tokenizer.get_vocab():
-        return FamilyChoice("deepseek_r1", f"there is no chat template, and the vocabulary has {_THINKING}")
-    return FamilyChoice("instruct", f"there is no chat template, and the vocabulary has no {_THINKING}")
+    vocabulary = tokenizer.get_vocab()
+    known = next((marks for marks in _BY_MARKS if marks.think_close in vocabulary), None)
+    if tokenizer.chat_template is None:
+        if known is None:
+            return FamilyChoice(_UNTHINKING, "there is no chat template, and the vocabulary has no marks of thinking")
+        reason = f"there is no chat template, and the vocabulary has {known.think_close}"
+        return FamilyChoice(_BY_MARKS[known], reason)
+    found = marks_of(tokenizer)
+    if found is None:
+        doubt = "" if known is None else f"the vocabulary has {known.think_close}, which the chat template never writes"
+        return FamilyChoice(_UNTHINKING, "the chat template shows no thinking", doubt=doubt)
+    doubt = "only words tell of its marks" if found.is_doubtful else ""
+    return FamilyChoice(name_of(found.marks, tokenizer), f"the chat template {found.source}", doubt=doubt)
 
 
-def thinking_mark(template: str) -> str | None:
-    """The mark that a chat template writes around thinking; None without one."""
-    return next((mark for mark in _BY_MARK if mark in template), None)
+def name_of(marks: Marks, tokenizer: PreTrainedTokenizerFast) -> str:
+    """Name of the family with these marks: a known name, or the marks themselves."""
+    opening, close, behind = (as_shown(tokenizer, mark) for mark in marks[:3])
+    return _BY_MARKS.get(Marks(opening, close + behind)) or family_name(marks)
+
+
+def family_name(marks: Marks) -> str:
+    """Name of the family that writes these marks: a known name, or the marks themselves."""
+    own = GAP.join(marks[:4])
+    while own.endswith(GAP):
+        own = own.removesuffix(GAP)
+    return _BY_MARKS.get(marks, own)
+
+
+def written_marks(text: str) -> list[Marks]:
+    """The known marks of thinking of which a model's text has one."""
+    known = [marks for marks in _BY_MARKS if marks.think_close in text and marks.think_close.isalpha()]
+    return [*known, *(Marks(*pair) for pair in pairs_in([text]))]
+
+
+def as_shown(tokenizer: PreTrainedTokenizerFast, text: str) -> str:
+    """A text as decoded from its tokens, without those that are special."""
+    backend = tokenizer.backend_tokenizer
+    return str(backend.decode(backend.encode(text, add_special_tokens=False).ids, skip_special_tokens=True))
+
+
+_MARKS: dict[str, Derived | None] = {}  # by chat template
+
+
+def marks_of(tokenizer: PreTrainedTokenizerFast) -> Derived | None:
+    """The thinking marks that a tokenizer's chat template shows; None if it shows no thinking."""
+    key = str(tokenizer.chat_template)
+    if key not in _MARKS:
+        _MARKS[key] = derived_marks(ChatTemplate(tokenizer))
+    return _MARKS[key]
 
 
 def config_of(folder: str, name: str = "config.json") -> Mapping[str, Any]:

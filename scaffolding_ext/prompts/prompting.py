@@ -13,9 +13,11 @@ import pkgutil
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from scaffolding_ext.answers.reading import Marks, SplitText, split
+from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
 from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, token_bytes, token_ids
-from scaffolding_ext.prompts.model_files import FamilyChoice, chosen_family, how_to_load, refuse_own_tokenizer
+from scaffolding_ext.prompts.model_files import GAP, FamilyChoice, chosen_family, how_to_load, refuse_own_tokenizer
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import meta_of, note
 from scaffolding_ext.protocol.task_results import output_of
@@ -43,6 +45,8 @@ class PromptFamily(NamedTuple):
         think_open: Marks the beginning of thinking in the completion, if the prompt does not open it.
         hidden: Special tokens in these texts: the model reads them, but no text from a worker shows them.
         thinks: True if its models think before they answer; otherwise the whole text is the answer.
+        answer_open: Marks the beginning of the answer behind `think_close`, if something does.
+        answer_close: Marks its end.
     """
 
     think_close: str
@@ -56,6 +60,19 @@ class PromptFamily(NamedTuple):
     think_open: str = "<think>"
     hidden: tuple[str, ...] = ()
     thinks: bool = True
+    answer_open: str = ""
+    answer_close: str = ""
+
+    @property
+    def marks(self) -> Marks:
+        """The marks around its thinking and answer in a text; empty if its models do not think."""
+        if not self.thinks:
+            return Marks("", "")
+        return Marks(self.think_open, self.think_close, self.answer_open, self.answer_close)
+
+    def split(self, text: str, is_open: bool | None, stops: StopStrings | None = None) -> SplitText:
+        """Split a text of its models; `is_open` as in `Splitter`."""
+        return split(text, self.marks, is_open if self.thinks else False, stops)
 
     def as_shown(self, text: str) -> str:
         """A family text as a worker would return it: without its special tokens."""
@@ -133,10 +150,28 @@ _TOKENIZERS = {"tinylm": "scaffolding_ext.tinylm.embedded:EmbeddedTokenizer"}
 
 
 def family_named(name: str) -> PromptFamily:
-    """Return the named family; UnknownNameError if it is not in `FAMILIES`."""
+    """Return the family of a name in `FAMILIES`, or of the marks in a name such as `<think>...</think>`.
+
+    Raises:
+        UnknownNameError: The name is neither.
+    """
     family = FAMILIES.get(name)
+    if family is None and GAP in name:
+        default = family_named(DEFAULT_FAMILY)
+        think_open, think_close, answer_open, answer_close = (*name.split(GAP), "", "")[:4]
+        return default._replace(
+            think_open=think_open,
+            think_close=think_close,
+            answer_open=answer_open,
+            answer_close=answer_close,
+            close=default.close.replace(default.think_close, think_close + answer_open),
+        )
     if family is None:
-        raise UnknownNameError(f"unknown prompt family {name!r}; known: {', '.join(FAMILIES)}", "family")
+        raise UnknownNameError(
+            f"unknown prompt family {name!r}; known: {', '.join(FAMILIES)}; or give the marks around thinking, such as "
+            f"'<think>{GAP}</think>'",
+            "family",
+        )
     if isinstance(family, str):
         family = FAMILIES[name] = cast("PromptFamily", pkgutil.resolve_name(family))
     return family
@@ -227,6 +262,10 @@ class TextPrompting:
     def opens_thinking(self) -> bool:
         """True if the prompt ends with open thinking, so the completion begins inside it."""
         return False
+
+    def is_open(self, prompt: str, family: PromptFamily | None = None) -> bool | None:
+        """True if a rendered prompt ends in open thinking of a family; None if that cannot be known."""
+        return None
 
     @property
     def takes_tools(self) -> bool:
@@ -374,17 +413,29 @@ class Prompting(TextPrompting):
         prompting.choice = choice
         if choice.is_guess:
             _log.info("prompt family of %s: %s", model, choice)
+        if choice.doubt:
+            _log.warning(
+                "prompt family of %s: %s, but %s: check it with `scaffolding-ext check`, or set prompt.family",
+                *(model, choice, choice.doubt),
+            )
         return prompting
 
     @property
     def closes_thinking(self) -> bool:
         """True if the prompt ends with closed thinking, so the model answers at once."""
-        return self._templated and self._ends_in(self.family.think_close)
+        return self._templated and self.family.marks.closed_by(self._shown_prompt())
 
     @property
     def opens_thinking(self) -> bool:
         """True if the prompt ends with open thinking, so the completion begins inside it."""
-        return self._templated and self._ends_in(self.family.think_open)
+        return self._templated and self.family.marks.opened_by(self._shown_prompt())
+
+    def is_open(self, prompt: str, family: PromptFamily | None = None) -> bool | None:
+        """Read off a rendered prompt's end if thinking is open there; another turn may end otherwise."""
+        marks = (family or self.family).marks
+        if not self._templated or not marks.think_open:
+            return None
+        return marks.opened_by(self.family.as_shown(prompt))
 
     @property
     def forgets_thinking(self) -> bool:
@@ -431,9 +482,8 @@ class Prompting(TextPrompting):
             return None
         return TurnEnd(None if self.decode(ids[:1]) else ids[0], self.decode(ids))
 
-    def _ends_in(self, mark: str) -> bool:
-        rendered = self._rendered(*_turns("?"))
-        return self.family.as_shown(rendered).rstrip().endswith(mark)
+    def _shown_prompt(self) -> str:
+        return self.family.as_shown(self._rendered(*_turns("?")))
 
     @property
     def takes_tools(self) -> bool:

@@ -143,6 +143,7 @@ class Question(NamedTuple):
         raw: Send the prompt to the model unchanged, without template and suffix.
         last_turn: Fields of the last turn beside its content, if it is not the user's.
         prompting: Renders the question for the model; None, with all fields unset, if the stack has no prompting.
+        is_open: True if the rendered question ends in open thinking; None if that is not known.
     """
 
     prompt: str = ""
@@ -151,6 +152,7 @@ class Question(NamedTuple):
     tools: Sequence[Mapping[str, Any]] | None = None
     last_turn: Mapping[str, Any] | None = None
     prompting: TextPrompting | None = None
+    is_open: bool | None = None
 
     def put(self, task: GenerationTask, words: str | None = None) -> None:
         """Write the rendered question into a task; `words` replace the user's last. ConfigError if that fails."""

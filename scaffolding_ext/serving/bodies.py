@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
 
-from scaffolding_ext.protocol.stop_strings import MOST_CHARACTERS, MOST_STRINGS
+from scaffolding_ext.answers.stop_strings import MOST_CHARACTERS, MOST_STRINGS
 from scaffolding_ext.serving.refusals import ApiError, of_validation, unsupported
 
 B = TypeVar("B", bound="Body")

@@ -21,7 +21,7 @@ from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.serving.bodies import Body, ChatBody
 from scaffolding_ext.serving.refusals import ApiError, of_failure
 from scaffolding_ext.serving.served_stack import ServedStack, StackRequest
-from scaffolding_ext.serving.thinking import Reading, Shown
+from scaffolding_ext.serving.thinking import Growing, Reading, Shown
 
 _NO_SHARE = {"audio_tokens": 0, "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
 
@@ -240,10 +240,11 @@ def _usage(programs: Sequence[Program], num_prompt_tokens: int | None, num_shown
 
 def chat_logprobs(result: ScaffoldingResult, reading: Reading, prompting: Prompting, num_top: int) -> dict[str, Any]:
     """Log-probabilities of the answer's tokens, in the shape of `/v1/chat/completions`."""
-    entries, text = [], ""
+    entries, splitter = [], reading.splitter()
     is_said = reading.think_close is None
     for token, step in _steps(result):
         written = prompting.decode([token])
+        splitter.feed(written)
         if is_said:
             tops = sorted(step.items(), key=lambda item: -item[1].logprob)[:num_top]
             entries.append(
@@ -252,8 +253,7 @@ def chat_logprobs(result: ScaffoldingResult, reading: Reading, prompting: Prompt
                     "top_logprobs": [_entry(prompting, name, each.logprob) for name, each in tops],
                 }
             )
-        text += written
-        is_said = is_said or (reading.think_close or "") in text
+        is_said = is_said or splitter.has_thought
     return {"content": entries, "refusal": None}
 
 
@@ -312,6 +312,7 @@ class Events:
         num = len(job.results)
         self._texts: list[str | None] = [None] * num
         self._sent = [_NOTHING] * num
+        self._growing = [Growing(job.wanted.reading) for _ in range(num)]
         self._begun = [False] * num
         self._ended = [False] * num
         self._pumps = [asyncio.create_task(self._pump(index)) for index in range(num)]
@@ -388,7 +389,7 @@ class Events:
         failure = self._job.failure_of(index) if is_last else None
         if failure is not None:
             raise failure
-        now = self._job.shown(index) if is_last else self._job.wanted.reading.growing(self._texts[index] or "")
+        now = self._job.shown(index) if is_last else self._growing[index].shown(self._texts[index] or "")
         if self._job.wanted.tool_names and not is_last:
             now = now._replace(content="")  # the content may become a tool call
         if not (now.reasoning.startswith(before.reasoning) and now.content.startswith(before.content)):

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.controllers.base import BaseController, attributes_of, checked_task_type, honoured_by
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
@@ -18,7 +19,6 @@ from scaffolding_ext.prompts.served_model import served_model
 from scaffolding_ext.prompts.tool_calls import names_of
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import CONTINUED_TURNS
-from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.request.seeds import derive_seed
@@ -189,7 +189,8 @@ class ServedStack:
         if is_raw and isinstance(controller, BaseController):
             kwargs["raw"] = True
         tools = kwargs.get("tools", ())
-        num_prompt_tokens = self._count(prompts, is_raw, kwargs)
+        num_prompt_tokens, is_open = self._count(prompts, is_raw, kwargs)
+        reading = reading._replace(is_open=is_open)
         seed = body.seed if body.seed is not None else self._next_seed()
         return StackRequest(
             *(prompts, body.num_samples, controller, kwargs, seed, reading, self._closing(reading, kwargs)),
@@ -305,7 +306,8 @@ class ServedStack:
         stops = StopStrings(tuple(body.stops))
         if self.prompting is None or is_raw or not self.thinks:
             return Reading(None, stops)
-        return Reading(self.prompting.family.think_close, stops, self.prompting.family.think_open)
+        marks = self.prompting.family.marks
+        return Reading(marks.think_close, stops, marks.think_open, marks.answer_open, marks.answer_close)
 
     def _closing(self, reading: Reading, kwargs: Mapping[str, Any]) -> Closing | None:
         if self.prompting is None or self._tag is None or not self.thinks:
@@ -412,9 +414,16 @@ class ServedStack:
             raise unsupported("reasoning_effort", f"is an unknown effort; this server knows: {known}")
         return self._limits.efforts[effort]
 
-    def _count(self, prompts: list[tuple[str, list[Turn]]], is_raw: bool, how: Mapping[str, Any]) -> int | None:
-        """Count the tokens of the prompts after checking each prompt; None if no tokenizer is known."""
-        lengths = []
+    def _count(
+        self, prompts: list[tuple[str, list[Turn]]], is_raw: bool, how: Mapping[str, Any]
+    ) -> tuple[int | None, bool | None]:
+        """Check each prompt.
+
+        Returns:
+            The tokens of the prompts, None if no tokenizer is known. True if a chat's prompt ends in open thinking,
+            None if that is not known.
+        """
+        lengths, is_open = [], None
         for text, history in prompts:
             if not text.strip():
                 raise ApiError(400, "prompt: is empty: send a text", "invalid_value", "prompt")
@@ -430,10 +439,11 @@ class ServedStack:
                 except ConfigError as error:
                     raise unsupported("messages", error.message) from error
                 length = len(text.encode()) if task.input_tokens is None else len(task.input_tokens)
+                is_open = None if is_raw else self.prompting.is_open(task.input_str or "")
             if length > self._most_prompt_tokens:
                 raise self._too_long(f"{length} tokens")
             lengths.append(length)
-        return None if self.tokenized is None else sum(lengths)
+        return None if self.tokenized is None else sum(lengths), is_open
 
     @property
     def _most_prompt_tokens(self) -> int:

@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from scaffolding_ext.answers import begun_box, extract
+from scaffolding_ext.answers import reading as answers
+from scaffolding_ext.answers.reading import Marks, Splitter
+from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.controllers.chain.chain import Prefix, continuation
 from scaffolding_ext.controllers.chain.ending import without_end
-from scaffolding_ext.controllers.prompting import encode
+from scaffolding_ext.controllers.prompting import begun, encode
 from scaffolding_ext.errors import NoAnswerError
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.meta import PROBE, note
-from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import Program, current_program, record
@@ -44,42 +46,52 @@ class Reading(NamedTuple):
         think_close: The mark that ends thinking; None if the whole text is the answer.
         stops: Strings that end the answer.
         think_open: The mark that begins the model's thinking, if the prompt does not contain it.
+        answer_open: The mark between thinking and answer.
+        answer_close: The mark that ends the answer.
+        is_open: True if the prompt ends in open thinking; None if that is not known.
     """
 
     think_close: str | None
     stops: StopStrings = StopStrings()
     think_open: str = "<think>"
+    answer_open: str = ""
+    answer_close: str = ""
+    is_open: bool | None = None
+
+    def splitter(self) -> Splitter:
+        if self.think_close is None:
+            return Splitter(Marks("", ""), False, self.stops)
+        marks = Marks(self.think_open, self.think_close, self.answer_open, self.answer_close)
+        return Splitter(marks, self.is_open, self.stops)
 
     def whole(self, text: str) -> Shown:
         """Split a complete text; if its thinking never ended, the whole text is thinking."""
         if self.think_close is None:
-            return self._cut("", text)
-        thinking, _, said = text.partition(self.think_close)
-        return self._cut(self._without_open(thinking), said.lstrip("\n"))
+            content = self.stops.cut(text)
+            return Shown("", content, len(content) < len(text))
+        splitter = self.splitter()
+        splitter.feed(text)
+        return _shown(splitter.end())
 
-    def growing(self, text: str) -> Shown:
-        """Split the stable part of a growing text: `whole` of any longer text begins with it."""
+
+class Growing:
+    """Splits a text while it grows: what is shown of it is never taken back, unless the text itself changes."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading, self._splitter, self._text = reading, reading.splitter(), ""
+
+    def shown(self, text: str) -> Shown:
+        """The visible parts of the text so far."""
         text = text.rstrip(_UNFINISHED)
-        if self.think_close is None:
-            said, thinking = text, ""
-        elif self.think_close in text:
-            thinking, _, said = text.partition(self.think_close)
-            thinking, said = self._without_open(thinking), said.lstrip("\n")
-        else:
-            if self.think_open.startswith(text.lstrip()):
-                return Shown("", "", False)
-            return Shown(self._without_open(StopStrings((self.think_close,)).certain(text)), "", False)
-        shown = self._cut(thinking, said)
-        return shown if shown.is_stopped else shown._replace(content=self.stops.certain(said))
+        if not text.startswith(self._text):
+            self._splitter, self._text = self._reading.splitter(), ""
+        self._splitter.feed(text[len(self._text) :])
+        self._text = text
+        return _shown(self._splitter.reading)
 
-    def _cut(self, thinking: str, said: str) -> Shown:
-        content = self.stops.cut(said)
-        return Shown(thinking, content, len(content) < len(said))
 
-    def _without_open(self, thinking: str) -> str:
-        """Thinking without its opening mark, if the model writes that mark."""
-        text = thinking.lstrip()
-        return text.removeprefix(self.think_open).lstrip("\n") if text.startswith(self.think_open) else thinking
+def _shown(reading: answers.SplitText) -> Shown:
+    return Shown(reading.thinking, reading.answer, reading.is_stopped)
 
 
 class Closing(NamedTuple):
@@ -134,11 +146,7 @@ class Closing(NamedTuple):
             note(task, purpose=PROBE)
             yield [task]
             written = output_of(task)
-            said = (
-                written.rpartition(self.family.think_close)[2]
-                if end is None
-                else (begun_box(written) or _rest(written))
-            )
+            said = self.family.split(written, None).answer if end is None else begun_box(written) or _rest(written)
             record("force", position=prefix.num_tokens, answer=said.strip() or None, cause=cause)
             if said.strip():
                 break
@@ -164,10 +172,10 @@ class Closing(NamedTuple):
         is tried if the model still says nothing, and at once if the model has closed its thinking itself.
         """
         family = self.family
-        if family.think_close in text:
+        if begun(text, self.reading.is_open, family).has_thought:
             yield family.close_closed, family.answer_end
             return
-        is_open = text.strip() or family.hidden or family.as_shown(prompt).rstrip().endswith(family.think_open)
+        is_open = text.strip() or family.hidden or family.marks.opened_by(family.as_shown(prompt))
         opening = "" if is_open else family.think_open
         yield opening + closing_of(family), None
         yield opening + family.close, family.answer_end
@@ -179,7 +187,8 @@ class Closing(NamedTuple):
             return "empty"
         if completion.exit_reason == "length":
             return "length"
-        return "no_answer" if self.family.think_close in (completion.text or "") else "open_thinking"
+        has_thought = begun(completion.text or "", self.reading.is_open, self.family).has_thought
+        return "no_answer" if has_thought else "open_thinking"
 
     def _verify(self, text: str) -> None:
         """Record the returned thinking if it has a budget."""

@@ -13,11 +13,11 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+from scaffolding_ext.answers.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput, StreamGenerationTask, Task, TaskStatus
 from scaffolding_ext.protocol.meta import TokenCounts, note
 from scaffolding_ext.protocol.standins import TaskHandler
-from scaffolding_ext.protocol.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import BaseWorker

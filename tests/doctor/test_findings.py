@@ -88,7 +88,7 @@ def test_the_report_shows_prompt_probe_and_answer(saved_model: Callable[..., str
     assert "**Final Answer**\\n\\n\\\\[ \\\\boxed{' (by this check, halfway)" in text
     assert "-> '42}'" in text
     assert "answer       42 (end)" in text
-    assert "family       deepseek_r1 (the chat template has </think>)" in text
+    assert "family       deepseek_r1 (the chat template splits content at these marks)" in text
     assert json.loads(json.dumps(found.to_json()))["fine"] is True
 
 
@@ -121,7 +121,7 @@ def test_an_answer_that_was_asked_for_is_only_noted(saved_model: Callable[..., s
 
 
 def test_a_thinking_family_whose_mark_never_comes(saved_model: Callable[..., str]) -> None:
-    found = wrong(examined("It is \\boxed{42}.", saved_model("qwen3")))
+    found = wrong(examined("<think>It is \\boxed{42}.", saved_model("qwen3")))
     assert found.keys() == {"no_thinking_mark"}
     assert found["no_thinking_mark"].change == "prompt: {family: instruct}"
 

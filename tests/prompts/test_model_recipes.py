@@ -121,13 +121,13 @@ def test_effort_and_system_prompt_of_gpt_oss_stand_where_harmony_has_them(saved_
 @pytest.mark.parametrize(
     ("name", "config", "family", "reason"),
     [
-        ("qwen3", {}, "deepseek_r1", "the chat template has </think>"),
-        ("qwen3_instruct_2507", {}, "instruct", "the chat template has no mark"),
+        ("qwen3", {}, "deepseek_r1", "the chat template splits content at these marks"),
+        ("qwen3_instruct_2507", {}, "instruct", "the chat template shows no thinking"),
         ("gpt_oss", {}, "gpt_oss", "config.json has model_type gpt_oss"),
         ("gpt_oss", {"model_type": "x", "architectures": ("GptOssForCausalLM",)}, "gpt_oss", "architectures GptOssFor"),
-        ("gpt_oss", {"model_type": "x"}, "gpt_oss", "the chat template has <|channel|>"),
-        ("magistral", {}, "magistral", r"the chat template has \[/THINK\]"),
-        ("llama3_instruct", {}, "instruct", "the chat template has no mark"),
+        ("gpt_oss", {"model_type": "x"}, "gpt_oss", "the chat template mentions '<|channel|>'"),
+        ("magistral", {}, "magistral", r"the chat template mentions '\[/THINK\]'"),
+        ("llama3_instruct", {}, "instruct", "the chat template shows no thinking"),
     ],
 )
 def test_the_family_is_found_from_the_models_files(
@@ -275,7 +275,9 @@ def test_the_command_says_which_family_was_found_and_why(
     (tmp_path / "data.jsonl").write_text('{"question": "Q", "answer": "1"}\n')
     rest = ["Q"] if command == "run" else ["--dataset", str(tmp_path / "data.jsonl")]
     arguments = [command, *rest, "--config", str(tmp_path / "stack.yaml")]
-    said = f"Note: prompt family of {saved_model('qwq')}: deepseek_r1 (the chat template has </think>)\n"
+    said = (
+        f"Note: prompt family of {saved_model('qwq')}: deepseek_r1 (the chat template splits content at these marks)\n"
+    )
     assert said in CliRunner().invoke(main, arguments).stderr
     named = CliRunner().invoke(main, [*arguments, "--set", "prompt.family=deepseek_r1"])
     assert named.exit_code == 0

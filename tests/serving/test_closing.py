@@ -218,17 +218,24 @@ def test_what_a_controller_could_not_force_is_asked_for_freely(serve: Any, promp
 
 
 @pytest.mark.filterwarnings("ignore:the model's chat template has no <think>")
-@pytest.mark.parametrize(("family", "cause"), [("smollm2", "no_answer"), ("qwen3", "open_thinking")])
+@pytest.mark.parametrize(
+    ("family", "text", "cause"),
+    [
+        ("smollm2", "It is Tokyo.", "no_answer"),
+        ("qwen3", "<think>It is Tokyo.", "open_thinking"),
+        ("qwen3", "It is Tokyo.", "no_answer"),
+    ],
+)
 def test_the_chat_template_decides_whether_a_text_without_an_answer_counts_as_thinking(
-    serve: Any, saved_model: Any, family: str, cause: str
+    serve: Any, saved_model: Any, family: str, text: str, cause: str
 ) -> None:
     class Capital(ScriptedWorker):
         model = saved_model(family)
 
-    worker = Capital(lambda task: "Tokyo}" if (task.input_str or "").endswith("boxed{") else "It is Tokyo.")
+    worker = Capital(lambda task: "Tokyo}" if (task.input_str or "").endswith("boxed{") else text)
     served = serve(controller=DynasorCoTController(200, 99, mode="chunk"), model_worker=worker)
     read = Read(served.url, "chat", False)
-    assert served.stack.thinks is (cause == "open_thinking")
+    assert served.stack.thinks is (family == "qwen3")
     assert (read.extras["answer"], read.extras["forced_answers"]) == ("Tokyo", {cause: 1})
     assert served.metric("scaffolding_forced_answers_total", cause=cause, model="model") == 1
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.prompts.prompting import Prompting
-from scaffolding_ext.protocol.stop_strings import StopStrings
-from scaffolding_ext.serving.thinking import Reading
+from scaffolding_ext.serving.thinking import Growing, Reading
 
 
 @pytest.mark.parametrize("think_close", [None, "</think>"])
@@ -17,9 +17,9 @@ from scaffolding_ext.serving.thinking import Reading
 def test_what_was_shown_of_a_text_is_never_taken_back(think_close: str | None, stops: tuple[str, ...]) -> None:
     text = "Well.</think>\nIt is 4. END OF ANSWER <end>" if think_close else "It is 4. END OF ANSWER <end>"
     reading = Reading(think_close, StopStrings(stops))
-    whole = reading.whole(text)
+    whole, growing = reading.whole(text), Growing(reading)
     for end in range(len(text) + 1):
-        now = reading.growing(text[:end])
+        now = growing.shown(text[:end])
         assert whole.reasoning.startswith(now.reasoning)
         assert whole.content.startswith(now.content)
     assert whole.is_stopped

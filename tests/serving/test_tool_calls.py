@@ -51,7 +51,8 @@ def thinking(text: str, thought: str = "Hm, <tool_call> might do.") -> str:
 def prompted(controller: Any, family: str = "deepseek_r1") -> Controller:
     tokenizer = copy.deepcopy(load_tokenizer("tinylm/draft"))
     tokenizer.chat_template = TEMPLATE
-    controller.prompting = Prompting(tokenizer, family)
+    opens = "<think>\n" if family == "deepseek_r1" else None
+    controller.prompting = Prompting(tokenizer, family, assistant_prefix=opens)
     return controller  # type: ignore[no-any-return]
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol.branching import LayerExit
 from scaffolding_ext.protocol.meta import TokenCounts
-from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.workers.huggingface.block_pool import BlockPriority, TokenSequence
 from scaffolding_ext.workers.huggingface.sampling import Sampled, SamplingParams

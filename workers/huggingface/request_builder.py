@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from scaffolding_ext.answers.stop_strings import stop_strings
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, Task, current_scope
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.meta import Purpose, is_urgent, note, purpose_of
-from scaffolding_ext.protocol.stop_strings import stop_strings
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import cache_salt_of, priority_of
 from scaffolding_ext.workers.huggingface.block_pool import BlockPriority

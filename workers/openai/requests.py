@@ -7,12 +7,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from scaffolding_ext.answers.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.protocol import ChatTask, GenerationTask, RewardTask, Task
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.meta import meta_of
-from scaffolding_ext.protocol.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
 from scaffolding_ext.workers.openai.hints import hints, unordered
 from scaffolding_ext.workers.openai.responses import LostIds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from scaffolding_ext.protocol.stop_strings import StopStrings
+from scaffolding_ext.answers.stop_strings import StopStrings
 
 _UNFINISHED = "\ufffd"  # ends decoded text with an incomplete last character
 _MOST_WAITING = 8  # tokens that wait for the rest of a character, of at most four bytes

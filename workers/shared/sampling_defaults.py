@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import scaffolding_ext
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.model_files import config_of, thinking_mark
-from scaffolding_ext.prompts.prompting import model_folder
+from scaffolding_ext.prompts.model_files import chosen_family
+from scaffolding_ext.prompts.prompting import family_named, has_tokenizer, load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import Purpose, purpose_of
 from scaffolding_ext.workers.shared.task_reading import integer, number
@@ -115,7 +115,7 @@ class GreedyWatch:
         if self._model is None or temperature != 0 or purpose_of(task).written is not Purpose.CHAIN:
             return
         model, self._model = self._model, None
-        if _thinks(model_folder(model)):
+        if _thinks(model):
             warnings.warn(
                 f"{model} is a reasoning model, and its chains are decoded greedily: such models repeat themselves "
                 "then. Set a temperature, such as sampling_params: {temperature: 0.6, top_p: 0.95}",
@@ -124,20 +124,12 @@ class GreedyWatch:
             )
 
 
-def _thinks(folder: str) -> bool:
-    """True if the chat template, or without one the vocabulary, marks thinking; embedded models do not count."""
-    if _PACKAGE in Path(folder).parents:
+def _thinks(model: str) -> bool:
+    """True if the family of a model whose tokenizer is here thinks; embedded models do not count."""
+    folder = model_folder(model)
+    if _PACKAGE in Path(folder).parents or not has_tokenizer(model):
         return False
-    own = _local(folder, "chat_template.jinja")
-    template = (
-        config_of(folder, "tokenizer_config.json").get("chat_template")
-        if own is None
-        else own.read_text(encoding="utf-8")
-    )
-    if template is not None:
-        return thinking_mark(str(template)) is not None
-    vocabulary = _local(folder, "tokenizer.json")
-    return vocabulary is not None and "</think>" in vocabulary.read_text(encoding="utf-8")
+    return family_named(chosen_family(folder, load_tokenizer(model)).name).thinks
 
 
 def _local(folder: str, name: str) -> Path | None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from scaffolding_ext.answers.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, Task
 from scaffolding_ext.protocol.meta import TokenCounts, meta_of, note
-from scaffolding_ext.protocol.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.request.program import current_program, next_seed, record
 from scaffolding_ext.workers.shared.id_stops import IdStops, special_ids
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch

@@ -81,7 +81,7 @@ class RecordChainController(BaseController):
         )
         looks: list[Probe] = []
         yield from chain.grow(self.spacing)
-        while not chain.ended and not chain.contains(family.think_close):
+        while not chain.ended and not chain.has_thought:
             prefix = chain.prefix
             asked, forced = looker.asking(task, prefix, family), asking(task, prefix, family.close, forcing)
             yield [*asked.tasks, forced]

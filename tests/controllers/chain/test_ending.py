@@ -203,7 +203,7 @@ def test_the_token_that_ended_a_chain_is_not_read_again_when_it_is_asked(prompt,
         yield from conclude(chain, {"max_tokens": 9})
 
     def drive():
-        program.question = Question(prompting=TOKENIZER)
+        program.question = Question(prompting=TOKENIZER, raw=True)
         enter_program(program)
         run(Ending(), program.meter.watch(request()))
 

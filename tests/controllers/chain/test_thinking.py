@@ -142,12 +142,12 @@ def test_where_the_server_ignores_the_budget_the_controller_keeps_it_and_says_so
     assert "thinking_token_budget" not in server.requests[-1].body
 
 
-def test_a_chain_that_goes_on_thinking_behind_its_end_has_passed_its_budget(serve: Serve, prompting: Prompting) -> None:
+def test_what_follows_the_first_closing_mark_is_no_thinking(serve: Serve, prompting: Prompting) -> None:
     early = prompting.decode(prompting.encode(THINKING)[:10])
     _, worker = serve(f"{early}</think>{THINKING}</think>\nThe answer is \\boxed{{5}}.")
     result = ask(worker, thinking_budget=20)
-    assert said(result)[0]["by"] == "controller"
-    assert result.answer == "4"
+    assert (said(result)[0]["by"], said(result)[0]["num_thinking"]) == ("server", 10)
+    assert result.answer == "5"
 
 
 def test_a_server_that_refuses_the_field_is_asked_without_it(serve: Serve, prompting: Prompting) -> None:

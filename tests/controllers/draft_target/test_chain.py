@@ -44,7 +44,7 @@ def taken_over(draft, target, concludes=False, **options):
 
     def drive():
         program = Program()
-        program.question = Question(prompting=TOKENIZER)
+        program.question = Question(prompting=TOKENIZER, raw=True)
         enter_program(program)
         works = [chain.draft, lambda: chain.settle(True)]
         if concludes:

@@ -32,6 +32,9 @@ class Brackets:
             task.input_str = f"<{task.input_str}>"
         task.input_tokens = self.encode(task.input_str)
 
+    def is_open(self, prompt, family=None):
+        return None
+
     def encode(self, text):
         return list(map(ord, text))
 

@@ -57,6 +57,9 @@ class Characters:
     def apply(self, task, history=(), raw=False):
         task.input_tokens = self.encode(task.input_str)
 
+    def is_open(self, prompt, family=None):
+        return None
+
     def encode(self, text):
         return list(map(ord, text))
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
 from scaffolding_ext.protocol.meta import token_counts_of
-from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.workers.shared.id_stops import IdStops
 from tests.servers.openai_server import OpenAIServer
 

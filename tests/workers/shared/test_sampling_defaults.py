@@ -66,13 +66,8 @@ def test_a_task_with_a_temperature_says_it_all(
     )
 
 
-def reasoning_model(folder: Path) -> str:
-    (folder / "chat_template.jinja").write_text("{{ messages }}</think>")
-    return str(folder)
-
-
-def test_a_reasoning_model_that_decodes_chains_greedily_is_warned_of_once(tmp_path: Path) -> None:
-    watch = GreedyWatch(reasoning_model(tmp_path))
+def test_a_reasoning_model_that_decodes_chains_greedily_is_warned_of_once(saved_model: Callable[..., str]) -> None:
+    watch = GreedyWatch(saved_model("qwen3"))
     probe = GenerationTask()
     note(probe, purpose=PROBE)
     watch.see(probe, 0.0)  # a probe may be greedy

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaffolding_ext.answers.stop_strings import MOST_CHARACTERS, MOST_STRINGS, StopStrings, stop_strings
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.protocol.stop_strings import MOST_CHARACTERS, MOST_STRINGS, StopStrings, stop_strings
 
 STOPS = st.lists(st.text("ab ", min_size=1, max_size=5), min_size=1, max_size=4).map(tuple)
 TEXTS = st.text("ab ", max_size=30)

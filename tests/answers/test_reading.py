@@ -1,0 +1,202 @@
+"""A text is split into thinking and answer once and right, whole or growing, in time linear in its length."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from typing import Any
+
+import pytest
+
+from scaffolding_ext.answers.reading import Marks, Splitter, SplitText, marks_in, split
+from scaffolding_ext.answers.stop_strings import StopStrings
+
+PLAIN = Marks()
+CALLING = Marks(call_open="<tool_call>", call_close="</tool_call>")
+FRAMED = Marks(answer_open="<response>", answer_close="</response>")
+HARMONY = Marks("analysis", "assistantfinal")
+HEADED = Marks("", "[BEGIN FINAL RESPONSE]")
+CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+
+
+def are_calls(text: str) -> bool:
+    *calls, rest = text.split("</tool_call>")
+    try:
+        names = [json.loads(call.strip().removeprefix("<tool_call>"))["name"] for call in calls]
+    except (ValueError, TypeError, KeyError):
+        return False
+    return bool(names) and not rest.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "is_open", "marks", "thinking", "answer"),
+    [
+        ("<think>a</think>\n\nb", False, PLAIN, "a", "b"),
+        ("a</think>\n\nb", True, PLAIN, "a", "b"),
+        ("<think>\na</think>b", True, PLAIN, "a", "b"),  # opened by the prompt, and again
+        ("a long thought</think>b", None, PLAIN, "a long thought", "b"),
+        ("so far", True, PLAIN, "so far", ""),
+        ("<think>so far", False, PLAIN, "so far", ""),
+        ("so far</thi", True, PLAIN, "so far</thi", ""),
+        # it did not think
+        ("def f():\n    return 1\n", False, PLAIN, "", "def f():\n    return 1\n"),
+        ("just b", None, PLAIN, "", "just b"),
+        ("  indented", False, PLAIN, "", "  indented"),
+        ("One closes with </think> and goes on.", False, PLAIN, "", "One closes with </think> and goes on."),
+        # marks as text
+        ("Close with `</think>`, not `<think>`.", False, PLAIN, "", "Close with `</think>`, not `<think>`."),
+        ("I end with `</think>` later.</think>b", True, PLAIN, "I end with `</think>` later.", "b"),
+        ('a</think>Write "<think>", then </think> it.', True, PLAIN, "a", 'Write "<think>", then </think> it.'),
+        ("a</think>you close with </think> then.", None, PLAIN, "a", "you close with </think> then."),
+        ("a</think>b\n</think>\n", True, PLAIN, "a", "b\n"),
+        ("a</think>b</think></think>", True, PLAIN, "a", "b"),
+        ("a</think>```\n<think>\n</think>\n```", True, PLAIN, "a", "```\n<think>\n</think>\n```"),
+        # further blocks
+        ("<think>a</think>First. <think>c</think>Last.", False, PLAIN, "ac", "First. Last."),
+        ("Well. <think>c</think>Last.", None, PLAIN, "c", "Well. Last."),
+        ("<think>a</think>So: <think> is the mark.", False, PLAIN, "a", "So: <think> is the mark."),
+        ("<think>a</think>\nthe <think> mark and </think>.", False, PLAIN, "a", "the <think> mark and </think>."),
+        # tool calls
+        ("<think>a</think>\n" + CALL, False, CALLING, "a", CALL),
+        ("<think>maybe " + CALL + " no.</think>b", False, CALLING, "maybe " + CALL + " no.", "b"),
+        ("a\n" + CALL + "\n", True, CALLING, "a\n", CALL + "\n"),
+        ("a\n" + CALL + "\n" + CALL + "</think>\n", True, CALLING, "a\n", CALL + "\n" + CALL),
+        ("maybe " + CALL + "</think>" + CALL, True, CALLING, "maybe " + CALL, CALL),
+        ("I write <tool_call> and JSON.</think>b", True, CALLING, "I write <tool_call> and JSON.", "b"),
+        ("I write <tool_call>. " + CALL, True, CALLING, "I write <tool_call>. ", CALL),
+        ("a <tool_call>{", True, CALLING, "a <tool_call>{", ""),
+        ("</think><tool_call><think></think></tool_call>", True, CALLING, "", "<tool_call><think></think></tool_call>"),
+        # marks of other models
+        ("<think>a</think>\n<response>b</response>", False, FRAMED, "a", "b"),
+        ("<response>b</response>\n", False, FRAMED, "", "b"),
+        ("a</think>b </response> c", True, FRAMED, "a", "b </response> c"),
+        ("analysisWe add.assistantfinal9", False, HARMONY, "We add.", "9"),
+        ("steps\n[BEGIN FINAL RESPONSE]\nb", None, HEADED, "steps\n", "b"),
+        ("steps", None, HEADED, "", "steps"),
+    ],
+)  # fmt: skip
+def test_a_text_is_split(text: str, is_open: bool | None, marks: Marks, thinking: str, answer: str) -> None:
+    assert split(text, marks, is_open, None, are_calls)[:2] == (thinking, answer)
+    for step in (1, 2, 3, 7):
+        splitter = Splitter(marks, is_open, None, are_calls)
+        for at in range(0, len(text), step):
+            splitter.feed(text[at : at + step])
+        assert splitter.end()[:2] == (thinking, answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_open", "answer", "is_stopped"),
+    [
+        ("a STOP b</think>c STOP d", True, "c ", True),
+        ("a STOP b</think>c", True, "c", False),
+        ("<think>STOP</think>STOP", False, "", True),
+        ("c STOP d", False, "c ", True),
+        ("a STOP b</think>c", None, "c", False),
+        ("<think>a</think>One. <think>STOP</think>Two. STOP", False, "One. Two. ", True),
+    ],
+)
+def test_stop_strings_end_the_answer_only(text: str, is_open: bool | None, answer: str, is_stopped: bool) -> None:
+    found = split(text, PLAIN, is_open, StopStrings(("STOP",)))
+    assert (found.answer, found.is_stopped) == (answer, is_stopped)
+
+
+def test_a_stream_gives_out_what_is_certain_and_waits_for_the_rest() -> None:
+    splitter, seen = Splitter(PLAIN, None), []
+    for piece in ("so", " far", "</think>", "\n\nIt", " is 4.", "</think>", " more"):
+        splitter.feed(piece)
+        seen.append((splitter.has_thought, splitter.reading.thinking, splitter.reading.answer))
+    assert seen == [
+        *[(False, "", "")] * 2,  # an unknown prompt may have opened thinking
+        *[(True, "so far", "")] * 1,
+        (True, "so far", "It"),
+        *[(True, "so far", "It is 4.")] * 2,
+        (True, "so far", "It is 4.</think> more"),
+    ]
+
+
+def test_any_way_to_cut_a_text_gives_the_same_reading() -> None:
+    rng = random.Random(65)
+    pieces = (" ", "\n", "a", "`", '"', "'", ". ", "word ", "```", "STOP", "OPX", '{"name":"f"}')
+    for _ in range(20_000):
+        marks = rng.choice((PLAIN, CALLING, FRAMED, HARMONY, HEADED, Marks("<|x|>", "<|end|>", "<|y|>", "<|end|>")))
+        own = [mark for mark in marks if mark]
+        some = [*pieces, *own, *own, *(mark[: rng.randrange(1, len(mark) + 1)] for mark in own)]
+        text = "".join(rng.choice(some) for _ in range(rng.randrange(1, 25)))
+        options: Any = (marks, rng.choice((True, False, None)), rng.choice((None, StopStrings(("STOP", "TOPX")))))
+        whole = split(text, *options, are_calls)
+        splitter, at = Splitter(*options, are_calls), 0
+        while at < len(text):
+            size = rng.choice((1, 1, 2, 3, 7, 20))
+            splitter.feed(text[at : at + size])
+            at += size
+            assert whole.thinking.startswith(splitter.reading.thinking), (text, options)
+            assert whole.answer.startswith(splitter.reading.answer), (text, options)
+        assert splitter.end() == whole, (text, options)
+
+
+def num_calls(text: str, marks: Marks, is_open: bool | None, size: int) -> int:
+    """Function calls in which a text is split, fed in pieces."""
+    splitter, count = Splitter(marks, is_open, StopStrings(("<thunk>",)), are_calls), 0
+
+    def see(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(see)
+    try:
+        for at in range(0, len(text), size):
+            splitter.feed(text[at : at + size])
+        splitter.end()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("is_open", [True, False, None])
+@pytest.mark.parametrize("size", [4, 1_000_000])
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        *(
+            "<think></think>",
+            "<think>",
+            "</think>",
+            "<tool_call>",
+            "<tool_call></tool_call>",
+            "`</think>`",
+            "```<think>",
+        ),
+        *("<think>.</think> ", "<tool_call></think>", "</tool_call>", " ", "<thunk", CALL),
+    ],
+)
+def test_steps_grow_with_the_text(pieces: str, size: int, is_open: bool | None) -> None:
+    few, many = (num_calls(pieces * num, CALLING, is_open, size) for num in (400, 1_600))
+    assert many < 4.4 * few + 100
+    assert many < 12 * len(pieces) * 1_600
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a</think>b", Marks()),
+        ("a</mm:think>b", Marks("<mm:think>", "</mm:think>")),
+        ("a</think:opensource>b", Marks("<think:opensource>", "</think:opensource>")),
+        ("[THINK]a[/THINK]b", Marks("[THINK]", "[/THINK]")),
+        ("a<|END_THINKING|>b", Marks("<|START_THINKING|>", "<|END_THINKING|>")),
+        ("a \u25c1/think\u25b7 b", Marks("\u25c1think\u25b7", "\u25c1/think\u25b7")),
+        ("I rethink </b> END", None),
+    ],
+)
+def test_the_marks_of_an_unknown_model_are_found_by_the_closing_one(text: str, found: Marks | None) -> None:
+    assert marks_in(text) == found
+
+
+def test_a_prompt_that_ends_in_a_mark_opens_or_closes_thinking() -> None:
+    assert PLAIN.opened_by("<|im_start|>assistant\n<think>\n")
+    assert not PLAIN.opened_by("<|im_start|>assistant\n")
+    assert PLAIN.closed_by("assistant\n<think>\n\n</think>\n\n")
+    assert FRAMED.closed_by("</think><response>")
+    assert not PLAIN.closed_by("</think> is a mark.")
+    assert not HEADED.opened_by("anything")
+    assert split("", PLAIN, False) == SplitText("", "", has_thought=False)
