@@ -62,7 +62,8 @@ def server(model: str) -> Iterator[Server]:
         command = ["serve", "--config", "configs:native", "--model", model, "--name", "model"]
         with log.open("wb") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "scaffolding_ext", *command, "--port", "0", "--keys_file", str(keys)],
+                ["sh", "-c", 'ulimit -Sn 1024; exec "$@"', "sh", sys.executable, "-m", "scaffolding_ext", *command]
+                + ["--port", "0", "--keys_file", str(keys)],
                 stdout=subprocess.PIPE,
                 stderr=errors,
             )

@@ -37,6 +37,13 @@ if TYPE_CHECKING:
     "--max_queue", type=click.IntRange(0), default=256, show_default=True, help="Maximum choices waiting for a stack."
 )
 @click.option(
+    "--max_connections",
+    type=click.IntRange(2),
+    default=4096,
+    show_default=True,
+    help="Maximum open connections, half of them from one address.",
+)
+@click.option(
     "--max_body_bytes", type=click.IntRange(1), default=1 << 20, show_default=True, help="Largest request body."
 )
 @click.option("--max_prompt_tokens", type=click.IntRange(1), default=32768, show_default=True, help="Longest prompt.")
@@ -100,6 +107,7 @@ def serve(
     keys_env: str | None,
     share_prefixes: bool,
     max_queue: int,
+    max_connections: int,
     max_body_bytes: int,
     max_prompt_tokens: int,
     max_samples: int,
@@ -138,6 +146,7 @@ def serve(
         answer_tokens=answer_tokens,
         max_seconds=max_seconds,
         max_queue=max_queue,
+        max_connections=max_connections,
         keep_alive_seconds=keep_alive_seconds,
         drain_seconds=drain_seconds,
         efforts=dict(map(read_effort, efforts)) or dict(EFFORTS),

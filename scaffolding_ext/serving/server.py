@@ -11,94 +11,36 @@ import socket
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
 
 import uvicorn
 
-try:
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as _HttpProtocol
-
-    _HAS_NO_LIMIT = True
-except ImportError:  # the slower parser, which comes with uvicorn
-    from uvicorn.protocols.http.h11_impl import H11Protocol as _HttpProtocol  # type: ignore[assignment]
-
-    _HAS_NO_LIMIT = False
-
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.serving.app import Front
+from scaffolding_ext.serving.connections import (
+    BACKLOG,
+    RepeatedCauses,
+    limited_protocol,
+    num_descriptors,
+    raise_descriptors,
+)
 
 _log = logging.getLogger(__name__)
-_HEAD_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _WAIT_SECONDS = 60.0
 _END_SECONDS = 5.0  # to deliver the errors of ended requests
 
 
-def _config(front: Front, host: str, port: int) -> uvicorn.Config:
+def _config(front: Front, host: str, port: int, causes: RepeatedCauses) -> uvicorn.Config:
     return uvicorn.Config(
         front.app,
-        http=_protocol(front.limits.head_seconds, front.limits.max_head_bytes),
+        http=limited_protocol(front.limits, causes),
         host=host,
         port=port,
+        backlog=min(BACKLOG, num_descriptors() // 4),
         access_log=False,  # the front has its own log; a path could hold private text
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=math.ceil(front.limits.drain_seconds + _END_SECONDS),
     )
-
-
-def _protocol(head_seconds: float, max_head_bytes: int) -> type[asyncio.Protocol]:
-    """uvicorn's protocol with limits on the time and size of a request's head.
-
-    uvicorn closes only connections that have received nothing since their last answer. httptools keeps heads of any
-    length; h11 has its own limit. Bytes after the head that are not body (trailers of a chunked body) count as well.
-    """
-
-    class Protocol(_HttpProtocol):
-        _timer: asyncio.TimerHandle | None = None
-        _num_bytes = 0  # bytes outside bodies
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._watch()
-
-        def data_received(self, data: bytes) -> None:
-            self._num_bytes += len(data)
-            super().data_received(data)
-            if _HAS_NO_LIMIT and self._num_bytes > max_head_bytes:
-                if not self._in_request:
-                    self.transport.write(_HEAD_TOO_LARGE)
-                self.transport.close()
-            self._watch()
-
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self._num_bytes = 0
-
-        def on_headers_complete(self) -> None:
-            super().on_headers_complete()
-            self._num_bytes = 0
-
-        def on_body(self, body: bytes) -> None:
-            self._num_bytes -= len(body)
-            super().on_body(body)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            if self._timer is not None:
-                self._timer.cancel()
-
-        @property
-        def _in_request(self) -> bool:
-            return self.cycle is not None and not self.cycle.response_complete
-
-        def _watch(self) -> None:
-            if self._in_request and self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            elif not self._in_request and self._timer is None:
-                self._timer = self.loop.call_later(head_seconds, self.transport.close)
-
-    return Protocol
 
 
 def run_front(front: Front, host: str, port: int, listening: Callable[[int], None]) -> None:
@@ -113,6 +55,7 @@ def run_front(front: Front, host: str, port: int, listening: Callable[[int], Non
     Raises:
         ConfigError: The server cannot listen at this address and port.
     """
+    raise_descriptors()
     if not front.needs_keys and not _is_loopback(host):
         _log.warning("no key is needed, and %s can be reached from other machines: set --keys_file", host)
     if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGHUP"):
@@ -169,7 +112,8 @@ class _Server(uvicorn.Server):
     """Signals its start, and ends requests that outlast the drain time with an error."""
 
     def __init__(self, front: Front, host: str, port: int) -> None:
-        super().__init__(_config(front, host, port))
+        self._causes = RepeatedCauses()
+        super().__init__(_config(front, host, port, self._causes))
         self._front = front
         if not front.needs_keys and _is_loopback(host):
             front.hosts = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host}
@@ -178,6 +122,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.loop = asyncio.get_running_loop()
+        self.loop.set_exception_handler(self._causes.handle)
         self.has_started.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

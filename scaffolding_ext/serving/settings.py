@@ -25,6 +25,8 @@ class Limits:
         answer_tokens: Maximum extra tokens of an answer requested from a reasoning model that gave none.
         max_seconds: Maximum seconds of a request including waiting.
         max_queue: Maximum waiting choices of each stack, beyond the running ones.
+        max_connections: Maximum open connections, half of them from one address; fewer if the process may open fewer
+            descriptors. Further ones are closed at once.
         max_head_bytes: Maximum bytes of a request's first line and headers; then the connection is closed.
         head_seconds: Maximum seconds until a request's headers have arrived; then the connection is closed.
         body_seconds: Maximum seconds until a body has arrived.
@@ -45,6 +47,7 @@ class Limits:
     answer_tokens: int = 512
     max_seconds: float = 600.0
     max_queue: int = 256
+    max_connections: int = 4096
     max_head_bytes: int = 1 << 16
     head_seconds: float = 15.0
     body_seconds: float = 30.0
@@ -63,6 +66,7 @@ class Limits:
         for key in ("max_body_bytes", "max_prompt_tokens", "max_samples", "max_request_tokens", "answer_tokens"):
             require.whole(key, getattr(self, key))
         require.whole("max_head_bytes", self.max_head_bytes, 1024)
+        require.whole("max_connections", self.max_connections, 2)
         require.whole("max_queue", self.max_queue, 0)
         for key in ("max_seconds", "head_seconds", "body_seconds", "keep_alive_seconds", "drain_seconds"):
             require.number(key, getattr(self, key), above=0)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext.serving import server
+from scaffolding_ext.serving import connections
 
 NUM_REQUESTS = 50
-PARSER = "httptools" if "HttpTools" in server._HttpProtocol.__name__ else "h11"
+PARSER = "httptools" if "HttpTools" in connections._HttpProtocol.__name__ else "h11"
 
 
 @pytest.mark.parametrize(("stream", "name"), [(False, "request"), (True, "stream")])
