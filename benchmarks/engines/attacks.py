@@ -59,11 +59,11 @@ def server(model: str) -> Iterator[Server]:
     with tempfile.TemporaryDirectory() as folder:
         keys, log = Path(folder, "keys"), Path(folder, "log")
         keys.write_text(KEYS, encoding="ascii")
-        command = ["serve", "--config", "configs:native", "--model", model, "--name", "model"]
+        command = [sys.executable, "-m", "scaffolding_ext", "serve", "--config", "configs:native", "--model", model]
+        command += ["--name", "model", "--port", "0", "--keys_file", str(keys)]
         with log.open("wb") as errors:
             process = subprocess.Popen(
-                ["sh", "-c", 'ulimit -Sn 1024; exec "$@"', "sh", sys.executable, "-m", "scaffolding_ext", *command]
-                + ["--port", "0", "--keys_file", str(keys)],
+                ["sh", "-c", 'ulimit -Sn 1024; exec "$@"', "sh", *command],  # the usual soft limit
                 stdout=subprocess.PIPE,
                 stderr=errors,
             )

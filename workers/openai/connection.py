@@ -84,6 +84,11 @@ class Failures(NamedTuple):
                 return EngineError(
                     f"cannot trust the certificate of {self.base_url}: {self._without_key(error.response.text)}"
                 )
+            if 300 <= status < 400:
+                return EngineError(
+                    f"{self.base_url} answered with a redirect ({status}), which is not followed: set base_url to the "
+                    "address that the server itself has"
+                )
             if status == 429:
                 wait = seconds_to_wait(error.response)
                 asks = "" if wait is None else f", and asks to wait {wait:g} s"
@@ -322,6 +327,8 @@ class Connection(OwnLoop):
         try:
             async for chunk in stream:
                 yield Reply(chunk, num_retries)
+        except UnreadableAnswerError:
+            raise
         except Exception as error:  # as in `_request`, but after an answer had begun
             raise self._failures.broken_off(error) from None
 

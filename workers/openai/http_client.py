@@ -9,14 +9,17 @@ import json
 import os
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
 
 PROXIES = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY")
 BAD_CERTIFICATE = 495  # as nginx answers; the library retries no answer with _STAYS
 _STAYS = {"x-should-retry": "false"}
+_MOST_ANSWER = 1 << 28  # bytes
+_MOST_LINE = 1 << 24
 _num_sent: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("num_sent", default=None)
 
 
@@ -48,19 +51,25 @@ def http_client(max_connections: int, timeout_seconds: float, longest_wait: floa
     http: Any = importlib.import_module(base.__mro__[1].__module__.partition(".")[0])  # httpx; httpx2 since openai 3
 
     class Client(base):  # type: ignore[misc]
-        async def send(self, request: Any, **options: Any) -> Any:
+        async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
             counted = _num_sent.get()
             if counted is not None:
                 counted[0] += 1
             try:
-                response = await super().send(request, **options)
+                response = await super().send(request, stream=True, **options)
+                response.aiter_bytes = _bounded(response)
+                if not stream:
+                    await response.aread()
+                if (status := await _error_status(response)) is not None:
+                    response.status_code = status
+            except TooLongError as error:
+                await response.aclose()
+                return http.Response(502, headers=_STAYS, text=str(error), request=request)
             except http.ConnectError as error:
                 told = next((each for each in causes(error) if isinstance(each, ssl.SSLCertVerificationError)), None)
                 if told is None:
                     raise
                 return http.Response(BAD_CERTIFICATE, headers=_STAYS, text=str(told), request=request)
-            if (status := await _error_status(response)) is not None:
-                response.status_code = status
             wait = seconds_to_wait(response)
             if wait is not None and wait > longest_wait:
                 response.headers.update(_STAYS)
@@ -68,13 +77,36 @@ def http_client(max_connections: int, timeout_seconds: float, longest_wait: floa
 
     limits = http.Limits(max_connections=max_connections, max_keepalive_connections=max_connections)
     try:
-        return Client(limits=limits, timeout=http.Timeout(timeout_seconds, pool=None))
+        timeout = http.Timeout(timeout_seconds, pool=None)
+        return Client(limits=limits, timeout=timeout, follow_redirects=False)
     except (ImportError, ValueError) as error:  # of a proxy of the environment
         raise ConfigError(
             f"the proxy in {' or '.join(named_proxies()) or 'the environment'} cannot be used: {error}. Unset it, or "
             "set NO_PROXY for the server",
             "base_url",
         ) from error
+
+
+class TooLongError(UnreadableAnswerError):
+    """A whole answer, or one line of a stream, that has no end in sight."""
+
+
+def _bounded(response: Any) -> Callable[..., AsyncIterator[bytes]]:
+    """The response's `aiter_bytes`, which gives up on an answer, or a line of a stream, that is too long."""
+    pieces = response.aiter_bytes
+    is_stream = "event-stream" in response.headers.get("content-type", "")
+    what, most = ("a line", _MOST_LINE) if is_stream else ("an answer", _MOST_ANSWER)
+
+    async def bounded(*size: int) -> AsyncIterator[bytes]:
+        num_bytes = 0
+        async for piece in pieces(*size):
+            end = max(piece.rfind(b"\n"), piece.rfind(b"\r")) if is_stream else -1
+            num_bytes = num_bytes + len(piece) if end < 0 else len(piece) - end - 1
+            if num_bytes > most:
+                raise TooLongError(f"the server sends {what} of more than {most} bytes")
+            yield piece
+
+    return bounded
 
 
 async def _error_status(response: Any) -> int | None:

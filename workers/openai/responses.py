@@ -113,7 +113,7 @@ def prompt_scores(reply: Any, num_tokens: int, num_hidden: int = 0, from_text: b
     reported = getattr(reply.choices[0], "logprobs", None)
     values = [None] * num_hidden + list(getattr(reported, "token_logprobs", None) or ())
     usage = getattr(reply, "usage", None)
-    num_read, num_drawn = (int(getattr(usage, f"{part}_tokens", 0) or 0) for part in ("prompt", "completion"))
+    num_read, num_drawn = (count_in(usage, f"{part}_tokens") or 0 for part in ("prompt", "completion"))
     if from_text and num_tokens not in (num_read, len(values) - num_drawn):
         raise EngineError(
             f"the server read a prompt as {num_read} tokens, but this worker's tokenizer gives {num_tokens}: set "
@@ -147,7 +147,11 @@ def _reported_ids(reported: Any) -> list[int] | None:
 def _id_of(entry: Any) -> int | None:
     """Id of a chat entry: llama-server puts it beside the token's text, vLLM in its place."""
     number = field(entry, "id")
-    return _named_id(str(field(entry, "token"))) if number is None else int(number)
+    if number is None:
+        return _named_id(str(field(entry, "token")))
+    if type(number) is not int:
+        raise UnreadableAnswerError(f"the server's answer has the token id {number!r}, which is not a whole number")
+    return number
 
 
 def _named_id(token: str) -> int | None:
@@ -183,8 +187,11 @@ def _finite(value: Any) -> float:
     """Check a log-probability.
 
     Raises:
+        UnreadableAnswerError: It is not a number.
         NoOutputError: It is NaN or infinite.
     """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UnreadableAnswerError(f"the server's answer has the log-probability {value!r}, which is not a number")
     number = float(value)
     if not math.isfinite(number):
         raise NoOutputError(

@@ -100,6 +100,7 @@ class StreamReader:
         self._finish_reason: str | None = None
         self._usage: Any = None
         self._num_received = 0
+        self._most_received = 2 * body["max_tokens"] + 64  # speculation may overshoot, and some count no thinking
         self._marks: list[_Mark] = []
         self._ended = False
         self._grown: asyncio.Event | None = None
@@ -165,6 +166,11 @@ class StreamReader:
             num_new = bool(self._texts[-1]) if piece.token_ids is None else len(piece.token_ids)
             self._num_received += num_new
             self._connection.num_decoded += num_new
+            if self._num_received > self._most_received:
+                raise UnreadableAnswerError(
+                    f"the server sent {self._num_received} tokens and goes on, though max_tokens is "
+                    f"{self._body['max_tokens']}: check that it obeys max_tokens"
+                )
             self._finish_reason = piece.finish_reason or self._finish_reason
             self._marks.append(_Mark(self._num_received, len(self._ids or ()), len(self._logprobs)))
             if self._is_piece and self._finish_reason == "length":

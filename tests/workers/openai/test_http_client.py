@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("openai")
 
 from scaffolding_ext.errors import ConfigError, EngineError, ServerBusyError, ServerRefusalError
+from scaffolding_ext.workers.openai import http_client as http_client_module
 from scaffolding_ext.workers.openai.connection import Circuit, Connection
 from scaffolding_ext.workers.openai.http_client import causes, http_client
 
@@ -56,6 +57,8 @@ def served(answer: Any, tls: ssl.SSLContext | None = None) -> Iterator[tuple[str
             self.end_headers()
             self.wfile.write(body)
 
+        do_POST = do_GET
+
         def log_message(self, *args: Any) -> None:
             pass
 
@@ -73,7 +76,13 @@ def served(answer: Any, tls: ssl.SSLContext | None = None) -> Iterator[tuple[str
         server.server_close()
 
 
-def failure_at(url: str, max_retries: int = 1) -> Exception:
+async def read_stream(connection: Connection) -> None:
+    async with connection.stream("completions", {"model": "m"}) as pieces:
+        async for _ in pieces:
+            pass
+
+
+def failure_at(url: str, max_retries: int = 1, work: Any = Connection.models) -> Exception:
     connection = Connection(
         url,
         "secret",
@@ -86,7 +95,7 @@ def failure_at(url: str, max_retries: int = 1) -> Exception:
     )
     try:
         with pytest.raises(Exception) as raised:
-            connection.run_blocking(connection.models)
+            connection.run_blocking(work, connection)
         return raised.value
     finally:
         connection.close()
@@ -165,3 +174,35 @@ def test_causes_end_in_a_circle() -> None:
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first
     assert list(causes(first)) == [first, second]
+
+
+def test_a_redirect_is_not_followed() -> None:
+    with (
+        served(lambda number: (200, {})) as (elsewhere, other),
+        served(lambda number: (307, {"Location": f"{elsewhere}/models"})) as (url, asked),
+    ):
+        error = failure_at(url)
+    assert isinstance(error, EngineError)
+    assert "answered with a redirect (307), which is not followed: set base_url" in str(error)
+    assert (len(asked), other) == (1, [])
+
+
+def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client_module, "_MOST_ANSWER", 1000)
+    with served(lambda number: (200, {"body": " " * 1001})) as (url, asked):
+        error = failure_at(url)
+    assert type(error) is EngineError
+    assert "the server sends an answer of more than 1000 bytes" in str(error)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("end", ["\n", "\r"])
+def test_a_line_without_end_is_given_up_and_a_long_stream_is_not(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client_module, "_MOST_LINE", 1000)
+    line = f": {'x' * 900}{end}"
+    body = line * 100 + "data: " + "x" * 200_000
+    with served(lambda number: (200, {"body": body, "Content-Type": "text/event-stream"})) as (url, asked):
+        error = failure_at(url, work=read_stream)
+    assert type(error) is http_client_module.TooLongError
+    assert "the server sends a line of more than 1000 bytes" in str(error)
+    assert len(asked) == 1

@@ -8,6 +8,7 @@ import pytest
 from scaffolding_ext.errors import EngineError, NoOutputError
 from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.protocol.task_results import TokenLogprob
+from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
 from scaffolding_ext.workers.openai.flavors import FLAVORS
 from scaffolding_ext.workers.openai.responses import prompt_scores, read_piece, token_counts
 
@@ -90,3 +91,18 @@ def test_a_text_that_the_server_reads_otherwise_is_no_prompt_of_these_tokens():
 def test_a_prompt_score_that_is_no_number_is_no_output():
     with pytest.raises(NoOutputError, match="impossible log-probability nan"):
         prompt_scores(echoed([None, -1.0, math.nan]), 3)
+
+
+@pytest.mark.parametrize(
+    ("entry", "what"),
+    [
+        ({"id": 7, "logprob": "-0.5"}, "log-probability '-0.5', which is not a number"),
+        ({"id": 7, "logprob": True}, "log-probability True, which is not a number"),
+        ({"id": "7", "logprob": -0.5}, "token id '7', which is not a whole number"),
+        ({"id": 7.5, "logprob": -0.5}, "token id 7.5, which is not a whole number"),
+    ],
+)
+def test_a_number_of_another_type_is_quoted(entry, what):
+    choice = SimpleNamespace(text="a", logprobs=SimpleNamespace(content=[entry]), finish_reason="stop")
+    with pytest.raises(UnreadableAnswerError, match=what):
+        read_piece(choice, FLAVORS["llama_cpp"])

@@ -477,7 +477,16 @@ def test_an_older_server_without_the_ids_of_its_kind_is_named(model):
         )
 
 
-# ---- streams that run too far ahead
+# ---- streams that run too far ahead, or past their end
+
+
+def test_a_stream_past_its_max_tokens_is_given_up():
+    def ignore_limit(number, request):
+        request.body["max_tokens"] = 100_000
+
+    with serving(ignore_limit, reply="1 " * 5000) as (_, worker):
+        error = fails(worker, stream(max_tokens=20, streaming_step=50))
+    assert re.search(r"the server sent 1\d\d tokens and goes on, though max_tokens is 20", error)
 
 
 def test_a_stream_that_is_too_far_ahead_is_given_up_at_the_server(model):
