@@ -11,9 +11,9 @@ Branches are written on one prefix and judged, by switches of the same worker:
 - gates: cached blocks, with a skip gate and a layer exit that were fitted to other prefixes of the cell.
 - no verdicts: cached blocks without any verdict. The ceiling of what gates can save.
 
-A figure is the median over prefixes of the ratio of CPU seconds within one round, in which each switch comes once, in
-another order each time; intervals are 95 %, by bootstrap. Wall-clock stands beside it. Short branches flatter sharing:
-at 8 tokens nearly all of the work is reading the prefix.
+A figure is the median over prefixes of the ratio of CPU seconds (on a GPU of seconds) within one round, in which each
+switch comes once, in another order each time; intervals are 95 %, by bootstrap. Wall-clock stands beside it. Short
+branches flatter sharing: at 8 tokens nearly all of the work is reading the prefix.
 
 `--shape 30m` takes a randomly initialised model in the place of a trained one: for the time of sharing alone, since its
 confidences and verdicts mean nothing. On a GPU: `--device cuda --shape 7b`, with 40 GB of memory.
@@ -23,10 +23,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +33,9 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy.stats import bootstrap
+from transformers import AutoModelForCausalLM
 
 from benchmarks._lib.command import benchmark, plotted, size, stored, track
 from benchmarks._lib.decode_rate import SHAPES, random_model
@@ -44,7 +45,7 @@ from benchmarks._lib.store import kept
 from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate, fit_gate
 from scaffolding_ext.controllers.tree.gates.layer_exit import fit_layer_exit
 from scaffolding_ext.evaluation.run.datasets import embedded_problems
-from scaffolding_ext.prompts.prompting import load_tokenizer
+from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.protocol.branching import BranchTask, LayerExit, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch, write_back_branch
 from scaffolding_ext.stats.intervals import Estimate
@@ -80,7 +81,7 @@ class Round(NamedTuple):
         surest: The branch of the highest confidence, which a skip at random would select.
         skipped: Whether no verdict was asked for.
         exits: Share of the verdicts that were read before the last layer.
-        cpu_s: CPU seconds of this process.
+        cpu_s: CPU seconds of this process; on a GPU seconds.
         wall_s: Seconds.
     """
 
@@ -96,7 +97,7 @@ class Cell:
     """Branches of `num_tokens` tokens on prefixes of one length.
 
     Args:
-        options: Of the workers; every switch of every round gets workers that have seen nothing.
+        options: Of the workers, with the loaded model; every switch of every round gets workers that have seen nothing.
         question: Token ids that ask for a verdict.
         verdicts: Ids of the two verdicts.
         num_tokens: Tokens of a branch.
@@ -108,6 +109,7 @@ class Cell:
         self._options = options
         self._question, self._verdicts = question, verdicts
         self._num_tokens = num_tokens
+        self._clock = time.process_time if options["model"].device.type == "cpu" else time.perf_counter
 
     def fitted(self, prefixes: Sequence[list[int]]) -> Gates:
         """Gates for prefixes like these."""
@@ -130,7 +132,7 @@ class Cell:
         """Write branches and judge them, by one of the switches; without gates there is nothing to skip."""
         own = gates if switch == GATES else None
         with self._worker(switch) as writer, self._judge(switch, writer) as judge:
-            wall, cpu = time.perf_counter(), time.process_time()
+            wall, cpu = time.perf_counter(), self._clock()
             task = asyncio.run(self._written(writer, prefix, seed))
             confidences = task.confidences or []
             leader = own.skip.leader(confidences) if own else None
@@ -139,7 +141,7 @@ class Cell:
             verify.layer_exit = own.leave if own else None
             if leader is None and switch != CEILING:
                 asyncio.run(judge.run_task(verify))
-            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            wall, cpu = time.perf_counter() - wall, self._clock() - cpu
         surest = int(np.argmax(confidences))
         if verify.scores is None:
             return Round(surest if leader is None else leader, surest, leader is not None, 0.0, cpu, wall)
@@ -197,16 +199,12 @@ def prefixes_of(model: str, num: int, length: int, seed: int) -> list[list[int]]
     return found
 
 
-@contextmanager
-def folder_of(model: str, shape: str | None, seed: int) -> Iterator[str]:
-    """The model, or the folder of a random one of that shape."""
-    if shape is None:
-        yield model
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        random_model(SHAPES[shape], "cpu", "bfloat16" if shape == "7b" else "float32", seed).save_pretrained(folder)
-        load_tokenizer("tinylm/target").save_pretrained(folder)
-        yield folder
+def network_of(model: str, shape: str | None, device: str, seed: int) -> Any:
+    """The model on its device, loaded once, or a random one of that shape."""
+    dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
+    if shape is not None:
+        return random_model(SHAPES[shape], device, str(dtype).removeprefix("torch."), seed)
+    return AutoModelForCausalLM.from_pretrained(model_folder(model), dtype=dtype).to(device)
 
 
 def median(name: str, values: Sequence[float], report: Report) -> Estimate:
@@ -247,18 +245,17 @@ def main(
     report.setting |= {"prefix_len": lengths, "num_tokens": sizes, "num_branches": NUM_BRANCHES, "threads": 1}
     switches = [NO_KV, SHARED, BLOCKS, *([] if shape else [GATES]), CEILING]
     rounds: dict[tuple[int, int], dict[str, list[Round]]] = {}
-    with folder_of(model, shape, report.seed) as folder:
-        tokenizer = load_tokenizer(folder)
-        question = tokenizer.encode("\n\nIs this answer correct? Reply with YES or NO.\n", add_special_tokens=False)
-        verdicts = [tokenizer.encode(word, add_special_tokens=False)[0] for word in ("YES", "NO")]
-        dtype = "bfloat16" if device.startswith("cuda") else "float32"
-        options = {"model": folder, "device": device, "dtype": dtype, "threads": 1}
-        for length, num_tokens in track([(n, t) for n in lengths for t in sizes], "cells"):
-            cell = Cell(options, question, (verdicts[0], verdicts[1]), num_tokens)
-            prefixes = prefixes_of(folder, num_prefixes + num_fitted, length, report.seed)
-            run = partial(run_cell, cell, prefixes[:num_prefixes], prefixes[num_prefixes:], switches)
-            found = kept(store, f"{shape or 'trained'}_{length}_{num_tokens}", run)
-            rounds[length, num_tokens] = {switch: [Round(*row) for row in rows] for switch, rows in found.items()}
+    named = "tinylm/target" if shape else model
+    tokenizer = load_tokenizer(named)
+    question = tokenizer.encode("\n\nIs this answer correct? Reply with YES or NO.\n", add_special_tokens=False)
+    verdicts = [tokenizer.encode(word, add_special_tokens=False)[0] for word in ("YES", "NO")]
+    options = {"model": network_of(model, shape, device, report.seed), "tokenizer": tokenizer, "threads": 1}
+    for length, num_tokens in track([(n, t) for n in lengths for t in sizes], "cells"):
+        cell = Cell(options, question, (verdicts[0], verdicts[1]), num_tokens)
+        prefixes = prefixes_of(named, num_prefixes + num_fitted, length, report.seed)
+        run = partial(run_cell, cell, prefixes[:num_prefixes], prefixes[num_prefixes:], switches)
+        found = kept(store, f"{shape or 'trained'}_{length}_{num_tokens}", run)
+        rounds[length, num_tokens] = {switch: [Round(*row) for row in rows] for switch, rows in found.items()}
     _figures(report, rounds, plot_path)
 
 
