@@ -19,6 +19,13 @@ def token_ids(tokenizer: Any, text: str, add_special_tokens: bool) -> list[int]:
     return list(tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
 
+def special_texts(tokenizer: Any) -> re.Pattern[str]:
+    """Matches the special tokens of a tokenizer where a text spells them out."""
+    tokens = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+    texts = sorted((text for text in tokens if len(text) > 1), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, texts)) or "(?!)")
+
+
 def prompt_ids(tokenizer: Any, text: str) -> list[int]:
     """Token ids of a whole prompt, with the special tokens that the tokenizer adds.
 

@@ -10,13 +10,14 @@ import functools
 import logging
 import os
 import pkgutil
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scaffolding_ext.answers.reading import Marks, SplitText, split
 from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
-from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, token_bytes, token_ids
+from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, special_texts, token_bytes, token_ids
 from scaffolding_ext.prompts.model_files import GAP, FamilyChoice, chosen_family, how_to_load, refuse_own_tokenizer
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import meta_of, note
@@ -142,6 +143,7 @@ _OF_TRANSFORMERS = {
     *("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"),
     *("bos_token", "eos_token", "pad_token", "unk_token", "range", "namespace", "dict", "lipsum", "cycler", "joiner"),
 }
+_CUT = f"cut{secrets.token_hex(8)}"  # inside special tokens that users spell out; the pieces are encoded one by one
 _ANSWER = "(the answer so far)"  # placeholder, to render what follows it
 # Functions that return the folder of a model `COLLECTION/NAME`. Models of a collection have the family of that name.
 COLLECTIONS = {"tinylm": "scaffolding_ext.tinylm.embedded:model_folder"}
@@ -366,6 +368,7 @@ class Prompting(TextPrompting):
         if self._variables:
             _check_variables(self._variables, tokenizer.chat_template)
         self._continuation = Continuation(tokenizer.backend_tokenizer)
+        self._special = special_texts(tokenizer.backend_tokenizer)
         self._encode = functools.lru_cache(maxsize=256)(self._encode_uncached)
 
     @classmethod
@@ -501,6 +504,8 @@ class Prompting(TextPrompting):
     ) -> None:
         """Replace the user's prompt in `input_str` by the rendered prompt, and set `input_tokens`.
 
+        Special tokens that turns and tools spell out are encoded as plain text, so they open and close no turn.
+
         Args:
             task: Its prompt is the user's last message.
             history: Earlier turns, as `{"role", "content"}`. A leading system turn is appended to the stack's system
@@ -524,10 +529,14 @@ class Prompting(TextPrompting):
         if not raw and last_turn is None:
             text += self.prompt_suffix
         if templated:
-            text = self._rendered(*history, {"role": "user", **(last_turn or {}), "content": text}, tools=tools)
-        task.input_str = text
+            last = {"role": "user", **(last_turn or {}), "content": text}
+            text = self._rendered(*map(self._cut, history), self._cut(last), tools=self._cut(tools))
         backend = self._tokenizer.backend_tokenizer
-        task.input_tokens = token_ids(backend, text, False) if templated else prompt_ids(backend, text)
+        first, *pieces = text.split(_CUT)
+        task.input_str = "".join((first, *pieces))
+        task.input_tokens = token_ids(backend, first, False) if templated else prompt_ids(backend, first)
+        for piece in pieces:
+            task.input_tokens += self._continuation.ids(piece)
 
     def next_turn(self, task: GenerationTask, prompt: str) -> GenerationTask:
         """Return a task with the conversation's next question, from the task with the previous answer.
@@ -542,15 +551,25 @@ class Prompting(TextPrompting):
         answer = output_of(task)
         opening = f"\n\n{prompt}{self.prompt_suffix}\n\n"
         if self._templated:
-            opening = self._rendered(*_turns("?", _ANSWER, prompt + self.prompt_suffix)).partition(_ANSWER)[2]
-        text = None if task.input_str is None else task.input_str + answer + opening
+            turns = _turns("?", _ANSWER, self._cut(prompt + self.prompt_suffix))
+            opening = self._rendered(*turns).partition(_ANSWER)[2]
+        pieces = opening.split(_CUT)
+        text = None if task.input_str is None else "".join((task.input_str, answer, *pieces))
         ids = None
         if task.input_tokens is not None and task.output_tokens is not None:
             written = task.output_tokens
             if written and not self.decode(written[-1:]):  # an end token; the opening brings one
                 written = written[:-1]
-            ids = task.input_tokens + written + self.encode(opening)
+            ids = task.input_tokens + written + [token for piece in pieces for token in self.encode(piece)]
         return GenerationTask(worker_tag=task.worker_tag, input_str=text, input_tokens=ids)
+
+    def _cut(self, value: Any) -> Any:
+        """Cut the special tokens in the texts of a turn or tool, each behind its first character."""
+        if isinstance(value, str):
+            return self._special.sub(lambda found: f"{found[0][0]}{_CUT}{found[0][1:]}", value)
+        if isinstance(value, Mapping):
+            return {key: self._cut(each) for key, each in value.items()}
+        return [self._cut(each) for each in value] if isinstance(value, Sequence) else value
 
     def _rendered(self, *turns: Turn, tools: Sequence[Mapping[str, Any]] | None = None) -> str:
         """Render a conversation with the chat template, opened for the assistant."""
