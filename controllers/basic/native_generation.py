@@ -14,6 +14,7 @@ from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.prompting import answer_of, longest_len, prompt_family, reading_of
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import (
+    GUIDED_DECODING,
     SAMPLING_FIELDS,
     apply_sampling_params,
     checked_sampling_params,
@@ -48,7 +49,8 @@ class NativeGenerationController(BaseController):
         super().__init__()
         self.sampling_params = checked_sampling_params(sampling_params)
         self.needs = Needs(
-            max_tokens=self.sampling_params.get("max_tokens"), fields=SAMPLING_FIELDS | {"thinking_budget", "tools"}
+            max_tokens=self.sampling_params.get("max_tokens"),
+            fields=SAMPLING_FIELDS | {"thinking_budget", "tools", GUIDED_DECODING},
         )
         self.streaming = streaming
 
@@ -57,6 +59,7 @@ class NativeGenerationController(BaseController):
         tasks: list[Any],
         thinking_budget: int | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        guided_decoding: Mapping[str, Any] | None = None,
         **sampling_params: Any,
     ) -> ControllerGenerator:
         """Generate all tasks in one batch.
@@ -66,6 +69,7 @@ class NativeGenerationController(BaseController):
                 `BudgetForcingController` that replaces this one.
             tools: Tools that the prompt describes to the model. The answer is then its calls, in canonical JSON, or
                 else its text.
+            guided_decoding: A form of the output, for a worker that keeps it, such as `{"json": SCHEMA}`.
 
         Raises:
             ConfigError: Tools and a thinking budget are both given.
@@ -78,6 +82,8 @@ class NativeGenerationController(BaseController):
         for task in tasks:
             if sampling_params:
                 set_sampling_params(task, sampling_params)
+            if guided_decoding is not None:
+                task.custom_input_params = {**(task.custom_input_params or {}), GUIDED_DECODING: guided_decoding}
             task.worker_tag = WorkerTag.GENERATION
             task.streaming_output_flag |= self.streaming
             apply_sampling_params(task, self.sampling_params)

@@ -83,6 +83,7 @@ class BaseWorker(Worker):
         tokens_per_block: Tokens of a KV block; tasks with a common beginning share whole blocks. None if they share
             none.
         server_budget: State of its server's thinking budgets; None if no server could keep one.
+        guides_json: True if it keeps an answer to JSON, or to a schema (`guided_decoding` in `custom_input_params`).
         default_temperature: Temperature of a task that sets none; None if that is 0 or unknown.
         refused: Reasons for not serving task types, by type name.
         unordered: Reason that waiting tasks are not served by priority; None if they are.
@@ -98,6 +99,7 @@ class BaseWorker(Worker):
     max_num_logprobs: int | None = None
     tokens_per_block: int | None = None
     server_budget: ServerBudget | None = None
+    guides_json: bool = False
     default_temperature: float | None = None
     refused: Mapping[str, str] = MappingProxyType({})
     unordered: str | None = None

@@ -36,7 +36,6 @@ _FURTHER: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
         "prompt_cache_key": _ANYTHING,
         "store": (False,),
         "service_tier": ("auto", "default"),
-        "response_format": ({"type": "text"},),
         "tools": ([],),
         "tool_choice": ("none", "auto"),
         "functions": ([],),
@@ -52,6 +51,7 @@ _FURTHER: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
         "web_search_options": (),
     }
 )
+_WHY = {"tool_choice": ", since nothing makes the model call a tool"}
 _FURTHER_OF_MESSAGES: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
     {"annotations": ([],), "refusal": (), "audio": (), "function_call": ()}
 )
@@ -86,7 +86,7 @@ class _Function(_Object):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: Literal[False] | None = None  # this server cannot force a call to follow its schema
+    strict: bool | None = None
 
 
 class Tool(_Object):
@@ -135,6 +135,27 @@ def _read(call: _MadeCall) -> Any:
         return json.loads(call.function.arguments)
     except (ValueError, RecursionError):
         return call.function.arguments
+
+
+class _JsonSchema(_Object):
+    name: str
+    description: str | None = None
+    json_schema: Annotated[dict[str, Any], Field(alias="schema")]
+    strict: bool | None = None
+
+
+class ResponseFormat(_Object):
+    """The form of an answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _JsonSchema | None = None
+
+    @property
+    def guide(self) -> dict[str, Any] | None:
+        """The form as `guided_decoding` takes it; None if any text will do."""
+        if self.type == "text":
+            return None
+        return {"json_object": True} if self.json_schema is None else {"json": self.json_schema.json_schema}
 
 
 class StreamOptions(_Object):
@@ -213,6 +234,7 @@ class ChatBody(Body):
     parallel_tool_calls: bool | None = None
     reasoning_effort: Annotated[str, Field(max_length=64)] | None = None
     tools: Annotated[list[Tool], Field(max_length=128, fail_fast=True)] | None = None
+    response_format: ResponseFormat | None = None
 
     @property
     def offered(self) -> list[dict[str, Any]]:
@@ -294,7 +316,7 @@ def read_body(
             continue
         neutral = known[name]
         if neutral is not None and value not in neutral:
-            raise unsupported(place, f"is not served: leave it out{_or(neutral)}")
+            raise unsupported(place, f"is not served{_WHY.get(name, '')}: leave it out{_or(neutral)}")
     return body
 
 

@@ -15,6 +15,7 @@ from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting, TextPrompting, Turn
+from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.prompts.served_model import served_model
 from scaffolding_ext.prompts.tool_calls import names_of
 from scaffolding_ext.protocol import GenerationTask
@@ -36,6 +37,7 @@ _FIELDS = {
     **{name: name for name in ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty")},
     "num_logprobs": "logprobs",
     "thinking_budget": "thinking_budget",
+    GUIDED_DECODING: "response_format",
 }
 _SEED_BITS = 53  # exact in every JSON reader
 _MOST_SECONDS = 1e9
@@ -346,6 +348,10 @@ class ServedStack:
             )
         if budget is not None:
             fields["thinking_budget"] = budget
+        guide = body.response_format.guide if isinstance(body, ChatBody) and body.response_format else None
+        if guide is not None:
+            self._check_guide()
+            fields[GUIDED_DECODING] = guide
         for name in sorted(fields.keys() - honoured):
             able = ", ".join(shown for own, shown in _FIELDS.items() if own in honoured) or "none of these fields"
             message = f"is not a field that {self.name!r} ({type(controller).__name__}) takes; it takes: {able}"
@@ -372,7 +378,7 @@ class ServedStack:
                 )
             fields["last_turn"] = {key: value for key, value in last.turn().items() if key != "content"}
         if tools:
-            self._check_tools(controller, fields)
+            self._check_tools(controller, fields, tools)
             fields["tools"] = tools
         unbounded = attributes_of(controller).needs.max_tokens is None and self.context_len is None
         if unbounded and "max_tokens" in honoured:
@@ -381,7 +387,25 @@ class ServedStack:
             fields["streaming"] = True
         return fields
 
-    def _check_tools(self, controller: Any, fields: dict[str, Any]) -> None:
+    def _check_guide(self) -> None:
+        """Refuse a form of answers that nothing would keep.
+
+        Raises:
+            ApiError: The worker cannot keep it, or it would hold for more than the answer.
+        """
+        name = "response_format"
+        worker = None if self._tag is None else worker_for(self.llm.workers, self._tag)
+        if not declared(worker).guides_json:
+            raise unsupported(
+                name,
+                f"is not served: {type(worker).__name__} of {self.name!r} writes free text. Leave it out and ask for "
+                "JSON in the prompt, or serve the stack on an OpenAIWorker whose server has it",
+            )
+        if self.thinks:
+            message = f"would hold for the thinking of {self.name!r}, too: leave it out, or serve it without thinking"
+            raise unsupported(name, message)
+
+    def _check_tools(self, controller: Any, fields: dict[str, Any], tools: Sequence[Mapping[str, Any]]) -> None:
         """Refuse tools that the stack cannot call.
 
         Raises:
@@ -396,9 +420,11 @@ class ServedStack:
             name = type(controller).__name__
             message = f"cannot be used with {self.name!r} ({name}): only plain generation and votes over it read calls"
             raise unsupported("tools", message)
-        other = next((name for name in ("thinking_budget", "num_logprobs") if name in fields), None)
+        other = next((name for name in ("thinking_budget", "num_logprobs", GUIDED_DECODING) if name in fields), None)
         if other is not None:
             raise unsupported(_FIELDS[other], "cannot be given with tools: leave out one of them")
+        if any(tool["function"].get("strict") for tool in tools):
+            raise unsupported("tools", "have strict: true, but nothing makes a call follow its schema: leave it out")
 
     def _thinking_budget(self, body: Body) -> int | None:
         effort = body.reasoning_effort if isinstance(body, ChatBody) else None

@@ -175,12 +175,17 @@ def test_tool_choice_none_tells_the_model_of_none(serve: Any) -> None:
             "thinking_budget",
         ),
         (lambda: prompted(NativeGenerationController()), {"logprobs": True}, "logprobs"),
+        (
+            lambda: prompted(NativeGenerationController()),
+            {"tools": [{**TOOLS[0], "function": {**TOOLS[0]["function"], "strict": True}}]},
+            "tools",
+        ),
     ],
 )
 def test_what_cannot_call_tools_is_refused_by_name(serve: Any, make: Any, more: Any, param: str) -> None:
     served = serve("sunny", make())
     with served.client() as client, pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(**ASK, **more)
+        client.chat.completions.create(**(ASK | more))
     assert caught.value.param == param
 
 

@@ -28,6 +28,8 @@ COMMON_FIELDS = (
 
 Budget = Callable[[ThinkingBudget], Mapping[str, Any]]
 """Request fields for a thinking budget."""
+Guide = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""Request fields for a constraint on the answer's form: `json`, a schema, or `json_object`."""
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -90,6 +92,7 @@ class Chat(NamedTuple):
         neutral: Sent with every chat request, so the answer is the model's whole text.
         continue_turn: Fields to continue an unfinished assistant turn; None if unsupported.
         thinking: Fields for a thinking budget; None if unsupported.
+        guide: Fields for an answer in JSON; None if unsupported.
         takes_salt: True if chats accept `cache_salt`.
     """
 
@@ -97,6 +100,7 @@ class Chat(NamedTuple):
     neutral: Mapping[str, Any] = _NONE
     continue_turn: Mapping[str, Any] | None = None
     thinking: Budget | None = None
+    guide: Guide | None = None
     takes_salt: bool = False
 
 
@@ -116,6 +120,7 @@ class Flavor(NamedTuple):
         takes_agent_hints: True if it reads `nvext.agent_hints`, including the priority, and a session header.
         has_kv_control: True if some releases can drop KV on request; the worker asks each server.
         thinking: Completions fields for a thinking budget; None if unsupported.
+        guide: Completions fields for an answer in JSON; None if unsupported.
         takes_salt: True if completions accept `cache_salt`.
         takes_end_ids: True if requests accept `stop_token_ids`.
         ids: Support for token ids.
@@ -134,6 +139,7 @@ class Flavor(NamedTuple):
     takes_agent_hints: bool = False
     has_kv_control: bool = False
     thinking: Budget | None = None
+    guide: Guide | None = None
     takes_salt: bool = False
     takes_end_ids: bool = False
     ids: TokenIds = TokenIds()
@@ -187,6 +193,17 @@ def _of_template(budget: ThinkingBudget) -> Mapping[str, Any]:
     return {"thinking_budget_tokens": budget.max_tokens}  # the chat template's own marks
 
 
+def _response_format(guide: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "json" not in guide:
+        return {"response_format": {"type": "json_object"}}
+    schema = {"name": "answer", "schema": guide["json"], "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def _json_schema(guide: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"json_schema": guide.get("json", {"type": "object"})}
+
+
 _CONTINUE: Mapping[str, Any] = MappingProxyType({"add_generation_prompt": False, "continue_final_message": True})
 # By default llama.cpp truncates the distribution before it applies the temperature; the other servers do so after.
 _SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
@@ -201,12 +218,19 @@ _KNOWN = (
         _OPEN,
         priority=_as_it_is,
         thinking=_top_level,
+        guide=_response_format,
         takes_salt=True,
         takes_end_ids=True,
         ids=TokenIds({"return_token_ids": True}, plain_text={"add_special_tokens": False}),
         logprobs=Logprobs("logprobs", {"return_tokens_as_token_ids": True}, 20, "logprob_token_ids"),
         scores=PromptScores(are_echoed=True),
-        chat=Chat(("reasoning_effort",), continue_turn=_CONTINUE, thinking=_top_level, takes_salt=True),
+        chat=Chat(
+            ("reasoning_effort",),
+            continue_turn=_CONTINUE,
+            thinking=_top_level,
+            guide=_response_format,
+            takes_salt=True,
+        ),
     ),
     Flavor(
         "sglang",
@@ -215,6 +239,7 @@ _KNOWN = (
         _OPEN,
         priority=_two_levels,
         thinking=_custom_params,
+        guide=_response_format,
         takes_salt=True,
         takes_end_ids=True,
         ids=TokenIds({"return_token_ids": True}, on_chat=False),
@@ -225,6 +250,7 @@ _KNOWN = (
             {"separate_reasoning": False},
             {"continue_final_message": True},
             _custom_params,
+            _response_format,
             takes_salt=True,
         ),
     ),
@@ -237,10 +263,11 @@ _KNOWN = (
         priority=_up_to_one,
         has_kv_control=True,
         thinking=_top_level,
+        guide=_response_format,
         ids=TokenIds({"detokenize": False}, with_text=False, on_chat=False, plain_text={"add_special_tokens": False}),
         logprobs=Logprobs(most=1),
         scores=PromptScores(logits_field="return_context_logits"),
-        chat=Chat(thinking=_top_level, takes_salt=True),
+        chat=Chat(thinking=_top_level, guide=_response_format, takes_salt=True),
     ),
     Flavor(
         "llama_cpp",
@@ -251,9 +278,15 @@ _KNOWN = (
         # A whole answer lacks ids if it ends at a stop string, and repeats the turn that it continues.
         streamed_for=("stop", "continue_final_message"),
         thinking=_sampler,
+        guide=_json_schema,
         ids=TokenIds({"n_probs": 1}, loses=True),
         logprobs=Logprobs("n_probs", most=20),
-        chat=Chat(neutral={"reasoning_format": "none"}, continue_turn=_CONTINUE, thinking=_of_template),
+        chat=Chat(
+            neutral={"reasoning_format": "none"},
+            continue_turn=_CONTINUE,
+            thinking=_of_template,
+            guide=_response_format,
+        ),
     ),
     Flavor(
         "llama_cpp_python",
@@ -270,7 +303,7 @@ _KNOWN = (
         ("top_k",),
         thinking=_top_level,
         ids=TokenIds(in_prompts=False),
-        chat=Chat(("reasoning_effort",), thinking=_top_level),
+        chat=Chat(("reasoning_effort",), thinking=_top_level, guide=_response_format),
     ),
     # NVIDIA Dynamo's frontend with any engine. Its answers have no token ids.
     Flavor(
@@ -282,7 +315,7 @@ _KNOWN = (
         takes_agent_hints=True,
         chat=Chat(("reasoning_effort",)),
     ),
-    Flavor("openai", None, ("best_of", "suffix"), chat=Chat(("reasoning_effort",))),
+    Flavor("openai", None, ("best_of", "suffix"), chat=Chat(("reasoning_effort",), guide=_response_format)),
 )
 FLAVORS: Mapping[str, Flavor] = MappingProxyType({flavor.name: flavor for flavor in _KNOWN})
 

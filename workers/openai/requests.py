@@ -10,10 +10,11 @@ from typing import Any
 from scaffolding_ext.answers.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.prompts.prompting import load_tokenizer
+from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.protocol import ChatTask, GenerationTask, RewardTask, Task
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.meta import meta_of
-from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
+from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor, Guide
 from scaffolding_ext.workers.openai.hints import hints, unordered
 from scaffolding_ext.workers.openai.responses import LostIds
 from scaffolding_ext.workers.shared.id_stops import IdStops, special_ids
@@ -111,7 +112,7 @@ class RequestBodies:
         Raises:
             InvalidTaskError: A field is unusable or not supported by the server.
         """
-        refuse(task, self._refused, WORKER)
+        refuse(task, self._refused, WORKER, (GUIDED_DECODING,) if self.guide is not None else ())
         says_all = task.temperature is not None  # then unset fields are off; otherwise the server's defaults apply
         body: dict[str, Any] = {"model": self._model, **(self.flavor.neutral if says_all else {}), **self._prompt(task)}
         if self._chat:
@@ -135,6 +136,7 @@ class RequestBodies:
         body.update(self._logprobs(task))
         body.update(self._hints(task, body["max_tokens"]))
         body.update(self._thinking(task))
+        body.update(self._guided(task))
         if stream:
             body["stream_options"] = {"include_usage": True}
         return body
@@ -222,6 +224,19 @@ class RequestBodies:
     def unordered(self) -> str | None:
         """Reason why the server does not follow the host policy's order; None if it does."""
         return unordered(self.flavor, self._prioritize)
+
+    @property
+    def guide(self) -> Guide | None:
+        """Request fields for an answer in JSON; None if the server has none on this endpoint."""
+        return self.flavor.chat.guide if self._chat else self.flavor.guide
+
+    def _guided(self, task: GenerationTask) -> Mapping[str, Any]:
+        guide = (task.custom_input_params or {}).get(GUIDED_DECODING)
+        if not guide or self.guide is None:
+            return {}
+        if not isinstance(guide, Mapping) or len(guide) != 1 or not guide.keys() <= {"json", "json_object"}:
+            raise InvalidTaskError(f"guided_decoding is {guide!r}; {WORKER} takes {{'json': SCHEMA}} or json_object")
+        return self.guide(guide)
 
     @property
     def no_thinking_budget(self) -> str | None:

@@ -163,6 +163,7 @@ class OpenAIWorker(ChatWorker):
         max_num_logprobs: Maximum alternatives per token for `num_logprobs`.
         flavor: Kind of the server.
         server_budget: State of the server's own thinking budgets.
+        guides_json: True if the server keeps an answer to JSON or a schema.
         refused: Abilities that this server lacks although its kind could have them, with reasons: `"ScoreTask"`,
             `"continued turns"`.
     """
@@ -255,6 +256,7 @@ class OpenAIWorker(ChatWorker):
             self.unordered = self._bodies.unordered
             self.max_num_logprobs = self._bodies.max_num_logprobs
             self.server_budget = ServerBudget(self._bodies.no_thinking_budget)
+            self.guides_json = self._bodies.guide is not None
             self._streams: OpenStreams[TaskStream] = OpenStreams(self._close)
             self._kv_control = KVControl(self._connection, model)
             if drop_kv or (served is not None and named.has_kv_control):

@@ -192,7 +192,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 
 
 # Engine settings in a task's `custom_input_params` beyond its fields.
-ENGINE_FIELDS = (GUIDED_DECODING, "stop_token_ids")
+ENGINE_FIELDS = frozenset((GUIDED_DECODING, "stop_token_ids"))
 
 
 def is_set(task: GenerationTask, name: str) -> bool:
@@ -201,9 +201,9 @@ def is_set(task: GenerationTask, name: str) -> bool:
     return getattr(task, name, neutral[0]) not in neutral
 
 
-def refuse(task: GenerationTask, names: Collection[str], worker: str) -> None:
-    """Refuse fields (including `ENGINE_FIELDS`) that request something the worker cannot do."""
-    for name in ENGINE_FIELDS:
+def refuse(task: GenerationTask, names: Collection[str], worker: str, taken: Collection[str] = ()) -> None:
+    """Refuse fields (including `ENGINE_FIELDS` but for those taken) that request something the worker cannot do."""
+    for name in sorted(ENGINE_FIELDS.difference(taken)):
         if (task.custom_input_params or {}).get(name):
             raise InvalidTaskError(
                 f"custom_input_params has {name}, which {worker} cannot honour: leave it out, or use TRTLLMWorker"

@@ -149,6 +149,7 @@ class TRTLLMWorker(ChatWorker):
         self._reader = TaskReader(backend, self._loaded.vocab_size, self.max_seq_len)
         self._client = LlmClient(self._loaded, self._reader, request_timeout, seed)
         self.server_budget = ServerBudget() if self._loaded.keeps_thinking_budgets else None
+        self.guides_json = self._loaded.argument("guided_decoding_backend") is not None
         self._streams: OpenStreams[Call] = OpenStreams(self._abort)
         no_scores = self._client.why_no_scores
         if serve_scores and no_scores:

@@ -137,13 +137,45 @@ def test_a_compact_prompt_goes_in_the_shorter_form(text, as_text):
         ({"num_logprobs": 21}, "num_logprobs is 21"),
         (
             {"custom_input_params": {"guided_decoding": {"regex": "7"}}},
-            "has guided_decoding, which OpenAIWorker cannot",
+            r"guided_decoding is \{'regex': '7'\}; OpenAIWorker takes",
         ),
+        ({"custom_input_params": {"stop_token_ids": [7]}}, "has stop_token_ids, which OpenAIWorker cannot"),
     ],
 )
 def test_unusable_fields_are_named(fields, message):
     with pytest.raises(InvalidTaskError, match=message):
         bodies("vllm").generation(task(**fields), stream=False)
+
+
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
+
+
+@pytest.mark.parametrize(
+    ("flavor", "chat", "guide", "fields"),
+    [
+        ("vllm", False, {"json": SCHEMA}, {"response_format": FORMAT}),
+        ("vllm", True, {"json_object": True}, {"response_format": {"type": "json_object"}}),
+        ("sglang", False, {"json": SCHEMA}, {"response_format": FORMAT}),
+        ("trtllm", True, {"json": SCHEMA}, {"response_format": FORMAT}),
+        ("llama_cpp", False, {"json": SCHEMA}, {"json_schema": SCHEMA}),
+        ("llama_cpp", False, {"json_object": True}, {"json_schema": {"type": "object"}}),
+        ("llama_cpp", True, {"json": SCHEMA}, {"response_format": FORMAT}),
+        ("openai", True, {"json": SCHEMA}, {"response_format": FORMAT}),
+    ],
+)
+def test_a_form_of_the_answer_goes_in_the_servers_field(flavor, chat, guide, fields):
+    given = GenerationTask(input_str="?", max_tokens=3, custom_input_params={"guided_decoding": guide})
+    sender = RequestBodies(FLAVORS[flavor], "served", "tinylm/draft", 100, chat=chat)
+    body = sender.generation(given, stream=False)
+    assert {name: body.get(name) for name in ("response_format", "json_schema") if name in body} == fields
+
+
+@pytest.mark.parametrize(("flavor", "chat"), [("openai", False), ("dynamo", True), ("llama_cpp_python", True)])
+def test_a_form_of_the_answer_is_refused_where_the_server_has_no_field(flavor, chat):
+    given = GenerationTask(input_str="?", max_tokens=3, custom_input_params={"guided_decoding": {"json": SCHEMA}})
+    with pytest.raises(InvalidTaskError, match="has guided_decoding, which OpenAIWorker cannot honour"):
+        RequestBodies(FLAVORS[flavor], "served", "tinylm/draft", 100, chat=chat).generation(given, stream=False)
 
 
 def test_no_budget_takes_all_the_context_or_is_refused():
