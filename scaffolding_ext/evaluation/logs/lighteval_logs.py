@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scaffolding_ext.answers import extract
 from scaffolding_ext.errors import DatasetError, MissingDependencyError
 from scaffolding_ext.evaluation.logs.samples import LoggedQuestion, LoggedSample
+from scaffolding_ext.evaluation.logs.stated import stated
 
 
 def read_lighteval(path: Path) -> list[LoggedQuestion]:
@@ -42,5 +42,5 @@ def _question(doc: Mapping[str, Any], response: Mapping[str, Any], run: str) -> 
     tokens: list[int | None] = [*lengths] if len(lengths) == len(texts) and all(lengths) else [None] * len(texts)
     gold = doc["gold_index"]
     index = gold[0] if isinstance(gold, list) else gold
-    samples = [LoggedSample(extract(text), None, number) for text, number in zip(texts, tokens, strict=True)]
+    samples = [LoggedSample(stated(text), None, number) for text, number in zip(texts, tokens, strict=True)]
     return LoggedQuestion(str(doc["id"]), str(doc["choices"][index]).strip(), samples, run, str(doc["task_name"]))
