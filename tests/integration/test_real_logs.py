@@ -203,7 +203,8 @@ scorer = {
     "model_graded_fact": lambda: model_graded_fact(model=grader),
     "model_graded_qa": lambda: model_graded_qa(model=grader),
 }[sys.argv[2]]()
-task = Task(dataset=samples, solver=multiple_choice() if choices else generate(), scorer=scorer, epochs=Epochs(4, "mean"))
+solver = multiple_choice() if choices else generate()
+task = Task(dataset=samples, solver=solver, scorer=scorer, epochs=Epochs(4, "mean"))
 model = get_model("mockllm/model", custom_outputs=outputs, memoize=False)
 (log,) = eval(task, model=model, log_dir=sys.argv[1], display="none", max_samples=1, max_connections=1)
 assert log.status == "success", log.error
