@@ -44,20 +44,24 @@ class Ballot:
         num_needed = None if rule is None else rule.num_to_wait_for
         times = run.memory.sample_times
         yield from draw_in_time(sampler, self.num_wanted, times, num_needed, self._settling())
+        sampler.drop_failed()
         yield from self._count(sampler.samples)
         self._num_rounds += 1
         self.num_wanted, run.is_late = samples_in_time(self._num_more(), sampler)
         run.event(
             "allocate",
             done=len(self.classes),
-            left=sampler.max_samples - len(self.classes) if self.num_wanted else 0,
+            left=sampler.most_votes - len(self.classes) if self.num_wanted else 0,
             certaindex=0.0 if rule is None else entropy_certaindex(self.classes),
             classes=self.classes,
             num_more=self.num_wanted,
         )
 
     def close(self) -> None:
-        rule, most = self._rule, self.sampler.max_samples
+        rule, most, num_failed = self._rule, self.sampler.most_votes, self.sampler.num_failed
+        failed = {"num_failed": num_failed} if num_failed else {}
+        if num_failed:
+            self._run.sum_up(failed_samples=num_failed)
         self.sampler.look_for_copies(self._run.memory)
         end_vote(
             self._run,
@@ -69,16 +73,18 @@ class Ballot:
             num_rounds=self._num_rounds,
             min_answers=None if rule is None else rule.min_answers,
             drift=None if rule is None else rule.observe(Votes(self.classes, most)),
+            **failed,
         )
 
     def whole(self) -> ControllerGenerator | None:
         """Return work that draws the skipped samples and returns the full vote's answer; None if none was skipped."""
-        num_left = self.sampler.max_samples - len(self.classes)
+        num_left = self.sampler.most_votes - len(self.classes)
         return self._drawn_on(num_left) if num_left else None
 
     def _drawn_on(self, num_left: int) -> ControllerGenerator:
         full = copy.copy(self)
         yield self.sampler.start(num_left)
+        self.sampler.drop_failed()
         yield from full._count(self.sampler.samples)
         winner, first = elect(full.classes, full.weights)
         return full.answers[first] if winner >= 0 else None
@@ -91,7 +97,7 @@ class Ballot:
         self._counted = list(samples)
 
     def _num_more(self) -> int:
-        most, counted = self.sampler.max_samples, self._counted
+        most, counted = self.sampler.most_votes, self._counted
         if self._rule is None:
             return most - len(counted)
         rewards = [sample.reward for sample in counted if sample.reward is not None]

@@ -36,6 +36,8 @@ class MajorityVoteController(AnytimeController[Ballot]):
         weight: Weight of a sample's vote: `"uniform"`, `"mean_logprob"`, `"answer_probability"`, `"confidence"`,
             `"shortness"`, `"reward"`, or a function of the sample. Any but the first needs a rule that reads weights.
         reward_controller: Scores the samples; needed by `weight="reward"` and by rules that read rewards.
+        allow_failed: Samples that may fail in their worker; the others vote, and the trace counts failed ones apart.
+            The vote fails if none is left, or under TensorRT-LLM's host.
     """
 
     registries: ClassVar = {"allocation": allocation_rules, "weight": vote_weights}
@@ -48,6 +50,7 @@ class MajorityVoteController(AnytimeController[Ballot]):
         allocation: AllocationRule | str | None = "LeaderChange",
         weight: str | Weight | Callable[[Sample], float] = "uniform",
         reward_controller: Controller | None = None,
+        allow_failed: int = 0,
     ) -> None:
         super().__init__()
         if not isinstance(generation_controller, Controller):
@@ -66,6 +69,7 @@ class MajorityVoteController(AnytimeController[Ballot]):
         if rule is not None and not self.weight.is_uniform:
             rule.check_weights(self.weight.most)
         self.reward_controller = reward_controller
+        self.allow_failed = require.whole("allow_failed", allow_failed, 0)
         reads_logprobs = self._weighing.reads_logprobs
         self.needs = needs_of_samples(generation_controller, self.default_sample_num, reads_logprobs)
 
@@ -84,7 +88,8 @@ class MajorityVoteController(AnytimeController[Ballot]):
         most = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
         weight = self._weighing
         weight.prepare(run.task)
-        sampler = Sampler(self.generation_controller, run.task, most, {**(generation_kwargs or {}), **sampling_params})
+        asked = {**(generation_kwargs or {}), **sampling_params}
+        sampler = Sampler(self.generation_controller, run.task, most, asked, self.allow_failed)
         return Ballot(run, sampler, self.allocation, weight)
 
     def more(self, ballot: Ballot) -> bool:

@@ -32,7 +32,7 @@ from scaffolding_ext.protocol import (
 from scaffolding_ext.protocol.meta import Meta, Purpose, meta_of, purpose_of
 from scaffolding_ext.protocol.relay import Visit, relay
 from scaffolding_ext.protocol.task_results import sampled_logprobs
-from scaffolding_ext.protocol.tasks import FirstBranches
+from scaffolding_ext.protocol.tasks import AllowedFailures, FirstBranches
 from scaffolding_ext.protocol.worker import WorkerTag, tag_name
 from scaffolding_ext.request.figures import Answers, KeptSample
 from scaffolding_ext.request.ledger import Ledger, Meter, enter_part
@@ -202,8 +202,11 @@ class Sampler:
         max_samples: Maximum number of runs. If more than one may be drawn and no temperature is set, 0.7 is used and
             recorded in the trace.
 
+        allow_failed: Runs that may fail in their worker; the others go on.
+
     Attributes:
         controller: Draws the next runs; it may be replaced between rounds.
+        samples: Runs so far, without failed ones.
     """
 
     def __init__(
@@ -212,7 +215,10 @@ class Sampler:
         task: GenerationTask,
         max_samples: int,
         kwargs: Mapping[str, Any] | None = None,
+        allow_failed: int = 0,
     ) -> None:
+        self._failures = AllowedFailures(min(allow_failed, max_samples - 1))
+        self._num_told = 0
         self.samples: list[Sample] = []
         self.max_samples = max_samples
         self._num_started = 0
@@ -248,6 +254,8 @@ class Sampler:
         process = ParallelProcess([], [], []) if step is None else step(branches, new)
         if step is None:
             process.sub_gens = branches
+        if self._failures.most:
+            process.failures = self._failures  # type: ignore[attr-defined]
         process.branch_paths = [
             (*path, sample.index) for sample in new
         ]  # a branch keeps its sample's number in every round
@@ -257,6 +265,32 @@ class Sampler:
     def num_left(self) -> int:
         """Runs that may still be started; stopped ones count as started."""
         return self.max_samples - self._num_started
+
+    @property
+    def num_failed(self) -> int:
+        return len(self._failures.errors)
+
+    @property
+    def most_votes(self) -> int:
+        """Runs that can vote: the maximum, less failed ones."""
+        return self.max_samples - self.num_failed
+
+    def drop_failed(self) -> None:
+        """Take out failed runs, and report them.
+
+        Raises:
+            TaskError: All runs so far have failed.
+        """
+        errors = self._failures.errors
+        for index in list(errors)[self._num_told :]:
+            cause = errors[index].__cause__ or errors[index]
+            record("sample_failed", sample=index, error=type(cause).__name__)
+            _log.warning("sample %d failed, the vote goes on: %s", index, errors[index])
+        self._num_told = len(errors)
+        self.discard(sample for sample in self.samples if sample.index in errors)
+        self.samples = [sample for sample in self.samples if sample.index not in errors]
+        if errors and not self.samples:
+            raise next(iter(errors.values()))
 
     def only(self, index: int) -> ControllerGenerator:
         """Run the sample of one index, as the full vote would draw it, and return its output as the task's."""
@@ -274,7 +308,8 @@ class Sampler:
         yield step
         assert isinstance(step, FirstBranches)
         of_step = self.samples[-num_samples:]
-        ended = [sample for sample, has_ended in zip(of_step, step.has_ended, strict=True) if has_ended]
+        over = (sample for sample, has_ended in zip(of_step, step.has_ended, strict=True) if has_ended)
+        ended = [sample for sample in over if sample.index not in self._failures.errors]
         self.keep(sorted(ended, key=lambda sample: (sample.num_decoded, sample.index))[:num_needed], of_step)
 
     def keep(self, kept: Sequence[Sample], of_step: Sequence[Sample]) -> None:

@@ -20,7 +20,7 @@ from scaffolding_ext.protocol import (
     current_scope,
 )
 from scaffolding_ext.protocol.meta import Meta, meta_of, note
-from scaffolding_ext.protocol.tasks import FirstBranches, LimitedStep
+from scaffolding_ext.protocol.tasks import AllowedFailures, FirstBranches, LimitedStep
 from scaffolding_ext.protocol.worker import BaseWorker, tag_name, tag_names, worker_for
 from scaffolding_ext.request.results import ScaffoldingResult
 
@@ -192,7 +192,10 @@ class Dispatcher:
             ]  # some releases have no method for it
         )
         branches = zip(process.sub_gens, scopes, strict=True)
-        work = [self.drive(branch, result, child, alarm) for branch, child in branches]
+        work: list[Coroutine[Any, Any, Any]] = [self.drive(branch, result, child, alarm) for branch, child in branches]
+        failures = getattr(process, "failures", None)
+        if failures is not None:
+            work = [_surviving(each, child.branch_path[-1], failures) for each, child in zip(work, scopes, strict=True)]
         await (_first_of(process, work, alarm) if isinstance(process, FirstBranches) else _all_or_none(work))
 
     async def _run_in_time(self, step: LimitedStep, alarm: Alarm) -> None:
@@ -295,6 +298,16 @@ async def _first_of(process: FirstBranches, work: Iterable[Coroutine[Any, Any, A
         process.has_ended = [branch not in running for branch in branches]
     finally:
         await _end(branches)
+
+
+async def _surviving(work: Coroutine[Any, Any, Any], number: int, failures: AllowedFailures) -> None:
+    """Run a branch, and keep its failure if it is allowed."""
+    try:
+        await work
+    except TaskError as error:
+        if len(failures.errors) >= failures.most:
+            raise
+        failures.errors[number] = error
 
 
 def _forget(running: asyncio.Future[Any]) -> None:

@@ -63,6 +63,21 @@ class MeaningTask(CompareTask):
     """Groups open-ended answers that mean the same."""
 
 
+class AllowedFailures:
+    """Failures that a step's branches may have, as its attribute `failures`; TensorRT-LLM's host raises the first.
+
+    Args:
+        most: Branches that may fail.
+
+    Attributes:
+        errors: Errors of failed branches, by the last number of the branch's path.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.errors: dict[int, Exception] = {}
+
+
 class FirstBranches(ParallelProcess):
     """Branches of which the controller needs only the first ones to end.
 

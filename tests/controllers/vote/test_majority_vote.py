@@ -11,11 +11,12 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.basic.process_reward import ProcessRewardController
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
+from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
 from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment, LeaderChange
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.vote.weights import Weight
-from scaffolding_ext.errors import ConfigError, NoOutputError, TaskError
+from scaffolding_ext.errors import ConfigError, EngineError, NoOutputError, TaskError
 from scaffolding_ext.evaluation.run.vote_budget import SampleOfVote
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
@@ -40,6 +41,17 @@ def voted(worker, **arguments):
     arguments = {"generation_controller": NATIVE, "default_sample_num": 4, "allocation": None} | arguments
     with ScaffoldingLlm(MajorityVoteController(**arguments), {"generation": worker}, seed=0) as llm:
         return llm.generate("Question")
+
+
+def failing(*numbers, answers=("4", "4", "5", "4", "5", "4", "4", "4")):
+    """A worker whose tasks of these numbers fail."""
+    count = iter(range(100))
+
+    def reply(task):
+        number = next(count)
+        return EngineError(f"{number} broke") if number in numbers else rf"so \boxed{{{answers[number]}}}."
+
+    return ScriptedWorker(reply, before=take_turns)
 
 
 def vote_event(result):
@@ -292,3 +304,55 @@ def test_a_vote_that_reads_log_probabilities_takes_no_thinking_budget_since_a_cu
 def test_best_of_n_takes_a_thinking_budget_where_it_reads_no_log_probabilities(arguments, is_honoured):
     best = BestOfNController(NativeGenerationController(), default_sample_num=2, **arguments)
     assert ("thinking_budget" in best.needs.fields) is is_honoured
+
+
+# ---- samples that fail
+
+
+def test_a_failed_sample_is_counted_apart_and_the_others_vote():
+    result = voted(failing(0), allow_failed=1)
+    assert result.answer == "4"
+    event = vote_event(result)
+    assert (event["num_samples"], event["num_failed"], event["answers"]) == (3, 1, ["4", "5", "4"])
+    (failed,) = [each for each in result.program.trace if each["event"] == "sample_failed"]
+    assert (failed["sample"], failed["error"]) == (0, "EngineError")
+    assert result.program.figures["MajorityVoteController"]["failed_samples"] == 1
+    assert result.exit_reason == "vote"
+
+
+@pytest.mark.parametrize(("numbers", "allowed"), [((1,), 0), ((0, 2), 1), ((0, 1, 2, 3), 9)])
+def test_more_failures_than_allowed_fail_the_vote(numbers, allowed):
+    with pytest.raises(TaskError, match="broke"):
+        voted(failing(*numbers), allow_failed=allowed)
+
+
+def test_a_vote_in_rounds_goes_on_behind_a_failed_sample():
+    result = voted(failing(1), default_sample_num=6, allocation=LeaderChange(), allow_failed=2)
+    assert result.answer == "4"
+    assert vote_event(result)["num_failed"] == 1
+
+
+def test_a_round_that_waits_for_the_first_counts_no_failed_sample():
+    result = voted(failing(0), default_sample_num=6, allocation=FirstToFinish(num_first=3), allow_failed=1)
+    assert result.answer == "4"
+    assert vote_event(result)["num_failed"] == 1
+
+
+def test_a_vote_with_a_deadline_goes_on_behind_a_failed_sample():
+    vote = MajorityVoteController(NATIVE, 4, allocation=None, allow_failed=1)
+    with ScaffoldingLlm(vote, {"generation": failing(2)}, seed=0) as llm:
+        result = llm.generate("Question", deadline=60)
+    assert (result.answer, vote_event(result)["num_failed"]) == ("4", 1)
+
+
+def test_the_others_are_drawn_as_without_the_failure():
+    def seeds(worker, **arguments):
+        voted(worker, **arguments)
+        return [task.seed for task in worker.tasks]
+
+    assert seeds(failing(1), allow_failed=1) == seeds(failing())
+
+
+def test_allow_failed_is_a_whole_number():
+    with pytest.raises(ConfigError, match="allow_failed: is -1"):
+        MajorityVoteController(NATIVE, 4, allow_failed=-1)
