@@ -81,6 +81,8 @@ class Meta(NamedTuple):
         priority: Among the tasks that wait for one worker, the lowest is served first.
         is_chunk: True if a later task continues the chain when `max_tokens` cuts it off.
         counts: Tokens so far, over all steps of a stream; None if its worker has recorded none.
+        uncounted: Part of its cost that the worker does not know: `PROMPT`, of a stream that was closed before its
+            server told it, or `REUSE`, if the server tells no cached tokens, so that all of the prompt counts as read.
         sampling_fields: Names of the sampling fields that were set, to any value.
         may_run_to: Tokens at which a stream pauses until its controller asks for more; None sets no bound. A worker
             that cannot pause a stream may end it there, with `PAUSED` as its finish reason.
@@ -101,8 +103,10 @@ class Meta(NamedTuple):
     thinking: ThinkingBudget | None = None
     num_suffix_tokens: int = 0
     turns: tuple[Mapping[str, Any], ...] = ()
+    uncounted: str | None = None
 
 
+PROMPT, REUSE = "prompt", "reuse"
 _PLAIN = Meta()
 _DEFAULT_PURPOSE: dict[type[Any], PurposeOf] = {ScoreTask: SCORE, VerifyTask: VERIFY}
 

@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard
 
 from scaffolding_ext.protocol import ChatTask, ControllerGenerator, StreamGenerationTask, Task
-from scaffolding_ext.protocol.meta import Purpose, TokenCounts, default_purpose_of, estimated_counts_of, meta_of
+from scaffolding_ext.protocol.meta import (
+    PROMPT,
+    REUSE,
+    Purpose,
+    TokenCounts,
+    default_purpose_of,
+    estimated_counts_of,
+    meta_of,
+)
 from scaffolding_ext.protocol.relay import Visit, Watch, relay
 from scaffolding_ext.protocol.task_results import num_reused_of_output
 
@@ -23,7 +31,8 @@ class Ledger:
     Attributes:
         task_type: Type of the question, if a plan served it by type.
         num_suffix_tokens: Tokens of suffixes that asked chains for something; also included in `by_purpose`.
-        num_unmetered_tasks: Tasks whose worker reported nothing to count tokens from.
+        num_unmetered_tasks: Tasks whose worker reported nothing to count tokens from, or not the prompt's.
+        num_unknown_reuse_tasks: Tasks whose server tells no cached tokens: their whole prompts count as prefilled.
         queue_seconds: Total time that the program's tasks waited in engines that report it.
     """
 
@@ -31,6 +40,7 @@ class Ledger:
     __slots__ = (
         "_counts",
         "num_suffix_tokens",
+        "num_unknown_reuse_tasks",
         "num_unmetered_tasks",
         "queue_seconds",
         "task_type",
@@ -40,7 +50,7 @@ class Ledger:
         self._counts: dict[Purpose, tuple[int, int, int]] = {}
         self.task_type: str | None = None
         self.num_suffix_tokens = 0
-        self.num_unmetered_tasks = 0
+        self.num_unmetered_tasks = self.num_unknown_reuse_tasks = 0
         self.queue_seconds = 0.0
 
     @property
@@ -89,6 +99,7 @@ class Ledger:
             "total": self.total._asdict(),
             "by_purpose": {str(purpose): counts._asdict() for purpose, counts in self.by_purpose.items()},
             "num_unmetered_tasks": self.num_unmetered_tasks,
+            **({"num_unknown_reuse_tasks": self.num_unknown_reuse_tasks} if self.num_unknown_reuse_tasks else {}),
             **({} if self.task_type is None else {"task_type": self.task_type}),
             **({"num_suffix_tokens": self.num_suffix_tokens} if self.num_suffix_tokens else {}),
             **({"queue_seconds": round(self.queue_seconds, 6)} if self.queue_seconds else {}),
@@ -189,6 +200,9 @@ class Meter(Watch):
                     ledger.num_unmetered_tasks += _should_cost_tokens(task)
             else:
                 counts, copied = self._new_counts(task, counts)
+                for ledger in ledgers if notes.uncounted else ():
+                    ledger.num_unmetered_tasks += notes.uncounted == PROMPT
+                    ledger.num_unknown_reuse_tasks += notes.uncounted == REUSE
                 for ledger in ledgers:
                     ledger.num_suffix_tokens += notes.num_suffix_tokens
                     if counts.prefilled or counts.reused:

@@ -125,6 +125,7 @@ class OpenAIServer:
         reasons: Whether a reasoning parser tells a chat's thinking apart.
         by_priority: Whether it schedules by priority: vLLM refuses one otherwise.
         kv_paths: Paths at which it can be told to drop KV, of `hints.KV_PATHS`; trtllm-serve alone has some.
+        tells_reuse: Whether its usage has the cached tokens of a prompt.
         head: Scores of each of a prompt's tokens, of a reward model behind trtllm-serve; None is a model that
             generates, with a logit for each token of its vocabulary.
 
@@ -155,6 +156,7 @@ class OpenAIServer:
         reasons: bool = False,
         by_priority: bool = False,
         kv_paths: Collection[str] = (),
+        tells_reuse: bool = True,
         head: Callable[[list[int]], list[list[float]]] | None = None,
     ) -> None:
         self.fault = fault
@@ -170,6 +172,7 @@ class OpenAIServer:
         self._release = Release(flavor, is_older, reasons, by_priority)
         self._shape = Shape(self._release, encode, decode, keeps_turns_open, bos)
         self._kv_paths = frozenset(kv_paths)
+        self._tells_reuse = tells_reuse
         self._head = head or (lambda ids: [[0.0] * _VOCABULARY] * len(ids))
         self._max_model_len = max_model_len
         self._loop = asyncio.new_event_loop()
@@ -328,22 +331,23 @@ class OpenAIServer:
             await self._worker.run_task(task)
             choice, _ = self._shape.choice(task, body, Told())
             _filter(choice, fault)
-            return await answer.json({"choices": [choice], "usage": usage(token_counts_of(task))})
+            return await answer.json({"choices": [choice], "usage": usage(token_counts_of(task), self._tells_reuse)})
         stream = StreamGenerationTask(**prompt, **fields, num_logprobs=wanted, streaming_step=4)
-        told = Told()
+        told, is_continuous = Told(), (body.get("stream_options") or {}).get("continuous_usage_stats", False)
         try:
             while not stream.end_flag:
                 await self._worker.run_task(stream)
                 choice, told = self._shape.choice(stream, body, told)
                 _filter(choice, fault)
-                await answer.event({"choices": [choice], "usage": None})
+                so_far = usage(token_counts_of(stream), False) if is_continuous else None
+                await answer.event({"choices": [choice], "usage": so_far})
                 if fault == "reset_mid_stream":
                     return False  # closes behind what was sent: a reset here might overtake it
         finally:
             if not stream.end_flag:
                 stream.cancel_flag = True
                 await self._worker.run_task(stream)
-        await answer.event({"choices": [], "usage": usage(token_counts_of(stream))})
+        await answer.event({"choices": [], "usage": usage(token_counts_of(stream), self._tells_reuse)})
         return await answer.end_events()
 
 

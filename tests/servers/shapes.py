@@ -201,8 +201,9 @@ def num_logprobs(body: Mapping[str, Any]) -> int | None:
     return body.get("logprobs") or body.get("n_probs")
 
 
-def usage(counts: TokenCounts | None) -> dict[str, Any]:
+def usage(counts: TokenCounts | None, tells_reuse: bool = True) -> dict[str, Any]:
     """Token counts, as servers tell them."""
     decoded, prefilled, reused = counts or TokenCounts()
     found: dict[str, Any] = {"prompt_tokens": prefilled + reused, "completion_tokens": decoded}
-    return found | {"total_tokens": decoded + prefilled + reused, "prompt_tokens_details": {"cached_tokens": reused}}
+    found["total_tokens"] = decoded + prefilled + reused
+    return found | ({"prompt_tokens_details": {"cached_tokens": reused}} if tells_reuse else {})

@@ -123,6 +123,9 @@ class Flavor(NamedTuple):
         guide: Completions fields for an answer in JSON; None if unsupported.
         takes_salt: True if completions accept `cache_salt`.
         takes_end_ids: True if requests accept `stop_token_ids`.
+        tells_reuse: True if answers have the cached tokens of their prompts, or have none.
+        reuse_option: Option of the server that makes it tell them; the worker tests if it is set.
+        stream_usage: Fields of `stream_options` for usage in each piece, so that a closed stream's prompt is counted.
         ids: Support for token ids.
         logprobs: Fields for log-probabilities.
         scores: Information about prompts.
@@ -142,6 +145,9 @@ class Flavor(NamedTuple):
     guide: Guide | None = None
     takes_salt: bool = False
     takes_end_ids: bool = False
+    tells_reuse: bool = True
+    reuse_option: str | None = None
+    stream_usage: Mapping[str, Any] = _NONE
     ids: TokenIds = TokenIds()
     logprobs: Logprobs = Logprobs()
     scores: PromptScores = PromptScores()
@@ -221,6 +227,8 @@ _KNOWN = (
         guide=_response_format,
         takes_salt=True,
         takes_end_ids=True,
+        reuse_option="--enable-prompt-tokens-details",
+        stream_usage={"continuous_usage_stats": True},
         ids=TokenIds({"return_token_ids": True}, plain_text={"add_special_tokens": False}),
         logprobs=Logprobs("logprobs", {"return_tokens_as_token_ids": True}, 20, "logprob_token_ids"),
         scores=PromptScores(are_echoed=True),
@@ -242,6 +250,7 @@ _KNOWN = (
         guide=_response_format,
         takes_salt=True,
         takes_end_ids=True,
+        reuse_option="--enable-cache-report",
         ids=TokenIds({"return_token_ids": True}, on_chat=False),
         logprobs=Logprobs(most=1),
         scores=PromptScores(are_echoed=True, num_drawn=1),
@@ -294,6 +303,7 @@ _KNOWN = (
         ("top_k",),
         _LLAMA,
         seed_bits=31,
+        tells_reuse=False,
         ids=TokenIds(in_prompts=False),
         scores=PromptScores(are_echoed=True, num_drawn=1),
     ),
@@ -313,9 +323,16 @@ _KNOWN = (
         {"top_p": 1, "top_k": -1, "repetition_penalty": 1},
         priority=_of_31_bits,
         takes_agent_hints=True,
+        tells_reuse=False,
         chat=Chat(("reasoning_effort",)),
     ),
-    Flavor("openai", None, ("best_of", "suffix"), chat=Chat(("reasoning_effort",), guide=_response_format)),
+    Flavor(
+        "openai",
+        None,
+        ("best_of", "suffix"),
+        tells_reuse=False,
+        chat=Chat(("reasoning_effort",), guide=_response_format),
+    ),
 )
 FLAVORS: Mapping[str, Flavor] = MappingProxyType({flavor.name: flavor for flavor in _KNOWN})
 

@@ -138,7 +138,7 @@ class RequestBodies:
         body.update(self._thinking(task))
         body.update(self._guided(task))
         if stream:
-            body["stream_options"] = {"include_usage": True}
+            body["stream_options"] = {"include_usage": True, **self.flavor.stream_usage}
         return body
 
     @staticmethod

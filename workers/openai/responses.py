@@ -81,7 +81,7 @@ def read_piece(choice: Any, flavor: Flavor) -> Piece:
 
 
 def token_counts(usage: Any, num_output_tokens: int) -> TokenCounts:
-    """Token counts from `usage`: cached prompt tokens are reused, the others prefilled.
+    """Token counts from `usage`: cached prompt tokens are reused, the others prefilled. See `tells_reuse`.
 
     Some servers count thinking beside the completion; all tokens but the prompt's are decoded then.
 
@@ -96,6 +96,11 @@ def token_counts(usage: Any, num_output_tokens: int) -> TokenCounts:
     beside = (count_in(usage, "total_tokens") or 0) - prompt
     decoded = num_output_tokens if completion is None else max(completion, beside)
     return TokenCounts(decoded, prompt - reused, reused)
+
+
+def tells_reuse(usage: Any) -> bool:
+    """True if `usage` has the cached tokens of the prompt."""
+    return field(field(usage, "prompt_tokens_details"), "cached_tokens") is not None
 
 
 def prompt_scores(reply: Any, num_tokens: int, num_hidden: int = 0, from_text: bool = False) -> list[float | None]:

@@ -8,7 +8,7 @@ from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, RewardTask
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.lowering import lower_verify, probability_of_first, run_pieces, write_back_verify
-from scaffolding_ext.protocol.meta import TokenCounts, note
+from scaffolding_ext.protocol.meta import TokenCounts, meta_of, note
 from scaffolding_ext.protocol.tasks import REWARD, ScoreTask
 from scaffolding_ext.workers.openai.connection import Connection, Reply
 from scaffolding_ext.workers.openai.requests import RequestBodies
@@ -62,6 +62,7 @@ async def verify(connection: Connection, bodies: RequestBodies, task: VerifyTask
         reply = await connection.complete("completions", body, lambda reply: read_answer(reply, bodies.flavor, True))
         piece.logprobs, piece.output_tokens = reply.value.logprobs, reply.value.token_ids
         note(piece, counts=reply.value.counts)
+        note(task, uncounted=reply.value.uncounted or meta_of(task).uncounted)
 
     pieces = lower_verify(task)
     await run_pieces(task, pieces, [ask(piece) for piece in pieces], decodes=False)

@@ -12,19 +12,20 @@ from scaffolding_ext.protocol.meta import CONTINUED_TURNS, note
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.requests import RequestBodies
-from scaffolding_ext.workers.openai.responses import Piece, read_piece
+from scaffolding_ext.workers.openai.responses import Piece, read_piece, tells_reuse
 from scaffolding_ext.workers.openai.scoring import last_logits, scores_of
 
 _PROMPT = "Start with 5. Add 3 to it, and then take half of the sum, which is"
 _WORDS = " one two three four five six seven eight nine ten"
-_NUM_TOKENS = 8
+_NUM_TOKENS = 24
 _NUM_TRIALS = 3
+_REUSED_TOKENS = 300  # more than two blocks of 128 tokens
 _INSTEAD = (
     "use endpoint: completions with the model's tokenizer, a server that continues an assistant message (vLLM, "
     "SGLang, llama-server), or a controller that requests whole answers, such as a vote"
 )
 _UNTESTED = "rewards are tested only with flavor='auto'; set it"
-_TOLERANCE = 0.1  # nats: half-precision decoding and prefilling differ by less, neighbouring tokens by more
+_LEAST_RATIO = 3.0  # of the mean differences of shifted scores to those in place
 
 
 class Proven(NamedTuple):
@@ -65,6 +66,27 @@ async def _piece(connection: Connection, flavor: Flavor, body: Mapping[str, Any]
     return reply.value
 
 
+async def tells_cached_tokens(
+    connection: Connection, flavor: Flavor, model: str, max_seq_len: int | None, chat: bool
+) -> bool:
+    """Return True if the server tells how many tokens of a prompt it took from its cache, shown by the same one twice.
+
+    vLLM and SGLang tell it only with an option, and then only if there are some.
+    """
+    room = _REUSED_TOKENS if max_seq_len is None else min(_REUSED_TOKENS, max_seq_len // 2)
+    text = " ".join(str(number % 10) for number in range(room))  # about one token a digit
+    prompt = {"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text}
+    body = {"model": model, **prompt, "max_tokens": 1, "temperature": 0.0}
+    for _ in range(2):
+        try:
+            reply = await connection.complete("chat" if chat else "completions", body, lambda reply: reply)
+        except WorkerError:  # it may be too long for the server; its answers are read as if they told nothing
+            return False
+        if tells_reuse(getattr(reply.value, "usage", None)):
+            return True
+    return False
+
+
 def refusals(connection: Connection, bodies: RequestBodies, chat: bool, tested: bool) -> dict[str, str]:
     """Abilities that a stack may need and this server lacks, with reasons.
 
@@ -95,7 +117,7 @@ async def refused_scores(connection: Connection, bodies: RequestBodies) -> str |
     """Reason why the server's scores cannot be trusted, or None if they can.
 
     The server draws some tokens and reports their log-probabilities; then it scores the same tokens as a prompt. Both
-    must agree for each token, which they would not if one were shifted by a token.
+    must agree better than if they were shifted by a token.
     """
     if not bodies.flavor.scores.are_echoed:
         return f"servers of flavor {bodies.flavor.name!r} return no log-probabilities of a prompt"
@@ -111,7 +133,12 @@ async def refused_scores(connection: Connection, bodies: RequestBodies) -> str |
 
 
 async def _found_wrong(connection: Connection, bodies: RequestBodies) -> str | None:
-    found, shifted = "they cannot be matched with the tokens that it drew", None
+    """Compare scores with the log-probabilities of the same tokens when they were drawn, in place and shifted by one.
+
+    Two correct computations of a model in half precision differ by up to 0.15 nats a token, so only the ratio of the
+    mean differences decides.
+    """
+    in_place, early, late = list[float](), list[float](), list[float]()
     for seed in range(_NUM_TRIALS):
         prompt = bodies.encode(_PROMPT, True)
         task = GenerationTask(input_tokens=prompt, max_tokens=_NUM_TOKENS, temperature=1.0, seed=seed)
@@ -125,16 +152,20 @@ async def _found_wrong(connection: Connection, bodies: RequestBodies) -> str | N
             scores = (await scores_of(connection, bodies, [*prompt, *ids], len(prompt))).value.values
         except InvalidTaskError:
             continue  # the server takes no ids
-        in_place = _distance(drawn, scores)
-        early, late = _distance(drawn[1:], scores[:-1]), _distance(drawn[:-1], scores[1:])
-        if in_place <= _TOLERANCE < min(early, late):
-            return None
-        found = (
-            f"they differ by {in_place:.2f} nats from the log-probabilities reported when the same tokens were drawn"
-        )
-        if min(early, late) <= _TOLERANCE < in_place:  # equally likely tokens cannot show a shift
-            shifted = f"they come one token too {'early' if early <= late else 'late'}"
-    return shifted or found
+        in_place += _differences(drawn, scores)
+        early += _differences(drawn[1:], scores[:-1])
+        late += _differences(drawn[:-1], scores[1:])
+    if not early:
+        return "they cannot be matched with the tokens that it drew"
+    here, before, behind = (sum(each) / len(each) for each in (in_place, early, late))
+    if here * _LEAST_RATIO < min(before, behind):
+        return None
+    if min(before, behind) * _LEAST_RATIO < here:
+        return f"they come one token too {'early' if before <= behind else 'late'}"
+    return (
+        f"they differ by {here:.2f} nats on average from the log-probabilities reported when the same tokens were "
+        f"drawn, and by {min(before, behind):.2f} if shifted by a token"
+    )
 
 
 async def refused_rewards(connection: Connection, bodies: RequestBodies) -> str | None:
@@ -181,5 +212,5 @@ def _choice(reply: Any) -> Any:
     return reply.choices[0]
 
 
-def _distance(told: Sequence[float], scores: Sequence[float]) -> float:
-    return max((abs(a - b) for a, b in zip(told, scores, strict=True)), default=0.0)
+def _differences(told: Sequence[float], scores: Sequence[float]) -> list[float]:
+    return [abs(a - b) for a, b in zip(told, scores, strict=True)]

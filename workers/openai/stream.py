@@ -10,13 +10,21 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError, NoOutputError, WorkerError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.meta import PAUSED, TokenCounts, note
+from scaffolding_ext.protocol.meta import PAUSED, PROMPT, REUSE, TokenCounts, note
 from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.requests import RequestBodies
-from scaffolding_ext.workers.openai.responses import LostIds, Piece, Steps, WholeText, read_piece, token_counts
+from scaffolding_ext.workers.openai.responses import (
+    LostIds,
+    Piece,
+    Steps,
+    WholeText,
+    read_piece,
+    tells_reuse,
+    token_counts,
+)
 from scaffolding_ext.workers.shared.id_stops import IdStops
 from scaffolding_ext.workers.shared.streaming import NEVER
 
@@ -28,6 +36,7 @@ class Answer(NamedTuple):
         logprobs: Log-probabilities reported per token.
         finish_reason: `"stop"`, `"length"`, `"cancelled"` or `PAUSED`; None while it runs.
         counts: Its cost; the prompt's part is missing until the server reports it.
+        uncounted: Part of its cost that remains unknown, once it has ended; see `Meta`.
     """
 
     text: str
@@ -35,6 +44,7 @@ class Answer(NamedTuple):
     logprobs: Steps
     finish_reason: str | None
     counts: TokenCounts
+    uncounted: str | None = None
 
 
 def read_answer(reply: Any, flavor: Flavor, expects_ids: bool, lost_ids: LostIds | None = None) -> Answer:
@@ -44,9 +54,11 @@ def read_answer(reply: Any, flavor: Flavor, expects_ids: bool, lost_ids: LostIds
     _check_ids(piece, expects_ids)
     if piece.finish_reason is None:
         raise UnreadableAnswerError("the server's answer has finish_reason None, so nothing says if it is whole")
-    counts = token_counts(getattr(reply, "usage", None), len(piece.token_ids or ()))
+    usage = getattr(reply, "usage", None)
+    counts = token_counts(usage, len(piece.token_ids or ()))
     piece = piece if lost_ids is None else lost_ids.ended(piece, counts.decoded)
-    return Answer(WholeText().add(piece), piece.token_ids, piece.logprobs, piece.finish_reason, counts)
+    uncounted = None if flavor.tells_reuse or tells_reuse(usage) else REUSE
+    return Answer(WholeText().add(piece), piece.token_ids, piece.logprobs, piece.finish_reason, counts, uncounted)
 
 
 class StreamReader:
@@ -187,7 +199,8 @@ class StreamReader:
     def _answer(self, num_tokens: int = NEVER) -> Answer:
         """The answer so far, or only its first pieces, up to the one with token `num_tokens`."""
         ids, logprobs, texts = self._ids, self._logprobs, self._texts
-        counts = token_counts(self._usage, self._num_received)
+        usage = self._usage if self._ended else None  # before, it may come with each piece, without cached tokens
+        counts = token_counts(usage, self._num_received)
         reason = self._finish_reason if self._ended else None
         if num_tokens < self._num_received:
             last = bisect_left(self._marks, (num_tokens,))
@@ -195,7 +208,13 @@ class StreamReader:
             if mark.num_received < self._num_received:
                 texts, logprobs, reason = texts[: last + 1], logprobs[: mark.num_logprobs], None
                 ids = None if ids is None else ids[: mark.num_ids]
-        return Answer("".join(texts), None if ids is None else list(ids), list(logprobs), reason, counts)
+        uncounted = self._uncounted() if self._ended else None
+        return Answer("".join(texts), None if ids is None else list(ids), list(logprobs), reason, counts, uncounted)
+
+    def _uncounted(self) -> str | None:
+        if self._usage is None:
+            return PROMPT if self._num_received else None
+        return None if self._flavor.tells_reuse or tells_reuse(self._usage) else REUSE
 
 
 class _Mark(NamedTuple):
@@ -227,7 +246,7 @@ def fill(task: GenerationTask, answer: Answer, bodies: RequestBodies, seconds: f
         task.output_str = stops.strings.cut(task.output_str)
     task.output_tokens = ids
     task.finish_reason = answer.finish_reason
-    note(task, counts=answer.counts)
+    note(task, counts=answer.counts, uncounted=answer.uncounted)
     if hasattr(task, "ttft_s"):  # missing in upstream's 1.2
         task.latency_s = seconds
         task.usage_prompt_tokens = answer.counts.prefilled + answer.counts.reused

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 import urllib.parse
+import warnings
 import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -32,7 +33,7 @@ from scaffolding_ext.workers.openai.flavors import described, flavor_named
 from scaffolding_ext.workers.openai.hints import OF_TOKENS, Chains, KVControl, session_headers
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.scoring import reward, scores_of, verify
-from scaffolding_ext.workers.openai.self_test import proven, refusals, refused_scores
+from scaffolding_ext.workers.openai.self_test import proven, refusals, refused_scores, tells_cached_tokens
 from scaffolding_ext.workers.openai.stream import TaskStream, fill, read_answer, record_retries
 from scaffolding_ext.workers.shared.streaming import (
     NEVER,
@@ -104,6 +105,14 @@ def check_arguments(
 
 
 _log = logging.getLogger(__name__)
+_SILENT_REUSE = (
+    "{} does not tell how many tokens of a prompt it took from its cache, so computed tokens and their price are not "
+    "reported: start it with {} (and with its prefix cache)"
+)
+
+
+class ServerWarning(UserWarning):
+    """The server works, but some of its figures or settings are not what a user would expect."""
 
 
 class OpenAIWorker(ChatWorker):
@@ -236,6 +245,11 @@ class OpenAIWorker(ChatWorker):
             lacking: Mapping[str, str] = {}
             if served is not None and self._path != "chat":
                 named, lacking = self._connection.run_blocking(proven, self._connection, named, model)
+            if served is not None and named.reuse_option is not None:
+                ask = tells_cached_tokens, self._connection, named, model, max_seq_len, self._path == "chat"
+                if not self._connection.run_blocking(*ask):
+                    named = named._replace(tells_reuse=False)
+                    warnings.warn(_SILENT_REUSE.format(base_url, named.reuse_option), ServerWarning, stacklevel=2)
             if text_prompts:
                 named = named._replace(ids=named.ids._replace(in_prompts=False))
             self.flavor = named.name

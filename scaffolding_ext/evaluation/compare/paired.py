@@ -66,7 +66,7 @@ class Comparison:
         mcnemar: McNemar's exact test. A question with several epochs counts for the run that was right in more of
             them, which makes it the exact sign test.
         ratios: Run over baseline for `decoded` and `computed` tokens, with 95 % intervals; None if the baseline's total
-            is 0.
+            is 0, and for `computed` if a server told no cached tokens.
         seconds_ratio: Run over baseline for seconds; None if the baseline's total is 0. It has no interval, because
             resampled questions do not show how the machine's load differed between the runs.
         only_baseline_right: Samples that only the baseline gets right, in the order of its file.
@@ -167,7 +167,8 @@ def compare(
         for one, rows in zip((baseline, run), pairs.rows, strict=True)
     )
     rng = np.random.default_rng(seed)
-    kinds = [name for name in _TOKENS if theirs[name].sum() > 0]
+    knows_reuse = not any(one.tally.num_unknown_reuse_tasks for one in (baseline, run))
+    kinds = [name for name in _TOKENS if theirs[name].sum() > 0 and (name == "decoded" or knows_reuse)]
     num_samples = pairs.totals(np.ones(pairs.num_samples))
     right = pairs.totals(ours["correct"]), pairs.totals(theirs["correct"])
     decoded = [pairs.totals(columns["decoded"]) for columns in (theirs, ours)]
@@ -276,6 +277,8 @@ def _warnings_of_run(run: FinishedRun) -> list[str]:
         found.append(
             f"{run.name} has {summary.num_unmetered_tasks} tasks without token counts: its token figures are too low"
         )
+    if summary.num_unknown_reuse_tasks:
+        found.append(f"the server of {run.name} tells no cached tokens: computed tokens are not reported")
     for looked, left in _LEFT_EARLY.items():
         num_looked = run.tally.num_with_event[looked]
         if num_looked and not run.tally.num_with_event[left]:

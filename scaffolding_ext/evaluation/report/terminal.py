@@ -20,6 +20,7 @@ from scaffolding_ext.evaluation.tables import Table, amount, between, console
 from scaffolding_ext.stats.intervals import Estimate, Interval, McNemar
 
 NUM_KEYS_SHOWN = 20
+NOT_REPORTED = "not reported"  # by a server
 _COLUMNS = 80  # of a command's last lines
 _NAME_COLUMNS = 12
 _MOST_ROWS = 6  # of runs in the last lines of `compare`
@@ -61,7 +62,7 @@ def comparison_table(runs: Mapping[str, Summary]) -> Table:
             _number(run.discarded_share, ".1%"),
             *([_number(run.mean_calibration_tokens, ".1f")] if any_calibrated else []),
             _number(saved, ".1%"),
-            _number(run.mean_computed_tokens, ".1f"),
+            NOT_REPORTED if run.num_unknown_reuse_tasks else _number(run.mean_computed_tokens, ".1f"),
             _number(run.mean_seconds, ".3f"),
             *([_number(None if run.cost is None else run.cost["per_sample"], ".4g")] if any_cost else []),
         )

@@ -192,14 +192,17 @@ class Summary:
         repeats: mean@n, maj@k and pass@k, with such intervals; None without samples.
         per_right_answer: Tokens, `seconds`, and with prices `cost`, per right answer; None without any.
         mean_decoded_tokens: Tokens decoded per sample, including probes, verification and discarded work.
-        mean_computed_tokens: Tokens that the model ran on per sample: decoded and prefilled.
+        mean_computed_tokens: Tokens that the model ran on per sample: decoded and prefilled. None if a server tells no
+            cached tokens; then prefilled tokens are upper bounds.
         mean_tokens_by_purpose: Decoded, prefilled and reused tokens per sample, by purpose.
         mean_suffix_tokens: Tokens per sample of the suffixes that ask for answers; part of those of the probes.
         num_unmetered_tasks: Tasks without token counts; if it is not 0, the token figures are too low.
+        num_unknown_reuse_tasks: Tasks whose server tells no cached tokens.
         mean_seconds: Wall-clock time per sample, from submission to its end.
         mean_seconds_by_phase: Seconds per sample that waited for the tasks of each purpose.
         seconds_to_first_token: `mean`, `median` and `p95` of the samples whose workers report it; None without any.
-        cost: `total` and `per_sample`, in the currency of the prices; None without prices.
+        cost: `total` and `per_sample`, in the currency of the prices; None without prices, or if prompts have one and a
+            server tells no cached tokens.
         exit_reasons: Samples by exit reason; those without one count under `"unknown"`.
         jobs: `num`, and of each job (a request, including failed ones) `mean`, `p50` and `p95` of its decoded `tokens`
             and of its `seconds`; `an_hour` is the rate over the time in which any of them ran, without pauses between
@@ -246,6 +249,7 @@ class Summary:
     drift: Drift | None = None
     undetermined: tuple[Undetermined, ...] = ()
     lateness: Lateness | None = None
+    num_unknown_reuse_tasks: int = 0
 
     @property
     def mean_calibration_tokens(self) -> float:
@@ -264,6 +268,12 @@ class Summary:
     def warnings(self) -> list[str]:
         """Hints for the user about wasted tokens, and missing or incomparable answers."""
         found = []
+        if self.num_unknown_reuse_tasks:
+            found.append(
+                f"the server of {self.num_unknown_reuse_tasks} tasks tells no cached tokens, so computed tokens and "
+                "costs of prompts are not reported: start vLLM with --enable-prompt-tokens-details, SGLang with "
+                "--enable-cache-report (docs/servers.md)"
+            )
         if self.discarded_share > _MOST_DISCARDED:
             found.append(
                 f"{self.discarded_share:.0%} of the decoded tokens were discarded: chains ran on while their probes "
@@ -339,9 +349,12 @@ def summary_of(
     num_samples, num_finished = tally.num_samples, tally.num_samples - tally.num_failed
     columns = tally.columns()
     num_of = dict(zip(OUTCOMES, np.bincount(columns["outcome"].astype(int), minlength=len(OUTCOMES)), strict=True))
-    cost = None if not price else sum(tally.tokens[name] * each for name, each in price.items()) / _PRICED
+    knows_reuse = not tally.num_unknown_reuse_tasks
+    is_priced = bool(price) and (knows_reuse or set(price or ()) == {"decoded"})
+    cost = sum(tally.tokens[name] * each for name, each in (price or {}).items()) / _PRICED if is_priced else None
     seconds = float(columns["seconds"].sum())
-    spent = {**tally.tokens, "seconds": seconds, **({} if cost is None else {"cost": cost})}
+    tokens = {name: number for name, number in tally.tokens.items() if knows_reuse or name == "decoded"}
+    spent = {**tokens, "seconds": seconds, **({} if cost is None else {"cost": cost})}
     firsts = columns["first_token"][~np.isnan(columns["first_token"])]
 
     def mean(total: float) -> float | None:
@@ -365,7 +378,7 @@ def summary_of(
         if tally.num_correct
         else None,
         mean_decoded_tokens=mean(tally.tokens["decoded"]),
-        mean_computed_tokens=mean(tally.tokens["decoded"] + tally.tokens["prefilled"]),
+        mean_computed_tokens=mean(tally.tokens["decoded"] + tally.tokens["prefilled"]) if knows_reuse else None,
         mean_tokens_by_purpose={
             purpose: {name: number / num_samples for name, number in counts.items()}
             for purpose, counts in tally.by_purpose.items()
@@ -391,6 +404,7 @@ def summary_of(
         drift=_drift(tally, tuned_sizes),
         undetermined=tuple(tally.undetermined),
         lateness=_lateness(columns),
+        num_unknown_reuse_tasks=tally.num_unknown_reuse_tasks,
     )
 
 

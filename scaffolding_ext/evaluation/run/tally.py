@@ -91,7 +91,7 @@ class Tally:
         self.marks = array("Q")
         self.answers: dict[str, int] = {}
         self.by_purpose: dict[str, dict[str, int]] = {}
-        self.num_unmetered_tasks = self.num_suffix_tokens = 0
+        self.num_unmetered_tasks = self.num_unknown_reuse_tasks = self.num_suffix_tokens = 0
         self.exit_reasons: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         self.num_with_event: Counter[str] = Counter()
@@ -119,6 +119,7 @@ class Tally:
             for name in COUNTS:
                 of_purpose[name] += counts[name]
         self.num_unmetered_tasks += record.ledger["num_unmetered_tasks"]
+        self.num_unknown_reuse_tasks += record.ledger.get("num_unknown_reuse_tasks", 0)
         self.num_suffix_tokens += record.ledger.get("num_suffix_tokens", 0)
         if record.error is None:
             self.exit_reasons[record.exit_reason or "unknown"] += 1

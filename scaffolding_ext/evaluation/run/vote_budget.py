@@ -225,6 +225,9 @@ def _decoded(record: Record) -> int:
     return decoded
 
 
+_OPTIONAL = ("num_unknown_reuse_tasks", "num_suffix_tokens")  # of a ledger
+
+
 def _summed(ledgers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     total: Counter[str] = Counter()
     by_purpose: dict[str, Counter[str]] = {}
@@ -232,10 +235,10 @@ def _summed(ledgers: Sequence[dict[str, Any]]) -> dict[str, Any]:
         total.update(ledger["total"])
         for purpose, counts in ledger["by_purpose"].items():
             by_purpose.setdefault(purpose, Counter()).update(counts)
-    num_suffix_tokens = sum(ledger.get("num_suffix_tokens", 0) for ledger in ledgers)
+    optional = {name: sum(ledger.get(name, 0) for ledger in ledgers) for name in _OPTIONAL}
     return {
         "total": dict(total),
         "by_purpose": {purpose: dict(counts) for purpose, counts in by_purpose.items()},
         "num_unmetered_tasks": sum(ledger["num_unmetered_tasks"] for ledger in ledgers),
-        **({"num_suffix_tokens": num_suffix_tokens} if num_suffix_tokens else {}),
+        **{name: number for name, number in optional.items() if number},
     }

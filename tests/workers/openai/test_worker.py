@@ -485,7 +485,7 @@ def test_a_stream_past_its_max_tokens_is_given_up():
         request.body["max_tokens"] = 100_000
 
     with serving(ignore_limit, reply="1 " * 5000) as (_, worker):
-        error = fails(worker, stream(max_tokens=20, streaming_step=50))
+        error = fails(worker, stream(max_tokens=20, streaming_step=500))
     assert re.search(r"the server sent 1\d\d tokens and goes on, though max_tokens is 20", error)
 
 
