@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
+
 from scaffolding_ext.answers import extract
 from scaffolding_ext.answers.reading import Splitter, SplitText
+from scaffolding_ext.answers.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, PromptFamily, TextPrompting, family_named
 from scaffolding_ext.protocol import GenerationTask
@@ -55,6 +58,23 @@ def answer_of(prompt: GenerationTask, text: str) -> str | None:
     if not reading.has_thought:
         return extract(text)
     return extract(reading.answer) or extract(reading.thinking)
+
+
+def held_stops(task: GenerationTask, family: PromptFamily) -> StopStrings:
+    """Take the stop strings off a task that may still think: they end its answer only."""
+    is_answering = meta_of(task).turn_start is not None and thinking_is_open(task, family) is False
+    if not task.stop or not family.thinks or is_answering:
+        return StopStrings()
+    stops = StopStrings(stop_strings(task.stop))
+    task.stop = None
+    return stops
+
+
+def num_tokens_to(end: int, token_ids: list[int]) -> int:
+    """Tokens that hold the first `end` characters of their text; all of them if no tokenizer is known."""
+    if decode([]) is None:
+        return len(token_ids)
+    return bisect.bisect_left(range(len(token_ids)), end, key=lambda num: len(decode(token_ids[:num]) or ""))
 
 
 def next_turn(task: GenerationTask, prompt: str) -> GenerationTask:

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.controllers.base import BaseController, finish, show, side_by_side
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
-from scaffolding_ext.controllers.chain.chain import CUT, Chain
+from scaffolding_ext.controllers.chain.chain import CUT, LOOP_STEP, Chain
 from scaffolding_ext.controllers.chain.ending import conclude
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 from scaffolding_ext.controllers.needs import Needs
-from scaffolding_ext.controllers.prompting import answer_of, longest_len, prompt_family, reading_of
+from scaffolding_ext.controllers.prompting import (
+    answer_of,
+    held_stops,
+    longest_len,
+    num_tokens_to,
+    prompt_family,
+    reading_of,
+    thinking_is_open,
+)
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import (
     GUIDED_DECODING,
@@ -79,6 +88,7 @@ class NativeGenerationController(BaseController):
                 "cannot be given with tools, since a forced answer holds no calls: leave one of them out",
                 "thinking_budget",
             )
+        has_stops = False  # which must not end thinking
         for task in tasks:
             if sampling_params:
                 set_sampling_params(task, sampling_params)
@@ -87,21 +97,26 @@ class NativeGenerationController(BaseController):
             task.worker_tag = WorkerTag.GENERATION
             task.streaming_output_flag |= self.streaming
             apply_sampling_params(task, self.sampling_params)
+            if task.stop:
+                has_stops = prompt_family().thinks
         if thinking_budget is not None:
             # A limit that leaves no room after the budget ends the thinking anyway.
             bounded = [task for task in tasks if task.max_tokens is None or task.max_tokens > thinking_budget]
             tasks = [task for task in tasks if not any(task is each for each in bounded)]
             yield from _at_once([self._within(thinking_budget, task).process([task]) for task in bounded])
         program = current_program()
-        if program is not None and (program.loops is not None or seconds_left() is not None):
+        if program is not None and (program.loops is not None or seconds_left() is not None or has_stops):
             watched = [task for task in tasks if self._is_watched(task, program)]
             if watched:
                 yield from _at_once([self._watched(task) for task in watched])
                 for task in watched if tools else ():
                     task.customized_result_fields["answer"] = _tool_answer(task, tools or ())
                 tasks = [task for task in tasks if not any(task is each for each in watched)]
+        held = [held_stops(task, prompt_family()) for task in tasks] if has_stops else []
         if tasks:
             yield tasks
+        for task, stops in zip(tasks, held, strict=False):
+            _end_answer(task, stops)
         for task in tasks:
             text = output_of(task)
             task.customized_result_fields["answer"] = _tool_answer(task, tools) if tools else answer_of(task, text)
@@ -127,7 +142,7 @@ class NativeGenerationController(BaseController):
         wanted = task.max_tokens or room or 1
         chain: Chain = StreamChain(task, wanted if room is None else min(wanted, room), {}, max_lead=wanted)
         while not chain.ended:
-            step = _SHOWN_TOKENS if task.streaming_output_flag else chain.max_tokens
+            step = _SHOWN_TOKENS if task.streaming_output_flag else LOOP_STEP if task.stop else chain.max_tokens
             yield from chain.grow(chain.num_tokens + step)
             if not chain.ended:
                 show(task, chain.text, chain.prefix.token_ids)
@@ -136,6 +151,8 @@ class NativeGenerationController(BaseController):
             yield from conclude(chain, params)
             return
         prefix = chain.prefix
+        if chain.is_stopped:
+            yield from chain.leave(prefix)
         reason = "length" if chain.finish_reason == "length" else "end"
         finish(task, prefix.text, prefix.token_ids, answer_of(task, prefix.text), reason)
         task.logprobs = prefix.logprobs
@@ -159,6 +176,22 @@ def _at_once(branches: Sequence[ControllerGenerator]) -> ControllerGenerator:
         yield from branches[0]
     elif branches:
         yield side_by_side(branches)
+
+
+def _end_answer(task: GenerationTask, stops: StopStrings) -> None:
+    """Cut a task's output at a stop string behind its thinking."""
+    if not stops:
+        return
+    family, text = prompt_family(), output_of(task)
+    task.stop = list(stops.strings)
+    at = family.split(text, thinking_is_open(task, family), stops).stopped_at
+    if at is None:
+        return
+    task.output_str, task.finish_reason = text[:at], "stop"
+    if task.output_tokens is not None:
+        num_tokens = num_tokens_to(stops.end_of(text, at), task.output_tokens)
+        task.output_tokens = task.output_tokens[:num_tokens]
+        task.logprobs = task.logprobs and task.logprobs[:num_tokens]
 
 
 def _tool_answer(task: GenerationTask, tools: Sequence[Mapping[str, Any]]) -> str | None:

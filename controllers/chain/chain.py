@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext.answers.reading import Splitter
-from scaffolding_ext.controllers.prompting import decode, encode, prompt_family, thinking_is_open
+from scaffolding_ext.answers.stop_strings import StopStrings
+from scaffolding_ext.controllers.prompting import (
+    decode,
+    encode,
+    held_stops,
+    num_tokens_to,
+    prompt_family,
+    thinking_is_open,
+)
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import PromptFamily
@@ -68,6 +76,7 @@ class Chain(ABC):
         finish_reason: After the end: `"length"` at the budget, `"loop"` if the stack's `loops` found a repetition,
             `"deadline"` if the deadline leaves time only for the answer, else the worker's reason.
         is_timed: True if the chain ends in time for the request's deadline.
+        is_stopped: True if the chain found a stop string behind its thinking; its worker may still write.
 
     Args:
         prompt: The task whose `input_str` (and `input_tokens`, if it has them) the chain answers.
@@ -81,6 +90,7 @@ class Chain(ABC):
         self.family = prompt_family()
         self.max_tokens = max_tokens
         self.ended = False
+        self.is_stopped = False
         self.finish_reason: str | None = None
         self._sampling_params = sampling_params
         self._num_tokens = 0
@@ -91,6 +101,7 @@ class Chain(ABC):
         self.is_timed = seconds_left() is not None
         self._first_read: tuple[float, int] | None = None  # time and position
         self._split: _Split | None = None
+        self._stops = StopStrings()  # end the answer, but not the thinking
 
     @property
     @abstractmethod
@@ -161,7 +172,29 @@ class Chain(ABC):
             self.absorb()
         discard(Purpose.CHAIN, max(0, self.num_generated - kept))
 
+    def _hold_stops(self, piece: GenerationTask) -> None:
+        """Keep a piece's stop strings from its worker as long as the chain may think."""
+        self._stops = held_stops(piece, self.family) or self._stops
+
+    def _look_for_a_stop(self) -> None:
+        if not self._stops or not self._num_tokens:
+            return
+        splitter = Splitter(self.family.marks, thinking_is_open(self.prompt, self.family), self._stops)
+        splitter.feed(self.text)
+        at = (splitter.end() if self.ended else splitter.reading).stopped_at
+        if at is not None:
+            self._end_at(at)
+            self.ended, self.finish_reason, self.is_stopped = True, "stop", True
+
+    def _end_at(self, place: int) -> None:
+        """Cut the text at a stop string, and the tokens behind the one that completes it."""
+        ids = self.prefix.token_ids
+        if ids is not None:
+            self._num_tokens = num_tokens_to(self._stops.end_of(self.text, place), ids)
+        self._text.text = self.text[:place]
+
     def _look_for_an_end(self) -> None:
+        self._look_for_a_stop()
         left = seconds_left() if self.is_timed and not self.ended else None
         if left is not None and left < (LOOP_STEP + ANSWER_LEN) * self._seconds_per_token():
             record(DEADLINE, position=self._num_tokens, seconds_left=round(left, 6))
@@ -202,6 +235,7 @@ class Chain(ABC):
     def _configure(self, piece: GenerationTask, position: int = 0) -> None:
         inherit_sampling_params(piece, self.prompt, *([position] if position else []))
         apply_sampling_params(piece, self._sampling_params)
+        self._hold_stops(piece)
 
 
 def continuation(prompt: GenerationTask, prefix: Prefix, max_tokens: int, suffix: str = "") -> GenerationTask:

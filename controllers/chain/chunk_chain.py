@@ -65,8 +65,9 @@ class ChunkChain(Chain):
 
     @property
     def prefix(self) -> Prefix:
-        logprobs = list(self._logprobs) if len(self._logprobs) == self._num_tokens > 0 else None
-        return Prefix(self._num_tokens, self.text, None if self._ids is None else list(self._ids), logprobs)
+        end = self._num_tokens
+        logprobs = self._logprobs[:end] if len(self._logprobs) >= end > 0 else None
+        return Prefix(end, self.text, None if self._ids is None else self._ids[:end], logprobs)
 
     @property
     def num_generated(self) -> int:
@@ -80,6 +81,7 @@ class ChunkChain(Chain):
             asked = min(asked, self._step_len())
         self._chunk = self.next_chunk(asked, *([self._num_tokens] if self._num_tokens and self._reseeds else []))
         apply_sampling_params(self._chunk, self._sampling_params)
+        self._hold_stops(self._chunk)
         if self._num_tokens + asked < self.max_tokens:  # a chunk or a probe will continue it
             note(self._chunk, is_chunk=True)
         return [self._chunk]
@@ -168,8 +170,9 @@ class ControlledChain(ChunkChain):
             before = self.num_tokens
             task = self.next_chunk(wanted - before, *([before] if before else []))
             note(task, is_chunk=True)
+            self._hold_stops(task)
             chunk = yield from written_chunk(self._controller.clone().process([task]), task)
-            self.keep(chunk, self.prompt.stop)
+            self.keep(chunk, task.stop)
             if self.num_tokens > wanted:  # the controller exceeded the task's `max_tokens`
                 self.cut(wanted)
             if self.num_tokens == before:

@@ -47,7 +47,7 @@ def conclude(
     closed = reading.has_thought
     answer = extract(reading.answer if closed else prefix.text)
     record("end", position=prefix.num_tokens, finish_reason=chain.finish_reason if ended else None, answer=answer)
-    if not ended_by_itself:
+    if not ended_by_itself or chain.is_stopped:
         yield from chain.leave(prefix)
     if ended and reason == "length" and meta_of(task).is_chunk:
         finish(task, prefix.text, prefix.token_ids, None, reason)

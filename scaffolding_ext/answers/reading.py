@@ -59,13 +59,17 @@ class SplitText(NamedTuple):
         thinking: Its thinking, without marks; of several blocks, one after the other.
         answer: The rest, without marks, up to a stop string.
         has_thought: True if the text is behind its thinking, or never had any.
-        is_stopped: True if a stop string ended the answer.
+        stopped_at: Position in the text of the stop string that ended the answer; None if none did.
     """
 
     thinking: str
     answer: str
     has_thought: bool
-    is_stopped: bool = False
+    stopped_at: int | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.stopped_at is not None
 
 
 def marks_in(text: str) -> Marks | None:
@@ -122,6 +126,9 @@ class Splitter:
         self._thinking: list[str] = []
         self._answer: list[str] = []
         self._held: list[str] = []  # lexemes whose place is not known yet
+        self._place = 0  # characters of the text whose place is known
+        self._len_answer = 0
+        self._stopped_at: int | None = None
         self._has_thought = False
         self._is_final = False
         self._begins_line = True  # leading newlines of a part are dropped
@@ -150,12 +157,12 @@ class Splitter:
     @property
     def reading(self) -> SplitText:
         """What is certain so far."""
-        answer, is_stopped = "".join(self._answer), False
-        if self._matcher is not None:
-            is_stopped = self._matcher.start is not None
-            undecided = 0 if self._is_final else self._matcher.num_undecided
-            answer = answer[: self._matcher.start if is_stopped else len(answer) - undecided]
-        return SplitText("".join(self._thinking), answer, self._has_thought, is_stopped)
+        answer = "".join(self._answer)
+        if self._matcher is not None and self._matcher.start is not None:
+            answer = answer[: self._matcher.start]
+        elif self._matcher is not None and not self._is_final:
+            answer = answer[: len(answer) - self._matcher.num_undecided]
+        return SplitText("".join(self._thinking), answer, self._has_thought, self._stopped_at)
 
     # ---- states; each takes one lexeme
 
@@ -164,10 +171,11 @@ class Splitter:
         if lexeme.isspace() and lexeme != marks.think_open:
             self._held.append(lexeme)
         elif lexeme == marks.think_open:
-            self._held.clear()
-            self._begin_thinking()
+            self._drop(*self._held, lexeme)
+            self._begins_line, self._has_thought = True, False
+            self._take = self._in_thinking
         elif lexeme == marks.answer_open and self._is_open is not True:
-            self._held.clear()
+            self._drop(*self._held, lexeme)
             self._begin_answer()
         elif self._is_open is None:
             self._take = self._in_unknown
@@ -189,6 +197,7 @@ class Splitter:
 
     def _in_thinking(self, lexeme: str) -> None:
         if lexeme == self._marks.think_close:
+            self._drop(lexeme)
             self._has_thought = True
             self._begins_line = True
             self._take = self._behind_thinking
@@ -234,7 +243,7 @@ class Splitter:
             self._held.append(lexeme)
             return
         if lexeme == self._marks.answer_open:
-            self._held.clear()
+            self._drop(*self._held, lexeme)
             self._begin_answer()
             return
         self._held.append(lexeme)
@@ -262,7 +271,7 @@ class Splitter:
     def _in_open_block(self, lexeme: str) -> None:
         self._held.append(lexeme)
         if lexeme == self._marks.think_close:
-            del self._held[0]
+            self._place += len(self._held.pop(0))
             self._has_thought = False
             self._begins_line = True
             self._replay(self._in_thinking)
@@ -321,13 +330,14 @@ class Splitter:
         else:
             self._give_held(self._thinking)
 
-    def _begin_thinking(self) -> None:
-        self._begins_line, self._has_thought = True, False
-        self._take = self._in_thinking
-
     def _begin_answer(self) -> None:
         self._begins_line, self._has_thought = True, True
         self._take = self._in_answer
+
+    def _drop(self, *lexemes: str) -> None:
+        """These lexemes are in no part; nothing is held any more."""
+        self._place += sum(map(len, lexemes))
+        self._held.clear()
 
     def _may_begin_block(self) -> bool:
         if self._is_final or self._in_fence:
@@ -345,6 +355,7 @@ class Splitter:
             self._give(part, lexeme)
 
     def _give(self, part: list[str], lexeme: str) -> None:
+        self._place += len(lexeme)
         if self._begins_line:
             lexeme = lexeme.lstrip("\n")
         if not lexeme:
@@ -353,7 +364,10 @@ class Splitter:
         part.append(lexeme)
         if part is self._answer:
             self._see(lexeme)
+            self._len_answer += len(lexeme)
             if self._matcher is not None and self._matcher.start is None and self._matcher.feed(lexeme):
+                assert self._matcher.start is not None
+                self._stopped_at = self._place - self._len_answer + self._matcher.start
                 self._take = self._stopped
 
     def _see(self, lexeme: str) -> None:

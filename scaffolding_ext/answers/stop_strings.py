@@ -43,6 +43,10 @@ class StopStrings:
         ends = [(start + length, start) for start, length in places if start >= 0]
         return text[: min(ends)[1]] if ends else text
 
+    def end_of(self, text: str, start: int) -> int:
+        """Position behind the longest stop string that begins at `start`."""
+        return start + max(len(string) for string in self.strings if text.startswith(string, start))
+
     def certain(self, text: str) -> str:
         """Return the part of a growing text that is final: `cut` of every longer text begins with it."""
         shown = self.cut(text)

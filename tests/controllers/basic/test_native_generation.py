@@ -64,7 +64,7 @@ def test_every_sampling_field_can_be_set(name):
     assert getattr(task, name) == value
 
 
-@pytest.mark.parametrize("name", sorted(SAMPLING_FIELDS))
+@pytest.mark.parametrize("name", sorted(SAMPLING_FIELDS - {"stop"}))  # a model that may think is not sent it
 def test_a_tasks_own_value_wins(name):
     value, own = VALUES[name]
     (task,) = processed(NativeGenerationController({name: value}), [GenerationTask(input_str="q", **{name: own})])

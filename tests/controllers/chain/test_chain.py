@@ -27,11 +27,11 @@ def test_a_silent_worker_is_an_error(prompt):
 
 
 def test_pieces_take_the_prompts_own_sampling_fields_first(prompt):
-    own = {"stop": ["end"], "seed": 7, "top_p": 0.5}
+    own = {"min_tokens": 3, "seed": 7, "top_p": 0.5}
     params = {"temperature": 0.3, "top_p": 0.9}
     for kind in (ChunkChain, StreamChain):
         (piece,) = kind(prompt(**own), 25, params).advance(5)
-        assert (piece.temperature, piece.top_p, piece.stop, piece.seed) == (0.3, 0.5, ["end"], 7)
+        assert (piece.temperature, piece.top_p, piece.min_tokens, piece.seed) == (0.3, 0.5, 3, 7)
 
 
 @pytest.mark.parametrize("make_chain", [ChunkChain, StreamChain])

@@ -102,7 +102,12 @@ def test_sampling_fields_reach_chain_and_probes(ask, dynasor):
             temperature = 0.6 if task.input_str.endswith(FAMILY.probe) else 0.0  # a forced answer is greedy
             assert (task.temperature, task.top_p, task.top_k, task.stop) == (temperature, 0.95, 4, [])
         else:
-            assert (task.temperature, task.top_p, task.top_k, task.stop) == (0.7, None, None, ["END"])
+            assert (task.temperature, task.top_p, task.top_k, task.stop) == (
+                0.7,
+                None,
+                None,
+                None,
+            )  # it may still think
 
 
 def test_a_tasks_own_budget_and_sampling_count(dynasor, script):
