@@ -5,10 +5,11 @@ from __future__ import annotations
 import bisect
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.answers.reading import Splitter, SplitText
+from scaffolding_ext.answers.reading import SplitText
 from scaffolding_ext.answers.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, PromptFamily, TextPrompting, family_named
+from scaffolding_ext.prompts.tool_calls import OfferedTools
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.request.program import current_program
@@ -35,9 +36,10 @@ def begun(text: str, is_open: bool | None, family: PromptFamily) -> SplitText:
     """Split a text that may go on; as long as its thinking may be open, `has_thought` is False."""
     if not family.thinks:
         return SplitText("", text, has_thought=False)
-    if family.think_close not in text and (not family.think_open or family.think_open not in text):
+    offered = offered_tools()
+    if offered is None and not any(mark in text for mark in (family.think_close, family.think_open) if mark):
         return SplitText("", text, has_thought=False) if is_open is not False else family.split(text, False)
-    splitter = Splitter(family.marks, is_open)
+    splitter = family.splitter(is_open, offered=offered)
     splitter.feed(text)
     has_thought = splitter.has_thought
     return splitter.end()._replace(has_thought=has_thought)
@@ -58,6 +60,14 @@ def answer_of(prompt: GenerationTask, text: str) -> str | None:
     if not reading.has_thought:
         return extract(text)
     return extract(reading.answer) or extract(reading.thinking)
+
+
+def offered_tools() -> OfferedTools | None:
+    """Return the tools that the running request offers; None without any."""
+    program, prompting = current_program(), _prompting()
+    if program is None or prompting is None or not program.question.tools:
+        return None
+    return prompting.offered(program.question.tools)
 
 
 def held_stops(task: GenerationTask, family: PromptFamily) -> StopStrings:

@@ -23,8 +23,9 @@ except ImportError:  # Python 3.10
     import sre_constants as sre
     import sre_parse as parser
 
-from scaffolding_ext.prompts.tool_calls import CLOSE, OPEN
+from scaffolding_ext.prompts.call_forms import HERMES
 
+OPEN, CLOSE = HERMES.mark, HERMES.close
 _PACKAGES = ("answers", "prompts", "serving", "protocol", "controllers")
 _WITHOUT_PATTERNS = ("scaffolding_ext.serving.ray_app",)  # it needs ray
 _PIECES = (

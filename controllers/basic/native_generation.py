@@ -17,6 +17,7 @@ from scaffolding_ext.controllers.prompting import (
     held_stops,
     longest_len,
     num_tokens_to,
+    offered_tools,
     prompt_family,
     reading_of,
     thinking_is_open,
@@ -29,7 +30,7 @@ from scaffolding_ext.prompts.sampling_params import (
     checked_sampling_params,
     set_sampling_params,
 )
-from scaffolding_ext.prompts.tool_calls import canonical, names_of, said
+from scaffolding_ext.prompts.tool_calls import OfferedTools, canonical
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, StreamGenerationTask
 from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
@@ -196,7 +197,7 @@ def _end_answer(task: GenerationTask, stops: StopStrings) -> None:
 
 def _tool_answer(task: GenerationTask, tools: Sequence[Mapping[str, Any]]) -> str | None:
     """Return an answer's calls in canonical JSON, or its prose; None if it is empty or a call cannot be read."""
-    found = said(reading_of(task, output_of(task)).answer, names_of(tools))
+    found = (offered_tools() or OfferedTools(tools)).said(reading_of(task, output_of(task)).answer)
     if found.calls is None:
         return None
     return canonical(found.calls) if found.calls else found.text.strip() or None

@@ -172,7 +172,7 @@ def between(text: str | None, begin: str, end: str) -> str | None:
 
 def common(texts: Sequence[str]) -> str:
     """The common beginning of texts, cut at a whole tag and a whole word."""
-    found = texts[0][: _num_shared(min(texts), max(texts))]
+    found = texts[0][: num_shared(min(texts), max(texts))]
     further = [text[len(found)] for text in texts if len(text) > len(found)]
     if not further:
         return found
@@ -185,7 +185,7 @@ def common(texts: Sequence[str]) -> str:
     return found
 
 
-def _num_shared(one: str, other: str) -> int:
+def num_shared(one: str, other: str) -> int:
     """Characters with which two texts begin alike."""
     return next(
         (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other))
@@ -253,7 +253,7 @@ def _behind_thought(template: ChatTemplate, text: str | None, switch: Mapping[st
     before_call = between(template.render(*plain, **switch), QUESTION, NAME)
     if call is None or before_call is None:
         return call
-    return call[: len(call) - _num_shared(call[::-1], before_call[::-1])] or call
+    return call[: len(call) - num_shared(call[::-1], before_call[::-1])] or call
 
 
 def _around(

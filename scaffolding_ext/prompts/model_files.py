@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.answers.reading import Marks
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.prompts.call_forms import ShownCalls, shown_calls
 from scaffolding_ext.prompts.chat_template import ChatTemplate, Derived, derived_marks, pairs_in
 
 if TYPE_CHECKING:
@@ -176,6 +177,7 @@ def as_shown(tokenizer: PreTrainedTokenizerFast, text: str) -> str:
 
 
 _MARKS: dict[str, Derived | None] = {}  # by chat template
+_CALLS: dict[str, ShownCalls | None] = {}
 
 
 def marks_of(tokenizer: PreTrainedTokenizerFast) -> Derived | None:
@@ -184,6 +186,15 @@ def marks_of(tokenizer: PreTrainedTokenizerFast) -> Derived | None:
     if key not in _MARKS:
         _MARKS[key] = derived_marks(ChatTemplate(tokenizer))
     return _MARKS[key]
+
+
+def calls_of(tokenizer: PreTrainedTokenizerFast) -> ShownCalls | None:
+    """The tool calls that a tokenizer's chat template shows; None if it shows none."""
+    key = str(tokenizer.chat_template)
+    if key not in _CALLS:
+        found = marks_of(tokenizer)
+        _CALLS[key] = shown_calls(ChatTemplate(tokenizer), Marks("", "") if found is None else found.marks)
+    return _CALLS[key]
 
 
 def config_of(folder: str, name: str = "config.json") -> Mapping[str, Any]:

@@ -11,14 +11,23 @@ import logging
 import os
 import pkgutil
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from scaffolding_ext.answers.reading import Marks, SplitText, split
+from scaffolding_ext.answers.reading import Marks, Splitter, SplitText, split
 from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
+from scaffolding_ext.prompts.call_forms import KNOWN, Tools, as_text
 from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, special_texts, token_bytes, token_ids
-from scaffolding_ext.prompts.model_files import GAP, FamilyChoice, chosen_family, how_to_load, refuse_own_tokenizer
+from scaffolding_ext.prompts.model_files import (
+    GAP,
+    FamilyChoice,
+    calls_of,
+    chosen_family,
+    how_to_load,
+    refuse_own_tokenizer,
+)
+from scaffolding_ext.prompts.tool_calls import OfferedTools
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import meta_of, note
 from scaffolding_ext.protocol.task_results import output_of
@@ -71,8 +80,17 @@ class PromptFamily(NamedTuple):
             return Marks("", "")
         return Marks(self.think_open, self.think_close, self.answer_open, self.answer_close)
 
+    def splitter(
+        self, is_open: bool | None, stops: StopStrings | None = None, offered: OfferedTools | None = None
+    ) -> Splitter:
+        """Split texts of its models; `is_open` as in `Splitter`, `offered` the tools that they may call."""
+        is_open = is_open if self.thinks else False
+        if not offered:
+            return Splitter(self.marks, is_open, stops)
+        return Splitter(offered.added_to(self.marks), is_open, stops, offered.are_calls)
+
     def split(self, text: str, is_open: bool | None, stops: StopStrings | None = None) -> SplitText:
-        """Split a text of its models; `is_open` as in `Splitter`."""
+        """Split a complete text of its models."""
         return split(text, self.marks, is_open if self.thinks else False, stops)
 
     def as_shown(self, text: str) -> str:
@@ -269,10 +287,13 @@ class TextPrompting:
         """True if a rendered prompt ends in open thinking of a family; None if that cannot be known."""
         return None
 
-    @property
-    def takes_tools(self) -> bool:
-        """True if prompts can offer tools to the model."""
-        return False
+    def offered(self, tools: Tools) -> OfferedTools:
+        """Tools as the model may call them.
+
+        Raises:
+            ConfigError: Prompts do not show tools to the model, or its calls cannot be read back.
+        """
+        raise ConfigError("are given, but no known tokenizer shows tools: leave them out", "tools")
 
     def apply(
         self,
@@ -285,7 +306,7 @@ class TextPrompting:
     ) -> None:
         """Add the suffix to the task's `input_str` and note the earlier turns; see `Prompting.apply`."""
         if tools or "role" in (last_turn or {}):
-            raise ConfigError("are given, but no known tokenizer shows tools: leave them out", "tools")
+            self.offered(tools or ())
         if history and not self.chat:
             raise ConfigError(
                 "holds earlier turns, but no chat template is known to render them: send one turn, or use "
@@ -357,6 +378,7 @@ class Prompting(TextPrompting):
         self._tokenizer = tokenizer
         self._variables = dict(chat_template_kwargs or {})
         self._prefix = assistant_prefix or ""
+        self._has_warned = False
         self._templated = chat_template and tokenizer.chat_template is not None
         for key, value in (
             ("system_prompt", system_prompt),
@@ -488,10 +510,26 @@ class Prompting(TextPrompting):
     def _shown_prompt(self) -> str:
         return self.family.as_shown(self._rendered(*_turns("?")))
 
-    @property
-    def takes_tools(self) -> bool:
-        """True if the chat template offers tools to the model."""
-        return self._templated and "tools" in str(self._tokenizer.chat_template)
+    def offered(self, tools: Tools) -> OfferedTools:
+        if not (self._templated and "tools" in str(self._tokenizer.chat_template)):
+            raise ConfigError("are given, but this model's chat template does not show tools: leave them out", "tools")
+        shown = calls_of(self._tokenizer)
+        if shown is None:
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning(
+                    "the chat template shows tools to the model, but no call: calls are read in the forms of Hermes, "
+                    "Qwen and Mistral models; check that the model writes one of them"
+                )
+            return OfferedTools(tools)
+        what = f"the chat template writes calls in a form that is not read here: {shown.sample!r}"
+        if shown.form is None or "plain" in shown.unread:
+            raise ConfigError(f"cannot be used: {what}. Leave them out", "tools")
+        for name, kinds in (("list", ("array", "object")), ("types", ("integer", "number", "boolean"))):
+            for path, kind in _parameters(tools) if name in shown.unread else ():
+                if kind in kinds:
+                    raise ConfigError(f"have a parameter {path!r} of type {kind}: {what}. Leave it out", "tools")
+        return OfferedTools(tools, (shown.form, *(form for form in KNOWN if form != shown.form)))
 
     def apply(
         self,
@@ -524,8 +562,12 @@ class Prompting(TextPrompting):
             raise ConfigError(
                 "holds earlier turns, but this model has no chat template to render them: send one turn", "history"
             )
-        if tools and not (templated and self.takes_tools):
-            raise ConfigError("are given, but this model's chat template does not show tools: leave them out", "tools")
+        if tools and not templated:
+            raise ConfigError(
+                "are given, but this prompt has no chat template that shows them: leave them out", "tools"
+            )
+        if tools:
+            self.offered(tools)
         if not raw and last_turn is None:
             text += self.prompt_suffix
         if templated:
@@ -578,6 +620,9 @@ class Prompting(TextPrompting):
             messages[0]["content"] = f"{self._system_prompt}\n\n{messages[0]['content']}"
         elif self._system_prompt:
             messages.insert(0, {"role": "system", "content": self._system_prompt})
+        if any("tool_calls" in message for message in messages):
+            shown = calls_of(self._tokenizer)
+            messages = [as_text(message) for message in messages] if shown and shown.as_text else messages
         try:
             text = str(
                 self._tokenizer.apply_chat_template(
@@ -621,6 +666,15 @@ class Prompting(TextPrompting):
 
 def _turns(*texts: str) -> list[Turn]:
     return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
+
+
+def _parameters(tools: Tools) -> Iterator[tuple[str, str]]:
+    """The parameters of tools, each with its type."""
+    for tool in tools:
+        function = tool["function"]
+        for name, schema in ((function.get("parameters") or {}).get("properties") or {}).items():
+            kind = schema.get("type") if isinstance(schema, Mapping) else None
+            yield f"{function['name']}.{name}", str(kind)
 
 
 def _check_variables(variables: Mapping[str, Any], template: Any) -> None:

@@ -1,21 +1,13 @@
-"""Tool calls in a model's text, and a canonical form for comparing them.
-
-Models of the Hermes and Qwen families write a call as JSON between `<tool_call>` and `</tool_call>`; their chat
-templates show them this format, and vLLM's parser `hermes` reads it.
-"""
+"""Tool calls in a model's answer, and a canonical form for comparing them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
-
-
-class ToolCall(NamedTuple):
-    name: str
-    arguments: dict[str, Any]
+from scaffolding_ext.answers.reading import Marks
+from scaffolding_ext.prompts.call_forms import KNOWN, CallForm, ToolCall, Tools
 
 
 class Said(NamedTuple):
@@ -30,25 +22,35 @@ class Said(NamedTuple):
     calls: list[ToolCall] | None
 
 
-def said(text: str, names: Collection[str]) -> Said:
-    """Parse the calls in a text without thinking; `names` are the offered tools."""
-    calls: list[ToolCall | None] = []
-    begin = text.find(OPEN)
-    if begin < 0:
-        return Said(text, [])
-    before = text[:begin]
-    while begin >= 0:  # by positions: a pattern or copies would take quadratic time
-        begin += len(OPEN)
-        closed = text.find(CLOSE, begin)
-        end = len(text) if closed < 0 else closed  # the last call may be unclosed
-        calls.append(_call_of(text[begin:end].strip()))
-        begin = text.find(OPEN, end)
-    sound = [call for call in calls if call is not None and call.name in names]
-    return Said(before.rstrip(), sound if len(sound) == len(calls) else None)
+class OfferedTools(NamedTuple):
+    """Tools that a model may call.
 
+    Attributes:
+        tools: The tools, in OpenAI's format.
+        forms: Forms in which it may write a call; its own first.
+    """
 
-def names_of(tools: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [str(tool["function"]["name"]) for tool in tools]
+    tools: Tools
+    forms: Sequence[CallForm] = KNOWN
+
+    def said(self, text: str) -> Said:
+        """Read the calls in a text without thinking."""
+        starts = [(start, form) for form in self.forms if (start := form.start(text, self.tools)) >= 0]
+        if not starts:
+            return Said(text, [])
+        for start, form in starts:
+            calls = form.read(text[start:], self.tools)
+            if calls is not None:
+                return Said(text[:start].rstrip(), calls)
+        return Said(text[: min(start for start, _ in starts)].rstrip(), None)
+
+    def are_calls(self, text: str) -> bool:
+        """True if a text holds whole calls and nothing else."""
+        return any(form.is_whole(text, self.tools) for form in self.forms)
+
+    def added_to(self, marks: Marks) -> Marks:
+        """A family's marks with those of calls."""
+        return marks._replace(call_open=self.forms[0].mark, call_close=self.forms[0].close)
 
 
 def canonical(calls: Sequence[ToolCall]) -> str:
@@ -61,22 +63,6 @@ def classes_of(answers: Sequence[str | None]) -> list[int]:
     """Class numbers of answers by exact text, in order of first appearance; -1 for None."""
     numbers: dict[str, int] = {}
     return [-1 if answer is None else numbers.setdefault(answer, len(numbers)) for answer in answers]
-
-
-def _call_of(text: str) -> ToolCall | None:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(document, dict) or not isinstance(document.get("name"), str):
-        return None
-    arguments = document.get("arguments", document.get("parameters", {}))
-    if isinstance(arguments, str):  # some models write the arguments as a JSON string
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return None
-    return ToolCall(document["name"], arguments) if isinstance(arguments, dict) else None
 
 
 def _plain(value: Any) -> Any:

@@ -13,8 +13,8 @@ from pydantic_core import to_json
 from scaffolding_ext.controllers.chain.ending import forced_answers
 from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import RequestCancelledError
+from scaffolding_ext.prompts.call_forms import ToolCall
 from scaffolding_ext.prompts.prompting import Prompting
-from scaffolding_ext.prompts.tool_calls import ToolCall, said
 from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.request.program import Program
 from scaffolding_ext.request.results import ScaffoldingResult
@@ -102,7 +102,8 @@ class Job:
     def _read(self, index: int) -> tuple[Shown, list[ToolCall]]:
         if index not in self._parts:
             shown = self.wanted.reading.whole(self.results[index].outputs[0].text or "")
-            text, calls = said(shown.content, self.wanted.tool_names) if self.wanted.tool_names else ("", None)
+            offered = self.wanted.offered
+            text, calls = ("", None) if offered is None else offered.said(shown.content)
             if calls and not self.wanted.takes_several_calls:
                 calls = calls[:1]
             self._parts[index] = (shown._replace(content=text), calls) if calls else (shown, [])
@@ -390,7 +391,7 @@ class Events:
         if failure is not None:
             raise failure
         now = self._job.shown(index) if is_last else self._growing[index].shown(self._texts[index] or "")
-        if self._job.wanted.tool_names and not is_last:
+        if self._job.wanted.offered is not None and not is_last:
             now = now._replace(content="")  # the content may become a tool call
         if not (now.reasoning.startswith(before.reasoning) and now.content.startswith(before.content)):
             raise ApiError(

@@ -14,10 +14,11 @@ from scaffolding_ext.controllers.base import BaseController, attributes_of, chec
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.prompts.call_forms import Tools
 from scaffolding_ext.prompts.prompting import Prompting, TextPrompting, Turn
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.prompts.served_model import served_model
-from scaffolding_ext.prompts.tool_calls import names_of
+from scaffolding_ext.prompts.tool_calls import OfferedTools
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import CONTINUED_TURNS
 from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
@@ -60,7 +61,7 @@ class StackRequest(NamedTuple):
         deadline: Seconds within which the client wants the answer, for the stack's scheduling; None if unknown.
         cache_salt: Separates the request's KV from requests with another salt; None if all requests share KV.
         trace_parent: The client's span, from its header `traceparent`, or None.
-        tool_names: Names of the tools that the model may call.
+        offered: The tools that the model may call; None without any.
         takes_several_calls: True if an answer may hold more than one call.
         holder: Holder of the key.
         sent: The client's names of the body's fields, by ours; an error about one of them is the client's.
@@ -78,7 +79,7 @@ class StackRequest(NamedTuple):
     deadline: float | None = None
     cache_salt: str | None = None
     trace_parent: str | None = None
-    tool_names: Sequence[str] = ()
+    offered: OfferedTools | None = None
     takes_several_calls: bool = True
     holder: str = ANYBODY
     sent: Mapping[str, str] = MappingProxyType({})
@@ -192,13 +193,15 @@ class ServedStack:
             kwargs["raw"] = True
         tools = kwargs.get("tools", ())
         num_prompt_tokens, is_open = self._count(prompts, is_raw, kwargs)
+        if tools and self.prompting is not None:
+            reading = reading._replace(offered=self.prompting.offered(tools))
         reading = reading._replace(is_open=is_open)
         seed = body.seed if body.seed is not None else self._next_seed()
         return StackRequest(
             *(prompts, body.num_samples, controller, kwargs, seed, reading, self._closing(reading, kwargs)),
             *(num_prompt_tokens, bool(with_trace)),
             deadline=deadline,
-            tool_names=names_of(tools),
+            offered=reading.offered,
             takes_several_calls=getattr(body, "parallel_tool_calls", None) is not False,
             sent={
                 name: body.token_limit_name if name == "max_tokens" else name
@@ -405,17 +408,22 @@ class ServedStack:
             message = f"would hold for the thinking of {self.name!r}, too: leave it out, or serve it without thinking"
             raise unsupported(name, message)
 
-    def _check_tools(self, controller: Any, fields: dict[str, Any], tools: Sequence[Mapping[str, Any]]) -> None:
+    def _check_tools(self, controller: Any, fields: dict[str, Any], tools: Tools) -> None:
         """Refuse tools that the stack cannot call.
 
         Raises:
-            ApiError: The chat template does not show tools to the model, or the controller does not parse calls.
+            ApiError: The chat template does not show tools to the model, its calls cannot be read back, or the
+                controller does not read calls.
         """
-        if self.prompting is None or not self.prompting.takes_tools:
+        if self.prompting is None:
             raise unsupported(
                 "tools",
                 f"cannot be used: the chat template of {self.name!r} does not show tools to the model. Leave them out",
             )
+        try:
+            self.prompting.offered(tools)
+        except ConfigError as error:
+            raise unsupported("tools", f"{error.message} (the model is {self.name!r})") from error
         if "tools" not in honoured_by(controller):
             name = type(controller).__name__
             message = f"cannot be used with {self.name!r} ({name}): only plain generation and votes over it read calls"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from scaffolding_ext.prompts.tool_calls import Said, ToolCall, canonical, classes_of, said
+from scaffolding_ext.prompts.call_forms import ToolCall
+from scaffolding_ext.prompts.tool_calls import OfferedTools, Said, canonical, classes_of
 
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
 WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris", "days": 2}}\n</tool_call>'
 
 
@@ -25,7 +27,7 @@ WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris", "days
     ],
 )
 def test_calls_are_read_or_known_to_be_broken(text: str, found: Said) -> None:
-    assert said(text, ["weather"]) == found
+    assert OfferedTools([TOOL]).said(text) == found
 
 
 def test_equal_calls_have_one_text() -> None:
