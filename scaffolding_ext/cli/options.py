@@ -137,6 +137,11 @@ _OPTIONS = (
         type=click.Choice(["chat", "completions"]),
         help="Interface of the server.  [default: completions if the tokenizer is found, else chat]",
     ),
+    click.option(
+        "--tokenizer",
+        metavar="NAME",
+        help="Tokenizer of the server's model, if neither --model nor the server names it.",
+    ),
 )
 
 
@@ -147,12 +152,14 @@ class OwnModel(NamedTuple):
         model: A folder or a hub's name; with `base_url`, the server's name for it.
         base_url: Address of an OpenAI-compatible server; without it the model runs in this process.
         endpoint: `"chat"` or `"completions"`; None leaves it to the worker.
+        tokenizer: Folder or hub name of the tokenizer of a server's model.
     """
 
     model: str | None
     base_url: str | None
     api_key_env: str | None
     endpoint: str | None
+    tokenizer: str | None = None
 
     def load(self, source: str, overrides: Sequence[str] = ()) -> StackConfig:
         """Load a stack file with this model, then apply the overrides.
@@ -176,7 +183,7 @@ class OwnModel(NamedTuple):
                 "with --set workers.TAG.args.KEY=VALUE",
                 "model",
             )
-        server = {"base_url": self.base_url, "api_key_env": self.api_key_env, "endpoint": self.endpoint}
+        server = {name: getattr(self, name) for name in ("base_url", "api_key_env", "endpoint", "tokenizer")}
         server = {key: value for key, value in server.items() if value is not None}
         if self.model is None:
             if worker.type != "OpenAIWorker":
@@ -191,7 +198,7 @@ class OwnModel(NamedTuple):
         args: dict[str, Any] = {"model": self.model, **server}
         if server:
             args.setdefault("endpoint", "auto")
-            if self.endpoint == "completions" and not may_have_tokenizer(self.model):
+            if self.endpoint == "completions" and not may_have_tokenizer(self.tokenizer or self.model):
                 args["text_prompts"] = True
         kind = "OpenAIWorker" if server else "HuggingFaceWorker"
         told = [f"workers.generation={json.dumps({'type': kind, 'args': args})}"]
@@ -208,7 +215,7 @@ NO_OWN_MODEL = OwnModel(None, None, None, None)
 
 
 def model_options(command: F) -> F:
-    """Add `--model`, `--base_url`, `--api_key_env` and `--endpoint`, passed to the command as `own_model`."""
+    """Add the options that are fields of `OwnModel`, passed to the command as `own_model`."""
 
     @functools.wraps(command)
     def with_model(*args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`--model`, `--base_url`, `--api_key_env` and `--endpoint`: one's own model in the place of a stack file's."""
+"""`--model`, `--base_url`, `--api_key_env`, `--endpoint` and `--tokenizer`: one's own model in the place of a stack file's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def questions(tmp_path: Path) -> str:
 
 
 def own(model: str | None = None, **server: str) -> OwnModel:
-    return OwnModel(model, *(server.get(name) for name in ("base_url", "api_key_env", "endpoint")))
+    return OwnModel(model, *(server.get(name) for name in OwnModel._fields[1:]))
 
 
 @pytest.mark.parametrize("name", ["native", "majority_vote", "budget_forcing", "models/qwen3"])
@@ -46,6 +46,13 @@ def test_a_model_takes_the_place_of_the_generation_worker(name: str) -> None:
     assert "boxed" in (config.prompt.prompt_suffix or "")
     here = own("org/mine").load(f"configs:{name}").workers["generation"]
     assert (here.type, here.args) == ("HuggingFaceWorker", {"model": "org/mine"})
+
+
+def test_the_tokenizer_of_a_servers_model_is_named() -> None:
+    given = own("alias", base_url="http://localhost:1/v1", tokenizer="org/mine", endpoint="completions")
+    args = given.load("configs:native").workers["generation"].args
+    assert (args["tokenizer"], args["model"]) == ("org/mine", "alias")
+    assert "text_prompts" not in args
 
 
 def test_a_stacks_own_prompt_stays_and_its_model_goes(tmp_path: Path) -> None:

@@ -125,6 +125,7 @@ class OpenAIServer:
         reasons: Whether a reasoning parser tells a chat's thinking apart.
         by_priority: Whether it schedules by priority: vLLM refuses one otherwise.
         kv_paths: Paths at which it can be told to drop KV, of `hints.KV_PATHS`; trtllm-serve alone has some.
+        root: What it says is behind the model's name.
         tells_reuse: Whether its usage has the cached tokens of a prompt.
         head: Scores of each of a prompt's tokens, of a reward model behind trtllm-serve; None is a model that
             generates, with a logit for each token of its vocabulary.
@@ -156,6 +157,7 @@ class OpenAIServer:
         reasons: bool = False,
         by_priority: bool = False,
         kv_paths: Collection[str] = (),
+        root: str | None = None,
         tells_reuse: bool = True,
         head: Callable[[list[int]], list[list[float]]] | None = None,
     ) -> None:
@@ -172,6 +174,7 @@ class OpenAIServer:
         self._release = Release(flavor, is_older, reasons, by_priority)
         self._shape = Shape(self._release, encode, decode, keeps_turns_open, bos)
         self._kv_paths = frozenset(kv_paths)
+        self._root = root
         self._tells_reuse = tells_reuse
         self._head = head or (lambda ids: [[0.0] * _VOCABULARY] * len(ids))
         self._max_model_len = max_model_len
@@ -274,6 +277,7 @@ class OpenAIServer:
     async def _answer(self, request: Request, answer: HttpAnswer, fault: str | None) -> bool:
         if request.path.endswith("/models"):
             entry = {"id": self._model, "object": "model", "owned_by": _OWNERS.get(self._flavor, self._flavor)}
+            entry |= {} if self._root is None else {"root": self._root}
             length = self._max_model_len
             told = {"meta": {"n_ctx": length}} if self._flavor == "llama_cpp" else {"max_model_len": length}
             return await answer.json({"object": "list", "data": [entry | told]})

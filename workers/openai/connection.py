@@ -98,7 +98,9 @@ class Failures(NamedTuple):
                     wait,
                 )
             if status in _REFUSALS and status not in (408, 409):
-                return ServerRefusalError(f"{self.base_url} refused the request: {text}")
+                is_bare = status == 404 and not self.base_url.rstrip("/").endswith("/v1")
+                hint = f". Its address may end in /v1: {self.base_url.rstrip('/')}/v1" if is_bare else ""
+                return ServerRefusalError(f"{self.base_url} refused the request: {text}{hint}")
             return EngineError(f"{self.base_url} failed in {attempts}. It said: {text}")
         if isinstance(error, openai.APITimeoutError):
             return ServerTimeoutError(

@@ -354,10 +354,12 @@ class ModelEntry(NamedTuple):
     Attributes:
         flavor: The server's kind; plain `openai` if its answer does not tell.
         max_seq_len: Maximum prompt and generated tokens; None if the server does not say.
+        root: The model's folder or hub name behind an alias; None if the server does not say.
     """
 
     flavor: Flavor
     max_seq_len: int | None
+    root: str | None = None
 
 
 def described(models: list[Any], model: str, url: str) -> ModelEntry:
@@ -375,4 +377,9 @@ def described(models: list[Any], model: str, url: str) -> ModelEntry:
     length = getattr(known[model], "max_model_len", None)
     if length is None:  # llama-server: context length of one slot
         length = (getattr(known[model], "meta", None) or {}).get("n_ctx")
-    return ModelEntry(flavor, length if isinstance(length, int) and length > 0 else None)
+    root = getattr(known[model], "root", None)
+    return ModelEntry(
+        flavor,
+        length if isinstance(length, int) and length > 0 else None,
+        root if isinstance(root, str) and root else None,
+    )

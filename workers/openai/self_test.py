@@ -202,6 +202,11 @@ async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | 
     extra = (opened - asked) - (plain - asked)
     if abs(extra) <= 1:  # one token may span the first word and the text before it
         return None
+    if extra < 0:
+        return (
+            f"the chat template drops part of an unfinished answer (the server read {-extra} tokens fewer than the "
+            "worker sent): set tokenizer to the model's, and endpoint to completions"
+        )
     return (
         f"the chat server does not continue an unfinished answer (it read {extra} more tokens than the worker sent): "
         f"{_INSTEAD}"

@@ -138,7 +138,8 @@ class OpenAIWorker(ChatWorker):
             `"scaffolding_ext"` (this package's), `"dynamo"` (not found by `"auto"`), `"openai"` for any other.
         endpoint: `"completions"` takes prompts as the stack renders them, `"chat"` as texts that the server renders;
             `"auto"` takes `"chat"` if the kind of server is unknown or the tokenizer cannot be loaded.
-        tokenizer: Folder, hub name or `tinylm/NAME` of the model's tokenizer; required if `model` is not such a name.
+        tokenizer: Folder, hub name or `tinylm/NAME` of the model's tokenizer; required if neither `model` nor, with
+            `flavor="auto"`, the name that the server tells behind an alias (`root`) is one.
         compact_prompts: If True, token ids are sent as text if the text is shorter and encodes to the same ids
             (`"vllm"`, `"trtllm"`).
         text_prompts: If True, prompts are sent as text, for a server that takes no token ids. A prompt of ids that no
@@ -238,8 +239,10 @@ class OpenAIWorker(ChatWorker):
             if named is None:
                 served = described(self._connection.run_blocking(self._connection.models), model, base_url)
                 named, max_seq_len = served.flavor, max_seq_len or served.max_seq_len
+            root = None if served is None else served.root
+            own_name = tokenizer or (root if root is not None and may_have_tokenizer(root) else model)
             if endpoint == "auto":
-                needs_chat = named.name in _CHAT_FLAVORS or not has_tokenizer(tokenizer or model)
+                needs_chat = named.name in _CHAT_FLAVORS or not has_tokenizer(own_name)
                 endpoint = "chat" if needs_chat else "completions"
             self._path = endpoint
             lacking: Mapping[str, str] = {}
@@ -254,13 +257,13 @@ class OpenAIWorker(ChatWorker):
                 named = named._replace(ids=named.ids._replace(in_prompts=False))
             self.flavor = named.name
             self.takes_messages = endpoint == "chat"
-            has_none = self.takes_messages or (text_prompts and not tokenizer and not may_have_tokenizer(model))
-            self.model = None if has_none else tokenizer or model
+            has_none = self.takes_messages or (text_prompts and not may_have_tokenizer(own_name))
+            self.model = None if has_none else own_name
             self.max_seq_len = max_seq_len
             self._bodies = RequestBodies(
                 named,
                 model,
-                tokenizer or model,
+                own_name,
                 max_seq_len,
                 self._path == "chat",
                 compact_prompts,

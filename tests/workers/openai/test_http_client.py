@@ -143,6 +143,13 @@ def test_an_error_with_status_200_is_read_as_its_code_says(
     assert len(asked) == num_asked
 
 
+def test_an_address_without_v1_is_told() -> None:
+    with served(lambda number: (404, {})) as (url, _):
+        address = url.removesuffix("/v1")
+        assert str(failure_at(address)).endswith(f"Its address may end in /v1: {url}")
+        assert "may end in" not in str(failure_at(url))
+
+
 @pytest.mark.parametrize("max_retries", [0, 1])
 def test_attempts_are_those_that_were_made_and_the_cause_is_told(
     max_retries: int, monkeypatch: pytest.MonkeyPatch

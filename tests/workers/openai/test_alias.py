@@ -1,0 +1,41 @@
+"""A server's alias for its model brings the tokenizer of what is behind it."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("openai")
+pytest.importorskip("torch")
+
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from scaffolding_ext.workers.openai.worker import OpenAIWorker
+from tests.servers.openai_server import OpenAIServer
+
+MODEL = "tinylm/draft"
+
+
+@pytest.fixture(scope="module")
+def model():
+    with HuggingFaceWorker(MODEL) as worker:
+        yield worker
+
+
+@pytest.mark.parametrize(
+    ("root", "options", "tokenizer", "endpoint"),
+    [
+        (MODEL, {"endpoint": "auto"}, MODEL, "completions"),
+        (MODEL, {}, MODEL, "completions"),
+        ("/models/not/here", {"endpoint": "auto"}, None, "chat"),
+        (None, {"endpoint": "auto"}, None, "chat"),
+        (None, {"endpoint": "auto", "tokenizer": MODEL}, MODEL, "completions"),
+        ("/models/not/here", {"tokenizer": MODEL}, MODEL, "completions"),
+    ],
+)
+def test_an_alias_has_the_tokenizer_of_its_root(model, root, options, tokenizer, endpoint):
+    with OpenAIServer(model, "alias", root=root) as server, OpenAIWorker(server.url, "alias", **options) as worker:
+        assert (worker.model, worker.takes_messages) == (tokenizer, endpoint == "chat")
+        if tokenizer is not None:
+            task = GenerationTask(input_tokens=[5, 6, 7], max_tokens=4, temperature=0.0)
+            asyncio.run(worker.run_task(task))
+            assert len(task.output_tokens) == 4
