@@ -1,4 +1,4 @@
-"""`--model`, `--base_url`, `--api_key_env`, `--endpoint` and `--tokenizer`: one's own model in the place of a stack file's."""
+"""`OwnModel`: the user's own model, by options of the commands, in the place of a stack file's."""
 
 from __future__ import annotations
 
