@@ -197,16 +197,18 @@ def no_thinking_mark(examined: Examined) -> Iterator[Finding]:
 def dropped_thinking(examined: Examined) -> Iterator[Finding]:
     """Thinking is generated but lost on the way."""
     prompting = examined.tokenized
-    if prompting is not None and examined.thinks and not prompting.family.hidden:
+    if prompting is not None and examined.thinks and prompting.shows_special:
         mark = prompting.family.think_close
-        if mark not in prompting.decode(prompting.encode(f"a{mark}b")):
-            yield Finding(
-                "dropped_thinking",
-                f"the tokenizer has {mark!r} as a special token, so decoded text never shows it and the end "
-                "of thinking goes unseen",
-                f'in tokenizer_config.json, at {mark}: "special": false',
-            )
-            return
+        for call in examined.chains:
+            flavor = getattr(call.worker, "flavor", None)
+            if flavor is not None and flavor.shows_special is None:
+                yield Finding(
+                    "dropped_thinking",
+                    f"the tokenizer has {mark!r} as a special token, and a server of flavor {flavor.name!r} cannot be "
+                    "asked to show it, so the end of thinking goes unseen",
+                    f'in the server\'s tokenizer_config.json, at {mark}: "special": false',
+                )
+                return
     if prompting is not None:
         for call in examined.chains:
             shown = len(prompting.encode(call.text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -71,6 +71,18 @@ class CallForm:
     ways: tuple[tuple[str, str], ...] = ()
     glue: str = ""
     end: str = ""
+
+    @property
+    def texts(self) -> list[str]:
+        """All texts of the form."""
+        around = [text for way in self.ways for text in way]
+        return [self.mark, self.close, self.lead, self.mid, self.opener, *around, self.glue, self.end]
+
+    def as_shown(self, shown: Callable[[str], str]) -> CallForm:
+        """The form in a text that hides special tokens."""
+        mark, close, lead, mid, opener, *ways, glue, end = map(shown, self.texts)
+        pairs = tuple(zip(ways[::2], ways[1::2], strict=True))
+        return CallForm(self.kind, mark, close, lead, mid, opener, pairs, glue, end)
 
     def start(self, text: str, tools: Tools) -> int:
         """Where the calls begin in an answer; -1 without any."""

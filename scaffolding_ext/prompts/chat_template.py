@@ -203,6 +203,16 @@ def opening_of(close: str) -> str | None:
     return None
 
 
+def declared_marks(response_template: Any) -> Derived | None:
+    """The marks that a tokenizer's own `response_template` (transformers 5) gives; None if it gives none as texts."""
+    fields = response_template.get("fields") if isinstance(response_template, Mapping) else None
+    field = (fields or {}).get("reasoning_content") or {}
+    opening, close = field.get("open"), field.get("close")
+    if not isinstance(opening, str) or not isinstance(close, str):
+        return None
+    return Derived(Marks(opening.strip(), close.strip()), "comes with a response_template that has these marks")
+
+
 def derived_marks(template: ChatTemplate) -> Derived | None:
     """Find a model's thinking marks; None if nothing in its template shows that it thinks."""
     for way in (_by_fields, _by_content, _by_prompt, _by_words):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
+from collections.abc import Collection
 from typing import Any
 
 _ANCHORS = ("\n", "1", "a", ".")
@@ -19,11 +21,28 @@ def token_ids(tokenizer: Any, text: str, add_special_tokens: bool) -> list[int]:
     return list(tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
 
-def special_texts(tokenizer: Any) -> re.Pattern[str]:
-    """Matches the special tokens of a tokenizer where a text spells them out."""
-    tokens = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+def special_texts(tokenizer: Any, shown: Collection[str] = ()) -> re.Pattern[str]:
+    """Matches the special tokens of a tokenizer, and those made visible, where a text spells them out."""
+    tokens = [*_special_tokens(tokenizer), *shown]
     texts = sorted((text for text in tokens if len(text) > 1), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, texts)) or "(?!)")
+
+
+def _special_tokens(tokenizer: Any) -> list[str]:
+    return [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+
+
+def hidden_in(tokenizer: Any, texts: Collection[str]) -> frozenset[str]:
+    """The special tokens in texts: decoded text does not show them."""
+    return frozenset(token for token in _special_tokens(tokenizer) if any(token in text for text in texts))
+
+
+def with_visible(tokenizer: Any, tokens: Collection[str]) -> Any:
+    """A copy of a tokenizer of the tokenizers library that shows some special tokens in decoded text; ids are equal."""
+    document = json.loads(tokenizer.to_str())
+    for token in document["added_tokens"]:
+        token["special"] = token["special"] and token["content"] not in tokens
+    return type(tokenizer).from_str(json.dumps(document))
 
 
 def prompt_ids(tokenizer: Any, text: str) -> list[int]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from scaffolding_ext.answers.reading import Marks
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.call_forms import ShownCalls, shown_calls
-from scaffolding_ext.prompts.chat_template import ChatTemplate, Derived, derived_marks, pairs_in
+from scaffolding_ext.prompts.chat_template import ChatTemplate, Derived, declared_marks, derived_marks, pairs_in
+from scaffolding_ext.prompts.encoding import hidden_in, with_visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -152,8 +153,30 @@ def chosen_family(folder: str, tokenizer: PreTrainedTokenizerFast) -> FamilyChoi
 
 def name_of(marks: Marks, tokenizer: PreTrainedTokenizerFast) -> str:
     """Name of the family with these marks: a known name, or the marks themselves."""
+    return _shown_name(marks, tokenizer) or family_name(marks)
+
+
+def _shown_name(marks: Marks, tokenizer: PreTrainedTokenizerFast) -> str | None:
+    """Name of the known family whose marks decoded text shows of these."""
     opening, close, behind = (as_shown(tokenizer, mark) for mark in marks[:3])
-    return _BY_MARKS.get(Marks(opening, close + behind)) or family_name(marks)
+    return _BY_MARKS.get(Marks(opening, close + behind))
+
+
+def show_marks(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Make decoded text show a model's marks, where they are special tokens.
+
+    Their names are kept in the tokenizer's `shown_marks`. A known family whose marks can be told in decoded text as it
+    is, such as gpt-oss, stays so.
+    """
+    found, calls = marks_of(tokenizer), calls_of(tokenizer)
+    if found is not None and _shown_name(found.marks, tokenizer) not in (None, _BY_MARKS.get(found.marks)):
+        return
+    texts = [*(found.marks[:4] if found else ()), *(calls.form.texts if calls and calls.form else ())]
+    backend: Any = tokenizer.backend_tokenizer
+    tokens = hidden_in(backend, texts) - {tokenizer.eos_token}
+    if tokens:
+        tokenizer._tokenizer = with_visible(backend, tokens)
+    tokenizer.shown_marks = tokens
 
 
 def family_name(marks: Marks) -> str:
@@ -182,6 +205,9 @@ _CALLS: dict[str, ShownCalls | None] = {}
 
 def marks_of(tokenizer: PreTrainedTokenizerFast) -> Derived | None:
     """The thinking marks that a tokenizer's chat template shows; None if it shows no thinking."""
+    declared = declared_marks(getattr(tokenizer, "response_template", None))
+    if declared is not None:
+        return declared
     key = str(tokenizer.chat_template)
     if key not in _MARKS:
         _MARKS[key] = derived_marks(ChatTemplate(tokenizer))

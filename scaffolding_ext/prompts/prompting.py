@@ -22,10 +22,12 @@ from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, special_t
 from scaffolding_ext.prompts.model_files import (
     GAP,
     FamilyChoice,
+    as_shown,
     calls_of,
     chosen_family,
     how_to_load,
     refuse_own_tokenizer,
+    show_marks,
 )
 from scaffolding_ext.prompts.tool_calls import OfferedTools
 from scaffolding_ext.protocol import GenerationTask
@@ -228,6 +230,8 @@ def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTok
             f"the tokenizer of {model!r} has no fast (Rust) version, which this package needs: convert it to a "
             "tokenizer.json"
         )
+    if tokenizer.chat_template is not None:
+        show_marks(tokenizer)
     return tokenizer
 
 
@@ -248,6 +252,9 @@ def has_tokenizer(model: str) -> bool:
 class TextPrompting:
     """Prompting of a worker with an unknown tokenizer: prompts are text, and chat turns are messages.
 
+    Attributes:
+        shows_special: True if the model's marks are special tokens, which texts must show.
+
     Args:
         chat: If True, the worker takes messages, which its server renders. Otherwise prompts go to the model unchanged,
             and there are no turns.
@@ -259,6 +266,8 @@ class TextPrompting:
         UnknownNameError: The family is unknown.
         ConfigError: A system prompt is given, but the worker takes no messages.
     """
+
+    shows_special = False
 
     def __init__(
         self,
@@ -390,7 +399,9 @@ class Prompting(TextPrompting):
         if self._variables:
             _check_variables(self._variables, tokenizer.chat_template)
         self._continuation = Continuation(tokenizer.backend_tokenizer)
-        self._special = special_texts(tokenizer.backend_tokenizer)
+        shown: frozenset[str] = getattr(tokenizer, "shown_marks", frozenset())
+        self.shows_special = bool(shown)
+        self._special = special_texts(tokenizer.backend_tokenizer, shown)
         self._encode = functools.lru_cache(maxsize=256)(self._encode_uncached)
 
     @classmethod
@@ -529,7 +540,8 @@ class Prompting(TextPrompting):
             for path, kind in _parameters(tools) if name in shown.unread else ():
                 if kind in kinds:
                     raise ConfigError(f"have a parameter {path!r} of type {kind}: {what}. Leave it out", "tools")
-        return OfferedTools(tools, (shown.form, *(form for form in KNOWN if form != shown.form)))
+        form = shown.form.as_shown(lambda text: as_shown(self._tokenizer, text)) if self.family.hidden else shown.form
+        return OfferedTools(tools, (form, *(known for known in KNOWN if known != form)))
 
     def apply(
         self,

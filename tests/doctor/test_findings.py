@@ -17,6 +17,7 @@ from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.workers.openai.flavors import FLAVORS
 
 NATIVE: dict[str, Any] = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.6}}}
 DYNASOR: dict[str, Any] = {
@@ -35,6 +36,12 @@ class Hiding(ScriptedWorker):
         return status
 
     task_handlers: ClassVar = {**ScriptedWorker.task_handlers, GenerationTask: _generate}
+
+
+class Served(ScriptedWorker):
+    """Stands for a server that cannot be asked to show special tokens."""
+
+    flavor = FLAVORS["openai"]
 
 
 class Modelled(ScriptedWorker):
@@ -149,7 +156,10 @@ def test_gpt_oss_that_is_stopped_behind_its_thinking(saved_model: Callable[..., 
 
 
 def test_a_mark_that_decoding_drops(saved_model: Callable[..., str]) -> None:
-    found = wrong(examined(GOOD, saved_model("qwen3", special=("</think>",))))
+    model = saved_model("qwen3", special=("</think>",))
+    assert "dropped_thinking" not in wrong(examined(GOOD, model))  # it is made visible here
+    worker = {"type": f"{__name__}:Served", "args": {"respond": GOOD}}
+    found = wrong(examined(None, model, worker=worker))
     assert "special token" in found["dropped_thinking"].message
     assert '"special": false' in found["dropped_thinking"].change
 

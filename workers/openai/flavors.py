@@ -123,6 +123,7 @@ class Flavor(NamedTuple):
         guide: Completions fields for an answer in JSON; None if unsupported.
         takes_salt: True if completions accept `cache_salt`.
         takes_end_ids: True if requests accept `stop_token_ids`.
+        shows_special: Fields that make a text show special tokens; None if unsupported.
         tells_reuse: True if answers have the cached tokens of their prompts, or have none.
         reuse_option: Option of the server that makes it tell them; the worker tests if it is set.
         stream_usage: Fields of `stream_options` for usage in each piece, so that a closed stream's prompt is counted.
@@ -145,6 +146,7 @@ class Flavor(NamedTuple):
     guide: Guide | None = None
     takes_salt: bool = False
     takes_end_ids: bool = False
+    shows_special: Mapping[str, Any] | None = None
     tells_reuse: bool = True
     reuse_option: str | None = None
     stream_usage: Mapping[str, Any] = _NONE
@@ -216,6 +218,7 @@ _SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
 
 _OPEN: Mapping[str, Any] = MappingProxyType({"top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1})
 _LLAMA: Mapping[str, Any] = MappingProxyType({"top_p": 1, "top_k": 0, "min_p": 0, "repeat_penalty": 1})
+_SHOWS_SPECIAL: Mapping[str, Any] = MappingProxyType({"skip_special_tokens": False})
 _KNOWN = (
     Flavor(
         "vllm",
@@ -227,6 +230,7 @@ _KNOWN = (
         guide=_response_format,
         takes_salt=True,
         takes_end_ids=True,
+        shows_special=_SHOWS_SPECIAL,
         reuse_option="--enable-prompt-tokens-details",
         stream_usage={"continuous_usage_stats": True},
         ids=TokenIds({"return_token_ids": True}, plain_text={"add_special_tokens": False}),
@@ -250,6 +254,7 @@ _KNOWN = (
         guide=_response_format,
         takes_salt=True,
         takes_end_ids=True,
+        shows_special=_SHOWS_SPECIAL,
         reuse_option="--enable-cache-report",
         ids=TokenIds({"return_token_ids": True}, on_chat=False),
         logprobs=Logprobs(most=1),
@@ -271,6 +276,7 @@ _KNOWN = (
         streamed_for=("stop",),  # a whole answer is decoded on behind a stop string, and cut afterwards
         priority=_up_to_one,
         has_kv_control=True,
+        shows_special=_SHOWS_SPECIAL,
         thinking=_top_level,
         guide=_response_format,
         ids=TokenIds({"detokenize": False}, with_text=False, on_chat=False, plain_text={"add_special_tokens": False}),

@@ -14,6 +14,7 @@ from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.protocol import ChatTask, GenerationTask, RewardTask, Task
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.meta import meta_of
+from scaffolding_ext.request.program import current_program
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor, Guide
 from scaffolding_ext.workers.openai.hints import hints, unordered
 from scaffolding_ext.workers.openai.responses import LostIds
@@ -136,6 +137,7 @@ class RequestBodies:
         body.update(self._logprobs(task))
         body.update(self._hints(task, body["max_tokens"]))
         body.update(self._thinking(task))
+        body.update(self._special())
         body.update(self._guided(task))
         if stream:
             body["stream_options"] = {"include_usage": True, **self.flavor.stream_usage}
@@ -245,6 +247,14 @@ class RequestBodies:
         if fields is not None:
             return None
         return f"servers of flavor {self.flavor.name!r} take no thinking budget on this endpoint"
+
+    def _special(self) -> Mapping[str, Any]:
+        """Fields that make the text show the model's marks, if these are special tokens."""
+        program = current_program()
+        prompting = None if program is None else program.question.prompting
+        if prompting is None or not prompting.shows_special or self.flavor.shows_special is None:
+            return {}
+        return self.flavor.shows_special
 
     def _thinking(self, task: GenerationTask) -> Mapping[str, Any]:
         budget = meta_of(task).thinking

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from scaffolding_ext.errors import EngineError, NoOutputError
 from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.protocol.task_results import TokenLogprob
+from scaffolding_ext.request.program import current_program
 from scaffolding_ext.workers.openai.fields import (
     UnreadableAnswerError,
     count_in,
@@ -21,7 +22,7 @@ from scaffolding_ext.workers.openai.fields import (
 from scaffolding_ext.workers.openai.flavors import Flavor
 
 _ID = "token_id:"  # prefix of a token written as its id
-_THINK_CLOSE = "</think>"  # a reasoning parser removes this mark
+_THINK_CLOSE = "</think>"
 Steps = list[dict[int, TokenLogprob]]
 
 
@@ -56,9 +57,16 @@ class WholeText:
         self._in_thinking = self._in_thinking or bool(piece.thinking)
         if not piece.text:
             return piece.thinking
-        end = _THINK_CLOSE if self._in_thinking else ""
+        end = _think_close() if self._in_thinking else ""
         self._in_thinking = False
         return piece.thinking + end + piece.text
+
+
+def _think_close() -> str:
+    """The mark that a reasoning parser has removed, as the running request's family writes it."""
+    program = current_program()
+    prompting = None if program is None else program.question.prompting
+    return _THINK_CLOSE if prompting is None or not prompting.family.thinks else prompting.family.think_close
 
 
 def read_piece(choice: Any, flavor: Flavor) -> Piece:

@@ -150,6 +150,17 @@ def test_what_follows_the_first_closing_mark_is_no_thinking(serve: Serve, prompt
     assert result.answer == "5"
 
 
+@pytest.mark.parametrize(("flavor", "asked"), [("vllm", False), ("sglang", False), ("llama_cpp_python", None)])
+def test_a_server_shows_marks_that_are_special_tokens(serve: Serve, flavor: str, asked: bool | None) -> None:
+    server, worker = serve("\\boxed{4}.", flavor)
+    for shows_special, expected in ((True, asked), (False, None)):
+        controller = NativeGenerationController({"max_tokens": 20})
+        controller.prompting = Prompting.for_model(MODEL)
+        controller.prompting.shows_special = shows_special
+        ask(worker, controller)
+        assert server.requests[-1].body.get("skip_special_tokens") is expected
+
+
 def test_a_server_that_refuses_the_field_is_asked_without_it(serve: Serve, prompting: Prompting) -> None:
     names = {"model", "prompt", "max_tokens", "temperature", "seed", "stop", *FLAVORS["vllm"].neutral}
     allowed = frozenset({*names, "return_token_ids", "add_special_tokens"})

@@ -1,0 +1,191 @@
+"""A model's thinking marks are read off its chat template, whatever way it takes thinking, or nothing is."""
+
+# ruff: noqa: E501  (templates are lines)
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaffolding_ext.answers.reading import Marks
+from scaffolding_ext.prompts.model_files import as_shown, chosen_family, marks_of
+from scaffolding_ext.prompts.prompting import Prompting, family_named, load_tokenizer, model_folder
+from scaffolding_ext.protocol import GenerationTask
+
+pytest.importorskip("transformers")
+
+TURN = "{%% for m in messages %%}<|im_start|>{{ m.role }}\n%s<|im_end|>\n{%% endfor %%}{%% if add_generation_prompt %%}<|im_start|>assistant\n%s{%% endif %%}"
+MM = Marks("<mm:think>", "</mm:think>")
+PLAIN = "{{ m.content }}"
+CALLS = "{% for c in m.tool_calls or [] %}<call>{{ c.function.name }} {{ c.function.arguments | tojson }}</call>{% endfor %}"
+FIELD = "{% if m.reasoning_content %}<mm:think>{{ m.reasoning_content }}</mm:think>{% endif %}{{ m.content }}"
+SPLIT = (
+    "{% if '</mm:think>' in m.content %}{{ m.content.split('</mm:think>')[-1] }}{% else %}{{ m.content }}{% endif %}"
+)
+
+TEMPLATES: dict[str, tuple[str, Marks | None, bool]] = {
+    "a field": (TURN % (FIELD, ""), MM, False),
+    "a field with lines": (TURN % (FIELD.replace("<mm:think>{{", "<mm:think>\n{{").replace("}}</mm:think>", "}}\n</mm:think>\n\n"), ""), MM, False),
+    "the older name of the field": (TURN % (FIELD.replace("reasoning_content", "thinking"), ""), MM, False),
+    "square marks": (TURN % (FIELD.replace("<mm:think>", "[T]").replace("</mm:think>", "[/T]"), ""), Marks("[T]", "[/T]"), False),
+    "marks that are no pair": (TURN % (FIELD.replace("<mm:think>", "<|channel>thought\n").replace("</mm:think>", "<channel|>"), ""), Marks("<|channel>thought", "<channel|>"), False),
+    "a framed answer": (TURN % (FIELD.replace("{{ m.content }}", "<|START_TEXT|>{{ m.content }}<|END_TEXT|>"), ""), Marks("<mm:think>", "</mm:think>", "<|START_TEXT|>", "<|END_TEXT|>"), False),
+    "messages for each part": (
+        "{% for m in messages %}{% if m.role == 'user' %}<|s|>user<|m|>{{ m.content }}<|e|>{% else %}{% if m.reasoning_content %}<|s|>bot<|c|>think<|m|>{{ m.reasoning_content }}<|e|>{% endif %}<|s|>bot<|c|>final<|m|>{{ m.content }}<|e|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|s|>bot{% endif %}",
+        Marks("<|c|>think<|m|>", "<|e|>", "<|s|>bot<|c|>final<|m|>"),
+        False,
+    ),
+    "only the last turn": (TURN % (FIELD.replace("if m.reasoning_content", "if m.reasoning_content and loop.last"), ""), MM, False),
+    "only beside a call": (TURN % (FIELD.replace("if m.reasoning_content", "if m.reasoning_content and m.tool_calls") + CALLS, ""), MM, False),
+    "only under a switch": (TURN % (FIELD.replace("if m.reasoning_content", "if m.reasoning_content and enable_thinking"), ""), MM, False),
+    "a switch to close it": (TURN % (FIELD, "{% if enable_thinking is false %}<mm:think>\n\n</mm:think>\n\n{% endif %}"), MM, False),
+    "parts of the content": (TURN % ("{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{% if p.type == 'thinking' %}<mm:think>{{ p.thinking }}</mm:think>{% elif p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}{% endif %}", ""), MM, False),
+    "content that is split": (TURN % (SPLIT, ""), MM, False),
+    "an empty block": (TURN % ("{% if m.role == 'assistant' %}<mm:think></mm:think>{% endif %}{{ m.content }}", ""), MM, False),
+    "a prompt that opens it": (TURN % (PLAIN, "<mm:think>\n"), MM, False),
+    "a prompt with its own words": (TURN % ("{% if m.role == 'assistant' %}Steps:\n{{ m.reasoning_content }}\n[ANSWER]\n{% endif %}{{ m.content }}", "Steps:\n"), Marks("Steps:", "[ANSWER]"), False),
+    "words of the prompt": ("Think between <think> and </think>. " + TURN % (PLAIN, ""), Marks(), True),
+    "a comment": ("{# it writes [/THINK] #}" + TURN % (PLAIN, ""), Marks("[THINK]", "[/THINK]"), True),
+    "nothing": (TURN % (PLAIN + CALLS, ""), None, False),
+    "any list, printed": (TURN % ("{{ m.content }}{{ m.tool_calls }}", ""), None, False),
+    "no lists": ("{% for m in messages %}{{ m.role + m.content }}{% endfor %}", None, False),
+    "errors": ("{{ raise_exception('no') }}", None, False),
+}  # fmt: skip
+
+
+def tokenizer(template: str | None, special: tuple[str, ...] = ()) -> Any:
+    found = copy.deepcopy(load_tokenizer("tinylm/draft")._whole)  # type: ignore[attr-defined]
+    found.add_special_tokens({"additional_special_tokens": list(special)})
+    found.chat_template = template
+    return found
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_marks_are_found_by_rendering(name: str) -> None:
+    template, marks, is_doubtful = TEMPLATES[name]
+    found = marks_of(tokenizer(template))
+    assert (found and found.marks) == marks
+    assert (found is not None and found.is_doubtful) is is_doubtful
+
+
+@pytest.mark.parametrize("name", [name for name, (_, marks, _) in TEMPLATES.items() if marks])
+def test_a_family_with_found_marks_splits_and_closes_with_them(name: str) -> None:
+    template, marks, _ = TEMPLATES[name]
+    assert marks is not None
+    prompting = Prompting(tokenizer(template), chosen_family("/nowhere", tokenizer(template)).name)
+    family = prompting.family
+    assert family.thinks
+    assert family.marks[:2] == marks[:2]
+    assert marks.think_close + marks.answer_open in family.close
+    text = f"{marks.think_open}hm{marks.think_close}{marks.answer_open}4{marks.answer_close}"
+    assert family.split(text, False)[:2] == ("hm", "4")
+
+
+def test_a_family_is_named_by_its_marks() -> None:
+    family = family_named("<a>...</a>...<r>...</r>")
+    assert family.marks == Marks("<a>", "</a>", "<r>", "</r>")
+    assert "</a><r>" in family.close
+    assert family_named("<think>...</think>") == family_named("deepseek_r1")
+    assert family_named("...[END]").marks == Marks("", "[END]")
+
+
+def test_a_doubtful_family_and_a_vocabulary_against_its_template_are_warned_of(saved_model: Any, caplog: Any) -> None:
+    Prompting.for_model(saved_model("qwen3_instruct_2507"))  # its vocabulary has </think>
+    assert "which the chat template never writes" in caplog.text
+    caplog.clear()
+    Prompting.for_model(saved_model("magistral"))
+    assert "only words tell of its marks" in caplog.text
+    caplog.clear()
+    Prompting.for_model(saved_model("qwen3"))
+    assert not caplog.text
+
+
+def test_a_response_template_of_the_tokenizer_comes_first() -> None:
+    found = tokenizer(TURN % (FIELD, ""))
+    found.response_template = {"fields": {"reasoning_content": {"open": "<|t|>\n", "close": "<|/t|>"}}}
+    assert marks_of(found).marks == Marks("<|t|>", "<|/t|>")  # type: ignore[union-attr]
+    found.response_template = {"fields": {"reasoning_content": {"open_pattern": "<.>", "close": "<|/t|>"}}}
+    assert marks_of(found).marks == MM  # type: ignore[union-attr]
+
+
+# ---- open or not, read off each prompt
+
+SWITCHED = TURN % (
+    FIELD,
+    "{% if enable_thinking is false or '/no_think' in messages[-1].content %}<mm:think>\n\n</mm:think>\n\n{% elif messages[-1].role != 'tool' %}<mm:think>\n{% endif %}",
+)
+USER, SAID = {"role": "user", "content": "Q"}, {"role": "assistant", "content": "A", "reasoning_content": "R"}
+
+
+@pytest.mark.parametrize(
+    ("text", "history", "last", "variables", "is_open"),
+    [
+        ("Q", [], None, {}, True),
+        ("Q", [USER, SAID], None, {}, True),
+        ("sunny", [USER, SAID], {"role": "tool", "tool_call_id": "a"}, {}, False),
+        ("Q /no_think", [], None, {}, False),
+        ("Q", [], None, {"enable_thinking": False}, False),
+        ("Does a prompt end with <mm:think>", [], None, {"enable_thinking": False}, False),
+    ],
+)
+def test_each_prompts_end_says_whether_thinking_is_open(
+    text: str, history: Any, last: Any, variables: Any, is_open: bool
+) -> None:
+    prompting = Prompting(tokenizer(SWITCHED), "<mm:think>...</mm:think>", chat_template_kwargs=variables or None)
+    task = GenerationTask(input_str=text)
+    prompting.apply(task, history, last_turn=last)
+    assert prompting.is_open(task.input_str or "") is is_open
+
+
+def test_without_an_opening_mark_or_a_template_it_is_unknown() -> None:
+    assert Prompting(tokenizer(TURN % (PLAIN, "")), "...[END]").is_open("anything") is None
+    assert Prompting(tokenizer(None), "deepseek_r1").is_open("<think>\n") is None
+
+
+# ---- marks that are special tokens
+
+MARKED = FIELD.replace("<mm:think>", "[THINK]").replace("</mm:think>", "[/THINK]")
+SPECIAL = ("[THINK]", "[/THINK]", "[CALL]", "[ARGS]", "<|im_start|>", "<|im_end|>")
+
+
+@pytest.fixture
+def marked(tmp_path: Path) -> str:
+    """A model whose marks are special tokens; its folder."""
+    folder = Path(shutil.copytree(model_folder("tinylm/draft"), tmp_path / "model"))
+    calls = "{% for c in m.tool_calls or [] %}[CALL]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}"
+    found = tokenizer("{{ tools | tojson if tools }}" + TURN % (MARKED + calls, ""), SPECIAL)
+    found.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": len(found)}))
+    return str(folder)
+
+
+def test_special_tokens_that_are_marks_are_visible_in_decoded_text(marked: str) -> None:
+    prompting = Prompting.for_model(marked)
+    assert (prompting.choice.name, prompting.shows_special) == ("magistral", True)
+    text = "[THINK]hm[/THINK]4[CALL]f[ARGS]{}"
+    assert prompting.decode(prompting.encode(f"{text}<|im_end|>")) == text
+    assert len(prompting.encode("[THINK]")) == 1
+    assert as_shown(tokenizer(None, SPECIAL), text) == "hm4f{}"  # as it would be otherwise
+    task = GenerationTask(input_str="[/THINK]")
+    prompting.apply(task)
+    (close,) = prompting.encode("[/THINK]")
+    assert close not in (task.input_tokens or [])  # a user does not close it
+
+
+def test_a_worker_of_the_model_writes_them(marked: str) -> None:
+    pytest.importorskip("torch")
+    from scaffolding_ext.workers.huggingface.engine_request import _decode_stream
+
+    loaded = load_tokenizer(marked)
+    stream, ids = _decode_stream(), loaded.backend_tokenizer.encode("[THINK]hm[/THINK]4", add_special_tokens=False).ids
+    assert "".join(stream.step(loaded.backend_tokenizer, token) or "" for token in ids) == "[THINK]hm[/THINK]4"
+
+
+def test_gpt_oss_stays_as_decoded_text_shows_it(saved_model: Any) -> None:
+    prompting = Prompting.for_model(saved_model("gpt_oss"))
+    assert (prompting.choice.name, prompting.shows_special) == ("gpt_oss", False)
