@@ -165,6 +165,10 @@ class ServerTimeoutError(EngineError):
     """The server sent nothing, or not all, in time."""
 
 
+class ServerDownError(EngineError):
+    """The server cannot be reached, broke off its answer, or has failed so often that nothing is sent to it."""
+
+
 class WorkerShutdownError(WorkerError):
     """Workers failed during shutdown: `errors`, in order. The others have been shut down."""
 

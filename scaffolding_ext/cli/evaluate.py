@@ -221,6 +221,11 @@ def evaluate(
         if verbose:
             click.echo(summary_text(name, summary, tally.first_error, budget))
         click.echo("\n".join(eval_lines(name, summary, tally.first_error, budget, folder, document.get("load"))))
+    if run.num_left:
+        kept = "" if folder is None else f" ({folder})"
+        waited = f"{config.evaluation.outage_seconds:g} s"
+        _say(f"The server did not come back within {waited}: {run.num_left} requests left, go on with --resume{kept}.")
+        ctx.exit(1)
     if stopped_by is not None:
         kept = "none are saved" if folder is None else f"to continue, give the same command with --resume ({folder})"
         _say(f"Interrupted after {tally.num_samples} of {run.described}; {kept}.")

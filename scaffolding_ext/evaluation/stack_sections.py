@@ -70,6 +70,13 @@ class EvaluationConfig(Section):
     fail_on_error: float = Field(
         default=0.0, ge=0, le=1, description="Share of samples that may fail; if more do, the exit code is 1."
     )
+    outage_seconds: float = Field(
+        default=600.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds to wait for a server that is down; then the run stops, to be resumed. 0 records its "
+        "samples as failed. With an `arrival_rate` nothing waits.",
+    )
     engine: Literal["local", "ray"] = Field(
         default="local", description="`local`, one stack in this process, or `ray`, one in each actor of a Ray cluster."
     )

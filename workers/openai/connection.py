@@ -23,6 +23,7 @@ from scaffolding_ext.errors import (
     MissingDependencyError,
     NoOutputError,
     ServerBusyError,
+    ServerDownError,
     ServerRefusalError,
     ServerTimeoutError,
     WorkerError,
@@ -41,6 +42,7 @@ from scaffolding_ext.workers.shared.own_loop import OwnLoop, T
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
+_DOWN = (502, 503, 504)  # of a gateway before it
 _REFUSALS = range(400, 500)  # the request or the key is wrong; only 408, 409 and 429 are retried
 
 
@@ -101,7 +103,8 @@ class Failures(NamedTuple):
                 is_bare = status == 404 and not self.base_url.rstrip("/").endswith("/v1")
                 hint = f". Its address may end in /v1: {self.base_url.rstrip('/')}/v1" if is_bare else ""
                 return ServerRefusalError(f"{self.base_url} refused the request: {text}{hint}")
-            return EngineError(f"{self.base_url} failed in {attempts}. It said: {text}")
+            kind = ServerDownError if status in _DOWN else EngineError
+            return kind(f"{self.base_url} failed in {attempts}. It said: {text}")
         if isinstance(error, openai.APITimeoutError):
             return ServerTimeoutError(
                 f"{self.base_url} sent nothing for {self.timeout_seconds:g} s in each of {attempts}: raise "
@@ -111,7 +114,7 @@ class Failures(NamedTuple):
             why = dict.fromkeys(self._without_key(str(each)) for each in causes(error) if str(each))
             proxies = named_proxies()
             through = f" The environment sets {', '.join(proxies)}." if proxies else ""
-            return EngineError(
+            return ServerDownError(
                 f"cannot reach {self.base_url} in {attempts}: is the server running? ({'; '.join(why)}){through}"
             )
         if isinstance(error, asyncio.TimeoutError):
@@ -128,7 +131,7 @@ class Failures(NamedTuple):
     def broken_off(self, error: Exception) -> EngineError:
         """Return the error to raise when a request fails after its answer has begun."""
         text = self._without_key(f"{type(error).__name__}: {error}")
-        return EngineError(f"{self.base_url} ended its answer too early: {text}")
+        return ServerDownError(f"{self.base_url} ended its answer too early: {text}")
 
     def _without_key(self, text: str) -> str:
         return text.replace(self.key, "***")
@@ -156,13 +159,13 @@ class Circuit:
         """Call before each request.
 
         Raises:
-            EngineError: The circuit is open.
+            ServerDownError: The circuit is open.
         """
         if not self.is_open:
             return
         now = self._clock()
         if now < self._next_try:
-            raise EngineError(
+            raise ServerDownError(
                 f"the server has failed {self._num_failures} times in a row, so the worker sends it nothing for "
                 f"{self._next_try - now:.0f} s more: check the server. Its last failure: {self._reason}"
             )

@@ -64,7 +64,7 @@ def http_client(max_connections: int, timeout_seconds: float, longest_wait: floa
                     response.status_code = status
             except TooLongError as error:
                 await response.aclose()
-                return http.Response(502, headers=_STAYS, text=str(error), request=request)
+                return http.Response(500, headers=_STAYS, text=str(error), request=request)
             except http.ConnectError as error:
                 told = next((each for each in causes(error) if isinstance(each, ssl.SSLCertVerificationError)), None)
                 if told is None:
@@ -124,7 +124,7 @@ async def _error_status(response: Any) -> int | None:
     if not error:
         return None
     code = str(error.get("code")) if isinstance(error, dict) else ""
-    return int(code) if re.fullmatch("[45][0-9][0-9]", code) else 502
+    return int(code) if re.fullmatch("[45][0-9][0-9]", code) else 500
 
 
 def named_proxies() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -11,8 +12,9 @@ from typing import Any, NamedTuple, Protocol
 from scaffolding_ext import require
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import honoured_by
-from scaffolding_ext.errors import ConfigError, ServerBusyError
+from scaffolding_ext.errors import ConfigError, ServerBusyError, ServerDownError
 from scaffolding_ext.evaluation.run.datasets import Example
+from scaffolding_ext.evaluation.run.outage import Outage
 from scaffolding_ext.evaluation.run.records import CUT_OFF, Record, RecordError, prompt_hash
 from scaffolding_ext.evaluation.run.scoring import Score, letter_of, score, score_quickly
 from scaffolding_ext.evaluation.run.sections import figures_of
@@ -194,9 +196,10 @@ def failed_record(job: EvaluationJob, error: Exception) -> Record:
 
 
 def _told(error: Exception) -> RecordError:
-    """Return the error of a record; a busy server is named instead of the task that it refused."""
+    """Return the error of a record; a server that is busy or down is named instead of its task."""
     cause = error.__cause__
-    return RecordError(type(cause if isinstance(cause, ServerBusyError) else error).__name__, str(error))
+    named = cause if isinstance(cause, ServerBusyError | ServerDownError) else error
+    return RecordError(type(named).__name__, str(error))
 
 
 def _answer_of(output: Any, sample: Example, exit_reason: str | None) -> str | None:
@@ -279,19 +282,27 @@ def jobs_of(
 
 
 async def run_jobs(
-    engine: Engine, jobs: Iterator[EvaluationJob], on_record: OnRecord, is_stopped: Callable[[], bool] = lambda: False
+    engine: Engine,
+    jobs: Iterator[EvaluationJob],
+    on_record: OnRecord,
+    is_stopped: Callable[[], bool] = lambda: False,
+    outage: Outage | None = None,
 ) -> None:
     """Run as many jobs at once as the engine allows; cancelling it cancels those in flight.
 
     Args:
+        outage: Waits for a server that is down; None records such jobs as failed.
         on_record: Called with each record when it is done; an error that it raises ends the run.
         is_stopped: Asked after each job; once True, no more are started, and those in flight are finished.
     """
 
     async def run_from(job: EvaluationJob | None) -> None:
         while job is not None:
-            on_record(await engine.run(job))
-            job = None if is_stopped() else next(jobs, None)
+            run = functools.partial(engine.run, job)
+            record = await (run() if outage is None else outage.through(run))
+            if record is not None:
+                on_record(record)
+            job = None if record is None or is_stopped() else next(jobs, None)
 
     runners = [asyncio.create_task(run_from(job)) for job in itertools.islice(jobs, engine.max_parallel_requests)]
     try:
@@ -303,12 +314,16 @@ async def run_jobs(
 
 
 async def run_rounds(
-    engine: Engine, rounds: Iterable[Iterator[EvaluationJob]], on_record: OnRecord, is_stopped: Callable[[], bool]
+    engine: Engine,
+    rounds: Iterable[Iterator[EvaluationJob]],
+    on_record: OnRecord,
+    is_stopped: Callable[[], bool],
+    outage: Outage,
 ) -> None:
     """Run jobs round by round with `run_jobs`; a round is requested when the previous one has ended."""
     for jobs in rounds:
-        await run_jobs(engine, jobs, on_record, is_stopped)
-        if is_stopped():
+        await run_jobs(engine, jobs, on_record, is_stopped, outage)
+        if is_stopped() or outage.given_up:
             return
 
 

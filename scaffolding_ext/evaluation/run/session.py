@@ -22,6 +22,7 @@ from scaffolding_ext.documents import json_text, plain, write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import Example, format_of, load_dataset
 from scaffolding_ext.evaluation.run.load_test import PICTURE, draw_load, requests_of, run_arrivals
+from scaffolding_ext.evaluation.run.outage import Outage
 from scaffolding_ext.evaluation.run.progress_bar import progress_shown
 from scaffolding_ext.evaluation.run.ray_engine import ray_engine
 from scaffolding_ext.evaluation.run.records import Record, record_writer
@@ -105,6 +106,7 @@ class Session:
         controller: The stack's outermost controller, checked but not bound to workers.
         tally: Counts all records, including earlier ones of a continued run.
         done: Id and epoch of earlier records.
+        num_left: Requests without a record, because a server was down and did not come back; else 0.
 
     Raises:
         ConfigError: The stack is wrong, or there are too many samples.
@@ -126,6 +128,7 @@ class Session:
         self._epochs = config.evaluation.epochs if budget is None else budget.max_samples
         check_samples(samples, self._epochs)
         self.tally = Tally(units_implied(config), keeps_answers=self._epochs > 1)
+        self.num_left = 0
         self.done: Done | frozenset[tuple[str, int]] = frozenset()
 
     @classmethod
@@ -233,6 +236,7 @@ class Session:
         total = settings.total_tokens or self.num_requests
         interrupts = Interrupts(lambda: say("finishing requests in flight; interrupt again to cancel them"))
         heard: list[Callable[[Record], None]] = [self._count]
+        outage = Outage(settings.outage_seconds, say)
         with ExitStack() as stack:
             engine = stack.enter_context(engine_of(self.config))
             in_tokens = settings.total_tokens is not None
@@ -249,11 +253,12 @@ class Session:
                     hear(record)
 
             if settings.arrival_rate is None:
-                work = run_rounds(engine, itertools.chain([first], rounds), on_record, interrupts.is_stopped)
+                work = run_rounds(engine, itertools.chain([first], rounds), on_record, interrupts.is_stopped, outage)
             else:
                 jobs, stopped = list(first), interrupts.is_stopped
                 work = run_arrivals(engine, jobs, self._arrivals(jobs), on_record, stopped, settings.max_queue)
             asyncio.run(interrupts.run(work))
+        self.num_left = self.num_requests - self.tally.num_samples if outage.given_up else 0
         return interrupts.signal
 
     def finish(self, stopped_by: int | None) -> Finished:
@@ -279,7 +284,7 @@ class Session:
             tuned_sizes=None if tuned is None or self.config.deadline is not None else tuned.samples_drawn,
         )
         document = self.document() | {
-            "state": "finished" if stopped_by is None else "interrupted",
+            "state": "finished" if stopped_by is None and not self.num_left else "interrupted",
             "summary": summary.to_json(),
             "first_error": self.tally.first_error,
             **({} if self._budget is None else {"budget": self._budget.figures()}),

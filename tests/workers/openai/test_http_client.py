@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("openai")
 
-from scaffolding_ext.errors import ConfigError, EngineError, ServerBusyError, ServerRefusalError
+from scaffolding_ext.errors import ConfigError, EngineError, ServerBusyError, ServerDownError, ServerRefusalError
 from scaffolding_ext.workers.openai import http_client as http_client_module
 from scaffolding_ext.workers.openai.connection import Circuit, Connection
 from scaffolding_ext.workers.openai.http_client import causes, http_client
@@ -127,7 +127,7 @@ def test_a_wait_that_is_too_long_is_told_and_not_retried(wait: str, num_asked: i
     ("body", "kind", "num_asked"),
     [
         ({"error": {"message": "the provider said no", "code": 429}}, ServerBusyError, 2),
-        ({"error": {"message": "the provider said no", "code": "503"}}, EngineError, 2),
+        ({"error": {"message": "the provider said no", "code": "503"}}, ServerDownError, 2),
         ({"error": {"message": "the provider said no", "code": 400}}, ServerRefusalError, 1),
         ({"error": "the provider said no"}, EngineError, 2),
         ({"object": "error", "message": "the provider said no", "type": "Error", "code": 400}, ServerRefusalError, 1),
