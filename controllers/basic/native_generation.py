@@ -98,6 +98,8 @@ class NativeGenerationController(BaseController):
             task.worker_tag = WorkerTag.GENERATION
             task.streaming_output_flag |= self.streaming
             apply_sampling_params(task, self.sampling_params)
+            if task.max_tokens is not None and task.input_tokens is not None:
+                task.max_tokens = self.budget_within_context(WorkerTag.GENERATION, task, task.max_tokens, 0)
             if task.stop:
                 has_stops = prompt_family().thinks
         if thinking_budget is not None:

@@ -9,6 +9,7 @@ from scaffolding_ext.controllers.base import attributes_of
 from scaffolding_ext.doctor.exchange import CallLog, Exchange, Written, ask, questions_of
 from scaffolding_ext.doctor.findings import Examined, Finding, findings
 from scaffolding_ext.prompts.prompting import TextPrompting
+from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
 from scaffolding_ext.stack.build import build_stack
 from scaffolding_ext.stack.config import StackConfig
 
@@ -107,7 +108,9 @@ def examine(
         log = CallLog(llm.workers)
         exchanges = [ask(llm, log, question, max_tokens, timeout) for question in asked]
         controller: Any = llm.prototype_controller
-        examined = Examined(config, controller, attributes_of(controller).prompting, exchanges)
+        worker = worker_for(llm.workers, WorkerTag.GENERATION)
+        length = None if worker is None else declared(worker).max_seq_len
+        examined = Examined(config, controller, attributes_of(controller).prompting, exchanges, length)
         return Examination(examined, findings(examined))
 
 

@@ -20,13 +20,15 @@ from scaffolding_ext.prompts.prompting import (
     family_named,
     model_folder,
 )
-from scaffolding_ext.protocol.worker import model_of
+from scaffolding_ext.protocol.worker import WorkerTag, model_of
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 
 if TYPE_CHECKING:
     from scaffolding_ext.stack.config import StackConfig
 
 BOX = 'prompt: {prompt_suffix: "\\nPlease reason step by step, and put your final answer within \\\\boxed{}."}'
+_MOST_UNCLOSED = 0.5  # of the ended chains, if the family is right
+_TOKENIZER = "workers.generation.args.tokenizer: FOLDER_OR_HUB_NAME  # or --tokenizer; its files then tell the family"
 _HIDDEN = 32  # tokens that may be missing from a text: marks and the end token
 
 
@@ -60,12 +62,22 @@ class Examined(NamedTuple):
         controller: The stack's outermost controller.
         prompting: Its prompting; None if prompts go to the model unchanged.
         exchanges: The questions and the replies.
+        context_len: Maximum prompt and generated tokens of the worker `generation`; None if unknown.
     """
 
     config: StackConfig
     controller: Any
     prompting: TextPrompting | None
     exchanges: Sequence[Exchange]
+    context_len: int | None = None
+
+    @property
+    def budget(self) -> int | None:
+        """Tokens after the prompt that the stack's own limits allow; None if unknown."""
+        if not isinstance(self.controller, BaseController):
+            return None
+        needs = self.controller.needs_by_tag().get(WorkerTag.GENERATION.value)
+        return None if needs is None else needs.max_tokens
 
     @property
     def thinks(self) -> bool:
@@ -110,6 +122,22 @@ def failed(examined: Examined) -> Iterator[Finding]:
         if exchange.error is not None:
             yield Finding("failed", f"the question {exchange.question!r} failed: {exchange.error}", "see the message")
             return
+
+
+def long_budget(examined: Examined) -> Iterator[Finding]:
+    """The stack allows more tokens than fit into the worker's context behind a prompt."""
+    budget, length = examined.budget, examined.context_len
+    longest = max((len(call.task.input_tokens or ()) for call in examined.chains), default=0)
+    if budget is None or length is None or budget + longest <= length:
+        return
+    is_lowered = examined.tokenized is not None
+    fate = f"chains get {length - longest} tokens or fewer" if is_lowered else "the server refuses such requests"
+    yield Finding(
+        "budget",
+        f"the stack's budget is {budget} tokens after the prompt, and the worker takes {length} in all: {fate}",
+        f"max_tokens: {max(1, length - 2 * longest - 1)}  # or serve the model with a longer context",
+        is_wrong=not is_lowered,
+    )
 
 
 def no_prompting(examined: Examined) -> Iterator[Finding]:
@@ -165,7 +193,7 @@ def no_thinking_mark(examined: Examined) -> Iterator[Finding]:
                 "no_thinking_mark",
                 f"the family is {prompting.choice}, but the model writes {seen.think_open!r} or {seen.think_close!r}: "
                 "probes and budgets mistake its thinking for the answer",
-                f"prompt: {{family: {family_name(seen)}}}",
+                _TOKENIZER if examined.tokenized is None else f"prompt: {{family: {family_name(seen)}}}",
             )
         return
     readings = examined.readings
@@ -180,10 +208,15 @@ def no_thinking_mark(examined: Examined) -> Iterator[Finding]:
                 'in generation_config.json: "eos_token_id": [200002, 199999, 200012]',
             )
             return
+        num_ended = sum(chain.has_ended for chain, _ in readings)
+        if len(unclosed) <= _MOST_UNCLOSED * num_ended:
+            message = f"{which}, and the others with it: the family is right, and these have no answer behind thinking"
+            yield Finding("no_thinking_mark", message, is_wrong=False)
+            return
         yield Finding(
             "no_thinking_mark",
             f"{which}: the family is {prompting.choice}; this model closes its thinking otherwise, or does not think",
-            "prompt: {family: instruct}",
+            _TOKENIZER if examined.tokenized is None else "prompt: {family: instruct}",
         )
     elif unopened:
         yield Finding(
@@ -372,6 +405,7 @@ def never_ends(examined: Examined) -> Iterator[Finding]:
 
 DIAGNOSES: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     failed,
+    long_budget,
     no_prompting,
     no_thinking_mark,
     dropped_thinking,

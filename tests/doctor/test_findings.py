@@ -54,6 +54,21 @@ class Modelled(ScriptedWorker):
         self.model = model
 
 
+class Short(Modelled):
+    """A model with a short context."""
+
+    def __init__(self, respond: Any, model: str, length: int) -> None:
+        super().__init__(respond, model)
+        self.max_seq_len = length
+
+
+class Untold(ScriptedWorker):
+    """A chat server whose tokenizer is unknown."""
+
+    takes_messages = True
+    model = None
+
+
 def examined(
     respond: Any,
     model: str | None = None,
@@ -131,6 +146,41 @@ def test_a_thinking_family_whose_mark_never_comes(saved_model: Callable[..., str
     found = wrong(examined("<think>It is \\boxed{42}.", saved_model("qwen3")))
     assert found.keys() == {"no_thinking_mark"}
     assert found["no_thinking_mark"].change == "prompt: {family: instruct}"
+
+
+@pytest.mark.parametrize(("num_unclosed", "is_wrong"), [(1, False), (3, False), (5, True), (6, True)])
+def test_a_few_chains_without_the_mark_say_nothing_of_the_family(
+    saved_model: Callable[..., str], num_unclosed: int, is_wrong: bool
+) -> None:
+    replies = iter([*["<think>It is \\boxed{42}."] * num_unclosed, *[GOOD] * (6 - num_unclosed)] * 2)
+    controller = {
+        "type": "MajorityVoteController",
+        "args": {"default_sample_num": 6, "allocation": None, "generation_controller": NATIVE},
+    }
+    found = examined(lambda task: next(replies), saved_model("qwen3"), controller)
+    assert ("no_thinking_mark" in wrong(found)) is is_wrong
+    assert ("no_thinking_mark" in noted(found)) is not is_wrong
+    if not is_wrong:
+        assert f"{num_unclosed} of 6 chains" in noted(found)["no_thinking_mark"].message
+
+
+def test_without_a_tokenizer_the_remedy_is_the_tokenizer() -> None:
+    worker = {"type": f"{__name__}:Untold", "args": {"respond": "<think>hm</think>\\boxed{42}"}}
+    stack = {"controller": NATIVE, "workers": {"generation": worker}, "prompt": {"prompt_suffix": " Use a box."}}
+    found = wrong(examine(load_config(stack)))
+    assert found["no_thinking_mark"].change.startswith("workers.generation.args.tokenizer: ")
+
+
+@pytest.mark.parametrize(("budget", "context", "is_told"), [(4096, 2048, True), (600, 2048, False)])
+def test_a_budget_beyond_the_context_is_shown_with_it(
+    saved_model: Callable[..., str], budget: int, context: int, is_told: bool
+) -> None:
+    controller = {"type": "NativeGenerationController", "args": {"sampling_params": {"max_tokens": budget}}}
+    worker = {"type": f"{__name__}:Short", "args": {"respond": GOOD, "model": saved_model("qwen3"), "length": context}}
+    found = noted(examined(None, None, controller, worker=worker))
+    assert ("budget" in found) is is_told
+    if is_told:
+        assert f"budget is {budget} tokens after the prompt, and the worker takes {context}" in found["budget"].message
 
 
 def test_thinking_that_nobody_opens(saved_model: Callable[..., str]) -> None:
@@ -292,7 +342,7 @@ def test_the_samples_of_a_vote_are_looked_at_one_by_one(saved_model: Callable[..
     found = examined(
         lambda task: "42}" if str(task.input_str).endswith("{") else next(texts), saved_model("qwen3"), vote
     )
-    assert "1 of 12 chains ended without '</think>'" in wrong(found)["no_thinking_mark"].message
+    assert "1 of 12 chains ended without '</think>'" in noted(found)["no_thinking_mark"].message
     first, _ = found.to_json()["exchanges"]
     assert [chain["text"] for chain in first["written"]][4:] == [GOOD, "<think>\nhm, forty-two."]
     lines = list(found.lines())
