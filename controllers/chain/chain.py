@@ -186,12 +186,13 @@ class Chain(ABC):
             self._end_at(at)
             self.ended, self.finish_reason, self.is_stopped = True, "stop", True
 
-    def _end_at(self, place: int) -> None:
-        """Cut the text at a stop string, and the tokens behind the one that completes it."""
+    def _end_at(self, place: int) -> int:
+        """Cut the text at a stop string, and the tokens behind the one that completes it; return their number."""
         ids = self.prefix.token_ids
-        if ids is not None:
-            self._num_tokens = num_tokens_to(self._stops.end_of(self.text, place), ids)
+        num_cut = 0 if ids is None else len(ids) - num_tokens_to(self._stops.end_of(self.text, place), ids)
+        self._num_tokens -= num_cut
         self._text.text = self.text[:place]
+        return num_cut
 
     def _look_for_an_end(self) -> None:
         self._look_for_a_stop()

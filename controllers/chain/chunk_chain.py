@@ -65,9 +65,8 @@ class ChunkChain(Chain):
 
     @property
     def prefix(self) -> Prefix:
-        end = self._num_tokens
-        logprobs = self._logprobs[:end] if len(self._logprobs) >= end > 0 else None
-        return Prefix(end, self.text, None if self._ids is None else self._ids[:end], logprobs)
+        logprobs = list(self._logprobs) if len(self._logprobs) == self._num_tokens > 0 else None
+        return Prefix(self._num_tokens, self.text, None if self._ids is None else list(self._ids), logprobs)
 
     @property
     def num_generated(self) -> int:
@@ -111,10 +110,15 @@ class ChunkChain(Chain):
         task = continuation(self.prompt, self.prefix, max_tokens)
         note(task, purpose=CHAIN if self._num_tokens else CHAIN_START)
         inherit_sampling_params(task, self.prompt, *part)
+        self._hold_stops(task)
         return task
 
     def keep(self, chunk: Chunk, stop: str | list[str] | None) -> None:
-        """Append a chunk; the chain may end by itself, by a stop string, at its budget, or on a repetition."""
+        """Append a chunk; the chain may end by itself, by a stop string, at its budget, or on a repetition.
+
+        Args:
+            stop: Strings that end the chain wherever they stand; those that it holds end its answer only.
+        """
         self._num_generated += chunk.num_generated
         self._num_tokens += chunk.num_tokens
         if chunk.token_ids is None:
@@ -123,11 +127,18 @@ class ChunkChain(Chain):
             self._ids += chunk.token_ids
         self._logprobs += chunk.logprobs
         reason = chunk.finish_reason
-        if self._text.add(chunk.text, chunk.token_ids, stop) and reason == "length":
+        if self._text.add(chunk.text, chunk.token_ids, None if self._stops else stop) and reason == "length":
             reason = "stop"
         self.ended = reason != "length" or self._num_tokens >= self.max_tokens
         self.finish_reason = reason if self.ended else None
         self._look_for_an_end()
+
+    def _end_at(self, place: int) -> int:
+        num_cut = super()._end_at(place)
+        if num_cut:
+            self._logprobs = self._logprobs[:-num_cut]
+            self._ids = None if self._ids is None else self._ids[:-num_cut]
+        return num_cut
 
     def _last_ids(self, num_tokens: int) -> list[int] | None:
         return None if self._ids is None else self._ids[-num_tokens:]
@@ -170,7 +181,6 @@ class ControlledChain(ChunkChain):
             before = self.num_tokens
             task = self.next_chunk(wanted - before, *([before] if before else []))
             note(task, is_chunk=True)
-            self._hold_stops(task)
             chunk = yield from written_chunk(self._controller.clone().process([task]), task)
             self.keep(chunk, task.stop)
             if self.num_tokens > wanted:  # the controller exceeded the task's `max_tokens`

@@ -8,6 +8,7 @@ import pytest
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -85,3 +86,18 @@ def test_what_was_written_behind_the_stop_string_is_discarded() -> None:
     assert len(result.outputs[0].token_ids) <= len(text)
     assert tokens[Purpose.CHAIN].decoded < len(text)  # the stream is left
     assert StreamGenerationTask in ScriptedWorker.task_handlers
+
+
+@pytest.mark.parametrize("kind", ["search", "draft"])
+def test_trees_and_drafts_keep_them_for_the_answer_too(kind: str) -> None:
+    text = f"{THOUGHT}</think>\nIt is \\boxed{{9}}.\n\nQ: 1+1? \\boxed{{2}}"
+    chain = ChunkChain(GenerationTask(input_str="4+5?", stop=STOP), 400, {})
+    for begin in range(0, len(text), 7):
+        piece = chain.next_chunk(7) if kind == "draft" else chain.advance(chain.num_tokens + 7)[0]
+        assert isinstance(piece, GenerationTask)
+        assert not piece.stop
+        chain.keep(Chunk(text[begin : begin + 7], None, 7, 7, "length"), STOP if kind == "draft" else piece.stop)
+        if chain.ended:
+            break
+    assert chain.text == f"{THOUGHT}</think>\nIt is \\boxed{{9}}."
+    assert (chain.finish_reason, chain.is_stopped) == ("stop", True)
