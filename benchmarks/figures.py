@@ -91,6 +91,7 @@ STUDIES: Mapping[str, Study] = {
     "kv_sharing": Study("studies.kv_sharing --num_prefixes 5 --num_fitted 8", 20, stores=True, draws=True),
     "huggingface_soak": Study("engines.huggingface_soak", 5),
     "eviction": Study("engines.eviction", 5),
+    "attacks": Study("engines.attacks", 3),
 }
 
 

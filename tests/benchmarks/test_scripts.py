@@ -59,6 +59,7 @@ SLOW = (
     "studies.demo",
     "studies.peers",
     "engines.huggingface_soak",
+    "engines.attacks",
     "studies.judge_quality",
     "studies.search",
     "studies.tinylm",
