@@ -37,6 +37,7 @@ MOST_LOG = 1 << 20  # bytes
 MOST_MEMORY = 32.0  # MiB that stay behind a second attack, above those behind the first
 MEGABYTE = (1 << 20) - 200  # with the rest of its body, what one may have
 NUM_SENDERS = 16
+CACHE = 8 << 20  # bytes
 ATTACKERS_ADDRESS = "127.0.0.2"
 WAIT = 60.0
 
@@ -62,6 +63,7 @@ def server(model: str) -> Iterator[Server]:
         keys.write_text(KEYS, encoding="ascii")
         command = [sys.executable, "-m", "scaffolding_ext", "serve", "--config", "configs:native", "--model", model]
         command += ["--name", "model", "--port", "0", "--keys_file", str(keys)]
+        command += ["--set", f"workers.generation.args.prefix_cache_bytes={CACHE}"]  # full behind the first attack
         with log.open("wb") as errors:
             process = subprocess.Popen(
                 ["sh", "-c", 'ulimit -Sn 1024; exec "$@"', "sh", *command],  # the usual soft limit
