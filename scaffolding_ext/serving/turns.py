@@ -13,6 +13,7 @@ from scaffolding_ext.serving.refusals import wait_and_retry
 
 LARGE = 1 << 11  # bytes; a smaller body is read at once, within about 1 ms
 _MOST_WAITING = 1 << 26  # bytes of one key
+_MOST_PER_SECOND = 1 << 25  # bytes of one key; receiving them takes the loop's time
 _REST = 4  # parsing holds the GIL, so the key's next body waits for this many times the CPU time of it
 
 
@@ -56,4 +57,4 @@ class Turns:
         try:
             yield lambda parse: asyncio.to_thread(timed, parse)
         finally:
-            asyncio.get_running_loop().call_later(_REST * busy, lock.release)
+            asyncio.get_running_loop().call_later(_REST * busy + num_bytes / _MOST_PER_SECOND, lock.release)

@@ -95,7 +95,7 @@ def test_the_next_body_waits_for_a_multiple_of_what_parsing_took(monkeypatch: py
         monkeypatch.setattr(turns.time, "thread_time", lambda: next(clock))
         async with queue.turn("anna", 1) as parse:
             assert await parse(lambda: 7) == 7
-        assert rests == [2.0]
+        assert rests == [2.0 + 1 / 2**25]
 
     asyncio.run(run())
 
