@@ -64,6 +64,7 @@ def test_an_answer_that_a_client_sends_back_whole_is_taken() -> None:
         "function_call": None,
         "tool_calls": None,
         "new": None,
+        "provider_specific_fields": {"refusal": None},
     }
     turns = [*MESSAGES, {"role": "assistant", "content": "4", **nothing}, {"role": "user", "content": "And 3+3?"}]
     assert [turn.text for turn in chat(messages=turns).messages] == ["2+2?", "4", "And 3+3?"]
