@@ -54,7 +54,10 @@ _FURTHER: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
 _WHY = {"tool_choice": ", since nothing makes the model call a tool"}
 _FURTHER_OF_MESSAGES: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
     {
-        **{"annotations": ([],), "refusal": (), "audio": (), "function_call": ()},
+        "annotations": ([],),
+        "refusal": (),
+        "audio": (),
+        "function_call": (),
         "provider_specific_fields": _ANYTHING,  # LiteLLM sends it back with its answers
     }
 )
