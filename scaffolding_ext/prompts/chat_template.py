@@ -286,8 +286,9 @@ def _around(
     if own and own in before:  # a pair is surer than what differs
         opened = own
         close = next(behind[:end] for end in range(1, len(behind) + 1) if opening_of(behind[:end]) == own)
-    if not opened and begun.rstrip().endswith(before.rstrip()):  # every prompt opens it, in its own words
-        opened = before.strip().rpartition("\n")[2]
+    tail = begun.partition(QUESTION)[2]
+    if not opened and tail.startswith(before):  # prompts open it with words that past turns leave out
+        opened = tail.removeprefix(before).strip()
     answer_open = behind.removeprefix(close).strip()
     return Marks(opened, close, answer_open, _answer_close(template, turn, switch, answer_open))
 

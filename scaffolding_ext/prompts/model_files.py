@@ -118,6 +118,7 @@ GAP = "..."  # between the marks in the name of a family
 _UNTHINKING = "instruct"
 # Model types in config.json with their own marks.
 _BY_TYPE = {"gpt_oss": "gpt_oss", "GptOssForCausalLM": "gpt_oss"}
+_SILENT = ("minimax-m1", "mimo-vl", "magistral-small-2506")  # think, though their templates show nothing of it
 _BY_MARKS = {
     Marks(): "deepseek_r1",
     Marks("[THINK]", "[/THINK]"): "magistral",
@@ -144,6 +145,9 @@ def chosen_family(folder: str, tokenizer: PreTrainedTokenizerFast) -> FamilyChoi
         reason = f"there is no chat template, and the vocabulary has {known.think_close}"
         return FamilyChoice(_BY_MARKS[known], reason)
     found = marks_of(tokenizer)
+    named = next((name for name in _SILENT if name in Path(folder).name.lower()), None)
+    if found is None and named is not None:
+        return FamilyChoice(_BY_MARKS[Marks()], f"a model {named} thinks", doubt="it is known only by its name")
     if found is None:
         doubt = "" if known is None else f"the vocabulary has {known.think_close}, which the chat template never writes"
         return FamilyChoice(_UNTHINKING, "the chat template shows no thinking", doubt=doubt)

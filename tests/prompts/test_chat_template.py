@@ -47,7 +47,9 @@ TEMPLATES: dict[str, tuple[str, Marks | None, bool]] = {
     "content that is split": (TURN % (SPLIT, ""), MM, False),
     "an empty block": (TURN % ("{% if m.role == 'assistant' %}<mm:think></mm:think>{% endif %}{{ m.content }}", ""), MM, False),
     "a prompt that opens it": (TURN % (PLAIN, "<mm:think>\n"), MM, False),
-    "a prompt with its own words": (TURN % ("{% if m.role == 'assistant' %}Steps:\n{{ m.reasoning_content }}\n[ANSWER]\n{% endif %}{{ m.content }}", "Steps:\n"), Marks("Steps:", "[ANSWER]"), False),
+    "a prompt with its own words": (TURN % ("{% if m.role == 'assistant' %}Steps:\n{{ m.reasoning_content }}\n[ANSWER]\n{% endif %}{{ m.content }}", "Steps:\n"), Marks("", "[ANSWER]"), False),
+    "a prompt whose words turns leave out": (TURN % ("{% if m.role == 'assistant' %}{{ m.reasoning_content }}\n[ANSWER]\n{% endif %}{{ m.content }}", "Steps:\n"), Marks("Steps:", "[ANSWER]"), False),
+    "no mark before it": (TURN % ("{% if m.reasoning_content %}{{ m.reasoning_content }}\n[ANSWER]\n{% endif %}{{ m.content }}", ""), Marks("", "[ANSWER]"), False),
     "words of the prompt": ("Think between <think> and </think>. " + TURN % (PLAIN, ""), Marks(), True),
     "a comment": ("{# it writes [/THINK] #}" + TURN % (PLAIN, ""), Marks("[THINK]", "[/THINK]"), True),
     "nothing": (TURN % (PLAIN + CALLS, ""), None, False),
@@ -82,7 +84,7 @@ def test_a_family_with_found_marks_splits_and_closes_with_them(name: str) -> Non
     assert family.marks[:2] == marks[:2]
     assert marks.think_close + marks.answer_open in family.close
     text = f"{marks.think_open}hm{marks.think_close}{marks.answer_open}4{marks.answer_close}"
-    assert family.split(text, False)[:2] == ("hm", "4")
+    assert family.split(text, False if marks.think_open else None)[:2] == ("hm", "4")
 
 
 def test_a_family_is_named_by_its_marks() -> None:
@@ -102,6 +104,13 @@ def test_a_doubtful_family_and_a_vocabulary_against_its_template_are_warned_of(s
     caplog.clear()
     Prompting.for_model(saved_model("qwen3"))
     assert not caplog.text
+
+
+@pytest.mark.parametrize("name", ["MiniMax-M1-80k", "MiMo-VL-7B-RL", "Magistral-Small-2506"])
+def test_models_known_to_think_whose_templates_are_silent_are_warned_of(name: str, tmp_path: Path) -> None:
+    choice = chosen_family(str(tmp_path / name), tokenizer(TURN % (PLAIN, "")))
+    assert choice.name == "deepseek_r1"
+    assert "known only by its name" in choice.doubt
 
 
 def test_a_response_template_of_the_tokenizer_comes_first() -> None:
