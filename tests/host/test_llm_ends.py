@@ -16,7 +16,8 @@ import pytest
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ForkError, RequestCancelledError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.shared.own_loop import OwnLoop
 
@@ -74,14 +75,28 @@ def test_a_forked_child_cannot_use_an_engine_of_its_parent() -> None:
 
     worker = HuggingFaceWorker("tinylm/draft", max_batch_size=2, max_seq_len=64)
     try:
-        task = GenerationTask(input_tokens=[5], max_tokens=1)
-        assert raised_in_a_child(lambda: asyncio.run(worker.run_task(task))) == ForkError.__name__
+        for task in (
+            GenerationTask(input_tokens=[5], max_tokens=1),
+            StreamGenerationTask(input_tokens=[5], max_tokens=1),
+            ScoreTask(input_tokens=[5], continuation_tokens=[6]),
+        ):
+            assert raised_in_a_child(lambda task=task: asyncio.run(worker.run_task(task))) == ForkError.__name__
     finally:
         worker.shutdown()
 
 
-def test_an_interrupted_generate_cancels_what_it_started() -> None:
+class Stopped(BaseException):
+    """What a supervisor's signal handler raises."""
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, Stopped])
+def test_an_interrupted_generate_cancels_what_it_started(kind: type[BaseException]) -> None:
     called = threading.Event()
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise kind
+
+    before_test = signal.signal(signal.SIGINT, interrupt)
 
     async def before(task: Any) -> None:
         if not called.is_set():
@@ -91,8 +106,11 @@ def test_an_interrupted_generate_cancels_what_it_started() -> None:
 
     worker = ScriptedWorker("7", before=before)
     llm = made(worker, max_parallel_requests=2)
-    with pytest.raises(KeyboardInterrupt):
-        llm.generate([f"question {number}" for number in range(12)])
+    try:
+        with pytest.raises(kind):
+            llm.generate([f"question {number}" for number in range(12)])
+    finally:
+        signal.signal(signal.SIGINT, before_test)
     assert called.is_set()
     llm.shutdown()
     assert len(worker.tasks) <= 2

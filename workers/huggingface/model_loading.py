@@ -24,6 +24,7 @@ _LEAST = {
     "tokens_per_block": 16,
 }  # of the arguments that are whole numbers
 _IN_LIST = re.compile(r"(.*?\blayers|.*?\bh|.*?\bblocks)\.(\d+)\.")  # a layer's index in its list
+_FLOATS = frozenset({"F64", "F32", "F16", "BF16"})  # types of weights in safetensors files
 _MOST = {"threads": max(256, os.cpu_count() or 1), "max_batch_size": 65_536}  # no machine has more
 
 
@@ -136,6 +137,7 @@ def _load_by_name(model: str, folder: str, dtype: Any, trust_remote_code: bool) 
         _check_adapter(model, folder)
         network, report = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True, **options)
         _check_weights(model, network, report)
+        _check_stored_types(model, folder, network)
     return network, tokenizer
 
 
@@ -218,6 +220,27 @@ def _check_weights(model: str, network: Any, report: Mapping[str, Any]) -> None:
             f"{model}: the weights {named} of the checkpoint are left out; config.json has no place for them",
             stacklevel=2,
         )
+
+
+def _check_stored_types(model: str, folder: str, network: Any) -> None:
+    """Refuse weights in a packed or quantised type without a quantization, whose scales are elsewhere or lost."""
+    from safetensors import safe_open
+    from transformers.utils import cached_file
+
+    if getattr(network.config, "quantization_config", None):
+        return
+    names = {name for name, _ in network.named_parameters()}
+    for path in Path(cached_file(folder, "config.json", local_files_only=True)).parent.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            for name in names.intersection(file.keys()):
+                stored = file.get_slice(name).get_dtype()
+                if stored not in _FLOATS:
+                    raise ConfigError(
+                        f"is {model!r}, whose weights {name} are stored as {stored}, and config.json names no "
+                        "quantization: choose the checkpoint in bfloat16, or serve this one with TensorRT-LLM or vLLM "
+                        "and use --base_url (docs/servers.md)",
+                        "model",
+                    )
 
 
 def _layers_behind(names: Sequence[str], network: Any) -> bool:

@@ -234,6 +234,20 @@ def test_of_beams_with_the_same_text_one_continues():
     assert sum("another way" in text for text in second) == 1
 
 
+@pytest.mark.parametrize(("width", "keep"), [(4, 2), (6, 3)])
+def test_of_beams_that_are_all_the_same_text_one_continues(width, keep):
+    class Same(Stepper):
+        def _whole(self, written, seed):
+            return super()._whole(written, 0)
+
+    worker = Same()
+    result = searched(SearchController(Beam(width, keep), Judge(lambda text: 0.5)), worker)
+    tasks = of_type(worker, BranchTask)
+    read = [Characters().decode(task.prefix_tokens) for task in tasks]
+    assert len(read) == len(set(read))  # no prefix is grown twice
+    assert result.outputs[0].text
+
+
 def test_steps_end_after_tokens_and_at_the_chains_own_marks():
     worker = Stepper()
     searched(SearchController(Beam(2, 1, max_depth=3), steps=2), worker)

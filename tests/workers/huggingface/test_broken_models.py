@@ -68,6 +68,20 @@ def test_a_config_of_fewer_layers_than_the_file_has(folder: Path) -> None:
     assert "has no place for the weights model.layers.1." in refusal(folder)
 
 
+@pytest.mark.parametrize("name", ["model.layers.9.mlp.down_proj.weight", "model.layers.30.self_attn.q_proj.weight"])
+def test_a_layer_that_the_config_does_not_count(folder: Path, name: str) -> None:
+    edit_weights(folder, LAYER, torch.ones(2, 2), name)
+    assert f"has no place for the weights {name}" in refusal(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint8])
+def test_weights_in_a_packed_type(folder: Path, dtype: torch.dtype) -> None:
+    weights = load_file(folder / "model.safetensors")[LAYER]
+    edit_weights(folder, LAYER, weights.to(dtype))
+    name = {torch.float8_e4m3fn: "F8_E4M3", torch.uint8: "U8"}[dtype]
+    assert f"whose weights {LAYER} are stored as {name}, and config.json names no quantization" in refusal(folder)
+
+
 def test_scales_that_no_quantisation_reads(folder: Path) -> None:
     edit_weights(folder, LAYER, torch.ones(1), LAYER + "_scale_inv")
     assert f"has no place for the weights {LAYER}_scale_inv" in refusal(folder)
@@ -94,8 +108,13 @@ def test_a_quantisation_that_transformers_does_not_know(folder: Path, file: str,
     assert "quantised by modelopt, which transformers cannot read" in refusal(folder)
 
 
-def test_an_adapter_that_would_be_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2}))
+@pytest.mark.parametrize(
+    "config", [{"peft_type": "LORA", "r": 2}, {"peft_type": "IA3"}, {"peft_type": "PROMPT_TUNING"}]
+)
+def test_an_adapter_that_would_be_left_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, object]
+) -> None:
+    (folder / "adapter_config.json").write_text(json.dumps(config))
     monkeypatch.setattr("scaffolding_ext.workers.huggingface.model_loading.find_spec", lambda name: None)
     assert "an adapter (adapter_config.json) that needs peft" in refusal(folder)
 

@@ -183,6 +183,13 @@ def test_causes_end_in_a_circle() -> None:
     assert list(causes(first)) == [first, second]
 
 
+@pytest.mark.parametrize("num", [1001, 5000])
+def test_the_pool_holds_as_many_connections_as_the_worker_wants_and_nobody_waits_for_it(num: int) -> None:
+    client = http_client(num, 30.0, 60.0)
+    pool = client._transport._pool
+    assert (pool._max_connections, pool._max_keepalive_connections, client.timeout.pool) == (num, num, None)
+
+
 def test_a_redirect_is_not_followed() -> None:
     with (
         served(lambda number: (200, {})) as (elsewhere, other),
