@@ -99,7 +99,7 @@ _TRTLLM_FIELDS = frozenset(
         *("model", "best_of", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n", "presence_penalty"),
         *("seed", "stop", "stream", "stream_options", "temperature", "top_p", "user", "use_beam_search", "top_k"),
         *("min_p", "repetition_penalty", "stop_token_ids", "ignore_eos", "min_tokens", "skip_special_tokens"),
-        *("add_special_tokens", "echo"),
+        *("add_special_tokens", "echo", "response_format"),
     )
 )
 _TRTLLM_ENDPOINTS = {

@@ -10,8 +10,10 @@ import pytest
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer
 from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.workers.openai.worker import OpenAIWorker
+from tests.servers.openai_server import OpenAIServer
 
 ASK: dict[str, Any] = {"model": "model", "messages": [{"role": "user", "content": "2+2?"}]}
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
@@ -44,6 +46,24 @@ def test_a_form_reaches_a_worker_that_keeps_it(serve: Any, given: Any, guide: di
     assert answer.choices[0].message.content == '{"x": 4}'
     worker = served.stack.llm.workers["generation"]
     assert [task.custom_input_params for task in worker.tasks] == [{"guided_decoding": guide}] * (1 + votes)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("flavor", ["vllm", "sglang", "trtllm"])
+def test_a_form_reaches_the_server_behind_the_stack(serve: Any, flavor: str, stream: bool) -> None:
+    controller = NativeGenerationController()
+    controller.prompting = Prompting(load_tokenizer("tinylm/draft"), "instruct")
+    with (
+        OpenAIServer(ScriptedWorker('{"x": 4}'), "m", flavor=flavor) as server,
+        OpenAIWorker(server.url, "m", tokenizer="tinylm/draft", flavor=flavor, max_seq_len=512) as worker,
+    ):
+        served = serve(controller=controller, model_worker=worker)
+        with served.client() as client:
+            answer = client.chat.completions.create(**ASK, response_format=FORMAT, stream=stream)
+            told = list(answer) if stream else answer
+        assert told
+        (body,) = [request.body for request in server.requests if "prompt" in request.body]
+    assert body["response_format"]["json_schema"]["schema"] == SCHEMA
 
 
 def test_text_is_a_form_that_every_worker_keeps(serve: Any) -> None:
