@@ -258,7 +258,8 @@ class TextPrompting:
     Args:
         chat: If True, the worker takes messages, which its server renders. Otherwise prompts go to the model unchanged,
             and there are no turns.
-        family: A name in `FAMILIES`.
+        family: A name in `FAMILIES`. If it does not think but the server separates thinking, the default one is taken.
+        separates_thinking: True if the server separates thinking; the worker then puts the family's marks around it.
         system_prompt: Precedes the user's prompt, or None.
         prompt_suffix: Follows every user prompt, such as the request to put the answer into a box.
 
@@ -275,14 +276,19 @@ class TextPrompting:
         family: str | None = None,
         system_prompt: str | None = None,
         prompt_suffix: str | None = None,
+        separates_thinking: bool = False,
     ) -> None:
         if system_prompt is not None and not chat:
             raise ConfigError(
                 "needs a chat template: use endpoint: chat, or name the model's tokenizer", "system_prompt"
             )
         reason = "named" if family else "unknown tokenizer; prompt.family selects another"
-        self.family = family_named(family or UNTHINKING_FAMILY)
-        self.choice = FamilyChoice(family or UNTHINKING_FAMILY, reason, is_guess=family is None)
+        name = family or UNTHINKING_FAMILY
+        if separates_thinking and not family_named(name).thinks:
+            name, reason = DEFAULT_FAMILY, "the server separates thinking from the answer"
+        self.separates_thinking = separates_thinking
+        self.family = family_named(name)
+        self.choice = FamilyChoice(name, reason, is_guess=family is None)
         self.prompt_suffix = prompt_suffix or ""
         self.chat = chat
         self._system_prompt = system_prompt
@@ -294,7 +300,7 @@ class TextPrompting:
 
     def is_open(self, prompt: str, family: PromptFamily | None = None) -> bool | None:
         """True if a rendered prompt ends in open thinking of a family; None if that cannot be known."""
-        return None
+        return False if self.separates_thinking else None  # the worker's text opens it
 
     def offered(self, tools: Tools) -> OfferedTools:
         """Tools as the model may call them.

@@ -38,7 +38,7 @@ class ServedModel(NamedTuple):
                 raise ConfigError("needs the chat template of the model's tokenizer: set prompt.model", key)
         chat = chat and options.pop("chat_template", True)
         options.pop("trust_remote_code", None)
-        return TextPrompting(chat, **options)
+        return TextPrompting(chat, **options, separates_thinking=declared(self.worker).separates_thinking)
 
 
 def served_model(workers: Mapping[Any, Worker]) -> ServedModel | None:
@@ -87,7 +87,11 @@ def take_prompting(controller: Any, workers: Mapping[Any, Worker]) -> None:
     if not hasattr(controller, "prompting") or controller.prompting is not None:
         return  # a foreign controller renders its prompts itself
     served = served_model(workers)
-    if served is None or (served.is_known and served.model is None):
+    if served is None:
+        return
+    if served.is_known and served.model is None:
+        if declared(served.worker).separates_thinking and "prompting" not in vars(controller):
+            controller.prompting = served.text_prompting()
         return
     name = type(served.worker).__name__
     if served.model is None:

@@ -74,6 +74,8 @@ class BaseWorker(Worker):
         model: Model that its prompts are written for, by a name that `Prompting.for_model` takes; None if it has none.
             Without this attribute the model is unknown: see `model_of`.
         takes_messages: It sends prompts as chat messages, which its server renders.
+        separates_thinking: Its chat server takes thinking apart from the answer; texts then have the marks of a family
+            around it.
         trust_remote_code: Allow Python code that comes with the model's tokenizer.
         tokenizer: The model's tokenizer, if the worker has it; None loads it by the model's name.
         chat_template: Template of the model's prompts; None if unknown.
@@ -91,6 +93,7 @@ class BaseWorker(Worker):
 
     model: str | None
     takes_messages: bool = False
+    separates_thinking: bool = False
     trust_remote_code: bool = False
     tokenizer: Any = None
     chat_template: str | None = None

@@ -47,26 +47,40 @@ class Piece(NamedTuple):
 
 
 class WholeText:
-    """Joins a text that a server's reasoning parser has split: the thinking, its end mark and the rest."""
+    """Joins a text that a server's reasoning parser has split: the thinking, its end mark and the rest.
+
+    The mark that opens it comes first if the request's prompting knows that its server separates thinking. Of others
+    the prompt may have opened it.
+    """
 
     def __init__(self) -> None:
         self._in_thinking = False
 
     def add(self, piece: Piece) -> str:
         """Return the text of a piece as the model wrote it."""
-        self._in_thinking = self._in_thinking or bool(piece.thinking)
+        begins = bool(piece.thinking) and not self._in_thinking
+        thinking = (_marks().open if begins else "") + piece.thinking
+        self._in_thinking = self._in_thinking or begins
         if not piece.text:
-            return piece.thinking
-        end = _think_close() if self._in_thinking else ""
+            return thinking
+        end = _marks().close if self._in_thinking else ""
         self._in_thinking = False
-        return piece.thinking + end + piece.text
+        return thinking + end + piece.text
 
 
-def _think_close() -> str:
-    """The mark that a reasoning parser has removed, as the running request's family writes it."""
+class _Marks(NamedTuple):
+    open: str
+    close: str
+
+
+def _marks() -> _Marks:
+    """The marks that a reasoning parser has removed, as the running request's family writes them."""
     program = current_program()
     prompting = None if program is None else program.question.prompting
-    return _THINK_CLOSE if prompting is None or not prompting.family.thinks else prompting.family.think_close
+    if prompting is None or not prompting.family.thinks:
+        return _Marks("", _THINK_CLOSE)
+    family = prompting.family
+    return _Marks(family.think_open if prompting.separates_thinking else "", family.think_close)
 
 
 def read_piece(choice: Any, flavor: Flavor) -> Piece:

@@ -10,6 +10,7 @@ from scaffolding_ext.protocol import GenerationTask, RewardTask
 from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE
 from scaffolding_ext.protocol.meta import CONTINUED_TURNS, note
 from scaffolding_ext.workers.openai.connection import Connection
+from scaffolding_ext.workers.openai.fields import texts_of
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import Piece, read_piece, tells_reuse
@@ -85,6 +86,17 @@ async def tells_cached_tokens(
         if tells_reuse(getattr(reply.value, "usage", None)):
             return True
     return False
+
+
+async def separates_thinking(connection: Connection, flavor: Flavor, model: str) -> bool:
+    """Return True if the beginning of a chat's answer comes as thinking, apart from its text."""
+    message = {"role": "user", "content": _PROMPT}
+    body = {"model": model, "messages": [message], "max_tokens": 16, **flavor.chat.neutral}
+    try:
+        reply = await connection.complete("chat", body, lambda reply: texts_of(_choice(reply).message))
+    except WorkerError:  # it refuses the request, and may serve others
+        return False
+    return bool(reply.value.thinking)
 
 
 def refusals(connection: Connection, bodies: RequestBodies, chat: bool, tested: bool) -> dict[str, str]:

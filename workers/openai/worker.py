@@ -33,7 +33,13 @@ from scaffolding_ext.workers.openai.flavors import described, flavor_named
 from scaffolding_ext.workers.openai.hints import OF_TOKENS, Chains, KVControl, session_headers
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.scoring import reward, scores_of, verify
-from scaffolding_ext.workers.openai.self_test import proven, refusals, refused_scores, tells_cached_tokens
+from scaffolding_ext.workers.openai.self_test import (
+    proven,
+    refusals,
+    refused_scores,
+    separates_thinking,
+    tells_cached_tokens,
+)
 from scaffolding_ext.workers.openai.stream import TaskStream, fill, read_answer, record_retries
 from scaffolding_ext.workers.shared.streaming import (
     NEVER,
@@ -248,6 +254,9 @@ class OpenAIWorker(ChatWorker):
             lacking: Mapping[str, str] = {}
             if served is not None and self._path != "chat":
                 named, lacking = self._connection.run_blocking(proven, self._connection, named, model)
+            if served is not None and self._path == "chat":
+                ask_for = separates_thinking, self._connection, named, model
+                self.separates_thinking = self._connection.run_blocking(*ask_for)
             if served is not None and named.reuse_option is not None:
                 ask = tells_cached_tokens, self._connection, named, model, max_seq_len, self._path == "chat"
                 if not self._connection.run_blocking(*ask):
