@@ -242,7 +242,7 @@ def _usage(programs: Sequence[Program], num_prompt_tokens: int | None, num_shown
 def chat_logprobs(result: ScaffoldingResult, reading: Reading, prompting: Prompting, num_top: int) -> dict[str, Any]:
     """Log-probabilities of the answer's tokens, in the shape of `/v1/chat/completions`."""
     entries, splitter = [], reading.splitter()
-    is_said = reading.think_close is None
+    is_said = not reading.whole(result.outputs[0].text or "").reasoning and not reading.is_open
     for token, step in _steps(result):
         written = prompting.decode([token])
         splitter.feed(written)

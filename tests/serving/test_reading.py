@@ -1,0 +1,103 @@
+"""The front reads a text as its prompt and its marks say, whole or streamed, and asks nothing a second time."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
+from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer
+from scaffolding_ext.protocol import Controller
+from scaffolding_ext.testing import ScriptedWorker
+
+pytest.importorskip("transformers")
+
+TURN = (
+    "{{ tools | tojson if tools }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
+    "<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if messages[-1].content.endswith('/think') %}<think>\n{% endif %}{% endif %}"
+)
+TOOL: Any = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}},
+}
+CALL = '<tool_call>{"name": "f", "arguments": {"a": "x"}}</tool_call>'
+
+
+def prompted(family: str = "deepseek_r1") -> Controller:
+    tokenizer = copy.deepcopy(load_tokenizer("tinylm/draft"))
+    tokenizer.chat_template = TURN
+    controller = NativeGenerationController({"max_tokens": 900})
+    controller.prompting = Prompting(tokenizer, family)
+    return controller
+
+
+def asked(words: str, **more: Any) -> dict[str, Any]:
+    return {"model": "model", "messages": [{"role": "user", "content": words}], **more}
+
+
+CASES = [
+    ("Q", "def add(a, b):\n    return a + b\n", "", "def add(a, b):\n    return a + b\n"),
+    ("Q", "1. a\n2. b", "", "1. a\n2. b"),
+    ("Q", "One closes with </think>, they say.", "", "One closes with </think>, they say."),
+    ("Q", "<think>hm</think>\n\nIt is 4.", "hm", "It is 4."),
+    ("Q", "<think>hm</think>First. <think>or</think>Last.", "hmor", "First. Last."),
+    ("Q /think", "hm</think>\n\nIt is 4.</think>\n", "hm", "It is 4."),
+    ("Q /think", "I end with `</think>`.</think>It is 4.", "I end with `</think>`.", "It is 4."),
+]
+
+
+@pytest.mark.parametrize(("words", "reply", "reasoning", "content"), CASES)
+def test_a_text_is_shown_as_it_is_meant(serve: Any, words: str, reply: str, reasoning: str, content: str) -> None:
+    served = serve(reply, prompted())
+    with served.client() as client:
+        message = client.chat.completions.create(**asked(words)).choices[0].message
+        chunks = [chunk.choices[0].delta for chunk in client.chat.completions.create(**asked(words, stream=True))]
+    assert (message.reasoning_content, message.content) == (reasoning, content)
+    assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in chunks) == reasoning
+    assert "".join(delta.content or "" for delta in chunks) == content
+    assert len(served.worker.tasks) == 2  # one each
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("behind", ["", "\n", "</think>", "</think>\n"])
+def test_a_whole_call_ends_open_thinking(serve: Any, behind: str, stream: bool) -> None:
+    served = serve(f"I need it.\n{CALL}{behind}", prompted())
+    with served.client() as client:
+        got = client.chat.completions.create(**asked("Q /think", tools=[TOOL], stream=stream))
+        parts = [chunk.choices[0] for chunk in got] if stream else [got.choices[0]]
+    said = [part.delta if stream else part.message for part in parts]
+    (call,) = [call for each in said for call in each.tool_calls or ()]
+    assert (call.function.name, call.function.arguments) == ("f", '{"a": "x"}')
+    assert "".join(getattr(each, "reasoning_content", None) or "" for each in said) == "I need it.\n"
+    assert parts[-1].finish_reason == "tool_calls"
+    assert len(served.worker.tasks) == 1
+
+
+def test_a_draft_of_a_call_stays_thinking(serve: Any) -> None:
+    served = serve(f"Perhaps {CALL}, no.</think>It is sunny.", prompted())
+    with served.client() as client:
+        (choice,) = client.chat.completions.create(**asked("Q /think", tools=[TOOL])).choices
+    assert (choice.message.content, choice.message.tool_calls) == ("It is sunny.", None)
+    assert choice.message.reasoning_content == f"Perhaps {CALL}, no."
+
+
+@pytest.mark.parametrize(("words", "reply", "said"), [("Q", "It is 4.", "It is 4."), ("Q /think", "a</think>4.", "4.")])
+def test_log_probabilities_are_those_of_the_answer(serve: Any, words: str, reply: str, said: str) -> None:
+    controller: Any = prompted()
+    ids = controller.prompting.encode(reply)
+
+    class Speaking(ScriptedWorker):
+        def _write(self, task: Any, generation: Any, num_tokens: int) -> None:
+            super()._write(task, generation, num_tokens)
+            task.output_str = controller.prompting.decode(task.output_tokens)
+
+    worker = Speaking(lambda task: ids, logprobs=lambda task, index: {ids[index]: -0.1})
+    served = serve(controller=controller, model_worker=worker)
+    with served.client() as client:
+        (choice,) = client.chat.completions.create(**asked(words, logprobs=True)).choices
+    assert "".join(entry.token for entry in choice.logprobs.content) == said
