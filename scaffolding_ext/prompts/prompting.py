@@ -408,6 +408,7 @@ class Prompting(TextPrompting):
         shown: frozenset[str] = getattr(tokenizer, "shown_marks", frozenset())
         self.shows_special = bool(shown)
         self._special = special_texts(tokenizer.backend_tokenizer, shown)
+        self._whole_ids = functools.lru_cache(maxsize=32)(self._read_whole)  # a server counts a prompt before it runs
         self._encode = functools.lru_cache(maxsize=256)(self._encode_uncached)
 
     @classmethod
@@ -591,12 +592,15 @@ class Prompting(TextPrompting):
         if templated:
             last = {"role": "user", **(last_turn or {}), "content": text}
             text = self._rendered(*map(self._cut, history), self._cut(last), tools=self._cut(tools))
-        backend = self._tokenizer.backend_tokenizer
+        task.input_str = text.replace(_CUT, "")
+        task.input_tokens = list(self._whole_ids(text, templated))
+
+    def _read_whole(self, text: str, templated: bool) -> tuple[int, ...]:
+        """Token ids of a whole prompt whose users' special tokens are cut."""
         first, *pieces = text.split(_CUT)
-        task.input_str = "".join((first, *pieces))
-        task.input_tokens = token_ids(backend, first, False) if templated else prompt_ids(backend, first)
-        for piece in pieces:
-            task.input_tokens += self._continuation.ids(piece)
+        backend = self._tokenizer.backend_tokenizer
+        ids = token_ids(backend, first, False) if templated else prompt_ids(backend, first)
+        return (*ids, *(token for piece in pieces for token in self._continuation.ids(piece)))
 
     def next_turn(self, task: GenerationTask, prompt: str) -> GenerationTask:
         """Return a task with the conversation's next question, from the task with the previous answer.

@@ -186,3 +186,15 @@ def test_encode_and_decode_are_inverse(text):
     assert prompting.decode(ids) == text
     ids.append(-1)
     assert -1 not in prompting.encode(text)  # the cache is not the caller's
+
+
+def test_a_prompt_that_was_counted_is_not_tokenised_again(monkeypatch):
+    prompting = Prompting.for_model("tinylm/target")
+    first, second = GenerationTask(input_str="Long. " * 500), GenerationTask(input_str="Long. " * 500)
+    prompting.apply(first)
+    monkeypatch.setattr("scaffolding_ext.prompts.prompting.token_ids", lambda *_: pytest.fail("it was tokenised again"))
+    prompting.apply(second)
+    assert second.input_tokens == first.input_tokens
+    second.input_tokens.append(7)  # each task has its own list
+    prompting.apply(third := GenerationTask(input_str="Long. " * 500))
+    assert third.input_tokens == first.input_tokens
