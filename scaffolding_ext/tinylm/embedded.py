@@ -48,6 +48,7 @@ class EmbeddedTokenizer:
     """
 
     is_fast = True
+    shown_marks: frozenset[str] = frozenset()  # see `show_marks`
 
     def __init__(self, folder: str) -> None:
         try:
