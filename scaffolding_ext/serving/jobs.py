@@ -241,9 +241,9 @@ def _usage(programs: Sequence[Program], num_prompt_tokens: int | None, num_shown
 
 def chat_logprobs(result: ScaffoldingResult, reading: Reading, prompting: Prompting, num_top: int) -> dict[str, Any]:
     """Log-probabilities of the answer's tokens, in the shape of `/v1/chat/completions`."""
-    entries, splitter = [], reading.splitter()
-    is_said = not reading.whole(result.outputs[0].text or "").reasoning and not reading.is_open
-    for token, step in _steps(result):
+    entries, splitter, steps = [], reading.splitter(), _steps(result)
+    is_said = not reading.is_open and not reading.whole(prompting.decode([token for token, _ in steps])).reasoning
+    for token, step in steps:
         written = prompting.decode([token])
         splitter.feed(written)
         if is_said:
