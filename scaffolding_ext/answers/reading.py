@@ -156,7 +156,7 @@ class Splitter:
 
     @property
     def reading(self) -> SplitText:
-        """What is certain so far."""
+        """The part of the reading that no later text can change."""
         answer = "".join(self._answer)
         if self._matcher is not None and self._matcher.start is not None:
             answer = answer[: self._matcher.start]
@@ -431,7 +431,7 @@ class _Lexer:
         return [text[:1], text[1:]] if self._pattern.fullmatch(text) else [text] if text else []
 
     def _undecided(self, text: str) -> int:
-        """Where an end of the text begins that may become a mark."""
+        """Start of the longest end of the text that may become a mark."""
         for length in range(min(self._longest - 1, len(text)), 0, -1):
             if text[-length:] in self._prefixes:
                 return len(text) - length

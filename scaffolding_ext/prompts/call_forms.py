@@ -85,7 +85,7 @@ class CallForm:
         return CallForm(self.kind, mark, close, lead, mid, opener, pairs, glue, end)
 
     def start(self, text: str, tools: Tools) -> int:
-        """Where the calls begin in an answer; -1 without any."""
+        """Position of the first call in an answer; -1 without any."""
         if self.mark:
             return text.find(self.mark)
         begin = len(text) - len(text.lstrip())
@@ -363,7 +363,7 @@ def _writers(template: ChatTemplate) -> Iterator[_Writer]:
 
 
 class _Learned:
-    """What one call tells of the form of all."""
+    """The form of all calls, as far as one of them tells it."""
 
     def __init__(self, writer: _Writer, one: str, marks: Marks) -> None:
         self._writer, self._one, self._marks = writer, one, marks
@@ -481,7 +481,7 @@ class _Learned:
 
 
 def _rest(text: str, start: int) -> str:
-    """What follows the JSON object at a position."""
+    """The text behind the JSON object at a position."""
     try:
         return text[json.JSONDecoder().raw_decode(text, start)[1] :]
     except ValueError:
