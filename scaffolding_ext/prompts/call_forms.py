@@ -35,6 +35,7 @@ Tools = Sequence[Mapping[str, Any]]
 _ID = "abcdefghi"
 _TOKEN = re.compile(r"<[^<>\s]*>|\[[^\[\]\s]*\]|[^\s<\[]+|[<\[]")
 _LONGEST_KEY = 200
+_OTHER_WORDS = r"(?=commentary|[^\w.-])[^{}]{0,60}(?=\{)"
 _CDATA = "<![CDATA[", "]]>"  # around text in XML
 _BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_]\w*)\s*:")
 
@@ -159,6 +160,8 @@ def _arguments(value: Any) -> dict[str, Any]:
 
 def _named(form: CallForm, text: str, offered: Mapping[str, Any]) -> Iterator[ToolCall]:
     head, at = _head_of(form, offered), 0
+    if form.lead and not head.search(text):  # gpt-oss writes other words between the name and the arguments
+        head = _head_of(replace(form, mid=""), offered, _OTHER_WORDS)
     while (found := head.search(text, at)) is not None:
         value, at = json.JSONDecoder().raw_decode(text, found.end())
         yield ToolCall(found[1], _arguments(value))
@@ -191,9 +194,10 @@ def _keyed(form: CallForm, text: str, offered: Mapping[str, Any]) -> Iterator[To
         yield ToolCall(found[1], arguments)
 
 
-def _head_of(form: CallForm, offered: Mapping[str, Any]) -> re.Pattern[str]:
+def _head_of(form: CallForm, offered: Mapping[str, Any], behind: str = "") -> re.Pattern[str]:
+    """Matches a call up to its arguments, with the name as a group."""
     names = "|".join(re.escape(name) for name in sorted(offered, key=len, reverse=True))
-    return re.compile(f"{_lenient(form.lead)}({names}){_lenient(form.mid)}")
+    return re.compile(f"{_lenient(form.lead)}({names}){_lenient(form.mid)}{behind}")
 
 
 def _lenient(literal: str) -> str:

@@ -139,6 +139,18 @@ def test_a_form_with_marks_around_each_argument_is_read_by_the_tools_schema(name
     assert not offered.are_calls(text[:-1])
 
 
+@pytest.mark.parametrize("between", ["<|c|>commentary json<|m|>", " <|constrain|>json<|m|>", "commentary json"])
+def test_other_words_may_stand_between_a_name_and_its_arguments(between: str) -> None:
+    template = each("<|s|>bot to=functions.{{ f.name }}<|c|>commentary json<|m|>{{ f.arguments | tojson }}<|call|>")
+    found = shown(template)
+    assert found.form is not None
+    assert (found.form.kind, found.unread) == ("named", ())
+    text = f'<|s|>bot to=functions.weather{between}{{"city": "Rome"}}'
+    offered = OfferedTools(TOOLS, [found.form])
+    assert offered.said(text).calls == [ToolCall("weather", {"city": "Rome"})]
+    assert offered.said(text.replace("weather", "weather_now")).calls is None
+
+
 def test_python_calls_are_read() -> None:
     words = (
         '{{ k }}={{ (v | string | tojson) if v is not string else "\'" ~ v ~ "\'" }}{% if not loop.last %}, {% endif %}'
