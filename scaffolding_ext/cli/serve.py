@@ -162,6 +162,8 @@ def serve(
         configs[own] = own_model.load(file)
     knobs = list(map(Knob.read, allow))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for client in ("httpx", "httpx2"):  # a line for each request to a server behind
+        logging.getLogger(client).setLevel(logging.WARNING)
     served: list[ServedStack] = []
     try:
         for own, config in configs.items():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option
+from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option, set_option
 from scaffolding_ext.errors import DatasetError
 
 if TYPE_CHECKING:
@@ -224,6 +224,7 @@ def _grouped(options: tuple[Any, ...], kind: Any, name: str) -> Callable[[Callab
     metavar="FILE",
     help="Stack whose workers and prompt the written stack keeps.  [default: that of a LOG from `eval`]",
 )
+@set_option
 @_grouped(_PLAN_OPTIONS, PlanFor, "plan_for")
 @click.option("--output_path", type=OutputPath(), help="Write the chosen stack.")
 @click.option("--report_path", type=OutputPath(), help="Write one self-contained HTML page.")
@@ -235,6 +236,7 @@ def tune(
     budget: float | None,
     one_budget: bool,
     source: str | None,
+    overrides: tuple[str, ...],
     plan_for: PlanFor,
     output_path: Path | None,
     report_path: Path | None,
@@ -261,7 +263,9 @@ def tune(
     ctx = click.get_current_context()
     if confidence is not None and (budget is not None or not 0 < max_loss < 100):
         raise click.UsageError("--confidence needs a --max_loss above 0, and no --budget", ctx)
-    base = None if source is None else load_config(source)
+    if overrides and source is None:
+        raise click.UsageError("--set is given without --config: name the stack that it changes", ctx)
+    base = None if source is None else load_config(source, overrides)
     if plan_for.plan is not None:
         if confidence is not None or budget is not None or one_budget or report_path is not None:
             raise click.UsageError("--plan takes no --confidence, --budget, --one_budget or --report_path", ctx)
@@ -352,8 +356,9 @@ def _say_written(as_json: bool, *paths: Path | None) -> None:
 @click.command(cls=Command, short_help="Play a stack on recorded logs.")
 @_grouped(_LOG_OPTIONS, Logs, "logs")
 @click.option("--config", "source", required=True, metavar="FILE", help="The stack.")
+@set_option
 @json_option
-def replay(logs: Logs, source: str, as_json: bool) -> None:
+def replay(logs: Logs, source: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Play a stack on recorded samples: the answers that it would have given, and their cost.
 
     \b
@@ -367,7 +372,7 @@ def replay(logs: Logs, source: str, as_json: bool) -> None:
     from scaffolding_ext.stack.load import load_config
 
     plays = logs.plays()
-    setting = setting_of(load_config(source), plays.recording)
+    setting = setting_of(load_config(source, overrides), plays.recording)
     plays.try_numbers()
     played = plays.play(setting)
     rows = rows_of(plays, {**baselines(plays, Cheapest(0.003)), "this stack": played})

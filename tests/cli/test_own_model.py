@@ -103,7 +103,8 @@ def test_a_chat_server_without_a_tokenizer_gets_suffix_and_system_prompt_as_mess
     wanted = [
         [{"role": "system", "content": "Be brief."}, {"role": "user", "content": q + SUFFIX}] for q in ("2+2?", "1+3?")
     ]
-    assert told == set(map(json.dumps, wanted))
+    assert told >= set(map(json.dumps, wanted))  # beside a test chat
+    assert len(told) == len(wanted) + 1
 
 
 def test_completions_without_a_tokenizer_get_the_prompt_as_text(server: OpenAIServer) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,28 @@ from scaffolding_ext.tinylm.embedded import model_folder
 
 MODEL = "tinylm/target"
 CONTEXT_LEN = 2048
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 
 
 class Running:
     """A server of llama.cpp's at an address."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, process: subprocess.Popen[bytes]) -> None:
         self.address = address
+        self._process = process
+
+    def end(self) -> None:
+        """SIGTERM, and SIGKILL if that does not end it."""
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
     @property
     def url(self) -> str:
@@ -51,24 +65,28 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(command: Callable[[int], list[str]], log: Path) -> Iterator[Running]:
-    """A server on a free port of this machine, when it has loaded its model."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with log.open("wb") as output:
-        process = subprocess.Popen(command(port), stdout=output, stderr=subprocess.STDOUT)
-    server = Running(f"http://127.0.0.1:{port}")
+def running(
+    command: Callable[[int], list[str]],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    port: int | None = None,
+) -> Iterator[Running]:
+    """A server on a free port of this machine, when it has loaded its model; SIGTERM ends it."""
+    port = free_port() if port is None else port
+    with log.open("ab") as output:
+        process = subprocess.Popen(command(port), stdout=output, stderr=subprocess.STDOUT, env=environment)
+    server = Running(f"http://127.0.0.1:{port}", process)
     try:
         wait_until(lambda: answers(server, process, log))
         yield server
     finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        server.end()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def answers(server: Running, process: subprocess.Popen[bytes], log: Path) -> bool:
