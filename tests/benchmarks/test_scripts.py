@@ -17,6 +17,7 @@ SCRIPTS = sorted(
 PLOTTED = tuple(
     f"studies.{name}"
     for name in (
+        "autotts",
         "branching",
         "conformal",
         "conformal_replay",

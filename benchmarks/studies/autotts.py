@@ -1,0 +1,304 @@
+"""The benchmark of AutoTTS: votes of 64 recorded Qwen3 chains, rules that stop them, and controllers of intervals.
+
+    python -m benchmarks.studies.autotts --chains qwen3_chains.jsonl.gz --json
+
+Protocol of the paper (Zheng et al., arXiv:2605.08083): 30 questions of AIME24, AIME25 and HMMT25 each, 128 chains a
+question of four models; 64 of them, 100 shuffles; an answer is right if it is the target's text, and "no answer" counts
+as an answer. AIME24 chooses settings, AIME25 and HMMT25 judge. Probes cost nothing there, so they cost nothing here.
+
+A chain's time is its number of tokens, as if all chains of a vote were written at one speed: a round waits for its
+longest chain.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks._lib.command import benchmark, plotted, size, track
+from benchmarks._lib.drawing import Figures, below, coloured, drawing, of, point
+from benchmarks._lib.interval_controllers import INTERVAL, Chain, Played, confidence_momentum, parallel_probe
+from benchmarks._lib.report import Report
+from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
+from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling, EarlyStoppingWindow
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
+from scaffolding_ext.controllers.vote.allocation.baselines import Even
+from scaffolding_ext.controllers.vote.allocation.leader_change import MISSES, LeaderChange
+from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.stats.power import required_num_questions
+
+Way = Callable[[Sequence[Chain]], Played]
+
+CHOOSES, MODELS = "aime24", ("0.6B", "1.7B", "4B", "8B")
+FULL, DEFAULT, CHOSEN, PLAIN = "all chains", "ours, default", "ours, chosen on AIME24", "plain vote of as many tokens"
+MOST_LOST = 0.003  # on AIME24, by what is chosen there
+BAR = -0.01  # accuracy over the full vote, whose lower end the power is about
+# The paper's table: right (%) and thousands of tokens a question, on AIME25 and on HMMT25 of each model.
+PAPER: Mapping[str, Mapping[str, tuple[tuple[float, float], tuple[float, float]]]] = {
+    FULL: {
+        "0.6B": ((28.9, 891), (18.1, 938)),
+        "1.7B": ((44.4, 1054), (24.2, 1133)),
+        "4B": ((76.6, 1088), (43.6, 1168)),
+        "8B": ((76.7, 1124), (48.9, 1267)),
+    },
+    "Adaptive-Consistency .95": {
+        "0.6B": ((28.9, 654), (18.1, 581)),
+        "1.7B": ((44.4, 601), (24.2, 586)),
+        "4B": ((76.6, 325), (43.6, 487)),
+        "8B": ((76.7, 406), (48.8, 565)),
+    },
+    "CMC, beta .5": {
+        "0.6B": ((28.6, 250), (14.9, 258)),
+        "1.7B": ((46.7, 328), (30.5, 359)),
+        "4B": ((73.8, 332), (45.7, 365)),
+        "8B": ((74.1, 361), (48.1, 397)),
+    },
+}
+
+
+class Asked(NamedTuple):
+    """A question of a run: the class of its target (-2 if no chain gives it), and its chains."""
+
+    model: str
+    task: str
+    question: str
+    target: int
+    chains: Sequence[Chain]
+
+
+def read_chains(path: Path) -> Iterator[Asked]:
+    """The questions of a file of recorded chains, one a line; answers are compared as texts, as the paper does."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for row in map(json.loads, lines):
+            classes: dict[str | None, int] = {}
+
+            def class_of(answer: str | None, classes: dict[str | None, int] = classes) -> int:
+                return classes.setdefault(answer, len(classes))
+
+            chains = [
+                Chain(
+                    class_of(each["answer"]),
+                    each["output_tokens"],
+                    tuple(class_of(probe["answer"]) for probe in each["probes"]),
+                )
+                for each in row["samples"]
+            ]
+            target = classes.get(row["target"], -2)
+            yield Asked(row["run"].removeprefix("Qwen3-"), row["task"], row["question"], target, chains)
+
+
+def simulated(num_questions: int, rng: np.random.Generator, num_chains: int = 128) -> Iterator[Asked]:
+    """Questions whose chains are right with a chance of .2 to .9, and more often so after each interval."""
+    for model in MODELS:
+        for task in (CHOOSES, "aime25", "hmmt25"):
+            for number in range(num_questions):
+                chance, chains = rng.uniform(0.2, 0.9), []
+                for length in rng.integers(1_000, 6_000, num_chains).tolist():
+                    num_probes = length // INTERVAL
+                    chances = np.append(chance * np.arange(1, num_probes + 1) / num_probes, chance)
+                    answers = np.where(rng.random(num_probes + 1) < chances, 0, rng.integers(1, 5, num_probes + 1))
+                    *probes, answer = answers.tolist()
+                    chains.append(Chain(answer, length, tuple(probes)))
+                yield Asked(model, task, f"{task} {number}", 0, chains)
+
+
+def in_rounds(rule: AllocationRule) -> Way:
+    """Play a vote as `MajorityVoteController` does: the rule says how many more to draw, and a round waits for all."""
+    num_more = functools.lru_cache(1 << 16)(lambda classes, most: rule.num_more(Votes(classes, most)))
+
+    def play(chains: Sequence[Chain]) -> Played:
+        classes, num_drawn, path = _renumbered([chain.answer for chain in chains]), 0, 0
+        while num_drawn < len(chains) and (more := num_more(classes[:num_drawn], len(chains))):
+            path += max(chain.num_tokens for chain in chains[num_drawn : num_drawn + more])
+            num_drawn += more
+        drawn = chains[:num_drawn]
+        return Played(vote([chain.answer for chain in drawn]), sum(chain.num_tokens for chain in drawn), path)
+
+    return play
+
+
+def first_to_finish(num_first: int) -> Way:
+    """Start all chains, and vote once so many have ended; the others are stopped there."""
+
+    def play(chains: Sequence[Chain]) -> Played:
+        ended = sorted(chains, key=lambda chain: chain.num_tokens)[:num_first]
+        path = ended[-1].num_tokens
+        tokens = sum(min(chain.num_tokens, path) for chain in chains)
+        return Played(vote([chain.answer for chain in ended]), tokens, path)
+
+    return play
+
+
+def _shuffled(num_chains: int, seed: int) -> list[int]:
+    """Return an order of chains by the paper's generator, so that seed 0 repeats its table."""
+    order = list(range(num_chains))
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def _renumbered(classes: Sequence[int]) -> tuple[int, ...]:
+    """Number classes by their first appearance, so that equal votes are equal."""
+    known: dict[int, int] = {}
+    return tuple(known.setdefault(number, len(known)) for number in classes)
+
+
+class Plays:
+    """Ways to answer, each played on the same shuffles of every question.
+
+    Attributes:
+        right: Share of the shuffles whose answer is right, by way, shape [num_questions].
+    """
+
+    def __init__(self, asked: Sequence[Asked], num_chains: int, num_shuffles: int, seed: int) -> None:
+        self.asked = asked
+        self._orders = [_shuffled(len(asked[0].chains), seed + number)[:num_chains] for number in range(num_shuffles)]
+        self.right: dict[str, npt.NDArray[np.float64]] = {}
+        self.tokens: dict[str, npt.NDArray[np.float64]] = {}
+        self.path: dict[str, npt.NDArray[np.float64]] = {}
+
+    def play(self, name: str, way: Way, where: npt.NDArray[np.bool_] | None = None) -> None:
+        """Play a way on all questions, or on those of a mask."""
+        found = np.full((len(self.asked), 3), np.nan)
+        for number, each in enumerate(track(self.asked, name)):
+            if where is not None and not where[number]:
+                continue
+            played = [way([each.chains[index] for index in order]) for order in self._orders]
+            found[number] = np.mean([(one.answer == each.target, one.num_tokens, one.path) for one in played], axis=0)
+        self.right[name], self.tokens[name], self.path[name] = found.T
+
+    def of(self, *, models: Sequence[str] = MODELS, tasks: Sequence[str]) -> npt.NDArray[np.bool_]:
+        return np.array([each.model in models and each.task in tasks for each in self.asked])
+
+    def lost(self, name: str, where: npt.NDArray[np.bool_]) -> float:
+        return float((self.right[FULL] - self.right[name])[where].mean())
+
+
+def choose(plays: Plays, where: npt.NDArray[np.bool_]) -> LeaderChange:
+    """The cheapest `LeaderChange` that loses at most 0.3 points on the questions that choose."""
+    rules = [LeaderChange(miss=miss, leap=leap) for miss in MISSES for leap in (1.0, 2.0)]
+    for rule in rules:
+        plays.play(str(rule), in_rounds(rule), where)
+    kept = [rule for rule in rules if plays.lost(str(rule), where) <= MOST_LOST]
+    return min(kept or rules[:1], key=lambda rule: plays.tokens[str(rule)][where].sum())
+
+
+def add_set(report: Report, title: str, plays: Plays, names: Sequence[str], where: npt.NDArray[np.bool_]) -> None:
+    """Add each way's figures on some questions; a question is resampled with all models that were asked it."""
+    questions = [each.question for each, chosen in zip(plays.asked, where, strict=True) if chosen]
+    full = {key: values[FULL][where] for key, values in vars(plays).items() if key in ("right", "tokens", "path")}
+    for name in names:
+        right, tokens, path = (values[name][where] for values in (plays.right, plays.tokens, plays.path))
+        report.difference(f"{title}: {name}: right", right, questions=questions, scale=100)
+        report.difference(f"{title}: {name}: thousands of tokens", tokens, questions=questions, scale=1e-3)
+        if name != FULL:
+            report.difference(f"{title}: {name}: points", right, full["right"], questions, scale=100)
+            report.ratio(f"{title}: {name}: tokens, share of all", tokens, full["tokens"], questions)
+            report.ratio(f"{title}: {name}: longest path, share of all", path, full["path"], questions)
+
+
+def add_repeated(report: Report, plays: Plays) -> None:
+    """Hold ways of the paper against its table: the largest gap of its eight cells."""
+    for name, cells in PAPER.items():
+        points, shares = [], []
+        for model, row in cells.items():
+            for task, (right, tokens) in zip(("aime25", "hmmt25"), row, strict=True):
+                where = plays.of(models=[model], tasks=[task])
+                points.append(100 * plays.right[name][where].mean() - right)
+                shares.append(plays.tokens[name][where].mean() / (1e3 * tokens) - 1)
+        report.bar(f"{name}: most points from the paper's cells", np.abs(points).max(), "<=", 0.3)
+        report.bar(f"{name}: largest share of tokens from the paper's cells", np.abs(shares).max(), "<=", 0.02)
+
+
+def plot(figures: Figures, title: str, names: Sequence[str], path: Path) -> None:
+    """Tokens against the longest path, both as shares of all chains at once: a dot a way."""
+    with drawing(path, figsize=(9, 5)) as (figure, axes):
+        for number, name in enumerate(names):
+            tokens = of(figures, f"{title}: {name}: tokens, share of all", 100)
+            longest = of(figures, f"{title}: {name}: longest path, share of all")
+            lost = of(figures, f"{title}: {name}: points")
+            if tokens is not None and longest is not None and lost is not None:
+                said = f"{name} ({lost.value:+.1f} points)"
+                point(axes, tokens, longest, said, is_default=name == DEFAULT, **coloured(number))
+        axes.set(xlabel="decoded tokens, % of all chains", ylabel="longest path, all chains at once = 1")
+        axes.set_yscale("log")
+        axes.set_xlim(0, None)
+        axes.set_title(title)
+        below(figure, axes, 2)
+
+
+@benchmark("studies.autotts --chains qwen3_chains.jsonl.gz")
+@click.option("--chains", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Recorded chains.")
+@size("--num_shuffles", 100, quick=4, help="Orders of each question's chains.")
+@size("--num_chains", 64, quick=16, help="Chains of a vote.", least=8)
+@size("--num_simulated", 30, quick=4, help="Questions a set that are simulated without a file.", least=2)
+@plotted
+def main(
+    report: Report,
+    path: Path | None,
+    num_shuffles: int,
+    num_chains: int,
+    num_simulated: int,
+    plot_path: Path | None,
+) -> None:
+    """Votes of recorded Qwen3 chains by the protocol of AutoTTS, beside its peers."""
+    asked = list(simulated(num_simulated, report.rng) if path is None else read_chains(path))
+    plays = Plays(asked, num_chains, num_shuffles, report.seed)
+    chooses, judges = plays.of(tasks=[CHOOSES]), plays.of(tasks=["aime25", "hmmt25"])
+    ways: dict[str, Way] = {
+        FULL: in_rounds(Even(num_samples=num_chains)),
+        "one chain": in_rounds(Even(num_samples=1)),
+        "Adaptive-Consistency .95": in_rounds(BetaConsistency(confidence=0.95, min_samples=2)),
+        "Adaptive-Consistency .90": in_rounds(BetaConsistency(confidence=0.9, min_samples=2)),
+        "early-stopping windows of 8": in_rounds(EarlyStoppingWindow(window=8)),
+        "doubling until .75 agree (its_hub)": in_rounds(AgreementDoubling()),
+        "first 8 to finish": first_to_finish(8),
+        "Parallel-Probe": parallel_probe,
+        "CMC, beta .5": functools.partial(confidence_momentum, beta=0.5),
+        DEFAULT: in_rounds(LeaderChange()),
+    }
+    for name, way in ways.items():
+        plays.play(name, way)
+    rule = choose(plays, chooses)
+    report.setting["chosen"] = str(rule)
+    plays.play(CHOSEN, in_rounds(rule))
+    share = plays.tokens[DEFAULT][chooses].sum() / plays.tokens[FULL][chooses].sum()
+    plays.play(PLAIN, in_rounds(Even(num_samples=max(1, round(num_chains * share)))))
+    names, title = [*ways, CHOSEN, PLAIN], "AIME25 and HMMT25"
+    add_set(report, title, plays, names, judges)
+    add_set(report, "AIME24", plays, names, chooses)
+    add_set(report, f"{title}, 4B and 8B", plays, names, judges & plays.of(models=["4B", "8B"], tasks=[*_tasks(asked)]))
+    for model in MODELS:
+        add_set(report, f"{title}, {model}", plays, names, judges & plays.of(models=[model], tasks=[*_tasks(asked)]))
+    differences = (plays.right[DEFAULT] - plays.right[FULL])[judges]
+    groups = [each.question for each, judged in zip(asked, judges, strict=True) if judged]
+    needed = required_num_questions(differences, groups, bar=BAR, max_num_questions=100_000, rng=report.rng)
+    if needed is not None:
+        report.figure(f"{title}: {DEFAULT}: questions for power .9 at {100 * BAR:g} points", needed)
+    if path is not None and num_chains == 64:
+        add_repeated(report, plays)
+    report.bar(
+        f"{DEFAULT}: tokens, share of all",
+        report.figures[f"{title}: {DEFAULT}: tokens, share of all"]["value"],
+        "<=",
+        0.3,
+    )
+    report.bar(f"{DEFAULT}: points", report.figures[f"{title}: {DEFAULT}: points"]["value"], ">=", -0.5)
+    if plot_path is not None:
+        plot(report.figures, title, names, plot_path)
+
+
+def _tasks(asked: Sequence[Asked]) -> set[str]:
+    return {each.task for each in asked}
+
+
+if __name__ == "__main__":
+    main()
