@@ -30,7 +30,7 @@ from scaffolding_ext.prompts.sampling_params import (
     checked_sampling_params,
     set_sampling_params,
 )
-from scaffolding_ext.prompts.tool_calls import OfferedTools, canonical
+from scaffolding_ext.prompts.tool_calls import OfferedTools, RequiredCall, canonical
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, StreamGenerationTask
 from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
@@ -60,7 +60,7 @@ class NativeGenerationController(BaseController):
         self.sampling_params = checked_sampling_params(sampling_params)
         self.needs = Needs(
             max_tokens=self.sampling_params.get("max_tokens"),
-            fields=SAMPLING_FIELDS | {"thinking_budget", "tools", GUIDED_DECODING},
+            fields=SAMPLING_FIELDS | {"thinking_budget", "tools", "tool_choice", GUIDED_DECODING},
         )
         self.streaming = streaming
 
@@ -70,6 +70,7 @@ class NativeGenerationController(BaseController):
         thinking_budget: int | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         guided_decoding: Mapping[str, Any] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
         **sampling_params: Any,
     ) -> ControllerGenerator:
         """Generate all tasks in one batch.
@@ -80,15 +81,20 @@ class NativeGenerationController(BaseController):
             tools: Tools that the prompt describes to the model. The answer is then its calls, in canonical JSON, or
                 else its text.
             guided_decoding: A form of the output, for a worker that keeps it, such as `{"json": SCHEMA}`.
+            tool_choice: `required`, or `{"type": "function", "function": {"name": NAME}}`: the answer is a call of one
+                of the tools, or of this one, kept by the worker's guided decoding.
 
         Raises:
-            ConfigError: Tools and a thinking budget are both given.
+            ConfigError: Tools and a thinking budget are both given, or `tool_choice` requires a tool that is not.
         """
         if thinking_budget is not None and tools:
             raise ConfigError(
                 "cannot be given with tools, since a forced answer holds no calls: leave one of them out",
                 "thinking_budget",
             )
+        required = RequiredCall.of(tools or (), tool_choice)
+        if required is not None:
+            guided_decoding = required.guide
         has_stops = False  # which must not end thinking
         for task in tasks:
             if sampling_params:
@@ -113,7 +119,7 @@ class NativeGenerationController(BaseController):
             if watched:
                 yield from _at_once([self._watched(task) for task in watched])
                 for task in watched if tools else ():
-                    task.customized_result_fields["answer"] = _tool_answer(task, tools or ())
+                    task.customized_result_fields["answer"] = _tool_answer(task, tools or (), required)
                 tasks = [task for task in tasks if not any(task is each for each in watched)]
         held = [held_stops(task, prompt_family()) for task in tasks] if has_stops else []
         if tasks:
@@ -122,7 +128,9 @@ class NativeGenerationController(BaseController):
             _end_answer(task, stops)
         for task in tasks:
             text = output_of(task)
-            task.customized_result_fields["answer"] = _tool_answer(task, tools) if tools else answer_of(task, text)
+            task.customized_result_fields["answer"] = (
+                _tool_answer(task, tools, required) if tools else answer_of(task, text)
+            )
             task.customized_result_fields["exit_reason"] = "length" if finish_reason_of(task) == "length" else "end"
 
     def _is_watched(self, task: GenerationTask, program: Program) -> bool:
@@ -197,9 +205,10 @@ def _end_answer(task: GenerationTask, stops: StopStrings) -> None:
         task.logprobs = task.logprobs and task.logprobs[:num_tokens]
 
 
-def _tool_answer(task: GenerationTask, tools: Sequence[Mapping[str, Any]]) -> str | None:
+def _tool_answer(task: GenerationTask, tools: Sequence[Mapping[str, Any]], required: RequiredCall | None) -> str | None:
     """Return an answer's calls in canonical JSON, or its prose; None if it is empty or a call cannot be read."""
-    found = (offered_tools() or OfferedTools(tools)).said(reading_of(task, output_of(task)).answer)
+    reader = required or offered_tools() or OfferedTools(tools)
+    found = reader.said(reading_of(task, output_of(task)).answer)
     if found.calls is None:
         return None
     return canonical(found.calls) if found.calls else found.text.strip() or None

@@ -25,6 +25,7 @@ _Several = Field(min_length=1, max_length=_MOST_ITEMS, fail_fast=True)  # a list
 _UNIONS = {  # what the fields of several types take; the parser names each type by itself
     "prompt": "a text, a list of texts, or token ids; none empty",
     "stop": f"a text, or at most {MOST_STRINGS} texts, of 1 to {MOST_CHARACTERS} characters",
+    "tool_choice": '"none", "auto", "required" or {"type": "function", "function": {"name": ...}}',
     "content": f'a text, or at most {_MOST_ITEMS} parts {{"type": "text", "text": ...}}',
 }
 _ANYTHING = None
@@ -51,7 +52,6 @@ _FURTHER: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
         "web_search_options": (),
     }
 )
-_WHY = {"tool_choice": ", since nothing makes the model call a tool"}
 _FURTHER_OF_MESSAGES: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
     {
         "annotations": ([],),
@@ -104,6 +104,15 @@ class Tool(_Object):
     def document(self) -> dict[str, Any]:
         """The tool in the form that chat templates take."""
         return self.model_dump(exclude_none=True)
+
+
+class _ChosenFunction(_Object):
+    name: str
+
+
+class _ToolChoice(_Object):
+    type: Literal["function"]
+    function: _ChosenFunction
 
 
 class Message(_Object):
@@ -240,13 +249,21 @@ class ChatBody(Body):
     parallel_tool_calls: bool | None = None
     reasoning_effort: Annotated[str, Field(max_length=64)] | None = None
     tools: Annotated[list[Tool], Field(max_length=128, fail_fast=True)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | _ToolChoice | None = None
     response_format: ResponseFormat | None = None
 
     @property
     def offered(self) -> list[dict[str, Any]]:
         """The tools that the model may call."""
-        is_off = (self.model_extra or {}).get("tool_choice") == "none"
-        return [] if is_off else [tool.document() for tool in self.tools or ()]
+        return [] if self.tool_choice == "none" else [tool.document() for tool in self.tools or ()]
+
+    @property
+    def required(self) -> str | dict[str, Any] | None:
+        """`tool_choice`, if it requires a call."""
+        choice = self.tool_choice
+        if isinstance(choice, _ToolChoice):
+            return choice.model_dump()
+        return choice if choice == "required" else None
 
     @property
     def token_limit(self) -> int | None:
@@ -322,7 +339,7 @@ def read_body(
             continue
         neutral = known[name]
         if neutral is not None and value not in neutral:
-            raise unsupported(place, f"is not served{_WHY.get(name, '')}: leave it out{_or(neutral)}")
+            raise unsupported(place, f"is not served: leave it out{_or(neutral)}")
     return body
 
 

@@ -18,7 +18,7 @@ from scaffolding_ext.prompts.call_forms import Tools
 from scaffolding_ext.prompts.prompting import Prompting, TextPrompting, Turn
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.prompts.served_model import served_model
-from scaffolding_ext.prompts.tool_calls import OfferedTools
+from scaffolding_ext.prompts.tool_calls import OfferedTools, RequiredCall
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import CONTINUED_TURNS
 from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
@@ -38,8 +38,10 @@ _FIELDS = {
     **{name: name for name in ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty")},
     "num_logprobs": "logprobs",
     "thinking_budget": "thinking_budget",
+    "tool_choice": "tool_choice",
     GUIDED_DECODING: "response_format",
 }
+_INSTEAD = {"response_format": "Leave it out and ask for JSON in the prompt", "tool_choice": "Give 'auto'"}
 _SEED_BITS = 53  # exact in every JSON reader
 _MOST_SECONDS = 1e9
 _MOST_CHARACTERS = 32  # of a prompt, for each token that it may have; longer ones are not tokenised to be counted
@@ -61,7 +63,7 @@ class StackRequest(NamedTuple):
         deadline: Seconds within which the client wants the answer, for the stack's scheduling; None if unknown.
         cache_salt: Separates the request's KV from requests with another salt; None if all requests share KV.
         trace_parent: The client's span, from its header `traceparent`, or None.
-        offered: The tools that the model may call; None without any.
+        offered: The tools that the model may call, or the call that it must make; None without any.
         takes_several_calls: True if an answer may hold more than one call.
         holder: Holder of the key.
         sent: The client's names of the body's fields, by ours; an error about one of them is the client's.
@@ -79,7 +81,7 @@ class StackRequest(NamedTuple):
     deadline: float | None = None
     cache_salt: str | None = None
     trace_parent: str | None = None
-    offered: OfferedTools | None = None
+    offered: OfferedTools | RequiredCall | None = None
     takes_several_calls: bool = True
     holder: str = ANYBODY
     sent: Mapping[str, str] = MappingProxyType({})
@@ -195,13 +197,14 @@ class ServedStack:
         num_prompt_tokens, is_open = self._count(prompts, is_raw, kwargs)
         if tools and self.prompting is not None:
             reading = reading._replace(offered=self.prompting.offered(tools))
+        required = RequiredCall.of(tools, kwargs.get("tool_choice"))
         reading = reading._replace(is_open=is_open)
         seed = body.seed if body.seed is not None else self._next_seed()
         return StackRequest(
             *(prompts, body.num_samples, controller, kwargs, seed, reading, self._closing(reading, kwargs)),
             *(num_prompt_tokens, bool(with_trace)),
             deadline=deadline,
-            offered=reading.offered,
+            offered=required or reading.offered,
             takes_several_calls=getattr(body, "parallel_tool_calls", None) is not False,
             sent={
                 name: body.token_limit_name if name == "max_tokens" else name
@@ -328,10 +331,13 @@ class ServedStack:
         return next((tag for tag in tags if worker_for(self.llm.workers, tag) is not None), None)
 
     @property
+    def _worker(self) -> Any:
+        return None if self._tag is None else worker_for(self.llm.workers, self._tag)
+
+    @property
     def _cannot_go_on(self) -> str | None:
         """Reason why the worker cannot continue an unfinished answer; None if it can."""
-        worker = None if self._tag is None else worker_for(self.llm.workers, self._tag)
-        refused: Mapping[str, str] = declared(worker).refused
+        refused: Mapping[str, str] = declared(self._worker).refused
         return refused.get(CONTINUED_TURNS)
 
     def _kwargs(self, body: Body, controller: Any, reading: Reading) -> dict[str, Any]:
@@ -353,8 +359,15 @@ class ServedStack:
             fields["thinking_budget"] = budget
         guide = body.response_format.guide if isinstance(body, ChatBody) and body.response_format else None
         if guide is not None:
-            self._check_guide()
+            self._check_guide("response_format")
             fields[GUIDED_DECODING] = guide
+        if isinstance(body, ChatBody) and body.required is not None:
+            self._check_guide("tool_choice")
+            try:
+                RequiredCall.of(body.offered, body.required)
+            except ConfigError as error:
+                raise unsupported("tool_choice", error.message) from None
+            fields["tool_choice"] = body.required
         for name in sorted(fields.keys() - honoured):
             able = ", ".join(shown for own, shown in _FIELDS.items() if own in honoured) or "none of these fields"
             message = f"is not a field that {self.name!r} ({type(controller).__name__}) takes; it takes: {able}"
@@ -390,19 +403,21 @@ class ServedStack:
             fields["streaming"] = True
         return fields
 
-    def _check_guide(self) -> None:
+    def _check_guide(self, name: str) -> None:
         """Refuse a form of answers that nothing would keep.
+
+        Args:
+            name: The field that gives it.
 
         Raises:
             ApiError: The worker cannot keep it, or it would hold for more than the answer.
         """
-        name = "response_format"
-        worker = None if self._tag is None else worker_for(self.llm.workers, self._tag)
+        worker = self._worker
         if not declared(worker).guides_json:
             raise unsupported(
                 name,
-                f"is not served: {type(worker).__name__} of {self.name!r} writes free text. Leave it out and ask for "
-                "JSON in the prompt, or serve the stack on an OpenAIWorker whose server has it",
+                f"is not served: {type(worker).__name__} of {self.name!r} writes free text. {_INSTEAD[name]}, or serve "
+                "the stack on an OpenAIWorker whose server has response_format",
             )
         if self.thinks:
             message = f"would hold for the thinking of {self.name!r}, too: leave it out, or serve it without thinking"
@@ -431,8 +446,13 @@ class ServedStack:
         other = next((name for name in ("thinking_budget", "num_logprobs", GUIDED_DECODING) if name in fields), None)
         if other is not None:
             raise unsupported(_FIELDS[other], "cannot be given with tools: leave out one of them")
-        if any(tool["function"].get("strict") for tool in tools):
-            raise unsupported("tools", "have strict: true, but nothing makes a call follow its schema: leave it out")
+        if "tool_choice" not in fields and any(tool["function"].get("strict") for tool in tools):
+            is_guided = declared(self._worker).guides_json and not self.thinks
+            way = ", or give a tool_choice that is 'required' or names a function" if is_guided else ""
+            message = (
+                f"have strict: true, but nothing makes a call that is not required follow its schema: leave it out{way}"
+            )
+            raise unsupported("tools", message)
 
     def _thinking_budget(self, body: Body) -> int | None:
         effort = body.reasoning_effort if isinstance(body, ChatBody) else None

@@ -3,8 +3,8 @@
     pip install litellm langchain-openai inspect-ai
     pytest -m integration -p no:unraisableexception tests/integration/test_clients.py    # LiteLLM leaves a loop open
 
-Two turns, a tool's call and result, a stream, and an answer by a schema: from a stack whose worker keeps schemas
-(`kept`), and from one whose engine writes free text (`free`).
+Two turns, a tool's call and result, a stream, an answer by a schema and a call that must come: from a stack whose
+worker keeps schemas (`kept`), and from one whose engine writes free text (`free`).
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
+STRICT = {**TOOL, "function": {**TOOL["function"], "strict": True}}  # type: ignore[dict-item]
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 QUESTION, FURTHER, WEATHER = "What is 2+2?", "And 3+3?", "How is the weather in Paris?"
 
@@ -62,8 +63,10 @@ class Guided(ScriptedWorker):
 
 def reply(task: Any) -> str:
     text = str(task.input_str)
-    if (task.custom_input_params or {}).get("guided_decoding"):
-        return '{"value": 4}'
+    if guide := (task.custom_input_params or {}).get("guided_decoding"):
+        if "anyOf" in guide["json"]:
+            return '{"name": "weather", "arguments": {"city": "Paris"}}'
+        return '{"city": "Paris"}' if "city" in guide["json"]["properties"] else '{"value": 4}'
     if "tool: " in text:
         return "It is sunny."
     if WEATHER in text and "TOOLS" in text:
@@ -102,6 +105,16 @@ def test_openai(url: str) -> None:
         told = create(model="free", messages=messages, tools=[TOOL])  # type: ignore[call-overload]
         assert told.choices[0].message.content == "It is sunny."
 
+        for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+            forced: Any = {"messages": messages[:1], "tools": [STRICT], "tool_choice": choice}
+            (call,) = create(model="kept", **forced).choices[0].message.tool_calls
+            assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Paris"})
+            deltas = [chunk.choices[0].delta for chunk in create(model="kept", stream=True, **forced)]
+            (call,) = [call for delta in deltas for call in delta.tool_calls or ()]
+            assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Paris"})
+            with pytest.raises(openai.BadRequestError, match="writes free text"):
+                create(model="free", **forced)
+
         chunks = create(model="free", messages=[{"role": "user", "content": QUESTION}], stream=True)
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "It is 4."
 
@@ -133,6 +146,9 @@ def test_litellm(url: str) -> None:
     messages += [called, {"role": "tool", "tool_call_id": called.tool_calls[0].id, "content": "sunny"}]
     assert create("free", messages, tools=[TOOL]).choices[0].message.content == "It is sunny."
 
+    (call,) = create("kept", messages[:1], tools=[TOOL], tool_choice="required").choices[0].message.tool_calls
+    assert json.loads(call.function.arguments) == {"city": "Paris"}
+
     asked = [{"role": "user", "content": QUESTION}]
     chunks = create("free", asked, stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "It is 4."
@@ -160,15 +176,16 @@ def test_langchain(url: str) -> None:
     called = with_tools.invoke(messages)
     messages += [called, messages_of.ToolMessage("sunny", tool_call_id=called.tool_calls[0]["id"])]
     assert with_tools.invoke(messages).content == "It is sunny."
-    with pytest.raises(openai.BadRequestError, match="nothing makes the model call a tool"):
+    (call,) = kept.bind_tools([TOOL], tool_choice="weather").invoke(WEATHER).tool_calls
+    assert (call["name"], call["args"]) == ("weather", {"city": "Paris"})
+    with pytest.raises(openai.BadRequestError, match="writes free text"):
         free.bind_tools([TOOL], tool_choice="weather").invoke(WEATHER)
 
     assert "".join(str(chunk.content) for chunk in free.stream(QUESTION)) == "It is 4."
     assert kept.with_structured_output(Sum).invoke(QUESTION) == Sum(value=4)
     with pytest.raises(openai.BadRequestError, match="writes free text"):
         free.with_structured_output(Sum).invoke(QUESTION)
-    with pytest.raises(openai.BadRequestError):
-        kept.with_structured_output(Sum, method="function_calling").invoke(QUESTION)
+    assert kept.with_structured_output(Sum, method="function_calling").invoke(QUESTION) == Sum(value=4)
 
 
 # ---- inspect_ai
@@ -200,6 +217,10 @@ def test_inspect_ai(url: str) -> None:
         called = (await free.generate(messages, tools=[tool])).message
         told = model_of.ChatMessageTool(content="sunny", tool_call_id=called.tool_calls[0].id, function="weather")
         assert (await free.generate([*messages, called, told], tools=[tool])).completion == "It is sunny."
+
+        forced = tool_of.ToolFunction("weather")
+        (call,) = (await kept.generate(WEATHER, tools=[tool], tool_choice=forced)).message.tool_calls
+        assert (call.function, call.arguments) == ("weather", {"city": "Paris"})
 
         schema = model_of.ResponseSchema(name="sum", json_schema=util.json_schema(Sum))
         config = model_of.GenerateConfig(response_schema=schema)

@@ -42,7 +42,6 @@ def test_a_count_is_from_1_to_31_bits(name: str, value: int, is_taken: bool) -> 
         ("echo", False, [True]),
         ("store", False, [True]),
         ("suffix", "", ["x"]),
-        ("tool_choice", "auto", ["required", {"type": "function", "function": {"name": "f"}}]),
         ("service_tier", "auto", ["flex"]),
     ],
 )

@@ -18,7 +18,6 @@ from tests.servers.openai_server import OpenAIServer
 ASK: dict[str, Any] = {"model": "model", "messages": [{"role": "user", "content": "2+2?"}]}
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "sum", "schema": SCHEMA, "strict": True}}
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 
 
 class Guided(ScriptedWorker):
@@ -101,10 +100,3 @@ def test_a_form_that_is_none_is_refused_by_its_path(serve: Any, format: Any) -> 
     param, _ = refusal(serve(), response_format=format)
     assert param is not None
     assert param.startswith("response_format")
-
-
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
-def test_a_call_that_must_come_is_refused(serve: Any, choice: Any) -> None:
-    param, message = refusal(serve(), tools=[TOOL], tool_choice=choice)
-    assert param == "tool_choice"
-    assert "since nothing makes the model call a tool: leave it out, or give 'none' or 'auto'" in message
