@@ -242,8 +242,10 @@ class OpenAIServer:
         try:
             while await self._serve(reader, HttpAnswer(writer, self._count)):
                 pass
+            writer.close()
+            await writer.wait_closed()
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the client has gone, or the server is closing: there is nobody to tell
+            writer.transport.abort()  # the client has gone, or the server is closing: there is nobody to tell
         finally:
             self.num_connections -= 1
             writer.close()
