@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -26,7 +27,7 @@ START_SECONDS = 300.0
 
 
 class Running:
-    """A server of llama.cpp's at an address."""
+    """A server at an address, with its process group."""
 
     def __init__(self, address: str, process: subprocess.Popen[bytes]) -> None:
         self.address = address
@@ -38,11 +39,12 @@ class Running:
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
 
     def kill(self) -> None:
-        self._process.kill()
+        """SIGKILL, to its children too: vLLM's engine outlives its server otherwise."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     @property
@@ -74,7 +76,9 @@ def running(
     """A server on a free port of this machine, when it has loaded its model; SIGTERM ends it."""
     port = free_port() if port is None else port
     with log.open("ab") as output:
-        process = subprocess.Popen(command(port), stdout=output, stderr=subprocess.STDOUT, env=environment)
+        process = subprocess.Popen(
+            command(port), stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
     server = Running(f"http://127.0.0.1:{port}", process)
     try:
         wait_until(lambda: answers(server, process, log))
