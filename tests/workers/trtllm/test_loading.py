@@ -58,7 +58,7 @@ def test_an_engine_serves_with_what_it_was_built_for(engine_dir: str) -> None:
     ids = load_tokenizer(MODEL)("Start with 5. Apply a+3,b-2. Find the total.").input_ids
     with TRTLLMWorker.from_engine(engine_dir, MODEL) as worker, HuggingFaceWorker(MODEL) as reference:
         assert (worker.model, worker.max_seq_len, worker.tokens_per_block) == (MODEL, 256, None)
-        generated = GenerationTask(input_tokens=ids, max_tokens=5, num_logprobs=2)
+        generated = GenerationTask(input_tokens=ids, max_tokens=5, num_logprobs=2, temperature=0.0)
         asyncio.run(worker.run_task(generated))
         assert len(generated.logprobs) == len(generated.output_tokens or ()) == 5
         scored, expected = (ScoreTask(input_tokens=ids[:4], continuation_tokens=ids[4:]) for _ in range(2))
