@@ -55,6 +55,7 @@ from scaffolding_ext.testing.worker_contract import WORKER_CHECKS
 from scaffolding_ext.tinylm.grammar import sample_problem
 from scaffolding_ext.workers.openai.worker import ServerWarning
 from tests.integration.conftest import Running, free_port, named, running
+from tests.serving.test_tool_calls import prompted
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("default")]
 GREEDY = {"temperature": 0.0}
@@ -84,7 +85,9 @@ def served(name: str, log: Path, *options: str, port: int | None = None) -> Any:
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with served("target", tmp_path_factory.mktemp("target") / "log", "--enable-prompt-tokens-details") as server:
+    dense = ("--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}')
+    log = tmp_path_factory.mktemp("target") / "log"
+    with served("target", log, "--enable-prompt-tokens-details", *dense) as server:
         yield server
 
 
@@ -320,6 +323,47 @@ def test_thinking_that_the_server_separated_is_no_content(draft: Running, stream
     assert content.startswith("The answer is")
     assert "Okay" in thinking
     assert "Okay" not in content
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("votes", [1, 3])
+@pytest.mark.parametrize("name", [None, "weather", "time"])
+def test_a_required_call_follows_its_schema(worker: OpenAIWorker, name: str | None, votes: int, stream: bool) -> None:
+    """The model knows nothing of calls: the guide makes them. Both schemas have a definition of one name."""
+    own = {"weather": {"city": "Paris"}, "time": {"city": "UTC"}}
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": each,
+                "strict": True,
+                "parameters": {
+                    "type": "object",
+                    "properties": {"city": {"$ref": "#/$defs/City"}},
+                    "required": ["city"],
+                    "additionalProperties": False,
+                    "$defs": {"City": {"enum": [call["city"]]}},
+                },
+            },
+        }
+        for each, call in own.items()
+    ]
+    plain = NativeGenerationController({"temperature": 1.0, "max_tokens": 200})
+    controller = prompted(plain if votes == 1 else MajorityVoteController(plain, votes, allocation=None), "instruct")
+    with (
+        ScaffoldingLlm(controller, {"generation": worker}, seed=3) as llm,
+        FrontThread(Front([ServedStack("m", llm, Limits())], Limits())) as front,
+        openai.OpenAI(base_url=f"{front.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        choice: Any = "required" if name is None else {"type": "function", "function": {"name": name}}
+        asked: Any = {"messages": [{"role": "user", "content": "How is it in Paris?"}], "tools": tools}
+        reply = client.chat.completions.create(model="m", tool_choice=choice, stream=stream, **asked)
+        choices = [part.choices[0] for part in (reply if stream else [reply])]
+    said = [each.delta if stream else each.message for each in choices]
+    (call,) = [call for part in said for call in part.tool_calls or ()]
+    assert call.function.name in own if name is None else call.function.name == name
+    assert json.loads(call.function.arguments) == own[call.function.name]
+    assert choices[-1].finish_reason == "tool_calls"
 
 
 def test_a_restart_costs_time_and_no_samples(tmp_path: Path) -> None:
