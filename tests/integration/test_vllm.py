@@ -231,18 +231,18 @@ def vote() -> MajorityVoteController:
     return MajorityVoteController(NativeGenerationController({"temperature": 0.7, "max_tokens": 400}), 4)
 
 
-@pytest.mark.parametrize(("make", "num_unseen"), [(vote, 0), (dynasor, 12)], ids=["vote", "dynasor"])
+@pytest.mark.parametrize("make", [vote, dynasor])
 def test_the_ledger_is_equal_to_the_servers_counters(
-    target: Running, worker: OpenAIWorker, make: Callable[[], Any], num_unseen: int
+    target: Running, worker: OpenAIWorker, make: Callable[[], Any]
 ) -> None:
-    """A chain that is stopped decodes on at the server, until it notices that its stream is closed."""
+    """What the server decodes until it notices that a chain was stopped is in no count of ours."""
     before = metrics(target)
     found = results(worker, make(), questions(6))
     grown = metrics(target)
     grown.subtract(before)
     totals = [each.program.ledger.total for each in found]
     unseen = grown["generation_tokens_total"] - sum(total.decoded for total in totals)
-    assert 0 <= unseen <= num_unseen
+    assert unseen == 0 if make is vote else unseen >= 0
     assert sum(total.prefilled + total.reused for total in totals) == grown["prompt_tokens_total"]
     reused = sum(total.reused for total in totals)
     assert reused <= grown["prompt_tokens_cached_total"]  # a closed stream does not tell its own
