@@ -11,8 +11,6 @@ votes take turns, a block of problems each, so that a machine that gets slower s
 from __future__ import annotations
 
 import collections
-import json
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -105,21 +103,16 @@ class Server:
     def its_hub(self, url: str, python: Path, name: str, prompts: Sequence[str]) -> tuple[list[str | None], float]:
         """A vote of its_hub over the server: the answers, and seconds."""
         algorithm, argument = PEERS[name]
-        asked = {
-            "url": f"{url}/v1",
-            "model": "plain",
-            "algorithm": algorithm,
-            "argument": argument,
-            "prompts": list(prompts),
-            "num_samples": self.num_samples,
-            "at_once": self.at_once,
-        }
-        command = [str(python), its_hub_votes.__file__]
-        run = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True)
-        if run.returncode:
-            raise click.ClickException(f"its_hub failed: {run.stderr[-2000:]}")
-        answers, seconds = json.loads(run.stdout)
-        return answers, seconds
+        return its_hub_votes.voted(
+            python,
+            url=f"{url}/v1",
+            model="plain",
+            algorithm=algorithm,
+            argument=argument,
+            prompts=list(prompts),
+            num_samples=self.num_samples,
+            at_once=self.at_once,
+        )
 
     def timed(
         self, url: str, name: str, rule: Mapping[str, Any] | None, block: Sequence[Example], python: Path | None

@@ -11,8 +11,14 @@ from benchmarks._lib.columns import mismatches
 from benchmarks._lib.provenance import commit
 
 ROOT = Path(__file__).parents[2]
+ON_A_SERVER = ("studies.vllm",)  # tests/integration/test_vllm.py runs it
 SCRIPTS = sorted(
-    f"{folder}.{path.stem}" for folder in ("engines", "studies") for path in (ROOT / "benchmarks" / folder).glob("*.py")
+    {
+        f"{folder}.{path.stem}"
+        for folder in ("engines", "studies")
+        for path in (ROOT / "benchmarks" / folder).glob("*.py")
+    }
+    - {*ON_A_SERVER}
 )
 PLOTTED = tuple(
     f"studies.{name}"

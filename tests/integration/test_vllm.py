@@ -11,6 +11,8 @@ import json
 import os
 import random
 import re
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -72,6 +74,7 @@ def vllm(name: str, *options: str) -> tuple[Callable[[int], list[str]], dict[str
     program, model = named("SCAFFOLDING_VLLM"), model_folder(f"tinylm/{name}")
     environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     environment |= {"OMP_NUM_THREADS": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
+    environment["VLLM_SERVER_DEV_MODE"] = "1"  # lets a study empty the prefix cache
     # With chunked prefill a seeded request whose prompt is read in two steps ends this CPU build.
     fixed = ("--max-model-len", "2048", "--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill")
     fixed += ("--max-num-batched-tokens", "8192", "--served-model-name", name, "--host", "127.0.0.1")
@@ -364,6 +367,17 @@ def test_a_required_call_follows_its_schema(worker: OpenAIWorker, name: str | No
     assert call.function.name in own if name is None else call.function.name == name
     assert json.loads(call.function.arguments) == own[call.function.name]
     assert choices[-1].finish_reason == "tool_calls"
+
+
+def test_the_study_counts_by_the_server(target: Running) -> None:
+    """A vote that draws all samples decodes more than one chain, and reads prompts from the prefix cache."""
+    arguments = ("--base_url", target.url, "--model", "target", "--quick", "--json")
+    run = subprocess.run([sys.executable, "-m", "benchmarks.studies.vllm", *arguments], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    figures = json.loads(run.stdout)["figures"]
+    assert figures["one chain beside vote of 8, all samples: decoded tokens"]["high"] < 1
+    assert figures["DynasorCoT: prompt tokens from the prefix cache, share"]["low"] > 0.3
+    assert not [name for name in figures if "its_hub" in name]
 
 
 def test_a_restart_costs_time_and_no_samples(tmp_path: Path) -> None:
