@@ -205,9 +205,10 @@ class BaseController(Controller):
         if self.prompting is not None:
             program.question = Question(prompt, history, raw, kwargs.get("tools"), last_turn, self.prompting)
             program.question.put(task)
+            family, is_open, shown = self.prompting.family, None, task.input_str or ""
             if not raw:
-                is_open = self.prompting.is_open(task.input_str or "")
-                program.question = program.question._replace(is_open=is_open)
+                family, is_open = self.prompting.family_behind(shown), self.prompting.is_open(shown)
+            program.question = program.question._replace(family=family, is_open=is_open)
         elif history:
             raise ConfigError(
                 "holds earlier turns, and this stack has no prompting that renders them: set `prompt`, or send one "

@@ -15,10 +15,14 @@ from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.request.program import current_program
 
 
-def prompt_family() -> PromptFamily:
-    """Return the prompt family of the running request's prompting; the default family without one."""
-    prompting = _prompting()
-    return family_named(DEFAULT_FAMILY) if prompting is None else prompting.family
+def prompt_family(prompt: GenerationTask | None = None) -> PromptFamily:
+    """Return the prompt family behind a task's input, or behind the request's question; the default one without any."""
+    program, prompting = current_program(), _prompting()
+    if program is None or prompting is None:
+        return family_named(DEFAULT_FAMILY)
+    if prompt is None or program.question.raw or prompt.input_str is None:
+        return program.question.family or prompting.family
+    return prompting.family_behind(prompt.input_str[: meta_of(prompt).turn_start])
 
 
 def thinking_is_open(prompt: GenerationTask, family: PromptFamily) -> bool | None:
@@ -47,13 +51,13 @@ def begun(text: str, is_open: bool | None, family: PromptFamily) -> SplitText:
 
 def reading_of(prompt: GenerationTask, text: str, family: PromptFamily | None = None) -> SplitText:
     """Split the text that answers a task's prompt so far; see `begun`."""
-    family = family or prompt_family()
+    family = family or prompt_family(prompt)
     return begun(text, thinking_is_open(prompt, family) if family.thinks else False, family)
 
 
 def answer_of(prompt: GenerationTask, text: str) -> str | None:
     """Extract the answer to a task's prompt; thinking is read only if nothing behind it states one."""
-    family = prompt_family()
+    family = prompt_family(prompt)
     if not family.thinks or family.think_close not in text:
         return extract(text)
     reading = reading_of(prompt, text, family)

@@ -26,12 +26,12 @@ class Run:
     Args:
         controller: Gives the capabilities of its workers.
         task: The task to answer; the output is written into it.
-        family: The controller's prompt family; None takes that of the stack's prompting.
+        family: The controller's prompt family; None takes the one behind the task's prompt.
     """
 
     def __init__(self, controller: BaseController, task: GenerationTask, family: PromptFamily | None = None) -> None:
         self.task = task
-        self.family = family or prompt_family()
+        self.family = family or prompt_family(task)
         self.is_late = False  # ended by the deadline, not by its rule
         self._controller = controller
 

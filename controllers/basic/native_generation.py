@@ -107,7 +107,7 @@ class NativeGenerationController(BaseController):
             if task.max_tokens is not None and task.input_tokens is not None:
                 task.max_tokens = self.budget_within_context(WorkerTag.GENERATION, task, task.max_tokens, 0)
             if task.stop:
-                has_stops = prompt_family().thinks
+                has_stops = prompt_family(task).thinks
         if thinking_budget is not None:
             # A limit that leaves no room after the budget ends the thinking anyway.
             bounded = [task for task in tasks if task.max_tokens is None or task.max_tokens > thinking_budget]
@@ -121,7 +121,7 @@ class NativeGenerationController(BaseController):
                 for task in watched if tools else ():
                     task.customized_result_fields["answer"] = _tool_answer(task, tools or (), required)
                 tasks = [task for task in tasks if not any(task is each for each in watched)]
-        held = [held_stops(task, prompt_family()) for task in tasks] if has_stops else []
+        held = [held_stops(task, prompt_family(task)) for task in tasks] if has_stops else []
         if tasks:
             yield tasks
         for task, stops in zip(tasks, held, strict=False):
@@ -170,7 +170,7 @@ class NativeGenerationController(BaseController):
 
     def _within(self, thinking_budget: int, task: GenerationTask) -> BudgetForcingController:
         """Build the controller of a thinking budget; the task's `max_tokens` includes thinking and answer."""
-        family, room, answer_tokens = prompt_family(), self._room(task), _ANSWER_TOKENS
+        family, room, answer_tokens = prompt_family(task), self._room(task), _ANSWER_TOKENS
         if task.max_tokens is not None:
             answer_tokens = task.max_tokens - thinking_budget
         if room is not None:
@@ -193,7 +193,7 @@ def _end_answer(task: GenerationTask, stops: StopStrings) -> None:
     """Cut a task's output at a stop string behind its thinking."""
     if not stops:
         return
-    family, text = prompt_family(), output_of(task)
+    family, text = prompt_family(task), output_of(task)
     task.stop = list(stops.strings)
     at = family.split(text, thinking_is_open(task, family), stops).stopped_at
     if at is None:

@@ -103,7 +103,7 @@ class BudgetForcingController(BaseController):
                 is used up, a forced answer of at most 64 tokens is added.
         """
         set_sampling_params(task, sampling_params)
-        family = self.family or prompt_family()
+        family = self.family or prompt_family(task)
         reserved = longest_len(family.close, family.close_closed) + self.max_answer_tokens
         limits = (self.thinking_tokens, task.max_tokens, thinking_budget)
         wanted = min(limit for limit in limits if limit is not None)

@@ -71,7 +71,7 @@ class Chain(ABC):
     how much has arrived. Tokens beyond that count as discarded.
 
     Attributes:
-        family: Prompt family of the stack's prompting; a controller may set another.
+        family: Prompt family behind the prompt; a controller may set another.
         runs_on: True if the worker continues the chain while no task of it is yielded.
         finish_reason: After the end: `"length"` at the budget, `"loop"` if the stack's `loops` found a repetition,
             `"deadline"` if the deadline leaves time only for the answer, else the worker's reason.
@@ -87,7 +87,7 @@ class Chain(ABC):
 
     def __init__(self, prompt: GenerationTask, max_tokens: int, sampling_params: dict[str, Any]) -> None:
         self.prompt = prompt
-        self.family = prompt_family()
+        self.family = prompt_family(prompt)
         self.max_tokens = max_tokens
         self.ended = False
         self.is_stopped = False

@@ -164,7 +164,8 @@ class Looker:
         if self._needs.chain_logprobs and prefix.logprobs is None and prefix.num_tokens:
             raise _without_logprobs("the chain")
         if asked.answer is not None:
-            ends = family.think_close in output_of(asked.answer) or finish_reason_of(asked.answer) == "stop"
+            closes = family.thinks and family.split(output_of(asked.answer), is_open=True).has_thought
+            ends = closes or finish_reason_of(asked.answer) == "stop"
             look = look._replace(closes=ends)
             if self._needs.answer_logprobs:
                 look = look._replace(answer_logprobs=_answer_logprobs(asked.answer))

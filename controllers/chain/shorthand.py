@@ -11,7 +11,7 @@ from scaffolding_ext.controllers.chain.looking import ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.controllers.chain.stopping.base import Rule, StoppingRule
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily
+from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named
 from scaffolding_ext.registry import stopping_rules
 
 # Required agreeing probes, and tokens between probes. Source: Dynasor's code, `dynasor/cot.py`.
@@ -63,8 +63,8 @@ def _with_threshold(rule: str | Rule, threshold: int | None) -> Any:
 
 
 def warn_if_unthinking(family: PromptFamily) -> None:
-    """Warn before probing the chains of a model that does not think."""
-    if not family.thinks:
+    """Warn before probing the chains of a model that does not think; a prompt that closes thinking is meant so."""
+    if family is family_named(UNTHINKING_FAMILY):
         warnings.warn(
             f"the model's chat template has no <think>: its chain is probed as a plain answer, which suits a model "
             f"that does not think (family={UNTHINKING_FAMILY!r} in the controller's arguments silences this). For a "

@@ -164,7 +164,7 @@ class _TraceController(BaseController):
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
         set_sampling_params(task, sampling_params)
-        family = self.family or prompt_family()
+        family = self.family or prompt_family(task)
         chain = start_chain(
             self,
             task,

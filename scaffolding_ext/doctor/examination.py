@@ -121,7 +121,7 @@ def _row(name: str, value: str) -> str:
 def _family(prompting: TextPrompting | None) -> str:
     if prompting is None:
         return "- (prompts go to the worker as they are)"
-    opened = "open" if prompting.opens_thinking else "not open"
+    opened = "open" if prompting.opens_thinking else "closed" if prompting.closes_thinking else "not open"
     thinks = "" if prompting.choice.name == "instruct" else f"; thinking is {opened} at the end of a prompt"
     return f"{prompting.choice}{thinks}"
 

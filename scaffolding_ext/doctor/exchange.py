@@ -213,7 +213,7 @@ def ask(llm: ScaffoldingLlm, log: CallLog, question: str, max_tokens: int, timeo
     chains = [call for call in calls if call.purpose is Purpose.CHAIN]
     prompt = (chains[0].task.input_str if chains else None) or question
     prompting = attributes_of(controller).prompting
-    written = _written(calls, None if prompting is None else prompting.family)
+    written = _written(calls, None if prompting is None else prompting.family_behind(prompt))
     is_probed = any(chain.probe for chain in written)
     if written and not is_probed and error is None and isinstance(prompting, Prompting):
         probe = _probe_by_doctor(llm, prompting, prompt, written[0].text, timeout)
@@ -268,13 +268,14 @@ def _probe_by_doctor(
     llm: ScaffoldingLlm, prompting: Prompting, prompt: str, chain: str, timeout: float
 ) -> Probed | None:
     """Probe the first half of a chain, as a controller would."""
-    begun = chain.partition(prompting.family.think_close)[0]
-    suffix = prompting.family.probe
+    family, thinking = prompting.family_behind(prompt), prompting.split(prompt, chain).thinking
+    opening = family.think_open if thinking and not prompting.is_open(prompt) else ""
+    begun, suffix = thinking or chain, family.probe
     asker = NativeGenerationController({"max_tokens": _PROBE_TOKENS, "temperature": 0.0})
     asker.prompting = prompting
     with ScaffoldingLlm(asker, dict(llm.workers)) as other:
         try:
-            result = other.generate(prompt + begun[: len(begun) // 2] + suffix, raw=True, timeout=timeout)
+            result = other.generate(prompt + opening + begun[: len(begun) // 2] + suffix, raw=True, timeout=timeout)
         except ScaffoldingExtError:  # the stack's own requests succeeded
             return None
     response = result.outputs[0].text or ""

@@ -81,8 +81,8 @@ class Examined(NamedTuple):
 
     @property
     def thinks(self) -> bool:
-        """True if the model is treated as a reasoning model."""
-        return self.prompting is not None and self.prompting.family.thinks
+        """True if the model is treated as a reasoning model: it has marks of thinking, and prompts do not close it."""
+        return self.prompting is not None and self.prompting.family.thinks and not self.prompting.closes_thinking
 
     @property
     def tokenized(self) -> Prompting | None:
@@ -98,9 +98,8 @@ class Examined(NamedTuple):
     def readings(self) -> list[tuple[Written, SplitText]]:
         """The chains, each split into thinking and answer."""
         prompting = self.prompting
-        family = family_named(DEFAULT_FAMILY) if prompting is None else prompting.family
         return [
-            (chain, family.split(chain.text, None if prompting is None else prompting.is_open(exchange.prompt)))
+            (chain, _default_split(chain.text) if prompting is None else prompting.split(exchange.prompt, chain.text))
             for exchange in self.exchanges
             if exchange.error is None
             for chain in exchange.written
@@ -109,6 +108,10 @@ class Examined(NamedTuple):
     @property
     def chains(self) -> list[ServedTask]:
         return [call for exchange in self.exchanges for call in exchange.chains]
+
+
+def _default_split(text: str) -> SplitText:
+    return family_named(DEFAULT_FAMILY).split(text, None)
 
 
 def findings(examined: Examined) -> list[Finding]:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def behind_thinking(result: ScaffoldingResult) -> str:
     """The answer in a result's text, without its thinking."""
     question = result.program.question
-    family = family_named(DEFAULT_FAMILY) if question.prompting is None else question.prompting.family
-    return family.split(result.outputs[0].text or "", getattr(question, "is_open", None)).answer
+    family = question.family or family_named(DEFAULT_FAMILY)
+    return family.split(result.outputs[0].text or "", question.is_open).answer
 
 
 def told(result: ScaffoldingResult) -> dict[str, Any]:

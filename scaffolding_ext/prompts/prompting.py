@@ -95,9 +95,26 @@ class PromptFamily(NamedTuple):
         """Split a complete text of its models."""
         return split(text, self.marks, is_open if self.thinks else False, stops)
 
+    @property
+    def answering(self) -> PromptFamily:
+        """The family behind a prompt that has closed thinking: all of the text is the answer, and nothing closes."""
+        return _answering(self)
+
     def as_shown(self, text: str) -> str:
         """A family text as a worker would return it: without its special tokens."""
         return functools.reduce(lambda shown, token: shown.replace(token, ""), self.hidden, text)
+
+
+@functools.cache
+def _answering(family: PromptFamily) -> PromptFamily:
+    other = family_named(UNTHINKING_FAMILY)
+    return family._replace(
+        thinks=False,
+        probe=other.probe,
+        close=other.close,
+        close_closed=other.close_closed,
+        answer_end=other.answer_end,
+    )
 
 
 class TurnEnd(NamedTuple):
@@ -298,9 +315,22 @@ class TextPrompting:
         """True if the prompt ends with open thinking, so the completion begins inside it."""
         return False
 
+    @property
+    def closes_thinking(self) -> bool:
+        """True if the prompt ends with closed thinking, so the model answers at once."""
+        return False
+
+    def family_behind(self, prompt: str) -> PromptFamily:
+        """The family's texts behind a rendered prompt: those of answering if the prompt closes thinking."""
+        return self.family
+
     def is_open(self, prompt: str, family: PromptFamily | None = None) -> bool | None:
         """True if a rendered prompt ends in open thinking of a family; None if that cannot be known."""
         return False if self.separates_thinking else None  # the worker's text opens it
+
+    def split(self, prompt: str, text: str) -> SplitText:
+        """Split a complete text by the end of the rendered prompt that it answers."""
+        return self.family_behind(prompt).split(text, self.is_open(prompt))
 
     def offered(self, tools: Tools) -> OfferedTools:
         """Tools as the model may call them.
@@ -422,9 +452,8 @@ class Prompting(TextPrompting):
     ) -> Prompting:
         """Build the prompting of a model folder, hub name or `tinylm/NAME`; a given `tokenizer` is used as it is.
 
-        Without a `family`, the model's collection decides, else its config and chat template (`chosen_family`). If the
-        prompt itself closes thinking, as with `enable_thinking: false`, the family is `"instruct"`. `choice` has the
-        reason.
+        Without a `family`, the model's collection decides, else its config and chat template (`chosen_family`).
+        `choice` has the reason.
 
         Raises:
             MissingDependencyError: transformers is not installed.
@@ -448,11 +477,6 @@ class Prompting(TextPrompting):
         else:
             choice = chosen_family(model_folder(model), tokenizer)
         prompting = cls(tokenizer, choice.name, **options)
-        if choice.is_guess and choice.name != UNTHINKING_FAMILY and prompting.closes_thinking:
-            choice = FamilyChoice(
-                UNTHINKING_FAMILY, "the prompt ends with closed thinking, so the model does not think"
-            )
-            prompting.family = family_named(UNTHINKING_FAMILY)
         prompting.choice = choice
         if choice.is_guess:
             _log.info("prompt family of %s: %s", model, choice)
@@ -472,6 +496,10 @@ class Prompting(TextPrompting):
     def opens_thinking(self) -> bool:
         """True if the prompt ends with open thinking, so the completion begins inside it."""
         return self._templated and self.family.marks.opened_by(self._shown_prompt())
+
+    def family_behind(self, prompt: str) -> PromptFamily:
+        is_closed = self._templated and self.family.marks.closed_by(self.family.as_shown(prompt))
+        return self.family.answering if is_closed else self.family
 
     def is_open(self, prompt: str, family: PromptFamily | None = None) -> bool | None:
         """Read off a rendered prompt's end if thinking is open there; another turn may end otherwise."""

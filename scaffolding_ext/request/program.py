@@ -24,7 +24,7 @@ from scaffolding_ext.request.trace import Trace
 
 if TYPE_CHECKING:
     from scaffolding_ext.controllers.repetition import Loops
-    from scaffolding_ext.prompts.prompting import TextPrompting
+    from scaffolding_ext.prompts.prompting import PromptFamily, TextPrompting
     from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput
     from scaffolding_ext.request.audit import Audit
 
@@ -143,6 +143,7 @@ class Question(NamedTuple):
         raw: Send the prompt to the model unchanged, without template and suffix.
         last_turn: Fields of the last turn beside its content, if it is not the user's.
         prompting: Renders the question for the model; None, with all fields unset, if the stack has no prompting.
+        family: The family behind the rendered question; None without a prompting.
         is_open: True if the rendered question ends in open thinking; None if that is not known.
     """
 
@@ -152,6 +153,7 @@ class Question(NamedTuple):
     tools: Sequence[Mapping[str, Any]] | None = None
     last_turn: Mapping[str, Any] | None = None
     prompting: TextPrompting | None = None
+    family: PromptFamily | None = None
     is_open: bool | None = None
 
     def put(self, task: GenerationTask, words: str | None = None) -> None:

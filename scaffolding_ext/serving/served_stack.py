@@ -15,7 +15,7 @@ from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.call_forms import Tools
-from scaffolding_ext.prompts.prompting import Prompting, TextPrompting, Turn
+from scaffolding_ext.prompts.prompting import PromptFamily, Prompting, TextPrompting, Turn
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.prompts.served_model import served_model
 from scaffolding_ext.prompts.tool_calls import OfferedTools, RequiredCall
@@ -149,8 +149,8 @@ class ServedStack:
 
     @property
     def thinks(self) -> bool:
-        """True if the prompting marks its model as a reasoning model."""
-        return self.prompting is not None and self.prompting.family.thinks
+        """True if the stack's model thinks, unless the history of a request or its tools say otherwise."""
+        return self.prompting is not None and self.prompting.family.thinks and not self.prompting.closes_thinking
 
     def document(self) -> dict[str, Any]:
         """Its entry in `/v1/models`."""
@@ -187,21 +187,26 @@ class ServedStack:
             if isinstance(body, CompletionBody)
             else [self._turns(body)]
         )
-        reading = self._reading(body, is_raw)
-        kwargs = self._kwargs(body, controller, reading)
+        kwargs = self._kwargs(body, controller)
         if task_type is not None:
             kwargs["task_type"] = task_type
         if is_raw and isinstance(controller, BaseController):
             kwargs["raw"] = True
         tools = kwargs.get("tools", ())
-        num_prompt_tokens, is_open = self._count(prompts, is_raw, kwargs)
+        num_prompt_tokens, family, is_open = self._count(prompts, is_raw, kwargs)
+        guided = next((name for name in (GUIDED_DECODING, "tool_choice") if name in kwargs), None)
+        if guided is not None and family is not None and family.thinks:
+            message = f"would hold for the thinking of {self.name!r}, too: leave it out, or serve it without thinking"
+            raise unsupported(_FIELDS[guided], message)
+        reading = self._reading(body, None if is_raw else family)._replace(is_open=is_open)
         if tools and self.prompting is not None:
             reading = reading._replace(offered=self.prompting.offered(tools))
         required = RequiredCall.of(tools, kwargs.get("tool_choice"))
-        reading = reading._replace(is_open=is_open)
+        if reading.stops and reading.think_close is None and "stop" in honoured_by(controller):
+            kwargs["stop"] = list(body.stops)  # otherwise the front cuts the answer's text at them
         seed = body.seed if body.seed is not None else self._next_seed()
         return StackRequest(
-            *(prompts, body.num_samples, controller, kwargs, seed, reading, self._closing(reading, kwargs)),
+            *(prompts, body.num_samples, controller, kwargs, seed, reading, self._closing(reading, kwargs, family)),
             *(num_prompt_tokens, bool(with_trace)),
             deadline=deadline,
             offered=required or reading.offered,
@@ -310,18 +315,17 @@ class ServedStack:
             raise unsupported("prompt", f"holds {len(prompt)} token ids that no text encodes to: send the text")
         return text
 
-    def _reading(self, body: Body, is_raw: bool) -> Reading:
+    def _reading(self, body: Body, family: PromptFamily | None) -> Reading:
         stops = StopStrings(tuple(body.stops))
-        if self.prompting is None or is_raw or not self.thinks:
+        if family is None or not family.thinks:
             return Reading(None, stops)
-        marks = self.prompting.family.marks
+        marks = family.marks
         return Reading(marks.think_close, stops, marks.think_open, marks.answer_open, marks.answer_close)
 
-    def _closing(self, reading: Reading, kwargs: Mapping[str, Any]) -> Closing | None:
-        if self.prompting is None or self._tag is None or not self.thinks:
+    def _closing(self, reading: Reading, kwargs: Mapping[str, Any], family: PromptFamily | None) -> Closing | None:
+        if family is None or self._tag is None or not family.thinks:
             return None
-        budget = kwargs.get("thinking_budget")
-        family, most = self.prompting.family, self._limits.answer_tokens
+        budget, most = kwargs.get("thinking_budget"), self._limits.answer_tokens
         return Closing(reading, family, self._tag, most, budget, self._cannot_go_on)
 
     @property
@@ -340,7 +344,7 @@ class ServedStack:
         refused: Mapping[str, str] = declared(self._worker).refused
         return refused.get(CONTINUED_TURNS)
 
-    def _kwargs(self, body: Body, controller: Any, reading: Reading) -> dict[str, Any]:
+    def _kwargs(self, body: Body, controller: Any) -> dict[str, Any]:
         """Keyword arguments of the controller for the body's fields."""
         honoured = honoured_by(controller)
         fields = body.sampling_fields()
@@ -380,10 +384,6 @@ class ServedStack:
         if fields.get("max_tokens", 0) > limit:
             name = body.token_limit_name
             raise ApiError(400, f"{name}: must be at most {limit}", "invalid_value", name)
-        if (
-            reading.stops and reading.think_close is None and "stop" in honoured
-        ):  # otherwise the front cuts the answer's text at them
-            fields["stop"] = list(body.stops)
         tools = body.offered if isinstance(body, ChatBody) else []
         last = body.messages[-1] if isinstance(body, ChatBody) else None
         if last is not None and last.role == "tool":
@@ -410,7 +410,7 @@ class ServedStack:
             name: The field that gives it.
 
         Raises:
-            ApiError: The worker cannot keep it, or it would hold for more than the answer.
+            ApiError: The worker cannot keep it.
         """
         worker = self._worker
         if not declared(worker).guides_json:
@@ -419,9 +419,6 @@ class ServedStack:
                 f"is not served: {type(worker).__name__} of {self.name!r} writes free text. {_INSTEAD[name]}, or serve "
                 "the stack on an OpenAIWorker whose server has response_format",
             )
-        if self.thinks:
-            message = f"would hold for the thinking of {self.name!r}, too: leave it out, or serve it without thinking"
-            raise unsupported(name, message)
 
     def _check_tools(self, controller: Any, fields: dict[str, Any], tools: Tools) -> None:
         """Refuse tools that the stack cannot call.
@@ -470,14 +467,15 @@ class ServedStack:
 
     def _count(
         self, prompts: list[tuple[str, list[Turn]]], is_raw: bool, how: Mapping[str, Any]
-    ) -> tuple[int | None, bool | None]:
+    ) -> tuple[int | None, PromptFamily | None, bool | None]:
         """Check each prompt.
 
         Returns:
-            The tokens of the prompts, None if no tokenizer is known. True if a chat's prompt ends in open thinking,
-            None if that is not known.
+            The tokens of the prompts, None if no tokenizer is known. The family behind a chat's prompt, None without a
+            prompting. True if that prompt ends in open thinking, None if that is not known.
         """
         lengths, is_open = [], None
+        family = None if self.prompting is None else self.prompting.family
         for text, history in prompts:
             if not text.strip():
                 raise ApiError(400, "prompt: is empty: send a text", "invalid_value", "prompt")
@@ -493,11 +491,13 @@ class ServedStack:
                 except ConfigError as error:
                     raise unsupported("messages", error.message) from error
                 length = len(text.encode()) if task.input_tokens is None else len(task.input_tokens)
-                is_open = None if is_raw else self.prompting.is_open(task.input_str or "")
+                if not is_raw:
+                    family = self.prompting.family_behind(task.input_str or "")
+                    is_open = self.prompting.is_open(task.input_str or "")
             if length > self._most_prompt_tokens:
                 raise self._too_long(f"{length} tokens")
             lengths.append(length)
-        return None if self.tokenized is None else sum(lengths), is_open
+        return None if self.tokenized is None else sum(lengths), family, is_open
 
     @property
     def _most_prompt_tokens(self) -> int:

@@ -121,6 +121,33 @@ def test_a_long_text_is_shortened_in_its_middle(saved_model: Callable[..., str])
     assert len(shown) < 800
 
 
+def test_a_closed_prompt_asks_for_an_answer_and_misses_no_thinking(saved_model: Callable[..., str]) -> None:
+    asked: list[str] = []
+
+    def respond(task: Any) -> str:
+        asked.append(str(task.input_str))
+        return "42}" if asked[-1].endswith("{") else "It is \\boxed{42}."
+
+    found = examined(respond, saved_model("qwen3"), chat_template_kwargs={"enable_thinking": False})
+    assert found.is_fine, found.findings
+    assert "no_thinking_mark" not in noted(found)
+    assert any("thinking is closed at the end of a prompt" in line for line in found.lines())
+    assert any(text.endswith("the final answer is: $\\boxed{") for text in asked)
+
+
+def test_the_check_probes_halfway_through_thinking_that_quotes_its_mark(saved_model: Callable[..., str]) -> None:
+    asked: list[str] = []
+    thinking = "I end it with `</think>`, " + "so it goes, " * 20
+
+    def respond(task: Any) -> str:
+        asked.append(str(task.input_str))
+        return "42}" if asked[-1].endswith("{") else f"<think>{thinking}</think>It is \\boxed{{42}}."
+
+    assert examined(respond, saved_model("qwen3")).is_fine
+    probed = next(text for text in asked if text.endswith("{"))
+    assert f"<think>{thinking[: len(thinking) // 2]}..." in probed
+
+
 # ---- one thing is wrong
 
 

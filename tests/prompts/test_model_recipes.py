@@ -72,10 +72,11 @@ EXPECTED = {
 TEMPLATE_OF = {"qwen3_no_thinking": "qwen3", "nemotron": "nemotron_super_v1_5"}
 FAMILY_OF = {
     **dict.fromkeys(("deepseek_r1_distill", "qwen3", "qwq", "nemotron", "nemotron3_nano"), "deepseek_r1"),
-    **dict.fromkeys(("qwen3_no_thinking", "llama3_instruct", "mistral_instruct", "smollm2"), "instruct"),
-    "phi4_reasoning": "deepseek_r1",
+    **dict.fromkeys(("qwen3_no_thinking", "phi4_reasoning"), "deepseek_r1"),
+    **dict.fromkeys(("llama3_instruct", "mistral_instruct", "smollm2"), "instruct"),
     "gpt_oss": "gpt_oss",
 }
+CLOSED = {"qwen3_no_thinking"}
 
 
 def prompting_of(recipe: str, folder: str) -> Prompting:
@@ -88,7 +89,8 @@ def prompting_of(recipe: str, folder: str) -> Prompting:
 def test_a_recipe_renders_its_models_prompt(recipe: str, saved_model: Callable[..., str]) -> None:
     prompting = prompting_of(recipe, saved_model(TEMPLATE_OF.get(recipe, recipe)))
     assert rendered(prompting) == EXPECTED[recipe]
-    assert prompting.family is family_named(FAMILY_OF[recipe])
+    family = family_named(FAMILY_OF[recipe])
+    assert prompting.family_behind(rendered(prompting)) is (family.answering if recipe in CLOSED else family)
     assert prompting.choice.name == FAMILY_OF[recipe]
 
 
@@ -97,7 +99,7 @@ def test_every_chain_of_a_thinking_recipe_begins_inside_its_thinking(
     recipe: str, saved_model: Callable[..., str]
 ) -> None:
     prompting = prompting_of(recipe, saved_model(TEMPLATE_OF.get(recipe, recipe)))
-    assert prompting.opens_thinking is (FAMILY_OF[recipe] != "instruct")
+    assert prompting.opens_thinking is (FAMILY_OF[recipe] != "instruct" and recipe not in CLOSED)
 
 
 def test_every_recipe_has_its_expected_prompt() -> None:
@@ -148,14 +150,16 @@ def test_a_model_without_a_template_thinks_if_its_vocabulary_says_so(
     assert "the vocabulary has </think>" in choice.reason
 
 
-def test_a_prompt_that_closes_thinking_makes_the_family_instruct(saved_model: Callable[..., str]) -> None:
+@pytest.mark.parametrize("family", [None, "deepseek_r1"])
+def test_a_prompt_that_closes_thinking_keeps_the_models_family(
+    family: str | None, saved_model: Callable[..., str]
+) -> None:
     folder = saved_model("nemotron3_nano")
-    off = Prompting.for_model(folder, chat_template_kwargs={"enable_thinking": False})
-    assert off.choice.name == "instruct"
-    assert "closed thinking" in off.choice.reason
-    assert Prompting.for_model(folder).choice.name == "deepseek_r1"
-    named = Prompting.for_model(folder, family="deepseek_r1", chat_template_kwargs={"enable_thinking": False})
-    assert named.family is family_named("deepseek_r1")  # whoever names a family knows better
+    off = Prompting.for_model(folder, family, chat_template_kwargs={"enable_thinking": False})
+    assert off.family is family_named("deepseek_r1")
+    assert off.family_behind(rendered(off)) == family_named("instruct")
+    on = Prompting.for_model(folder, family)
+    assert on.family_behind(rendered(on)) is on.family
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", None])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import openai
 import pytest
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
@@ -101,3 +102,59 @@ def test_log_probabilities_are_those_of_the_answer(serve: Any, words: str, reply
     with served.client() as client:
         (choice,) = client.chat.completions.create(**asked(words, logprobs=True)).choices
     assert "".join(entry.token for entry in choice.logprobs.content) == said
+
+
+# ---- prompts that close thinking, of a model whose marks are known
+
+
+class Guided(ScriptedWorker):
+    """A worker whose engine keeps answers to a schema."""
+
+    guides_json = True
+
+
+def closing() -> Controller:
+    """Its prompts close thinking, unless the last turn asks for it."""
+    tokenizer = copy.deepcopy(load_tokenizer("tinylm/draft"))
+    tokenizer.chat_template = TURN.replace(
+        "{% endif %}{% endif %}", "{% else %}<think>\n</think>\n{% endif %}{% endif %}"
+    )
+    controller = NativeGenerationController({"max_tokens": 900})
+    controller.prompting = Prompting.for_model("nowhere", tokenizer=tokenizer)
+    return controller
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("words", "reasoning", "content"),
+    [("Q", "", "hm</think>It is 4."), ("Q /think", "hm", "It is 4.")],
+)
+def test_each_prompt_says_if_its_text_thinks(
+    serve: Any, words: str, reasoning: str, content: str, stream: bool
+) -> None:
+    served = serve("hm</think>It is 4.", closing())
+    with served.client() as client:
+        got = client.chat.completions.create(**asked(words, stream=stream))
+        said = [part.choices[0].delta for part in got] if stream else [got.choices[0].message]
+    assert "".join(getattr(each, "reasoning_content", None) or "" for each in said) == reasoning
+    assert "".join(each.content or "" for each in said) == content
+
+
+def test_a_stop_and_a_form_of_the_answer_hold_behind_a_closed_prompt_only(serve: Any) -> None:
+    served = serve(controller=closing(), model_worker=Guided('{"x": 4}'))
+    form = {"response_format": {"type": "json_object"}, "stop": ["END"]}
+    with served.client() as client:
+        answer = client.chat.completions.create(**asked("Q", **form))
+        with pytest.raises(openai.BadRequestError, match="would hold for the thinking"):
+            client.chat.completions.create(**asked("Q /think", **form))
+    assert answer.choices[0].message.content == '{"x": 4}'
+    (task,) = served.stack.llm.workers["generation"].tasks
+    assert (task.stop, task.custom_input_params) == (["END"], {"guided_decoding": {"json_object": True}})
+
+
+def test_an_empty_answer_behind_a_closed_prompt_is_not_asked_to_close_thinking(serve: Any) -> None:
+    served = serve("", closing())
+    with served.client() as client:
+        answer = client.chat.completions.create(**asked("Q"))
+    assert answer.choices[0].message.content == ""
+    assert len(served.worker.tasks) == 1

@@ -77,9 +77,11 @@ def _marks() -> _Marks:
     """The marks that a reasoning parser has removed, as the running request's family writes them."""
     program = current_program()
     prompting = None if program is None else program.question.prompting
-    if prompting is None or not prompting.family.thinks:
+    if program is None or prompting is None:
         return _Marks("", _THINK_CLOSE)
-    family = prompting.family
+    family = program.question.family or prompting.family
+    if not family.thinks:
+        return _Marks("", _THINK_CLOSE)
     return _Marks(family.think_open if prompting.separates_thinking else "", family.think_close)
 
 

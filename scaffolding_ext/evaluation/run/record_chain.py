@@ -57,7 +57,7 @@ class RecordChainController(BaseController):
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
         set_sampling_params(task, sampling_params)
         stopping = self.generation_controller
-        family, probe = stopping.family or prompt_family(), stopping.probe
+        family, probe = stopping.family or prompt_family(task), stopping.probe
         has_logprobs = self.num_logprobs > 0
         looker = Looker(probe, LookNeeds(answer=True, answer_logprobs=has_logprobs, chain_logprobs=has_logprobs))
         logprobs = {"num_logprobs": 1} if has_logprobs else {}

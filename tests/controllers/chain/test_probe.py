@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from scaffolding_ext import DynasorCoTController, ScaffoldingLlm
+from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.looking import Looker, LookNeeds, LookTasks
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.prompts.prompting import family_named
+from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import PROBE, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.controller_contract import contract_reply
@@ -32,3 +36,19 @@ def test_a_guide_goes_with_the_probes_alone_and_only_where_it_is_asked_for(guide
 def test_a_guide_is_a_mapping():
     with pytest.raises(ConfigError, match=r"guided_decoding: is '\[0-9\]'; give a mapping"):
         AnswerProbe(guided_decoding="[0-9]")
+
+
+@pytest.mark.parametrize(
+    ("name", "response", "closes"),
+    [
+        ("deepseek_r1", "4}\n</think>", True),
+        ("deepseek_r1", "4} as `</think>` says", False),  # a quoted mark closes nothing
+        ("deepseek_r1", "4}\n", False),
+        ("instruct", "4}\n</think>", False),  # nothing to close
+    ],
+)
+def test_a_response_closes_thinking_by_an_unquoted_mark(name: str, response: str, closes: bool) -> None:
+    task = GenerationTask(output_str=response)
+    asked = LookTasks(answer=task)
+    look = Looker(AnswerProbe(), LookNeeds()).read(Prefix(3, "abc", None), asked, family_named(name))
+    assert look.closes is closes

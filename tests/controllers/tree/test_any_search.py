@@ -44,6 +44,9 @@ class Characters:
     def is_open(self, prompt, family=None):
         return None
 
+    def family_behind(self, prompt):
+        return self.family
+
     def encode(self, text):
         return list(map(ord, text))
 

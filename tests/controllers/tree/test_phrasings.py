@@ -35,6 +35,9 @@ class Brackets:
     def is_open(self, prompt, family=None):
         return None
 
+    def family_behind(self, prompt):
+        return self.family
+
     def encode(self, text):
         return list(map(ord, text))
 
