@@ -17,9 +17,10 @@ from scaffolding_ext.request.program import current_program
 
 def prompt_family(prompt: GenerationTask | None = None) -> PromptFamily:
     """Return the prompt family behind a task's input, or behind the request's question; the default one without any."""
-    program, prompting = current_program(), _prompting()
-    if program is None or prompting is None:
+    program = current_program()
+    if program is None or program.question.prompting is None:
         return family_named(DEFAULT_FAMILY)
+    prompting = program.question.prompting
     if prompt is None or program.question.raw or prompt.input_str is None:
         return program.question.family or prompting.family
     return prompting.family_behind(prompt.input_str[: meta_of(prompt).turn_start])

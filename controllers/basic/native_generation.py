@@ -92,7 +92,7 @@ class NativeGenerationController(BaseController):
                 "cannot be given with tools, since a forced answer holds no calls: leave one of them out",
                 "thinking_budget",
             )
-        required = RequiredCall.of(tools or (), tool_choice)
+        required = None if tool_choice is None else RequiredCall.of(tools or (), tool_choice)
         if required is not None:
             guided_decoding = required.guide
         has_stops = False  # which must not end thinking
