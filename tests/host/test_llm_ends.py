@@ -86,7 +86,7 @@ def test_a_forked_child_cannot_use_an_engine_of_its_parent() -> None:
 
 
 class Stopped(BaseException):
-    """What a supervisor's signal handler raises."""
+    """Raised by a supervisor's signal handler."""
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, Stopped])

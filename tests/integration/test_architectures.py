@@ -122,7 +122,7 @@ def network(kind: str, options: dict[str, Any]) -> Any:
 
 
 def generated(model: Any, prompt: list[int]) -> list[int]:
-    """What transformers writes."""
+    """The text that transformers writes."""
     ids = torch.tensor([prompt])
     text = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NUM_TOKENS, do_sample=False)
     found: list[int] = text[0, len(prompt) :].tolist()

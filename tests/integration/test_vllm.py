@@ -238,7 +238,7 @@ def vote() -> MajorityVoteController:
 def test_the_ledger_is_equal_to_the_servers_counters(
     target: Running, worker: OpenAIWorker, make: Callable[[], Any]
 ) -> None:
-    """What the server decodes until it notices that a chain was stopped is in no count of ours."""
+    """Our counts lack the tokens that the server decodes until it notices that a chain was stopped."""
     before = metrics(target)
     found = results(worker, make(), questions(6))
     grown = metrics(target)

@@ -1,4 +1,4 @@
-"""What a server's reasoning parser has split is joined as the model wrote it."""
+"""A text that a server's reasoning parser has split is joined as the model wrote it."""
 
 from __future__ import annotations
 
