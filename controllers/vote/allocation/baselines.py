@@ -18,24 +18,25 @@ from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVo
 
 @dataclass(frozen=True, kw_only=True)
 class Even(AllocationRule):
-    """Baseline-even: every vote draws `num_samples`, regardless of its answers.
+    """Baseline-even: every vote draws as many samples, regardless of its answers.
 
     Args:
-        num_samples: Samples of every vote, at least 1.
+        num_samples: Samples of every vote, at least 1; None draws all that the vote may have.
     """
 
     plainness = 0
-    num_samples: int = 8
+    num_samples: int | None = None
 
     def __post_init__(self) -> None:
-        require.whole("num_samples", self.num_samples)
+        if self.num_samples is not None:
+            require.whole("num_samples", self.num_samples)
 
     @property
     def looks_at(self) -> frozenset[str]:
         return frozenset({"size"})
 
     def _num_more(self, votes: Votes) -> int:
-        return self.num_samples - len(votes.classes)
+        return votes.num_remaining if self.num_samples is None else self.num_samples - len(votes.classes)
 
     def refuses_weights(self, most_weight: float) -> str | None:
         return None  # it looks at no vote

@@ -164,6 +164,7 @@ def test_dirichlet_rule_matches_simulation() -> None:
         (AgreementDoubling(), [0, 0, 1, 1], 2, 1),
         (AgreementDoubling(), [0, 1, 1, 0, 2, 2, 2, 2, 2], 9, 4),
         (Even(num_samples=6), [0] * 10, 6, 1),
+        *((Even(), [0] * width, width, 1) for width in (4, 16, 40)),
         (InitialStepSkyline(knob=3, curve=CURVE), [0, 0, 0, *[1] * 9], 3, 1),
         (InitialStepSkyline(knob=3, curve=CURVE), [0, 0, 1, *[1] * 9], 9, 2),
         (DynamicSkyline(knobs=(3, 6), curves=(CURVE, CURVE)), [0, 0, 1, 0, 0, 0, 0, 0, 0, 0], 6, 2),
