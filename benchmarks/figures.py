@@ -32,7 +32,7 @@ from scaffolding_ext.evaluation.tables import Table, console
 STORE = ROOT / "runs" / "figures"
 SAMPLES = ("qwen25_1p5b_math500_samples.jsonl", "r1_distill_8b_math500_draft_only.jsonl.gz")
 RUNS = "r1_distill_8b_math500_draft_target.jsonl.gz"
-RECORDED = ("studies.autotts", "studies.real", "studies.promises", "studies.conformal_replay")
+RECORDED = ("studies.autotts", "studies.deadlines", "studies.real", "studies.promises", "studies.conformal_replay")
 
 
 class Study(NamedTuple):
@@ -61,6 +61,9 @@ STUDIES: Mapping[str, Study] = {
         for part, minutes in (("votes", 6), ("confirmed", 3), ("runs", 1), ("chains", 2), ("budgets", 2), ("loops", 1))
     },
     "autotts": Study("studies.autotts", 4, (("--chains", "qwen3_chains.jsonl.gz"),), draws=True),
+    "deadlines_recordings": Study("studies.deadlines --part recordings", 4, (("--data", ""),), draws=True),
+    "deadlines_orders": Study("studies.deadlines --part orders", 8, (("--data", ""),)),
+    "deadlines_definitions": Study("studies.deadlines --part definitions --places 16", 4, (("--data", ""),)),
     "promises": Study("studies.promises", 3, (("--data", ""),)),
     "answers": Study(
         "studies.answers",

@@ -27,6 +27,7 @@ PLOTTED = tuple(
         "branching",
         "conformal",
         "conformal_replay",
+        "deadlines",
         "demo",
         "judge_quality",
         "kv_sharing",
