@@ -15,6 +15,7 @@ from hashlib import blake2b
 from sortedcontainers import SortedList
 
 _DIGEST_BYTES = 16
+PLAIN = 1.0  # priority of a block of no branch: RKSC's omega of score 1 at depth 0
 
 BlockPriority = Callable[[int], float]
 """The priority of a sequence's block in the cache, by the number of the block in the sequence."""
@@ -31,7 +32,7 @@ class Block:
         self.is_computed = False  # the KV of all its tokens exists
         self.num_holders = 0  # sequences
         self.stays = False  # one of its holders wanted it to stay as cache
-        self.priority = 0.0  # lowest is evicted first from the cache
+        self.priority = PLAIN  # lowest is evicted first from the cache
         self.last_use = 0  # when it was last freed; breaks ties of priority
         self.owner: str | None = None  # the only request that has held it, if known
 
@@ -206,7 +207,7 @@ class BlockPool:
                 self._drop(block)
 
     def end(self, owner: str) -> None:
-        """Reset the priorities of an ended request's blocks."""
+        """Let an ended request's blocks be evicted first; those that another request has used keep their priority."""
         for block in self._owned.pop(owner, ()):
             if not block.num_holders:
                 self._cached.remove(block)
@@ -239,7 +240,7 @@ class BlockPool:
         self._free.append(block)
 
     def _disown(self, block: Block) -> None:
-        block.priority = 0.0
+        block.priority = PLAIN
         if block.owner is not None:
             owned = self._owned[block.owner]
             owned.discard(block)

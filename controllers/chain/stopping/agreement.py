@@ -79,7 +79,7 @@ class TotalVariation(StoppingRule):
 
     Args:
         window: Probes k of a mixture, at least 1; twice as many are needed.
-        tolerance: Largest total-variation distance of two mixtures, in [0, 1).
+        tolerance: Largest total-variation distance of two mixtures, in [0, 1): a third of the paper's epsilon.
     """
 
     @classmethod
@@ -124,19 +124,19 @@ def has_stabilised(classes: Sequence[int], window: int, tolerance: float) -> boo
 def probes_needed(num_answers: int, tolerance: float, confidence: float = 0.95) -> int:
     """Return the smallest mixture for which `has_stabilised` tells a settled chain from one whose answers still move.
 
-    A mixture of k - 1 probes must be within a sixth of the tolerance of its distribution, for each set of answers, on
-    both sides, and for all 2 k + 1 mixtures: `2 * 2**m * (2 k + 1) * exp(-2 (k - 1) (tolerance / 6)**2)` is at most 1 -
+    A mixture of k - 1 probes must be within half of the tolerance of its distribution, for each set of answers, on both
+    sides, and for all 2 k + 1 mixtures: `2 * 2**m * (2 k + 1) * exp(-2 (k - 1) (tolerance / 2)**2)` is at most 1 -
     confidence.
 
     Args:
         num_answers: m, answers that the chain may give, at least 2.
-        tolerance: Of `has_stabilised`, in (0, 1).
+        tolerance: Of `has_stabilised`, in (0, 1): a third of the paper's epsilon.
         confidence: In (0, 1).
 
-    Reference: Certaindex, arXiv 2412.20993, appendix E, lemma 1.
+    Reference: Certaindex, arXiv 2412.20993, appendix E, lemma 1, which compares with epsilon / 3.
     """
     require.whole("num_answers", num_answers, least=2)
-    rate = 2 * (require.number("tolerance", tolerance, above=0, below=1) / 6) ** 2
+    rate = 2 * (require.number("tolerance", tolerance, above=0, below=1) / 2) ** 2
     allowed = math.log(1 - require.number("confidence", confidence, above=0, below=1))
     low, high = 1, 2
     fails = (num_answers + 1) * math.log(2) - allowed

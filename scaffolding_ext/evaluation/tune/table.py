@@ -62,8 +62,6 @@ def saved_on_easiest(plays: Plays, played: Played, share: float) -> float:
     """Return the saved share of the full vote's cost on the easiest questions: those with most samples right.
 
     Ties are broken by fewer tokens.
-
-    Reference: Fu et al., arXiv 2412.20993, savings on the easiest 10 % and 1 % of the problems.
     """
     questions = plays.recording.questions
     ranked = sorted(range(len(questions)), key=lambda i: (-questions[i].correct.mean(), questions[i].tokens.mean(), i))

@@ -1,9 +1,11 @@
 """Sequences and their blocks against a brute-force model: what is found is there, and every block is accounted for."""
 
+import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaffolding_ext.protocol.branching import block_score
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool, TokenSequence
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
 
@@ -228,10 +230,34 @@ def test_an_owner_can_say_what_leaves_first():
     memory = Memory(num_blocks=4)
     worthy, worthless = memory.running([1] * 2 * BLOCK_LEN), memory.running([2] * 2 * BLOCK_LEN)
     memory.pool.free(worthy, keep=True, priority=lambda number: 1.0 / (number + 1))
-    memory.pool.free(worthless, keep=True)
+    memory.pool.free(worthless, keep=True, priority=lambda number: 0.2)
     memory.begin([8] * 3 * BLOCK_LEN)
     assert memory.num_found([2] * 2 * BLOCK_LEN) == 0
     assert memory.num_found([1] * 2 * BLOCK_LEN) == BLOCK_LEN
+
+
+def test_a_plain_request_s_blocks_stay_longer_than_a_branch_s():
+    """Omega of a plain prompt is 1, that of a branch its score by its depth: whoever was used last."""
+    memory = Memory(num_blocks=8, max_cached=4)
+    plain, branch = (range(start, start + 2 * BLOCK_LEN) for start in (0, 100))
+    memory.pool.free(memory.running(plain), keep=True)
+    memory.pool.free(memory.running(branch), keep=True, priority=lambda number: block_score(0.9, 1))
+    memory.pool.free(memory.running(range(200, 200 + 2 * BLOCK_LEN)), keep=True)
+    assert memory.num_found(plain) == 2 * BLOCK_LEN
+    assert memory.num_found(branch) == 0
+
+
+def test_of_2_080_scored_blocks_the_80_lowest_leave_a_cache_of_2_000():
+    """RKSC's stress test (table 11): all 80 that leave are those of the lowest score by depth."""
+    memory = Memory(num_blocks=2080, max_cached=2000)
+    rng = np.random.default_rng(0)
+    omegas = [
+        block_score(score, int(depth)) for score, depth in zip(rng.random(2080), rng.integers(0, 4, 2080), strict=True)
+    ]
+    for number, omega in enumerate(omegas):
+        memory.pool.free(memory.running([number] * BLOCK_LEN), keep=True, priority=lambda _, omega=omega: omega)
+    left = {number for number in range(2080) if not memory.num_found([number] * BLOCK_LEN)}
+    assert left == set(np.argsort(omegas)[:80].tolist())
 
 
 def test_no_more_is_cached_than_may_be():

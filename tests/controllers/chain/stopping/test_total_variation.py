@@ -107,6 +107,6 @@ def test_the_page_says_what_the_guarantee_would_need() -> None:
 @given(st.integers(2, 12), st.floats(0.02, 0.99), st.floats(0.01, 0.999))
 def test_one_probe_less_than_needed_breaks_the_bound(num_answers: int, tolerance: float, confidence: float) -> None:
     k = probes_needed(num_answers, tolerance, confidence)
-    chances = [2 * 2**num_answers * (2 * n + 1) * math.exp(-2 * (n - 1) * (tolerance / 6) ** 2) for n in (k, k - 1)]
+    chances = [2 * 2**num_answers * (2 * n + 1) * math.exp(-2 * (n - 1) * (tolerance / 2) ** 2) for n in (k, k - 1)]
     assert chances[0] <= (1 - confidence) * (1 + 1e-9)
     assert chances[1] >= (1 - confidence) * (1 - 1e-9)
