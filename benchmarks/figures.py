@@ -32,7 +32,14 @@ from scaffolding_ext.evaluation.tables import Table, console
 STORE = ROOT / "runs" / "figures"
 SAMPLES = ("qwen25_1p5b_math500_samples.jsonl", "r1_distill_8b_math500_draft_only.jsonl.gz")
 RUNS = "r1_distill_8b_math500_draft_target.jsonl.gz"
-RECORDED = ("studies.autotts", "studies.deadlines", "studies.real", "studies.promises", "studies.conformal_replay")
+RECORDED = (
+    "studies.autotts",
+    "studies.deadlines",
+    "studies.real",
+    "studies.promises",
+    "studies.conformal_replay",
+    "studies.queueing_fit",
+)
 
 
 class Study(NamedTuple):
@@ -87,6 +94,7 @@ STUDIES: Mapping[str, Study] = {
     "conformal_replay": Study("studies.conformal_replay", 5, (("--runs", RUNS), ("--alone", SAMPLES[1])), draws=True),
     "conformal_replay_draft_only": Study("studies.conformal_replay", 5, (("--runs", SAMPLES[1]),)),
     "queueing": Study("studies.queueing", 2, draws=True),
+    "queueing_fit": Study("studies.queueing_fit", 3, (("--chains", "qwen3_chains.jsonl.gz"),), draws=True),
     "by_type": Study("studies.by_type --seed 100", 15, stores=True),
     "tinylm": Study("studies.tinylm --seed 90", 30),
     "judge_quality": Study("studies.judge_quality", 35, stores=True, draws=True),

@@ -9,6 +9,7 @@ simulated there. The picture has the paper's figures 3 and 4. For types of your 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,12 +17,19 @@ from benchmarks._lib.command import benchmark, plotted, size
 from benchmarks._lib.drawing import beside, drawing
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.budgets.files import TaskTypes
-from scaffolding_ext.controllers.budgets.queueing.model import Moments, kkt_residual, objective, pollaczek_khinchine
+from scaffolding_ext.controllers.budgets.queueing.model import (
+    Moments,
+    accuracies,
+    kkt_residual,
+    objective,
+    pollaczek_khinchine,
+)
 from scaffolding_ext.controllers.budgets.queueing.plan import solve
+from scaffolding_ext.controllers.budgets.queueing.queues import Queue, simulate
 from scaffolding_ext.controllers.budgets.queueing.rounding import lower_bound
 from scaffolding_ext.controllers.budgets.queueing.simulation import simulate_fifo
 from scaffolding_ext.controllers.budgets.queueing.solvers import SOLVERS, projected_gradient
-from scaffolding_ext.controllers.budgets.queueing.tasks import Mix
+from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix
 
 MAX_TOKENS = 32768
 LOADS = {0.3: 0.04, 0.6: 0.1, 0.9: 1.0}  # and the share of the queries that it takes
@@ -29,10 +37,11 @@ TABLE_1 = "configs:calibrations/queueing_table_1.yaml"
 PRINTED = (0, 340.5, 0, 0, 345.0, 30.1)  # its optimum
 PRINTED_OBJECTIVES = {0: 5.832, 100: 8.239, 500: 1.794}  # figure 3: of so many tokens for all
 SLICED, LONGEST = 1, 1000  # figure 4: the budget of GSM8K, up to so many tokens
+CIRCLES = range(0, LONGEST + 1, 100)  # figure 4: simulated budgets of GSM8K
 NUM_ROUNDINGS = 20_000
 
 
-def study_table_1(report: Report, plot_path: Path | None) -> None:
+def study_table_1(report: Report, num_queries: int, plot_path: Path | None) -> None:
     """The paper's printed optimum, its figures 3 and 4, its solvers, and the bound of eq. 41 under random roundings."""
     mix = Mix.of(TaskTypes.load(TABLE_1).tasks, 0.1, 30, MAX_TOKENS)
     plan = solve(mix.tasks, 0.1, 30, MAX_TOKENS)
@@ -53,6 +62,8 @@ def study_table_1(report: Report, plot_path: Path | None) -> None:
     report.figure("Table I, figure 4: tokens of GSM8K with the largest objective", int(values.argmax()))
     for tokens in range(0, LONGEST + 1, 50):
         report.figure(f"Table I, figure 4: objective, {tokens} tokens of GSM8K", float(values[tokens]))
+    circles = [add_circle(report, mix, slices[tokens], float(values[tokens]), num_queries) for tokens in CIRCLES]
+    report.bar("Table I, figure 4: simulated circles around the curve, of 11", sum(c.holds for c in circles), ">=", 9)
     report.figure("Table I: contraction at the optimum, eq. 26", plan.contraction)
     stands = projected_gradient(mix, np.zeros(6), step=1 / plan.lipschitz)
     report.figure("Table I: residual of the paper's constant step after 20,000 steps", kkt_residual(mix, stands))
@@ -70,12 +81,38 @@ def study_table_1(report: Report, plot_path: Path | None) -> None:
         bars.bar(list(named), list(named.values()))
         bars.set(ylabel="objective", title="Figure 3: the optimum must be the highest bar")
         curves.plot(slices[:, SLICED], values, label="objective")
+        curves.plot(CIRCLES, [each.value for each in circles], "o", fillstyle="none", label="simulated")
         curves.plot(slices[:, SLICED], bounds, "--", label="no rounding falls below (eq. 41)")
         curves.set(
             xlabel="tokens of GSM8K, the others at the optimum",
             title="Figure 4: the largest objective is at the optimum's budget",
         )
         beside(curves)
+
+
+class Circle(NamedTuple):
+    """A simulated objective.
+
+    Attributes:
+        holds: The formula's objective lies within its interval.
+    """
+
+    value: float
+    holds: bool
+
+
+def add_circle(report: Report, mix: Mix, budgets: Floats, formula: float, num_queries: int) -> Circle:
+    """Simulate figure 4's queue at one budget of GSM8K: arrivals, their waiting, and right or wrong answers."""
+    time = simulate(
+        mix.tasks, budgets.tolist(), mix.arrival_rate, Queue(), num_queries, report.rng
+    ).simulated.system_time
+    chance = float(mix.pi @ accuracies(mix, budgets))
+    right = report.rng.binomial(num_queries, chance) / num_queries
+    value = mix.alpha * right - time.value
+    half = np.hypot(1.96 * mix.alpha * np.sqrt(right * (1 - right) / num_queries), time.value - time.low)
+    name = f"Table I, figure 4: simulated objective, {budgets[SLICED]:.0f} tokens of GSM8K"
+    report.figure(name, value, value - half, value + half)
+    return Circle(value, abs(value - formula) <= half)
 
 
 def study_simulation(report: Report, num_queries: int) -> None:
@@ -102,7 +139,7 @@ def study_simulation(report: Report, num_queries: int) -> None:
 @plotted
 def main(report: Report, num_queries: int, plot_path: Path | None) -> None:
     """The paper's budgets, figures and bound computed anew; simulated queues against its formula."""
-    study_table_1(report, plot_path)
+    study_table_1(report, max(num_queries // 50, 20_000), plot_path)
     study_simulation(report, num_queries)
 
 

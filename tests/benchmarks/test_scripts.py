@@ -33,6 +33,7 @@ PLOTTED = tuple(
         "kv_sharing",
         "peers",
         "queueing",
+        "queueing_fit",
         "real",
     )
 )
