@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import pkgutil
 import re
@@ -99,6 +100,27 @@ def test_a_command_loads_only_what_it_needs(command: str, leaves_out: tuple[str,
         "sys.stdout.write(' '.join(sys.modules))"
     )
     assert not set(leaves_out) & set(in_fresh_interpreter(code).split())
+
+
+def test_every_module_imports_and_tune_runs(tmp_path: Path) -> None:
+    """On the Python that runs the tests; only a module of an extra that is not installed may be left out."""
+    log = tmp_path / "log.jsonl"
+    rows = [{"id": str(number), "target": "7", "samples": ["7", "7", "8"]} for number in range(6)]
+    log.write_text("\n".join(map(json.dumps, rows)))
+    code = f"""
+import importlib, sys
+from scaffolding_ext.cli.main import main
+from scaffolding_ext.errors import MissingDependencyError
+main(["tune", {str(log)!r}], standalone_mode=False)
+for name in {[name for name in sorted(MODULES) if name != "__init__"]}:
+    try:
+        importlib.import_module("{PACKAGE}." + name)
+    except (ModuleNotFoundError, MissingDependencyError) as error:
+        sys.stdout.write(f"lacks {{getattr(error, 'name', None) or error.package}}\\n")
+"""
+    table, *lacking = in_fresh_interpreter(code).split("lacks ")
+    assert "Use " in table
+    assert {each.strip() for each in lacking} <= {"torch", "ray[serve]", "lm-evaluation-harness", "inspect_ai"}
 
 
 def test_controllers_need_no_torch() -> None:

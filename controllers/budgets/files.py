@@ -35,7 +35,7 @@ class TypeFit(BaseModel):
 class TaskTypes(CalibrationFile):
     """Types of questions. A handwritten file needs only `tasks`."""
 
-    command: ClassVar = "tune RUNS --plan RATE --types_path FILE"
+    command: ClassVar[str] = "tune RUNS --plan RATE --types_path FILE"
 
     kind: Literal["task_types"] = "task_types"
     tasks: list[TaskType] = Field(min_length=1)
@@ -80,7 +80,7 @@ class PlannedBudgets(CalibrationFile):
         forecast: Informative forecast of the budgets; None stands for an infinite time.
     """
 
-    command: ClassVar = "tune LOG --plan RATE --plan_path FILE"
+    command: ClassVar[str] = "tune LOG --plan RATE --plan_path FILE"
 
     kind: Literal["budget_plan"] = "budget_plan"
     demand: Demand

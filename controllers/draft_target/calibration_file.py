@@ -80,7 +80,7 @@ class ConformalCalibration(CalibrationFile):
         source: `"online"` for the questions at hand, `"held_out"` for others.
     """
 
-    command: ClassVar = "calibrate conformal"
+    command: ClassVar[str] = "calibrate conformal"
 
     kind: Literal["conformal_calibration"] = "conformal_calibration"
     source: Source

@@ -46,7 +46,7 @@ class BranchingCalibration(CalibrationFile):
         median_exit: The paper's rule, used by `layer_exit: true`.
     """
 
-    command: ClassVar = "calibrate branching"
+    command: ClassVar[str] = "calibrate branching"
 
     kind: Literal["branching_calibration"] = "branching_calibration"
     branching_factor: int
