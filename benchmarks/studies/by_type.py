@@ -46,7 +46,7 @@ from scaffolding_ext.evaluation.tune.queue import (
     QueueGoal,
     ServiceLine,
 )
-from scaffolding_ext.evaluation.tune.stack_file import controller_of, typed_controller_of
+from scaffolding_ext.evaluation.tune.stack_file import controller_of, limit_of, typed_controller_of
 from scaffolding_ext.registry import controllers
 from scaffolding_ext.scheduling import Fifo
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
@@ -113,15 +113,16 @@ class Engine:
 def planned(trial: Plays, goal: QueueGoal, line: ServiceLine) -> dict[str, dict[str, Any]]:
     """The controller of each family as a stack file has it, and what the simulation says of it."""
     queued, base = QueuedPlays(trial, goal, line), ComponentConfig.model_validate(CHAIN)
+    max_tokens = limit_of(trial.recording, None)
     plans = {}
     for family in FAMILIES:
         alpha = queued.leaning(family)
         if family == SINGLE:
             setting = queued.single(alpha)
-            controller, named = controller_of(setting, base), {"all types": str(setting)}
+            controller, named = controller_of(setting, base, max_tokens), {"all types": str(setting)}
         else:
             typed = queued.plan(family, alpha)
-            controller, named = typed_controller_of(typed, base), typed.named()
+            controller, named = typed_controller_of(typed, base, max_tokens), typed.named()
         row = queued.judged(family, alpha)
         figures = {"accuracy": row.accuracy, "seconds": row.seconds, "formula": row.formula_seconds}
         plans[family] = {"controller": controller, "settings": named, **figures}

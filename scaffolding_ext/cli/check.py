@@ -17,9 +17,7 @@ from scaffolding_ext.cli.options import Command, Finite, OwnModel, json_option, 
 @click.option(
     "--max_tokens",
     type=click.IntRange(min=1),
-    default=2048,
-    show_default=True,
-    help="Maximum tokens of each chain, if the controller has such an argument.",
+    help="Maximum tokens of each chain, if the controller has such an argument.  [default: the stack's own]",
 )
 @click.option(
     "--timeout",
@@ -36,7 +34,7 @@ def check(
     overrides: tuple[str, ...],
     own_model: OwnModel,
     questions: tuple[str, ...],
-    max_tokens: int,
+    max_tokens: int | None,
     timeout: float,
     as_json: bool,
 ) -> None:

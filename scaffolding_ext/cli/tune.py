@@ -276,6 +276,7 @@ def tune(
             output_path.write_text(plan.stack.to_yaml())
         click.echo(json.dumps(plan.document()) if as_json else "\n".join(plan.lines()))
         _say_written(as_json, output_path, plan_for.plan_path, plan_for.types_path)
+        _say_edits(as_json, output_path, plan.stack)
         return
     plays = logs.plays()
     plays.try_all()
@@ -298,6 +299,7 @@ def tune(
     else:
         _say(found.lines())
     _say_written(as_json, output_path, report_path)
+    _say_edits(as_json, output_path, found.stack())
     if not found.keeps_promise:
         click.echo(f"Error: {found.promise}.", err=True)
         ctx.exit(1)
@@ -351,6 +353,14 @@ def _say_written(as_json: bool, *paths: Path | None) -> None:
     for path in paths:
         if not as_json and path is not None and path.exists():
             click.echo(f"written: {path}")
+
+
+def _say_edits(as_json: bool, path: Path | None, stack: StackConfig) -> None:
+    from scaffolding_ext.evaluation.tune.stack_file import edits_of
+
+    edits = edits_of(stack)
+    if not as_json and path is not None and path.exists() and edits is not None:
+        click.echo(textwrap.fill(edits, 80, break_on_hyphens=False, break_long_words=False))
 
 
 @click.command(cls=Command, short_help="Play a stack on recorded logs.")

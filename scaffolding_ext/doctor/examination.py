@@ -86,7 +86,7 @@ class Examination(NamedTuple):
 def examine(
     config: StackConfig,
     questions: Sequence[str] = (),
-    max_tokens: int = 2048,
+    max_tokens: int | None = None,
     timeout: float = 600.0,
     references: Mapping[str, Any] | None = None,
 ) -> Examination:
@@ -95,7 +95,7 @@ def examine(
     Args:
         config: The stack.
         questions: Questions to ask; if empty, two that suit the stack.
-        max_tokens: Token limit of each chain, if the controller takes one.
+        max_tokens: Token limit of each chain, if the controller takes one; None leaves the stack as it is.
         timeout: Seconds for each question.
         references: As in `build_stack`.
 

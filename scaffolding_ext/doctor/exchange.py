@@ -194,14 +194,15 @@ def _models_in(args: Any) -> Iterator[str]:
             yield from _models_in(value)
 
 
-def ask(llm: ScaffoldingLlm, log: CallLog, question: str, max_tokens: int, timeout: float) -> Exchange:
+def ask(llm: ScaffoldingLlm, log: CallLog, question: str, max_tokens: int | None, timeout: float) -> Exchange:
     """Ask the stack one question, and probe the chain if the stack's controller did not.
 
     Args:
         llm: The stack.
         log: Watches its workers.
         question: The question.
-        max_tokens: Token limit of the chain, if the controller takes one; else its own budget applies.
+        max_tokens: Token limit of the chain, if the controller takes one; None, or a controller that takes none,
+            leaves the stack's own.
         timeout: Seconds for the request.
     """
     controller: Any = llm.prototype_controller
@@ -240,10 +241,10 @@ def _written(calls: Sequence[ServedTask], family: PromptFamily | None) -> list[W
     return found
 
 
-def _limit(llm: ScaffoldingLlm, max_tokens: int) -> int | None:
+def _limit(llm: ScaffoldingLlm, max_tokens: int | None) -> int | None:
     """Token limit to send; None if the controller's is lower, or it takes none."""
     controller: Any = llm.prototype_controller
-    if "max_tokens" not in honoured_by(controller):
+    if max_tokens is None or "max_tokens" not in honoured_by(controller):
         return None
     sent = controller.needs_by_tag().get(WorkerTag.GENERATION.value)
     own = None if sent is None else sent.max_tokens

@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from scaffolding_ext.cli.main import main
+from scaffolding_ext.testing import ScriptedWorker
+from tests.servers.openai_server import OpenAIServer
 
 
 def stack(folder: Path, respond: str, **more: object) -> str:
@@ -43,6 +45,18 @@ def test_questions_are_asked_in_the_place_of_the_stacks_own(tmp_path: Path) -> N
     asked = json.loads(CliRunner().invoke(main, arguments).stdout)
     assert [exchange["question"] for exchange in asked["exchanges"]] == ["One?", "Two?", "Three?"]
     assert asked["exchanges"][0]["answer"] == "4"
+
+
+def test_the_stacks_own_arguments_are_checked(tmp_path: Path) -> None:
+    """A limit of the check's own would hide that this stack has none, which a chat server needs."""
+    pytest.importorskip("openai")
+    with ScriptedWorker("\\boxed{4}") as worker, OpenAIServer(worker, "mine", flavor="openai") as server:
+        generation = {"type": "OpenAIWorker", "args": {"base_url": server.url, "model": "mine", "endpoint": "chat"}}
+        path = stack(tmp_path, "", workers={"generation": generation})
+        found = CliRunner().invoke(main, ["check", path])
+        assert found.exit_code == 1, found.output
+        assert "max_tokens is None" in found.output
+        assert CliRunner().invoke(main, ["check", path, "--max_tokens", "64"]).exit_code == 0
 
 
 def test_the_help_has_an_example() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from scaffolding_ext.errors import DatasetError, MissingDependencyError
+from scaffolding_ext.evaluation.logs.generation import sampling_of
 from scaffolding_ext.evaluation.logs.samples import Log, LoggedQuestion, LoggedSample
 from scaffolding_ext.evaluation.logs.stated import stated
+
+_SERVICES = ("azure", "bedrock", "vertex")  # between a provider and its model's name
 
 
 def read_inspect(path: Path, fingerprint: str) -> Log:
@@ -45,5 +47,14 @@ def read_inspect(path: Path, fingerprint: str) -> Log:
         tokens = sum(each.output_tokens for each in own) if usage else None
         correct = None if score is None else as_number(score.value) == 1.0
         question.samples.append(LoggedSample(answer, correct, tokens, sample.total_time))
-    sampling: dict[str, Any] = log.eval.model_generate_config.model_dump(exclude_none=True)
-    return Log(str(path), fingerprint, list(questions.values()), log.eval.model, sampling or None)
+    configs = log.eval.model_generate_config, log.plan.config  # the model's, and the task's or the command's
+    sampling = sampling_of(*(each.model_dump(exclude_none=True) for each in configs))
+    return Log(str(path), fingerprint, list(questions.values()), _without_provider(log.eval.model), sampling)
+
+
+def _without_provider(model: str) -> str:
+    """Return a server's name for a model that inspect_ai calls `vllm/NAME` or `openai-api/SERVICE/NAME`."""
+    provider, _, name = model.partition("/")
+    service, _, own = name.partition("/")
+    has_service = provider == "openai-api" or service in _SERVICES
+    return own if own and has_service else name or model

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from scaffolding_ext.errors import DatasetError, MissingDependencyError
-from scaffolding_ext.evaluation.logs.samples import LoggedQuestion, LoggedSample
+from scaffolding_ext.evaluation.logs.generation import read_results, sampling_of
+from scaffolding_ext.evaluation.logs.samples import Log, LoggedQuestion, LoggedSample
 from scaffolding_ext.evaluation.logs.stated import stated
 
 
-def read_lighteval(path: Path) -> list[LoggedQuestion]:
-    """Read the questions of one file; each text is graded by our equality.
+def read_lighteval(path: Path, fingerprint: str) -> Log:
+    """Read one file; each text is graded by our equality. Model and sampling are those of the run's results file.
 
     Raises:
         MissingDependencyError: pyarrow is not installed.
@@ -33,7 +34,27 @@ def read_lighteval(path: Path) -> list[LoggedQuestion]:
             "doc, model_response and metric"
         )
     rows = table.select(["doc", "model_response"]).to_pylist()
-    return [_question(row["doc"], row["model_response"], path.parent.parent.name) for row in rows]
+    questions = [_question(row["doc"], row["model_response"], path.parent.parent.name) for row in rows]
+    model, parameters = _configured(path)
+    doc = rows[0]["doc"] if rows else {}
+    of_task = {"max_tokens": doc.get("generation_size"), "stop": doc.get("stop_sequences")}
+    return Log(str(path), fingerprint, questions, model, sampling_of(of_task, parameters))
+
+
+def _configured(path: Path) -> tuple[str | None, Mapping[str, Any]]:
+    """Return model and generation parameters, which `results/MODEL/results_DATE.json` has beside `details`."""
+    model, root = path.parent.parent, path.parent.parent
+    while root.name and root.name != "details":
+        root = root.parent
+    if not root.name:
+        return None, {}
+    file = root.parent / "results" / model.relative_to(root) / f"results_{path.parent.name}.json"
+    general = read_results(file).get("config_general") or {}
+    config = general.get("model_config") or general
+    name = str(general.get("model_name") or config.get("model_name") or "")
+    if not name.startswith("/"):
+        name = "/".join(name.split("/")[-2:])  # LiteLLM's names begin with a provider
+    return name or None, config.get("generation_parameters") or {}
 
 
 def _question(doc: Mapping[str, Any], response: Mapping[str, Any], run: str) -> LoggedQuestion:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from scaffolding_ext.errors import DatasetError
+from scaffolding_ext.evaluation.logs.generation import read_results, sampling_of
 from scaffolding_ext.evaluation.logs.samples import Log, LoggedQuestion, LoggedSample
 from scaffolding_ext.evaluation.logs.stated import stated
 from scaffolding_ext.evaluation.run.jsonl import Row
@@ -17,7 +19,7 @@ _NOTHING = "[invalid]"  # written by a filter that found no answer
 
 
 def read_lm_eval(rows: Iterable[Row], name: str, fingerprint: str, run: str, task: str) -> Log:
-    """Read a file, which has no token counts.
+    """Read a file, which has no token counts. The model is that of the run's results file.
 
     A document with one response has the answer and the score of the harness. If it has several, the harness keeps only
     one score, so each response is graded by our equality. If a task has several filters, the rows of the filter
@@ -48,7 +50,28 @@ def read_lm_eval(rows: Iterable[Row], name: str, fingerprint: str, run: str, tas
     ]
     others = [f"`{each}`" for each in metrics if each != metric]
     note = f"{task or name}: graded by `{metric}`, not by {', '.join(others)}." if others else None
-    return Log(name, fingerprint, questions, note=note)
+    model, model_args = _configured(Path(name))
+    sampling = sampling_of(model_args, _generation_arguments(found[0]) if found else {})
+    return Log(name, fingerprint, questions, model, sampling, note=note)
+
+
+def _configured(path: Path) -> tuple[str | None, Mapping[str, Any]]:
+    """Return model and model arguments, which `results_DATE.json` has beside the file."""
+    date = path.name.rpartition("_")[2].removesuffix(".jsonl")
+    found = read_results(path.with_name(f"results_{date}.json"))
+    given = (found.get("config") or {}).get("model_args") or {}
+    if isinstance(given, str):
+        pairs = (each.partition("=") for each in given.split(","))
+        given = {name: int(value) if value.isdecimal() else None for name, _, value in pairs}
+    return found.get("model_name") or None, given
+
+
+def _generation_arguments(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a request's arguments: of `{"gen_args_0": {"arg_0": prompt, "arg_1": ARGUMENTS}}`, or of lists."""
+    requests = row.get("arguments") or [[]]
+    first = next(iter(requests.values())) if isinstance(requests, Mapping) else requests[0]
+    parts = first.values() if isinstance(first, Mapping) else first
+    return next((each for each in parts if isinstance(each, Mapping)), {})
 
 
 def _metrics(row: Mapping[str, Any]) -> list[str]:

@@ -114,7 +114,7 @@ def read_log(path: str | os.PathLike[str]) -> Log:
     if file.suffix == ".eval" or (file.suffix == ".json" and not name.endswith(".jsonl")):
         return read_inspect(file, own)
     if file.suffix == ".parquet":
-        return Log(name, own, read_lighteval(file))
+        return read_lighteval(file, own)
     if file.suffix == ".csv":
         return read_plain(read_csv(file, "log"), name, own)
     if not name.endswith((".jsonl", ".jsonl.gz")):

@@ -36,9 +36,8 @@ from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.stack_file import (
     TypedPlan,
     budgets_stack_of,
-    controller_of,
     model_of_stack,
-    stack_with,
+    stack_of,
     typed_stack_of,
 )
 from scaffolding_ext.evaluation.tune.table import rows_of
@@ -423,8 +422,8 @@ def planned_settings(
     (row,) = rows_of(plays, {"chosen": queued.played(queued.judged_settings(family, alpha))})
     if family == SINGLE:
         setting = queued.single(alpha)
-        controller = controller_of(setting, None if base is None else base.controller)
-        stack, named = stack_with(controller, str(setting), row, plays, "queue", base=base), {"all types": str(setting)}
+        stack = stack_of(setting, row, plays, promise=None, cost="queue", base=base)
+        named = {"all types": str(setting)}
     else:
         model = plays.recording.model if base is None else model_of_stack(base)
         typed = queued.plan(family, alpha, model=model, fingerprint=plays.recording.fingerprint)

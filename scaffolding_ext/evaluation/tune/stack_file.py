@@ -32,7 +32,12 @@ from scaffolding_ext.stack.build import build_controller
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 
 MOST_SOLUTIONS = 10**6  # of a search that ends only by its budget
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p")
+_CARRIED = (
+    *("temperature", "top_p", "top_k", "min_tokens", "stop"),
+    *("frequency_penalty", "presence_penalty", "logit_bias"),
+)
+_MODEL = "MODEL"  # stands for a model that the log does not name
+_MAX_TOKENS = 8192  # of a sample, if the log tells neither a limit nor lengths
 
 
 class TypedPlan(NamedTuple):
@@ -46,13 +51,19 @@ class TypedPlan(NamedTuple):
 
 
 def stack_of(
-    setting: Setting, row: TableRow, plays: Plays, *, promise: Promise | None, base: StackConfig | None = None
+    setting: Setting,
+    row: TableRow,
+    plays: Plays,
+    *,
+    promise: Promise | None,
+    cost: str | None = None,
+    base: StackConfig | None = None,
 ) -> StackConfig:
     """Build a stack that runs a setting, with the workers of a base or with a server on this machine."""
-    controller = controller_of(setting, None if base is None else base.controller)
+    controller = controller_of(setting, None if base is None else base.controller, limit_of(plays.recording, base))
     drawn = plays.sizes_drawn(setting)
     stack = stack_with(
-        controller, str(setting), row, plays, plays.cost, promise=promise, samples_drawn=drawn, base=base
+        controller, str(setting), row, plays, cost or plays.cost, promise=promise, samples_drawn=drawn, base=base
     )
     if setting.total_tokens is None:
         return stack
@@ -61,17 +72,18 @@ def stack_of(
 
 
 def typed_stack_of(typed: TypedPlan, row: TableRow, plays: Plays, *, base: StackConfig | None = None) -> StackConfig:
-    controller = typed_controller_of(typed, None if base is None else base.controller)
+    component = None if base is None else base.controller
+    controller = typed_controller_of(typed, component, limit_of(plays.recording, base))
     name = "; ".join(f"{task}: {setting}" for task, setting in typed.named().items())
     stack = stack_with(controller, name, row, plays, "queue", base=base)
     places = typed.plan.demand.queue.places
     return stack.model_copy(update={"max_parallel_requests": 1}) if places == 1 else stack
 
 
-def typed_controller_of(typed: TypedPlan, base: ComponentConfig | None) -> dict[str, Any]:
+def typed_controller_of(typed: TypedPlan, base: ComponentConfig | None, max_tokens: int) -> dict[str, Any]:
     args = {
         "plan": typed.plan.model_dump(mode="json", exclude_none=True),
-        "settings": [controller_of(setting, base) for setting in typed.settings],
+        "settings": [controller_of(setting, base, max_tokens) for setting in typed.settings],
     }
     return {"type": controllers.name_of(QueueAwareController), "args": args}
 
@@ -87,7 +99,7 @@ def budgets_stack_of(plan: PlannedBudgets, base: StackConfig | None = None) -> S
 
 
 def _server(model: str | None) -> dict[str, Any]:
-    args = {"base_url": "http://localhost:8000/v1", "model": model or "MODEL"}
+    args = {"base_url": "http://localhost:8000/v1", "model": model or _MODEL, "endpoint": "auto"}
     return {"generation": {"type": "OpenAIWorker", "args": args}}
 
 
@@ -106,7 +118,7 @@ def stack_with(
     tuned = TunedConfig(
         setting=setting,
         model=recording.model or (None if base is None else model_of_stack(base)),
-        sampling=_sampling(recording) or None,
+        sampling=None if recording.sampling is None else dict(recording.sampling),
         dataset=recording.dataset,
         data=recording.fingerprint,
         tasks=sorted({each.task for each in recording.questions} - {""}),
@@ -124,10 +136,59 @@ def stack_with(
     )
     component = ComponentConfig.model_validate(controller)
     if base is not None:
-        return base.model_copy(update={"controller": component, "tuned": tuned})
+        own = {name: value for name, value in base.sampling.items() if name != "max_tokens"}  # a controller has it
+        sampling = {} if own == base.sampling else {"sampling": own}
+        return base.model_copy(update={"controller": component, "tuned": tuned, **sampling})
     given = {"controller": component, "workers": _server(recording.model), "tuned": tuned}
-    sampling = _sampling(recording)
+    sampling = _carried(recording, is_vote=_votes(controller))
     return StackConfig.model_validate({**given, "sampling": sampling} if sampling else given)
+
+
+def edits_of(stack: StackConfig) -> str | None:
+    """Name the keys that a user has to check before a tuned stack runs; None if it has the workers of another one."""
+    workers = {tag: worker.model_dump(exclude_unset=True) for tag, worker in stack.workers.items()}
+    model = model_of_stack(stack)
+    if workers != _server(model) or "prompt" in stack.model_fields_set:
+        return None
+    keys = "base_url and model" if model == _MODEL else "base_url"
+    parts = [f"Before you run the stack, set workers.generation.args: {keys}."]
+    recorded = {} if stack.tuned is None else stack.tuned.sampling or {}
+    if stack.tuned is not None and "max_tokens" not in recorded:
+        parts.append(f"The log names no max_tokens; the stack's holds its longest sample, or is {_MAX_TOKENS:,}.")
+    left = [f"{name} {value}" for name, value in recorded.items() if name not in {*stack.sampling, "max_tokens"}]
+    if left:
+        parts.append(f"Not carried over: {', '.join(left)}.")
+    parts.append("The log's prompt is not in the stack: set prompt.system_prompt and prompt.prompt_suffix.")
+    return " ".join(parts)
+
+
+def limit_of(recording: Recording, base: StackConfig | None) -> int:
+    """Return the `max_tokens` of a sample: the base's, the log's, or what holds the log's longest sample."""
+    if base is not None:
+        args = sample_of(base.controller).get("args", {})
+        places = args, args.get("sampling_params") or {}, base.sampling
+        found = next((each["max_tokens"] for each in places if each.get("max_tokens")), None)
+        if found is not None:
+            return int(found)
+    recorded = (recording.sampling or {}).get("max_tokens")
+    if recorded or "tokens" in recording.missing:
+        return int(recorded or _MAX_TOKENS)
+    longest = max(int(each.tokens.max()) for each in recording.questions)
+    return 1 << max(0, longest - 1).bit_length()
+
+
+def _votes(controller: Mapping[str, Any]) -> bool:
+    is_vote = controllers.resolve(controller["type"]) is MajorityVoteController
+    return is_vote or any(map(_votes, controller.get("args", {}).get("settings", ())))
+
+
+def _carried(recording: Recording, *, is_vote: bool) -> dict[str, Any]:
+    """Return recorded sampling fields that a stack has; no temperature of 0 for a vote, whose samples were equal."""
+    given = recording.sampling or {}
+    found = {name: given[name] for name in _CARRIED if name in given}
+    if is_vote and found.get("temperature") == 0:
+        del found["temperature"]
+    return found
 
 
 def setting_of(config: StackConfig, recording: Recording) -> Setting:
@@ -188,12 +249,17 @@ def _described(part: Any) -> dict[str, Any]:
     return {"type": part} if isinstance(part, str) else dict(part)
 
 
-def controller_of(setting: Setting, base: ComponentConfig | None) -> dict[str, Any]:
-    """Return the controller that runs a setting, in stack-file form; its samples are those of the base."""
+def controller_of(setting: Setting, base: ComponentConfig | None, max_tokens: int) -> dict[str, Any]:
+    """Return the controller that runs a setting, in stack-file form.
+
+    Args:
+        base: The controller whose samples it has; None is a plain one.
+        max_tokens: Of a sample, unless the base has its own.
+    """
     if base is not None and controllers.resolve(base.type) is SearchController:
         return _search(setting, base)
     plain = {"type": controllers.name_of(NativeGenerationController)}
-    sample = _ended(plain if base is None else sample_of(base), setting.ending)
+    sample = _ended(plain if base is None else sample_of(base), setting.ending, max_tokens)
     if setting.num_samples == 1:
         return sample
     args: dict[str, Any] = {"default_sample_num": setting.num_samples, "allocation": setting.rule_config()}
@@ -233,18 +299,21 @@ def _setting_of_search(search: SearchController) -> Setting:
     return Setting(Whole(), search.strategy.most_leaves or MOST_SOLUTIONS, rule, weight)
 
 
-def _ended(sample: dict[str, Any], ending: Ending) -> dict[str, Any]:
+def _ended(sample: dict[str, Any], ending: Ending, max_tokens: int) -> dict[str, Any]:
     if isinstance(ending, Whole):
-        return whole_chain(sample)
+        whole = whole_chain(sample)
+        if controllers.resolve(whole["type"]) is not NativeGenerationController:
+            return whole
+        own = whole.get("args", {})
+        limited = {"max_tokens": max_tokens, **(own.get("sampling_params") or {})}
+        return {**whole, "args": {**own, "sampling_params": limited}}
     given = sample.get("args", {}).get("sampling_params") or {}
     sampling = {name: value for name, value in given.items() if name != "max_tokens"}  # a controller has its own
     args: dict[str, Any] = {"sampling_params": sampling} if sampling else {}
     if isinstance(ending, Cut):
-        return {
-            "type": controllers.name_of(BudgetForcingController),
-            "args": {"thinking_tokens": ending.num_tokens, **args},
-        }
-    stop = {"rule": dict(ending.rule), "schedule": dict(ending.schedule)}
+        kind, length = BudgetForcingController, {"thinking_tokens": ending.num_tokens}
+        return {"type": controllers.name_of(kind), "args": {**length, **args}}
+    stop = {"max_tokens": max_tokens, "rule": dict(ending.rule), "schedule": dict(ending.schedule)}
     return {"type": controllers.name_of(DynasorCoTController), "args": {**stop, **args}}
 
 
@@ -252,8 +321,3 @@ def model_of_stack(config: StackConfig) -> str | None:
     """Return the model of the generation worker, if its arguments name it."""
     worker = config.workers.get("generation")
     return None if worker is None else worker.args.get("model")
-
-
-def _sampling(recording: Recording) -> dict[str, Any]:
-    given = recording.sampling or {}
-    return {name: given[name] for name in _SAMPLING if given.get(name) is not None}

@@ -432,7 +432,11 @@ def use_inspect(
         for epoch, (target, completion, score) in enumerate(samples, 1)
     ]
     config = SimpleNamespace(model_dump=lambda exclude_none: {})
-    log = SimpleNamespace(samples=given, eval=SimpleNamespace(model="mine", task="sums", model_generate_config=config))
+    log = SimpleNamespace(
+        samples=given,
+        eval=SimpleNamespace(model="mine", task="sums", model_generate_config=config),
+        plan=SimpleNamespace(config=config),
+    )
     reader, scorer = ModuleType("inspect_ai.log"), ModuleType("inspect_ai.scorer")
     monkeypatch.setattr(reader, "read_eval_log", lambda path: log, raising=False)
     monkeypatch.setattr(scorer, "value_to_float", lambda: lambda value: float(value == "C"), raising=False)

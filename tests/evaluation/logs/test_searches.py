@@ -70,7 +70,7 @@ def test_a_search_does_what_the_trial_says(tmp_path, strategy, setting):
     assert trial.recording.is_of_searches
     assert {tuple(each.rounds) for each in trial.recording.questions} == {(2, 3, 4)}
     played = trial.play(setting)
-    controller = ComponentConfig.model_validate(controller_of(setting, config.controller))
+    controller = ComponentConfig.model_validate(controller_of(setting, config.controller, 40))
     stopped = config.model_copy(update={"controller": controller})
     with build_stack(stopped) as llm:
         records = {each.id: each for each in evaluate(llm, load_dataset(config.dataset.source))}
