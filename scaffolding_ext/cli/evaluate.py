@@ -73,6 +73,12 @@ def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dic
     type=click.Choice(["certaindex", "even"]),
     help="Spend --total_tokens on the least settled questions, or on all in turn.  [default: certaindex]",
 )
+@click.option(
+    "--until",
+    metavar="GOAL",
+    help="Stop when the result is known: '±2' (accuracy to within 2 points) or 'vs RUN' (better, worse, or within 2 "
+    "points).",
+)
 @click.option("--seed", type=int, help="Seed of the run instead of the stack file's; 0 if neither is given.")
 @click.option("--max_parallel_requests", type=click.IntRange(min=1), help="Requests that run at once.")
 @click.option(
@@ -157,6 +163,7 @@ def evaluate(
       scaffolding-ext eval --config configs:dynasor_cot --limit 20 --output_path runs/dynasor
       scaffolding-ext eval --config configs:dynasor_cot --limit 20 --epochs 4 --output_path runs/dynasor --resume
       scaffolding-ext eval --config configs:majority_vote --total_tokens 100000 --output_path runs/budget
+      scaffolding-ext eval --config stack.yaml --until "vs runs/plain" --output_path runs/vote
       scaffolding-ext eval --config stack.yaml --arrival_rate 2 --slo 5 --output_path runs/load
       scaffolding-ext eval --config stack.yaml --epochs 8 --looks 64 --output_path runs/samples
     """
@@ -220,7 +227,8 @@ def evaluate(
         name, budget = Path(source).stem.rpartition(":")[2], document.get("budget")
         if verbose:
             click.echo(summary_text(name, summary, tally.first_error, budget))
-        click.echo("\n".join(eval_lines(name, summary, tally.first_error, budget, folder, document.get("load"))))
+        parts = (document.get(part) for part in ("load", "until"))
+        click.echo("\n".join(eval_lines(name, summary, tally.first_error, budget, folder, *parts)))
     if run.num_left:
         kept = "" if folder is None else f" ({folder})"
         waited = f"{config.evaluation.outage_seconds:g} s"

@@ -27,6 +27,12 @@ class EvaluationConfig(Section):
         default="certaindex",
         description="`certaindex` spends them on the least settled votes, `even` on all questions in turn.",
     )
+    until: str | None = Field(
+        default=None,
+        description="End the run when its result is known at 95 %: `±2`, the accuracy to within 2 points, or `vs RUN`, "
+        "better, worse, or within a margin (`vs RUN ±1`; 2 points if none is given). Questions are asked in random "
+        "order, by the run's seed.",
+    )
     units_implied: bool | None = Field(
         default=None,
         description="Questions name the unit, so that `5 cm` is right if the target is 5; null takes the setting of "
@@ -108,6 +114,14 @@ class EvaluationConfig(Section):
             )
         if self.arrival_rate is None and self.burst != 1:
             raise PydanticCustomError("arrivals", "burst is given without arrival_rate: set it, or leave burst out")
+        return self
+
+    @model_validator(mode="after")
+    def _check_until(self) -> EvaluationConfig:
+        if self.until is not None and (self.total_tokens is not None or self.arrival_rate is not None):
+            raise PydanticCustomError(
+                "until", "until takes neither total_tokens nor arrival_rate: leave one of them out"
+            )
         return self
 
     @model_validator(mode="after")

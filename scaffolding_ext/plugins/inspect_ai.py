@@ -1,4 +1,4 @@
-"""inspect_ai: `--model scaffolding_ext/configs:dynasor_cot`, and the solver `scaffolding_ext/stack`.
+"""inspect_ai: `--model scaffolding_ext/configs:dynasor_cot`, the solver `scaffolding_ext/stack`, and `Until`.
 
 The entry point `inspect_ai` registers both. Logs hold ledger, trace and exit reason beside each answer: in the output's
 `metadata`, and for the solver in the sample's store.
@@ -6,15 +6,19 @@ The entry point `inspect_ai` registers both. Logs hold ledger, trace and exit re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from scaffolding_ext.errors import ConfigError, MissingDependencyError
+from scaffolding_ext.errors import ConfigError, DatasetError, MissingDependencyError
+from scaffolding_ext.evaluation.run.until import Goal, Stop
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.plugins import behind_thinking, told
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.stack.build import load_stack
 
 try:
+    from inspect_ai.dataset import Sample
+    from inspect_ai.log import EvalSpec, read_eval_log
     from inspect_ai.model import (
         ChatMessage,
         ChatMessageUser,
@@ -24,8 +28,10 @@ try:
         ModelUsage,
         modelapi,
     )
+    from inspect_ai.scorer import SampleScore, Score, value_to_float
     from inspect_ai.solver import Generate, Solver, TaskState, solver
     from inspect_ai.tool import ToolChoice, ToolInfo
+    from inspect_ai.util import EarlyStop, EarlyStopping
 except ImportError as error:
     raise MissingDependencyError("inspect_ai", "inspect") from error
 
@@ -93,6 +99,59 @@ def stack(config: str, overrides: Sequence[str] = ()) -> Solver:
         return state
 
     return solve
+
+
+class Until(EarlyStopping):  # type: ignore[misc]
+    """Ends a task when its result is known, as `eval --until` does: `Task(..., early_stopping=Until("±2"))`.
+
+    Args:
+        goal: `±2`, the share of right answers to within 2 points, or `vs LOG ±1`, better, worse, or within 1 point of
+            another log of inspect_ai; 2 points if no margin is given.
+        scorer: Name of the scorer that counts; None takes the first.
+    """
+
+    def __init__(self, goal: str, scorer: str | None = None) -> None:
+        self._goal = Goal.of(goal)
+        self._scorer = scorer
+        self._stop: Stop | None = None
+        self._as_number = value_to_float()
+
+    async def start_task(self, task: EvalSpec, samples: list[Sample], epochs: int) -> str:
+        """Take the order of the samples; ConfigError if it is not random, DatasetError if the other log lacks one."""
+        if not (task.dataset.shuffled or task.config.sample_shuffle):
+            raise ConfigError("Until needs samples in random order: shuffle the dataset, or give --sample-shuffle SEED")
+        ids = [str(sample.id) for sample in samples]
+        baseline = None if self._goal.baseline is None else self._answered_by(self._goal.baseline, ids)
+        self._stop = Stop(self._goal, ids, epochs, baseline)
+        return "scaffolding_ext.Until"
+
+    async def schedule_sample(self, id: str | int, epoch: int) -> EarlyStop | None:
+        """Spare a sample if the result is known."""
+        if self._stop is None or not self._stop.is_settled:
+            return None
+        return EarlyStop(id=id, epoch=epoch, reason=f"the result is known: {self._stop.conclusion}")
+
+    async def complete_sample(self, id: str | int, epoch: int, scores: dict[str, SampleScore]) -> None:
+        """Count a sample; without a score it is wrong."""
+        assert self._stop is not None
+        self._stop.add(str(id), self._value({name: each.score for name, each in scores.items()}))
+
+    async def complete_task(self) -> dict[str, Any]:
+        """Return the figures of the result."""
+        return {} if self._stop is None else self._stop.figures()
+
+    def _value(self, scores: Mapping[str, Score]) -> float:
+        name = self._scorer or next(iter(scores), "")
+        return self._as_number(scores[name].value) if name in scores else 0.0
+
+    def _answered_by(self, path: str, ids: Sequence[str]) -> dict[str, float]:
+        values: dict[str, list[float]] = {}
+        for sample in read_eval_log(path).samples or ():
+            if sample.scores:
+                values.setdefault(str(sample.id), []).append(self._value(sample.scores))
+        if lacking := [each for each in ids if each not in values]:
+            raise DatasetError(f"{path} has no score for {len(lacking)} of the {len(ids)} samples, as {lacking[0]!r}")
+        return {each: sum(values[each]) / len(values[each]) for each in ids}
 
 
 async def _ended(result: ScaffoldingResult) -> ScaffoldingResult:

@@ -42,6 +42,49 @@ for solver, arguments in ((generate(), {"overrides": DRAFT}), (stack("configs:dy
 print("both ran")
 """
 
+UNTIL = """
+import sys
+from inspect_ai import Task, eval
+from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.model import ModelOutput
+from inspect_ai.scorer import match
+from inspect_ai.solver import solver
+from scaffolding_ext.plugins.inspect_ai import Until
+
+@solver
+def answers(every):
+    async def solve(state, generate):
+        state.output = ModelOutput.from_content("none", "7" if state.sample_id % every else "8")
+        return state
+    return solve
+
+def run(every, until=None, shuffles=True):
+    questions = MemoryDataset([Sample(input=f"q{number}", target="7", id=number) for number in range(300)])
+    if shuffles:
+        questions.shuffle(1)
+    task = Task(questions, solver=answers(every), scorer=match(), early_stopping=until)
+    (log,) = eval(task, model="mockllm/model", log_dir=sys.argv[1], display="none", max_samples=4)
+    return log
+
+stopping = run(5, Until("±7")).results.early_stopping
+assert stopping.metadata["conclusion"] == "known"
+assert len(stopping.early_stops) == stopping.metadata["num_spared"] > 100
+plain = run(5)
+compared = run(2, Until(f"vs {plain.location}")).results.early_stopping.metadata
+assert compared["conclusion"] == "worse" and compared["num_spared"] > 200
+refused = run(5, Until("±7"), shuffles=False)
+assert refused.status == "error" and "random order" in refused.error.message
+print("stopped")
+"""
+
+
+def test_a_task_ends_when_its_result_is_known(tmp_path: Path) -> None:
+    environment = os.environ | {"INSPECT_TRACE_FILE": str(tmp_path / "trace")}
+    done = subprocess.run(
+        [sys.executable, "-c", UNTIL, str(tmp_path)], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.stdout.endswith("stopped\n"), done.stderr
+
 
 def test_a_model_and_a_solver_leave_their_ledgers_in_its_log(tmp_path: Path) -> None:
     environment = os.environ | {"INSPECT_TRACE_FILE": str(tmp_path / "trace")}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.errors import EngineError, TaskError
+from scaffolding_ext.errors import ConfigError, DatasetError, EngineError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.testing import Gate, ScriptedWorker
 
@@ -25,6 +25,19 @@ class Instance(NamedTuple):
     args: tuple[str, dict[str, Any]]
     task_name: str = "task"
     doc_id: int = 0
+
+
+class Scored(NamedTuple):
+    """A score of inspect_ai."""
+
+    value: str
+
+
+class Sample(NamedTuple):
+    """A sample of inspect_ai, or of its log."""
+
+    id: int
+    scores: dict[str, Scored]
 
 
 class Hook:
@@ -81,9 +94,18 @@ def lm_eval(imported: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def inspect_ai(imported: Any) -> Any:
     names = ("ChatMessage", "ChatMessageUser", "GenerateConfig", "ModelAPI", "ModelOutput", "ModelUsage")
+    logs = {
+        "plain.eval": types.SimpleNamespace(samples=[Sample(number, {"match": Scored("C")}) for number in range(300)])
+    }
     return imported(
         "inspect_ai",
         module("inspect_ai"),
+        module("inspect_ai.dataset", Sample=Sample),
+        module("inspect_ai.log", EvalSpec=object, read_eval_log=logs.__getitem__),
+        module(
+            "inspect_ai.scorer", SampleScore=object, Score=Scored, value_to_float=lambda: lambda value: value == "C"
+        ),
+        module("inspect_ai.util", EarlyStop=types.SimpleNamespace, EarlyStopping=object),
         module("inspect_ai.model", **dict.fromkeys(names, object), modelapi=lambda name: lambda kind: kind),
         module("inspect_ai.solver", Generate=object, Solver=object, TaskState=object, solver=lambda name: lambda f: f),
         module("inspect_ai.tool", ToolChoice=object, ToolInfo=object),
@@ -124,3 +146,40 @@ def test_a_cancelled_sample_cancels_its_request(inspect_ai: Any) -> None:
 
     with host("It is 4.", gate) as llm:
         asyncio.run(run(llm))
+
+
+def stopped(inspect_ai: Any, goal: str, right: str, *, shuffled: bool = True) -> tuple[int, dict[str, Any]]:
+    """Run 300 samples as inspect_ai does, one at a time; return how many ran, and what the log would say."""
+
+    async def run() -> tuple[int, dict[str, Any]]:
+        manager = inspect_ai.Until(goal)
+        settings = types.SimpleNamespace(sample_shuffle=None)
+        task = types.SimpleNamespace(dataset=types.SimpleNamespace(shuffled=shuffled), config=settings)
+        await manager.start_task(task, [Sample(number, {}) for number in range(300)], 1)
+        num_run = 0
+        for number in range(300):
+            if await manager.schedule_sample(number, 1) is None:
+                num_run += 1
+                score = types.SimpleNamespace(score=Scored(right[number % len(right)]))
+                await manager.complete_sample(number, 1, {"match": score})
+        return num_run, await manager.complete_task()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("goal", "right", "conclusion"),
+    [("±7", "CCCCI", "known"), ("vs plain.eval", "CI", "worse"), ("vs plain.eval ±5", "C", "within")],
+)
+def test_until_ends_a_task_of_inspect_ai(inspect_ai: Any, goal: str, right: str, conclusion: str) -> None:
+    num_run, figures = stopped(inspect_ai, goal, right)
+    assert figures["conclusion"] == conclusion
+    assert figures["num_counted"] == num_run == 300 - figures["num_spared"] < 250
+
+
+def test_until_refuses_samples_in_their_order_and_a_log_that_lacks_some(inspect_ai: Any) -> None:
+    with pytest.raises(ConfigError, match="needs samples in random order: shuffle the dataset"):
+        stopped(inspect_ai, "±2", "C", shuffled=False)
+    inspect_ai.read_eval_log("plain.eval").samples.pop()
+    with pytest.raises(DatasetError, match=r"plain\.eval has no score for 1 of the 300 samples, as '299'"):
+        stopped(inspect_ai, "vs plain.eval", "C")

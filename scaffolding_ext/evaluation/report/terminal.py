@@ -76,15 +76,18 @@ def eval_lines(
     budget: Mapping[str, Any] | None = None,
     folder: Path | None = None,
     load: Mapping[str, Any] | None = None,
+    until: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Format the last lines of `eval`, at most eight lines of 80 columns; `summary_text` has the rest.
 
     Args:
         budget: `VoteBudget.figures()`, if one budget was spent on all votes.
         load: `plain(TrafficFigures)`, if requests arrived by the clock.
+        until: `Stop.figures()`, if the run ends when its result is known.
     """
     right = _percentage(summary.accuracy, summary.accuracy_interval)
     lines = [f"{name}: {summary.num_correct} of {summary.num_samples} right, {right} %"]
+    lines += [] if until is None else [until_line(until)]
     repeats = summary.repeats
     if repeats is not None and repeats.n > 1:
         most = repeats.majority[repeats.n], repeats.passed[repeats.n]
@@ -127,6 +130,20 @@ def eval_lines(
         lines.append(f"budget: {budget['spent_tokens']:,} of {budget['total_tokens']:,} decoded tokens")
     lines.append("--verbose shows all figures" if folder is None else f"kept in {folder}; --verbose shows all figures")
     return [_cut(line) for line in lines]
+
+
+def until_line(until: Mapping[str, Any]) -> str:
+    """Format what a run with a goal has shown, and the questions that it did not ask."""
+    margin, estimate = f"{100 * until['margin']:g}", Estimate(**until["estimate"])
+    baseline = until["baseline"]
+    goal = f"accuracy to ±{margin}" if baseline is None else f"against {baseline}"
+    shown = f"{_mean(estimate)} %" if baseline is None else shown_points(estimate)
+    every = f"all {until['num_questions']:,} questions"
+    if until["conclusion"] is None:
+        return f"{goal}: not known after {until['num_counted']:,} of {every}: {shown}"
+    known = {"known": goal, "within": f"within {margin} points of {baseline}"}
+    told = known.get(until["conclusion"], f"{until['conclusion']} than {baseline}")
+    return f"{told}: {shown} on {every}; {until['num_spared'] or 'none'} spared"
 
 
 def _percent_of(figure: SectionFigure) -> str:

@@ -42,6 +42,7 @@ from scaffolding_ext.evaluation.run.run_folder import (
 from scaffolding_ext.evaluation.run.runner import Engine, EvaluationJob, LocalEngine, check_samples, jobs_of, run_rounds
 from scaffolding_ext.evaluation.run.summary import Summary, summary_of
 from scaffolding_ext.evaluation.run.tally import Tally
+from scaffolding_ext.evaluation.run.until import Stop, stop_of
 from scaffolding_ext.evaluation.run.vote_budget import SampleOfVote, VoteBudget
 from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
 from scaffolding_ext.evaluation.traffic.served_requests import traffic_figures
@@ -101,6 +102,7 @@ class Session:
         config: The stack, from `StackConfig.for_run`.
         folder: Output folder, claimed by the caller; None writes nothing.
         budget: Chooses samples round by round, if one budget is spent on all votes; None runs every epoch.
+        until: Ends the run when its result is known; the samples are then in its order.
 
     Attributes:
         controller: The stack's outermost controller, checked but not bound to workers.
@@ -119,12 +121,14 @@ class Session:
         folder: Path | None,
         controller: Controller | None = None,
         budget: VoteBudget | None = None,
+        until: Stop | None = None,
     ) -> None:
         self.config = config
         self.controller = check_stack(config) if controller is None else controller
         self._samples = samples
         self._folder = folder
         self._budget = budget
+        self._until = until
         self._epochs = config.evaluation.epochs if budget is None else budget.max_samples
         check_samples(samples, self._epochs)
         self.tally = Tally(units_implied(config), keeps_answers=self._epochs > 1)
@@ -143,21 +147,23 @@ class Session:
         controller = check_stack(config)
         limit = None if settings.limit is None else str(settings.limit)
         samples = load_dataset(**_dataset_of(config), limit=limit)
-        budget = None
+        budget = until = None
+        if settings.until is not None:
+            until, samples = stop_of(settings.until, samples, settings.epochs, config.seed)
         if settings.total_tokens is not None:
             budget = VoteBudget(
                 controller, samples, settings.total_tokens, settings.spending, units_implied=units_implied(config)
             )
-        return cls(config, samples, folder, controller, budget)
+        return cls(config, samples, folder, controller, budget, until)
 
     @property
     def num_requests(self) -> int:
-        """Requests of the whole run; with a budget, the maximum."""
+        """Requests of the whole run; the maximum of a run that has a budget or may end early."""
         return len(self._samples) * self._epochs
 
     @property
     def described(self) -> str:
-        most = "" if self._budget is None else "at most "
+        most = "" if self._budget is None and self._until is None else "at most "
         return f"{len(self._samples)} samples, {most}{self.num_requests} requests"
 
     @property
@@ -252,11 +258,14 @@ class Session:
                 for hear in heard:
                     hear(record)
 
+            def is_stopped() -> bool:
+                return interrupts.is_stopped() or self._is_known
+
             if settings.arrival_rate is None:
-                work = run_rounds(engine, itertools.chain([first], rounds), on_record, interrupts.is_stopped, outage)
+                work = run_rounds(engine, itertools.chain([first], rounds), on_record, is_stopped, outage)
             else:
-                jobs, stopped = list(first), interrupts.is_stopped
-                work = run_arrivals(engine, jobs, self._arrivals(jobs), on_record, stopped, settings.max_queue)
+                jobs = list(first)
+                work = run_arrivals(engine, jobs, self._arrivals(jobs), on_record, is_stopped, settings.max_queue)
             asyncio.run(interrupts.run(work))
         self.num_left = self.num_requests - self.tally.num_samples if outage.given_up else 0
         return interrupts.signal
@@ -288,6 +297,7 @@ class Session:
             "summary": summary.to_json(),
             "first_error": self.tally.first_error,
             **({} if self._budget is None else {"budget": self._budget.figures()}),
+            **({} if self._until is None else {"until": self._until.figures()}),
         }
         if self.config.evaluation.arrival_rate is not None and tally.num_samples:
             requests = requests_of(tally.columns())
@@ -303,7 +313,7 @@ class Session:
         """Yield the jobs to run: all at once, or those that a budget buys next."""
         if self._budget is not None:
             yield from self._budget.rounds()
-        elif len(self.done) < self.num_requests:
+        elif len(self.done) < self.num_requests and not self._is_known:
             yield jobs_of(self._samples, self._epochs, self.done)
 
     def _arrivals(self, jobs: Sequence[EvaluationJob]) -> list[float]:
@@ -320,6 +330,12 @@ class Session:
         self.tally.add(record)
         if self._budget is not None:
             self._budget.add(record)
+        if self._until is not None:
+            self._until.add(record.id, float(record.correct))
+
+    @property
+    def _is_known(self) -> bool:
+        return self._until is not None and self._until.is_settled
 
 
 def _dataset_of(config: StackConfig) -> dict[str, Any]:
