@@ -37,6 +37,7 @@ RECORDED = (
     "studies.deadlines",
     "studies.real",
     "studies.promises",
+    "studies.until",
     "studies.conformal_replay",
     "studies.queueing_fit",
 )
@@ -71,6 +72,7 @@ STUDIES: Mapping[str, Study] = {
     "deadlines_recordings": Study("studies.deadlines --part recordings", 4, (("--data", ""),), draws=True),
     "deadlines_orders": Study("studies.deadlines --part orders", 8, (("--data", ""),)),
     "deadlines_definitions": Study("studies.deadlines --part definitions --places 16", 4, (("--data", ""),)),
+    "until": Study("studies.until", 6, (("--data", ""),)),
     "promises": Study("studies.promises", 3, (("--data", ""),)),
     "answers": Study(
         "studies.answers",

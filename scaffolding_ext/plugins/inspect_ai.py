@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scaffolding_ext.errors import ConfigError, DatasetError, MissingDependencyError
-from scaffolding_ext.evaluation.run.until import Goal, Stop
+from scaffolding_ext.evaluation.run.until import UntilGoal, UntilKnown
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.plugins import behind_thinking, told
 from scaffolding_ext.request.results import ScaffoldingResult
@@ -111,9 +111,9 @@ class Until(EarlyStopping):  # type: ignore[misc]
     """
 
     def __init__(self, goal: str, scorer: str | None = None) -> None:
-        self._goal = Goal.of(goal)
+        self._goal = UntilGoal.of(goal)
         self._scorer = scorer
-        self._stop: Stop | None = None
+        self._stop: UntilKnown | None = None
         self._as_number = value_to_float()
 
     async def start_task(self, task: EvalSpec, samples: list[Sample], epochs: int) -> str:
@@ -122,7 +122,7 @@ class Until(EarlyStopping):  # type: ignore[misc]
             raise ConfigError("Until needs samples in random order: shuffle the dataset, or give --sample-shuffle SEED")
         ids = [str(sample.id) for sample in samples]
         baseline = None if self._goal.baseline is None else self._answered_by(self._goal.baseline, ids)
-        self._stop = Stop(self._goal, ids, epochs, baseline)
+        self._stop = UntilKnown(self._goal, ids, epochs, baseline)
         return "scaffolding_ext.Until"
 
     async def schedule_sample(self, id: str | int, epoch: int) -> EarlyStop | None:

@@ -83,7 +83,7 @@ def eval_lines(
     Args:
         budget: `VoteBudget.figures()`, if one budget was spent on all votes.
         load: `plain(TrafficFigures)`, if requests arrived by the clock.
-        until: `Stop.figures()`, if the run ends when its result is known.
+        until: `UntilKnown.figures()`, if the run ends when its result is known.
     """
     right = _percentage(summary.accuracy, summary.accuracy_interval)
     lines = [f"{name}: {summary.num_correct} of {summary.num_samples} right, {right} %"]

@@ -42,7 +42,7 @@ from scaffolding_ext.evaluation.run.run_folder import (
 from scaffolding_ext.evaluation.run.runner import Engine, EvaluationJob, LocalEngine, check_samples, jobs_of, run_rounds
 from scaffolding_ext.evaluation.run.summary import Summary, summary_of
 from scaffolding_ext.evaluation.run.tally import Tally
-from scaffolding_ext.evaluation.run.until import Stop, stop_of
+from scaffolding_ext.evaluation.run.until import UntilKnown, stop_of
 from scaffolding_ext.evaluation.run.vote_budget import SampleOfVote, VoteBudget
 from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
 from scaffolding_ext.evaluation.traffic.served_requests import traffic_figures
@@ -121,7 +121,7 @@ class Session:
         folder: Path | None,
         controller: Controller | None = None,
         budget: VoteBudget | None = None,
-        until: Stop | None = None,
+        until: UntilKnown | None = None,
     ) -> None:
         self.config = config
         self.controller = check_stack(config) if controller is None else controller

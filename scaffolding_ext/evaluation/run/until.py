@@ -25,7 +25,7 @@ _POINTS = 2.0  # the margin of a comparison that names none
 _TINY = 1e-9
 
 
-class Goal(NamedTuple):
+class UntilGoal(NamedTuple):
     """A parsed `--until`.
 
     Attributes:
@@ -37,7 +37,7 @@ class Goal(NamedTuple):
     baseline: str | None
 
     @classmethod
-    def of(cls, text: str) -> Goal:
+    def of(cls, text: str) -> UntilGoal:
         """Parse `±2`, `+-2`, `vs RUN` or `vs RUN ±1`, in points.
 
         Raises:
@@ -54,7 +54,7 @@ class Goal(NamedTuple):
         return cls(points / 100, found["run"])
 
 
-class Stop:
+class UntilKnown:
     """Decides after each question if the goal is reached.
 
     Args:
@@ -66,7 +66,9 @@ class Stop:
         num_counted: Questions counted: those before the first one that has not ended, until the goal is reached.
     """
 
-    def __init__(self, goal: Goal, ids: Iterable[str], epochs: int = 1, baseline: Mapping[str, float] | None = None):
+    def __init__(
+        self, goal: UntilGoal, ids: Iterable[str], epochs: int = 1, baseline: Mapping[str, float] | None = None
+    ):
         self.goal = goal
         self._ids = list(ids)
         self._epochs = epochs
@@ -153,12 +155,12 @@ def answered_by(run: str, samples: Sequence[Example]) -> dict[str, float]:
     return {name: sum(each) / len(each) for name, each in right.items()}
 
 
-def stop_of(text: str, samples: Sequence[Example], epochs: int, seed: int | None) -> tuple[Stop, list[Example]]:
+def stop_of(text: str, samples: Sequence[Example], epochs: int, seed: int | None) -> tuple[UntilKnown, list[Example]]:
     """Return the rule of `evaluation.until`, and the samples to ask, in their order."""
-    goal = Goal.of(text)
+    goal = UntilGoal.of(text)
     order = shuffled(samples, seed)
     if goal.baseline is None:
-        return Stop(goal, [sample.id for sample in order], epochs), order
+        return UntilKnown(goal, [sample.id for sample in order], epochs), order
     baseline = answered_by(goal.baseline, order)
     order = [sample for sample in order if sample.id in baseline]
-    return Stop(goal, [sample.id for sample in order], epochs, baseline), order
+    return UntilKnown(goal, [sample.id for sample in order], epochs, baseline), order

@@ -12,7 +12,7 @@ from scaffolding_ext.documents import json_text
 from scaffolding_ext.errors import ConfigError, DatasetError
 from scaffolding_ext.evaluation.run.records import Record, prompt_hash
 from scaffolding_ext.evaluation.run.rows import Example
-from scaffolding_ext.evaluation.run.until import Goal, Stop, answered_by, shuffled
+from scaffolding_ext.evaluation.run.until import UntilGoal, UntilKnown, answered_by, shuffled
 from scaffolding_ext.request.ledger import Ledger
 
 SAMPLES = [Example(str(number), f"How many are {number}?", "7") for number in range(40)]
@@ -42,20 +42,20 @@ def written(path: Path, kept: list[Record]) -> str:
     ],
 )
 def test_goals(text: str, goal: tuple[float, str | None]) -> None:
-    assert Goal.of(text) == pytest.approx(goal)
+    assert UntilGoal.of(text) == pytest.approx(goal)
 
 
 @pytest.mark.parametrize("text", ["", "2", "±", "±0", "±100", "vs", "vs ", "runs/plain"])
 def test_other_goals_are_refused_with_the_forms(text: str) -> None:
     with pytest.raises(ConfigError, match=r"evaluation\.until: is .*'±2' or '\+-2'.*'vs runs/plain ±1'"):
-        Goal.of(text)
+        UntilGoal.of(text)
 
 
 def test_the_order_in_which_questions_end_decides_nothing() -> None:
     ids = [str(number) for number in range(300)]
     right = {each: float(number % 5 > 0) for number, each in enumerate(ids)}
     order = random.Random(3).sample(ids, len(ids))
-    in_order, mixed = (Stop(Goal.of("±6"), order) for _ in range(2))
+    in_order, mixed = (UntilKnown(UntilGoal.of("±6"), order) for _ in range(2))
     for each in order:
         in_order.add(each, right[each])
     rng = random.Random(4)
@@ -68,7 +68,7 @@ def test_the_order_in_which_questions_end_decides_nothing() -> None:
 
 
 def test_a_question_counts_when_the_earlier_ones_and_its_epochs_have_ended() -> None:
-    stop = Stop(Goal.of("±2"), ["a", "b"], epochs=2)
+    stop = UntilKnown(UntilGoal.of("±2"), ["a", "b"], epochs=2)
     counted = []
     for identity in "baaab"[:4]:
         stop.add(identity, 1.0)
@@ -82,7 +82,7 @@ def test_a_question_counts_when_the_earlier_ones_and_its_epochs_have_ended() -> 
 @pytest.mark.parametrize(("ours", "theirs", "conclusion"), [(1, 0, "better"), (0, 1, "worse"), (1, 1, "within")])
 def test_two_runs(ours: float, theirs: float, conclusion: str) -> None:
     ids = [str(number) for number in range(2000)]
-    stop = Stop(Goal.of("vs plain"), ids, baseline=dict.fromkeys(ids, theirs))
+    stop = UntilKnown(UntilGoal.of("vs plain"), ids, baseline=dict.fromkeys(ids, theirs))
     for each in ids:
         if stop.is_settled:
             break
@@ -94,7 +94,9 @@ def test_two_runs(ours: float, theirs: float, conclusion: str) -> None:
 def test_at_the_end_a_small_difference_is_within_the_margin_and_a_large_one_is_not() -> None:
     ids = [str(number) for number in range(50)]
     for num_better, conclusion in ((1, "within"), (2, "better")):
-        stop = Stop(Goal.of("vs plain ±2"), ids, baseline={each: float(int(each) >= num_better) for each in ids})
+        stop = UntilKnown(
+            UntilGoal.of("vs plain ±2"), ids, baseline={each: float(int(each) >= num_better) for each in ids}
+        )
         for each in reversed(ids):
             stop.add(each, 1.0)
         assert (stop.conclusion, stop.num_spared) == (conclusion, 0)
