@@ -376,7 +376,7 @@ search_selectors | search selector | controllers.tree.select:Selector
 search_stops | search stop | controllers.tree.stops:SearchStop
     controllers.tree.stops: accepted=Accepted agreement=Agreement certaindex=Certaindex unchanged=Unchanged
 policies | scheduling policy | scheduling:Policy
-    scheduling: EarliestDeadline Fifo Gang LeastAttained ShortestRemaining
+    scheduling: EarliestDeadline Fifo Gang LeastAttained LongestPrefix ShortestRemaining
 """
 
 

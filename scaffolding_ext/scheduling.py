@@ -129,6 +129,21 @@ class ShortestRemaining(AgeingPolicy):
             self._steps[progress.steps.kind] += max(1, progress.steps.num_done)
 
 
+class LongestPrefix(Policy):
+    """Serves the request first of whose prompt the engine has the most tokens in its KV cache.
+
+    Engines that do not tell serve in order of arrival. A program whose prompts are never cached waits for `patience`
+    others.
+
+    Reference: Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", 2024, cache-aware
+        scheduling; the baseline of Fu et al., Dynasor, appendix G.2. Deviation: a prompt is looked up once, when its
+        request begins to wait, since an engine keeps the number.
+    """
+
+    def priority(self, progress: Progress) -> float:
+        return -float(progress.num_cached)
+
+
 class EarliestDeadline(Policy):
     """Serves the program with the earliest deadline first (`generate_async(deadline=...)`); no program starves.
 

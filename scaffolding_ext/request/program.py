@@ -45,13 +45,18 @@ class StepCounts(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """A program at one moment; `arrived` and `deadline` are seconds of a monotonic clock."""
+    """A program at one moment; `arrived` and `deadline` are seconds of a monotonic clock.
+
+    Attributes:
+        num_cached: Prompt tokens of the waiting task whose KV the engine has; 0 if it does not say.
+    """
 
     number: int
     arrived: float
     deadline: float | None = None
     num_tokens: int = 0
     steps: StepCounts = StepCounts()
+    num_cached: int = 0
 
 
 _numbers = itertools.count()
@@ -306,10 +311,16 @@ def publish_figures(section: str, **figures: Figure) -> None:
     record(FIGURES, section=section, figures=figures)
 
 
-def priority_of(task: Task) -> float:
-    """For workers: return the task's priority, set by its controller or else by the program's policy."""
+def priority_of(task: Task, num_cached: Callable[[], int] | None = None) -> float:
+    """For workers: return the task's priority, set by its controller or else by the program's policy.
+
+    Args:
+        num_cached: Counts the tokens of the task's prompt whose KV the worker has.
+    """
     own, program = meta_of(task).priority, _program.get()
-    return program.place.priority if program is not None and not own else own
+    if program is None or own or program.place.order is None:
+        return own
+    return program.place.order(program.place.progress._replace(num_cached=num_cached() if num_cached else 0))
 
 
 def cache_salt_of(task: Task) -> str | None:

@@ -9,12 +9,14 @@ needed.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 
 from sortedcontainers import SortedList
 
 _DIGEST_BYTES = 16
+IDLE = 0.0  # priority of a block of a request without work in the engine, evicted first
 PLAIN = 1.0  # priority of a block of no branch: RKSC's omega of score 1 at depth 0
 
 BlockPriority = Callable[[int], float]
@@ -79,12 +81,16 @@ class BlockPool:
     Args:
         max_cached: Maximum number of blocks that stay as cache.
         shares: False disables sharing and caching.
+        idle_first: Evict first the blocks that only idle owners have used (Certaindex, appendix D.3.2).
     """
 
-    def __init__(self, num_blocks: int, block_len: int, max_cached: int, shares: bool = True) -> None:
+    def __init__(
+        self, num_blocks: int, block_len: int, max_cached: int, shares: bool = True, idle_first: bool = False
+    ) -> None:
         self.num_blocks, self.block_len, self.max_cached = num_blocks, block_len, max_cached
         self.num_held = self.num_evicted = 0  # blocks held by sequences, and evicted from the cache
-        self._shares = shares
+        self._shares, self._idle_first = shares, idle_first
+        self._num_open: Counter[str] = Counter()  # waiting and running sequences of each owner
         self._num_made = self._now = 0
         self._free: list[Block] = []  # latest last, so that blocks with allocated memory are reused first
         self._found: dict[bytes, Block] = {}
@@ -115,6 +121,11 @@ class BlockPool:
                     break
                 found.append(block)
         return found
+
+    def prefix_len(self, sequence: TokenSequence) -> int:
+        """Return the number of first tokens of a sequence whose KV is computed; from any thread, as of this moment."""
+        found = self.find(sequence, len(sequence.token_ids) - 1)
+        return self.block_len * sum(block.is_computed for block in found)
 
     def num_needed(self, sequence: TokenSequence, found: list[Block]) -> int:
         """Number of available blocks that a sequence needs to begin: all its blocks except those that others hold."""
@@ -208,10 +219,31 @@ class BlockPool:
 
     def end(self, owner: str) -> None:
         """Let an ended request's blocks be evicted first; those that another request has used keep their priority."""
+        self._set_priority(owner, IDLE)
         for block in self._owned.pop(owner, ()):
+            block.owner = None
+
+    def come(self, sequence: TokenSequence) -> None:
+        """Note that a sequence is waiting, so its owner is not idle."""
+        if self._idle_first and sequence.owner is not None:
+            self._num_open[sequence.owner] += 1
+            if self._num_open[sequence.owner] == 1:
+                self._set_priority(sequence.owner, PLAIN)
+
+    def leave(self, sequence: TokenSequence) -> None:
+        """Note that a sequence has ended; without another one its owner is idle until it sends the next."""
+        if self._idle_first and sequence.owner is not None:
+            self._num_open[sequence.owner] -= 1
+            if not self._num_open[sequence.owner]:
+                del self._num_open[sequence.owner]
+                self._set_priority(sequence.owner, IDLE)
+
+    def _set_priority(self, owner: str, priority: float) -> None:
+        """Set the priority of the blocks that only this owner has used."""
+        for block in self._owned.get(owner, ()):
             if not block.num_holders:
                 self._cached.remove(block)
-            block.priority, block.owner = 0.0, None
+            block.priority = priority
             if not block.num_holders:
                 self._cached.add(block)
 

@@ -89,10 +89,11 @@ class ContinuousBatch:
         max_batch_size: int,
         prefill_chunk: int,
         enable_block_reuse: bool = True,
+        idle_first: bool = False,
     ) -> None:
         num_blocks, block_len, max_cached, *_ = limits
         self.on_end: Callable[[EngineRequest], None] = lambda _: None
-        self.pool = BlockPool(num_blocks, block_len, max_cached, enable_block_reuse)
+        self.pool = BlockPool(num_blocks, block_len, max_cached, enable_block_reuse, idle_first)
         self._runner = ModelRunner(model, KVBlocks(num_blocks, block_len))
         self._tokenizer, self._end_ids, self._prefill_chunk = tokenizer, end_ids, prefill_chunk
         self._scheduler = RequestScheduler(self.pool, max_batch_size, prefill_chunk)
@@ -122,6 +123,7 @@ class ContinuousBatch:
         self._discard(request)
 
     def add(self, request: EngineRequest) -> None:
+        self.pool.come(request.sequence)
         self._scheduler.add(request)
 
     def drop(self, request: EngineRequest) -> None:
@@ -258,6 +260,7 @@ class ContinuousBatch:
         self._end(request, reason, error)
 
     def _end(self, request: EngineRequest, reason: str, error: EngineError | None = None) -> None:
+        self.pool.leave(request.sequence)
         self.on_end(request)
         request.end(reason, error)
 

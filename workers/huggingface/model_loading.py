@@ -48,7 +48,7 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     if block_len & (block_len - 1):
         raise ConfigError(f"is {block_len}; it must be a power of two, such as 32", "tokens_per_block")
     if "eviction_policy" in given:
-        require.one_of("eviction_policy", given["eviction_policy"], ("lru", "branch_score"))
+        require.one_of("eviction_policy", given["eviction_policy"], ("lru", "idle_first", "branch_score"))
     if "dtype" in given:
         require.one_of("dtype", given["dtype"], ("float32", "bfloat16", "float16"))
     if given.get("device", "cpu") != "cpu":

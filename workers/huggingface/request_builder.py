@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.meta import Purpose, is_urgent, note, purpose_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import cache_salt_of, priority_of
-from scaffolding_ext.workers.huggingface.block_pool import BlockPriority
+from scaffolding_ext.workers.huggingface.block_pool import BlockPool, BlockPriority
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Kv, Waiter, Wants
 from scaffolding_ext.workers.huggingface.model_loading import LoadedModel
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
@@ -40,8 +40,10 @@ _REFUSED += ("skip_tokenizer", "skip_detokenizer")  # fields that this worker ca
 class RequestBuilder:
     """Builds requests from tasks; an unusable field is an InvalidTaskError. `seed` is for tasks without a seed."""
 
-    def __init__(self, reader: TaskReader, loaded: LoadedModel, seed: int | None, watch: GreedyWatch) -> None:
-        self._reader, self._defaults, self._watch = reader, loaded.defaults, watch
+    def __init__(
+        self, reader: TaskReader, loaded: LoadedModel, pool: BlockPool, seed: int | None, watch: GreedyWatch
+    ) -> None:
+        self._reader, self._defaults, self._pool, self._watch = reader, loaded.defaults, pool, watch
         self._processors, self._device = loaded.processors, loaded.network.device
         self._rng = np.random.default_rng(seed)
 
@@ -59,23 +61,23 @@ class RequestBuilder:
         )
         wants = Wants(integer("num_logprobs", task.num_logprobs, 0, 0), logits=bool(task.return_context_logits))
         keep = purpose_of(task).written is not Purpose.PROBE  # nothing continues a probe
-        return _request(task, prompt, wants, ends, self._sampling(task, len(prompt)), keep, priority)
+        return self._request(task, prompt, wants, ends, self._sampling(task, len(prompt)), keep, priority)
 
     def score(self, task: ScoreTask) -> EngineRequest:
         token_ids, start = self._reader.scored(task)
-        return _request(task, token_ids, Wants(score_from=start))
+        return self._request(task, token_ids, Wants(score_from=start))
 
     def verify(self, task: VerifyTask) -> list[EngineRequest]:
         choices = int(task.yes_token), int(task.no_token)
         wants = Wants(choices=choices, layer_exit=task.layer_exit, verdicts=task.every_layer)
-        return [_request(task, prompt, wants, keep=False) for prompt in self._reader.verified(task)]
+        return [self._request(task, prompt, wants, keep=False) for prompt in self._reader.verified(task)]
 
     def reads(self, task: BranchTask, prompts: Sequence[list[int]]) -> list[EngineRequest]:
         """Build requests for the hidden states of prompts, before the task's branches are written."""
         read = [self._reader.ids(prompt, None, "input") for prompt in prompts]
         for ids in read:
             self._reader.check_len(len(ids), "prefix and suffix have")
-        return [_request(task, ids, Wants(states=True)) for ids in read]
+        return [self._request(task, ids, Wants(states=True)) for ids in read]
 
     def _sampling(self, task: GenerationTask, prompt_len: int) -> SamplingParams:
         temperature, top_p, top_k, min_p = self._defaults.selection(task)
@@ -88,22 +90,23 @@ class RequestBuilder:
         processors = () if task.temperature is not None else self._processors.of_request(prompt_len, self._device)
         return SamplingParams(temperature, min(top_k, self._reader.vocab_size), top_p, seed, min_p, processors)
 
-
-def _request(
-    task: Task,
-    ids: list[int],
-    wants: Wants,
-    ends: Ends = Ends(),  # noqa: B008  (it cannot change)
-    sampling: SamplingParams = GREEDY,
-    keep: bool = True,
-    priority: BlockPriority | None = None,
-) -> EngineRequest:
-    scope, waiter = current_scope.get(), Waiter()
-    kv = Kv(keep, priority, cache_salt_of(task), None if scope is None else scope.request_id)
-    options: dict[str, Any] = {"urgent": is_urgent(task), "priority": priority_of(task)}
-    request = EngineRequest(ids, ends, sampling, wants=wants, kv=kv, notify=waiter.notify, **options)
-    request.waiter = waiter
-    return request
+    def _request(
+        self,
+        task: Task,
+        ids: list[int],
+        wants: Wants,
+        ends: Ends = Ends(),  # noqa: B008  (it cannot change)
+        sampling: SamplingParams = GREEDY,
+        keep: bool = True,
+        priority: BlockPriority | None = None,
+    ) -> EngineRequest:
+        scope, waiter = current_scope.get(), Waiter()
+        kv = Kv(keep, priority, cache_salt_of(task), None if scope is None else scope.request_id)
+        urgent = is_urgent(task)
+        request = EngineRequest(ids, ends, sampling, wants=wants, kv=kv, urgent=urgent, notify=waiter.notify)
+        request.priority = priority_of(task, partial(self._pool.prefix_len, request.sequence))
+        request.waiter = waiter
+        return request
 
 
 def fill(task: GenerationTask, request: EngineRequest) -> bool:

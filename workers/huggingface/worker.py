@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
 
 
-EvictionPolicy = Literal["lru", "branch_score"]
+EvictionPolicy = Literal["lru", "idle_first", "branch_score"]
 
 
 class HuggingFaceWorker(ChatWorker):
@@ -62,8 +62,9 @@ class HuggingFaceWorker(ChatWorker):
         kv_cache_bytes: Memory for keys and values. None is 4 GiB, or on a CUDA device 80 % of the memory left by the
             model.
         tokens_per_block: Tokens per block, a power of two. Requests share only whole blocks.
-        eviction_policy: `"lru"` evicts the least recently used block, `"branch_score"` those of the lowest score /
-            (depth + 1) (RKSC, algorithm 4), which recomputes more.
+        eviction_policy: `"lru"` evicts the least recently used block, `"idle_first"` first those of requests without
+            work in the engine (Certaindex, D.3.2), `"branch_score"` those of the lowest score / (depth + 1) (RKSC,
+            algorithm 4), which recomputes more.
         seed: Seeds tasks without a seed; None draws fresh entropy.
         trust_remote_code: Allow Python code among the model's files to run; otherwise a model with such code is
             refused.
@@ -138,10 +139,10 @@ class HuggingFaceWorker(ChatWorker):
         self.default_temperature = loaded.defaults.temperature
         backend = loaded.tokenizer.backend_tokenizer
         self._reader = TaskReader(backend, vocab_size, self.max_seq_len, limits.limited_by)
-        self._builder = RequestBuilder(self._reader, loaded, seed, GreedyWatch(self.model))
         self._streams: OpenStreams[EngineRequest] = OpenStreams(self._cancel)
-        sizes = max_batch_size, prefill_chunk, enable_block_reuse
+        sizes = max_batch_size, prefill_chunk, enable_block_reuse, eviction_policy == "idle_first"
         batch = ContinuousBatch(network, backend, loaded.end_ids, limits, *sizes)
+        self._builder = RequestBuilder(self._reader, loaded, batch.pool, seed, GreedyWatch(self.model))
         self._engine: GenerationEngine = GenerationEngine(batch, threads)
         self._by_score = eviction_policy == "branch_score"
         self._prioritized: set[str] = set()  # requests whose blocks may have a priority

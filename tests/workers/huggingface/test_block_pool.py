@@ -16,8 +16,9 @@ LONGEST = 5 * BLOCK_LEN
 class Memory:
     """A pool over real blocks, in which a token's key tells all the tokens up to it."""
 
-    def __init__(self, num_blocks=64, max_cached=64, shares=True):
-        self.kv, self.pool = KVBlocks(num_blocks, BLOCK_LEN), BlockPool(num_blocks, BLOCK_LEN, max_cached, shares)
+    def __init__(self, num_blocks=64, max_cached=64, shares=True, idle_first=False):
+        self.kv = KVBlocks(num_blocks, BLOCK_LEN)
+        self.pool = BlockPool(num_blocks, BLOCK_LEN, max_cached, shares, idle_first)
 
     def begin(self, token_ids, owner=None, salt=None, announces=True):
         """A sequence with what is found of it; None where there is no room, or another one is about to compute it."""
@@ -327,3 +328,41 @@ def test_the_keys_of_a_sequence_are_computed_once(monkeypatch):
     for _ in range(90):
         memory.pool.advance([(sequence, BLOCK_LEN)])
     assert len(num_digests) == 90
+
+
+def test_blocks_of_idle_owners_leave_first_however_recently_they_were_used():
+    memory = Memory(num_blocks=8, idle_first=True)
+    prompts = {"busy": [1] * 2 * BLOCK_LEN, "idle": [2] * 2 * BLOCK_LEN}
+    waiting = TokenSequence(prompts["busy"], owner="busy")
+    memory.pool.come(waiting)  # the owner has another request in the engine
+    for owner, prompt in prompts.items():
+        sequence = TokenSequence(prompt, owner=owner)
+        memory.pool.come(sequence)
+        memory.pool.begin(sequence, [], announces=True)
+        memory.compute(sequence, LONGEST)
+        memory.pool.free(sequence, keep=True)
+        memory.pool.leave(sequence)
+
+    def fill(start):
+        memory.pool.discard(memory.begin(range(start, start + 6 * BLOCK_LEN)))
+
+    fill(100)  # evicts two blocks
+    assert [memory.num_found(prompt) for prompt in prompts.values()] == [2 * BLOCK_LEN, 0]
+    memory.pool.leave(waiting)
+    back = memory.running(prompts["idle"], owner="idle")
+    memory.pool.come(back)  # now the other owner is idle
+    memory.pool.free(back, keep=True)
+    fill(200)
+    assert [memory.num_found(prompt) for prompt in prompts.values()] == [0, 2 * BLOCK_LEN]
+
+
+def test_blocks_that_another_owner_has_used_are_not_idle():
+    memory = Memory(num_blocks=6, idle_first=True)
+    shared, own = [1] * 2 * BLOCK_LEN, [2] * 2 * BLOCK_LEN
+    for prompt, owner in ((shared, "a"), ([*shared, 5], "b"), (own, "b")):
+        sequence = memory.running(prompt, owner=owner)
+        memory.pool.come(sequence)
+        memory.pool.free(sequence, keep=True)
+        memory.pool.leave(sequence)
+    memory.pool.discard(memory.begin(range(300, 300 + 4 * BLOCK_LEN)))
+    assert [memory.num_found(prompt) for prompt in (shared, own)] == [2 * BLOCK_LEN, 0]

@@ -13,6 +13,8 @@ from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.meta import note, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
+from scaffolding_ext.scheduling import LongestPrefix
+from scaffolding_ext.workers.huggingface.block_pool import IDLE
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest
 from scaffolding_ext.workers.huggingface.request_builder import fill
 from scaffolding_ext.workers.huggingface.sampling import SamplingParams
@@ -261,3 +263,28 @@ def test_a_stream_is_forgotten_under_the_scope_that_opened_it(worker):
 
     asyncio.run(open_here_end_there())
     assert worker._streams == {}
+
+
+def test_the_longest_prefix_orders_by_the_prompt_tokens_in_the_cache():
+    known, new = list(range(10, 50)), list(range(60, 100))
+    with HuggingFaceWorker(MODEL, tokens_per_block=16, seed=0) as worker:
+        run(worker, [GenerationTask(input_tokens=known, max_tokens=1)])
+        program = Program()
+        program.place.order = LongestPrefix().priority
+
+        async def priorities():
+            enter_program(program)
+            tasks = [GenerationTask(input_tokens=ids, max_tokens=1) for ids in (new, known, [*known[:20], *new])]
+            return [worker._builder.generation(task).priority for task in tasks]
+
+        assert asyncio.run(priorities()) == [0, -32, -16]
+
+
+def test_the_engine_says_which_programs_are_idle():
+    with HuggingFaceWorker(MODEL, tokens_per_block=16, seed=0, eviction_policy="idle_first") as worker:
+        scope = current_scope.set(ExecutionScope(request_id="a"))
+        run(worker, [GenerationTask(input_tokens=list(range(10, 50)), max_tokens=3) for _ in range(2)])
+        current_scope.reset(scope)
+        pool = worker._engine.pool
+        assert not pool._num_open
+        assert {(block.owner, block.priority) for block in pool._cached} == {("a", IDLE)}
