@@ -20,7 +20,7 @@ KINDS = (TaskTypes, PlannedBudgets, ConformalCalibration, BranchingCalibration)
 
 
 class Made(CalibrationFile):
-    command: ClassVar = "tune"
+    command: ClassVar[str] = "tune"
     kind: Literal["made_up"] = "made_up"
     scores: list[float]
 

@@ -247,6 +247,12 @@ def _warnings_of_settings(baseline: FinishedRun, run: FinishedRun) -> list[str]:
         differing = [key for key in _SETTINGS if _told(baseline.config, key) != _told(run.config, key)]
         if "prompt" in differing:
             found.append("prompts differ: the stacks' `prompt` sections are not the same")
+        seeds = [one.config.get("seed") for one in (baseline, run)]
+        if seeds[0] != seeds[1] and _but_for_its_seed(baseline.config) == _but_for_its_seed(run.config):
+            found.append(
+                f"{baseline.name} and {run.name} are one stack with the seeds {seeds[0]} and {seeds[1]}, compared as "
+                "two: to pool repeats in one accuracy, run the stack once with --epochs 2"
+            )
         if "workers" in differing:
             found.append("the stacks' `workers` sections differ: part of the difference may be theirs")
     uncounted = [
@@ -264,6 +270,10 @@ def _warnings_of_settings(baseline: FinishedRun, run: FinishedRun) -> list[str]:
     return found
 
 
+def _but_for_its_seed(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in ("seed", "evaluation")}
+
+
 def _told(config: Mapping[str, Any], key: str) -> Any:
     return config.get(key) or None
 
@@ -272,7 +282,12 @@ def _warnings_of_run(run: FinishedRun) -> list[str]:
     found = []
     summary = run.summary
     if summary.num_failed:
-        found.append(f"{summary.num_failed} of {summary.num_samples} samples of {run.name} failed; they count as wrong")
+        timed_out = f" ({summary.num_timed_out} timed out)" if summary.num_timed_out else ""
+        finished = "" if summary.accuracy_of_finished is None else f", of the others {summary.accuracy_of_finished:.1%}"
+        found.append(
+            f"{summary.num_failed} of {summary.num_samples} samples of {run.name} failed{timed_out}, and none of them "
+            f"counts as right{finished}"
+        )
     if summary.num_unmetered_tasks:
         found.append(
             f"{run.name} has {summary.num_unmetered_tasks} tasks without token counts: its token figures are too low"

@@ -23,7 +23,6 @@ NUM_KEYS_SHOWN = 20
 NOT_REPORTED = "not reported"  # by a server
 _COLUMNS = 80  # of a command's last lines
 _NAME_COLUMNS = 12
-_MOST_ROWS = 6  # of runs in the last lines of `compare`
 _WORTH_TELLING = 0.005  # share of discarded tokens
 
 
@@ -88,6 +87,9 @@ def eval_lines(
     right = _percentage(summary.accuracy, summary.accuracy_interval)
     lines = [f"{name}: {summary.num_correct} of {summary.num_samples} right, {right} %"]
     lines += [] if until is None else [until_line(until)]
+    if summary.num_timed_out and summary.num_failed < summary.num_samples:
+        ended = _percentage(summary.accuracy_of_finished, summary.accuracy_of_finished_interval)
+        lines.append(f"of the {summary.num_samples - summary.num_failed} that ended in time {ended} % are right")
     repeats = summary.repeats
     if repeats is not None and repeats.n > 1:
         most = repeats.majority[repeats.n], repeats.passed[repeats.n]
@@ -118,7 +120,8 @@ def eval_lines(
         "cut off by the budget": summary.num_cut_off,
         "without an answer": summary.num_unanswered,
         "that could not be compared": summary.num_undetermined,
-        "failed or refused" if load else "failed": summary.num_failed,
+        "timed out": summary.num_timed_out,
+        "failed or refused" if load else "failed": summary.num_failed - summary.num_timed_out,
     }
     told = ", ".join(f"{number} {what}" for what, number in wrong.items() if number)
     lines += [f"not right: {told}"] if told else []
@@ -184,30 +187,26 @@ def load_lines(load: Mapping[str, Any]) -> list[str]:
 
 
 def compare_lines(compared: Compared, written: Mapping[str, Path]) -> list[str]:
-    """Format the last lines of `compare`, at most eight lines of 80 columns; `text_of` has the rest.
+    """Format the last lines of `compare`, 80 columns wide, with a line for each run; `text_of` has the rest.
 
     Args:
         written: Files that were written, by kind.
     """
-    baseline, *others = compared.runs[: _MOST_ROWS - len(written)]
-    width = max(len(run.name) for run in (baseline, *others))
-    width = min(width, _NAME_COLUMNS)
+    width = min(_NAME_COLUMNS, max(len(run.name) for run in compared.runs))
     lines = [f"{'':{width}}  {'right %':21}  {'decoded':>8}  {'seconds':>7}  points against the first"]
-    for run, point, one in zip((baseline, *others), compared.points, (None, *compared.comparisons), strict=False):
+    for run, point, one in zip(compared.runs, compared.points, (None, *compared.comparisons), strict=True):
         points = "" if one is None else "  " + shown_points(one.accuracy_difference)
         lines.append(
             f"{_tail(run.name, width):{width}}  {_mean(point.accuracy):21}  {amount(point.tokens.value):>8}  "
             f"{_amount(run.summary.mean_seconds):>7}{points}"
         )
-    left_out = len(compared.runs) - 1 - len(others)
     if len(compared.comparisons) == 1:
         lines.append(shown_mcnemar(compared.comparisons[0].mcnemar))
     for each in compared.second_models:
         seconds = "" if each.seconds_ratio is None else f", {each.seconds_ratio:.2f} times the seconds"
         verdict = "pays" if each.pays else "does not pay"
         lines.append(f"second model: {_tail(each.run, width)} {verdict}: {each.points.value:+.1f} points{seconds}")
-    more = f"{left_out} more runs, and " if left_out else ""
-    lines.append(f"--verbose shows {more}all figures; intervals are 95 %")
+    lines.append("--verbose shows all figures; intervals are 95 %")
     return [_cut(line) for line in lines] + [f"{what}: {path}" for what, path in written.items()]
 
 

@@ -122,6 +122,7 @@ _MOST_UNANSWERED = 0.5  # share of the finished outputs that triggers a warning
 _DRIFT_LEVEL = 0.01
 _ALPHA = 0.05  # of the bound on lost answers
 _PRICED = 1e6  # tokens per price
+_TIME_OUTS = ("RequestTimeoutError", "ServerTimeoutError")
 
 
 class Audits(NamedTuple):
@@ -259,6 +260,11 @@ class Summary:
         return self.calibration_tokens["decoded"] / self.num_samples
 
     @property
+    def num_timed_out(self) -> int:
+        """Failed samples whose time was up; part of `num_failed`, and not of `num_wrong`."""
+        return sum(self.errors.get(name, 0) for name in _TIME_OUTS)
+
+    @property
     def discarded_share(self) -> float:
         """Share of the decoded tokens that reached no output; 0 if none were decoded."""
         discarded = self.mean_tokens_by_purpose.get(str(Purpose.DISCARDED), {}).get("decoded", 0.0)
@@ -309,7 +315,7 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON-compatible dict, with mean@n, maj@k and pass@k beside the other figures."""
-        fields = dict(vars(self))
+        fields = {**vars(self), "num_timed_out": self.num_timed_out}
         repeats = fields.pop("repeats")
         fields |= {"mean_at_n": None, "maj_at_k": {}, "pass_at_k": {}} if repeats is None else repeats.to_json()
         return plain(fields)  # type: ignore[no-any-return]

@@ -157,6 +157,14 @@ def test_stacks_that_ask_otherwise_are_told(
     assert found.startswith(warning)
 
 
+def test_two_seeds_of_one_stack_are_told_how_repeats_are_pooled(compared: Callable[..., Comparison]) -> None:
+    plain = rows(40, lambda n: n % 2 > 0, lambda n: 9)
+    configs = [CONFIG.format(worker="Worker", more=f"seed: {seed}") for seed in (3, 4)]
+    (found,) = compared(plain, plain, *configs).warnings
+    assert found.startswith("base and ours are one stack with the seeds 3 and 4, compared as two: ")
+    assert found.endswith("run the stack once with --epochs 2")
+
+
 def test_runs_of_other_data_are_refused(compared: Callable[..., Comparison]) -> None:
     other = [(f"other{n}", True, 9) for n in range(40)]
     with pytest.raises(DatasetError, match="base and ours have 0 questions in common"):

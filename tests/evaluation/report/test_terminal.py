@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from scaffolding_ext.evaluation.report.terminal import comparison_table
+from scaffolding_ext.evaluation.report.terminal import comparison_table, eval_lines
 from scaffolding_ext.evaluation.run.records import Record, RecordError
 from scaffolding_ext.evaluation.run.summary import Summary, Undetermined, summarize
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts
@@ -116,6 +116,21 @@ def test_one_right_answer_and_nine_time_outs_are_not_perfect() -> None:
     assert summary.accuracy_of_finished_interval == wilson_interval(1, 1)
     [line] = shown({"late": summary})
     assert " ".join(line).startswith("late 10 9 10.0 (1.8 to 40.4) 100.0 (20.7 to 100.0) ")
+
+
+def test_time_outs_are_counted_apart_from_wrong_answers() -> None:
+    late = dataclasses.replace(FAILED, error=RecordError("RequestTimeoutError", "x"))
+    slow = dataclasses.replace(FAILED, error=RecordError("ServerTimeoutError", "x"))
+    records = [make(True), make(True), make(True), make(False), late, slow, FAILED]
+    summary = summarize([dataclasses.replace(record, id=str(n)) for n, record in enumerate(records)])
+    assert (summary.num_wrong, summary.num_failed, summary.num_timed_out) == (1, 3, 2)
+    assert summary.to_json()["num_timed_out"] == 2
+    lines = eval_lines("run", summary)
+    assert lines[:2] == [
+        "run: 3 of 7 right, 42.9 (15.8 to 75.0) %",
+        "of the 4 that ended in time 75.0 (30.1 to 95.4) % are right",
+    ]
+    assert "not right: 1 wrong, 2 timed out, 1 failed" in lines
 
 
 def test_without_samples_nothing_is_claimed() -> None:
