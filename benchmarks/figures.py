@@ -68,6 +68,7 @@ STUDIES: Mapping[str, Study] = {
         )
         for part, minutes in (("votes", 6), ("confirmed", 3), ("runs", 1), ("chains", 2), ("budgets", 2), ("loops", 1))
     },
+    "certaindex": Study("studies.certaindex", 15, (("--data", ""),)),
     "autotts": Study("studies.autotts", 4, (("--chains", "qwen3_chains.jsonl.gz"),), draws=True),
     "deadlines_recordings": Study("studies.deadlines --part recordings", 4, (("--data", ""),), draws=True),
     "deadlines_orders": Study("studies.deadlines --part orders", 8, (("--data", ""),)),
