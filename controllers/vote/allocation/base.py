@@ -77,7 +77,7 @@ class AllocationRule(DecisionRule[Votes]):
         if reason is not None:
             raise ConfigError(
                 f"{type(self).__name__} {reason}: set it to null to draw all samples, or to a rule that reads weights "
-                "(AgreementDoubling, Even; Curtailment for 'mean_logprob')",
+                "(LeaderChange, AgreementDoubling, Even)",
                 "allocation",
             )
 
@@ -163,8 +163,12 @@ class SequentialRule(AllocationRule):
     def is_certain(self, standing: Standing) -> bool:
         """Return True if the leader is certain enough to stop."""
 
+    def standing(self, votes: Votes) -> Standing:
+        """Count a vote as `is_certain` reads it."""
+        return standing_of(votes)
+
     def _num_more(self, votes: Votes) -> int:
-        standing = standing_of(votes)
+        standing = self.standing(votes)
         if self.give_up and all(number == -1 for number in votes.classes):
             standing = standing._replace(lead=standing.num_samples)
         if standing.lead and self.is_certain(standing):

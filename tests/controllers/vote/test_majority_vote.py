@@ -160,9 +160,20 @@ def test_a_rule_stops_a_weighted_vote_by_its_weights(allocation):
     assert counted["weights"] == [0.1, 0.1, 0.1, 0.1, 0.9, 0.9][: len(counted["weights"])]
 
 
+def test_leader_change_stops_a_vote_by_its_weights():
+    """One heavy sample of three wins and ends the vote; two equal ones of three do so without weights."""
+    weights = [1.0, 9.0, 1.0, 1.0, 1.0, 1.0]
+    rule = {"allocation": "LeaderChange", "default_sample_num": 6}
+    heavy = voted(boxed(*"121345"), weight=lambda sample: weights[sample.index], **rule)
+    equal = voted(boxed(*"121345"), **rule)
+    assert (heavy.answer, equal.answer) == ("2", "1")
+    assert vote_event(heavy)["weights"] == [1.0, 9.0, 1.0]
+    assert vote_event(equal)["num_samples"] == 3
+
+
 @pytest.mark.parametrize(
     ("weight", "allocation"),
-    [(Given(), "LeaderChange"), (Given(), StaticThreshold()), (lambda sample: 1.0, Curtailment())],
+    [(Given(), BetaConsistency()), (Given(), StaticThreshold()), (lambda sample: 1.0, Curtailment())],
 )
 def test_a_rule_that_cannot_read_the_weights_is_refused(weight, allocation):
     with pytest.raises(ConfigError, match=r"^allocation: \w+ (counts every vote as 1|stops when no further vote)"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaffolding_ext.controllers.vote.allocation.base import Rival, Votes, standing_of
+from scaffolding_ext.controllers.vote.allocation.base import Rival, Standing, Votes, standing_of
 from scaffolding_ext.controllers.vote.allocation.leader_change import (
     Curtailment,
     LeaderChange,
@@ -49,6 +49,65 @@ def test_the_bound_holds_and_is_exact_with_one_rival_in_reach(
     standing = standing_of(Votes(seen, len(seen) + num_remaining))
     if len(standing.rivals) <= 1 and standing.lead >= num_remaining:  # no new class can win
         assert bound == pytest.approx(exact, abs=1e-9)
+
+
+def weighted(classes: list[int], weights: list[float], num_remaining: int) -> Standing:
+    return LeaderChange().standing(Votes(classes, len(classes) + num_remaining, weights=weights))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    ballots=st.lists(st.tuples(st.integers(-1, 2), st.integers(1, 12)), min_size=1, max_size=10),
+    scale=st.floats(1e-6, 1e6),
+)
+def test_only_the_ratio_of_weights_counts(ballots: list[tuple[int, int]], scale: float) -> None:
+    """Weights have no unit: seven times all weights, or weights that are all alike, change nothing."""
+    classes, weights = [number for number, _ in ballots], [float(weight) for _, weight in ballots]
+    rule = LeaderChange(miss=0.05)
+
+    def more(given: list[float] | None) -> int:
+        return rule.num_more(Votes(classes, 16, weights=given))
+
+    assert more(weights) == more([scale * weight for weight in weights])
+    assert more([scale] * len(classes)) == more(None)
+
+
+def test_the_urn_holds_weights() -> None:
+    """Leader 3.2, rival 0.8, one new answer's worth of weight: 60,000 votes drawn on, each sample adding one."""
+    standing = weighted([0, 0, 1, 0], [1.2, 1.0, 0.8, 1.0], num_remaining=6)
+    assert standing.lead == pytest.approx(3.2)
+    assert standing.rivals[0].num_votes == pytest.approx(0.8)
+    rng, num_drawn, overtaken = np.random.default_rng(0), 60_000, 0
+    masses = np.tile([3.2, 0.8, 1.0], (num_drawn, 1))
+    for _ in range(6):
+        taken = (rng.random(num_drawn)[:, None] > np.cumsum(masses, axis=1) / masses.sum(axis=1)[:, None]).sum(axis=1)
+        masses[np.arange(num_drawn), taken] += 1
+    overtaken = (masses[:, 1] > masses[:, 0]).mean()
+    found = overtake_probability(standing.lead, standing.rivals[0], 4, 6, 1.0)
+    assert found == pytest.approx(overtaken, abs=4 * math.sqrt(overtaken / num_drawn))
+
+
+def test_a_heavy_vote_stops_earlier_and_a_light_one_later() -> None:
+    rule, classes = LeaderChange(miss=0.1), [0, 0, 1, 0]
+    plain, heavy, light = (
+        rule.num_more(Votes(classes, 12, weights=weights))
+        for weights in (None, [4.0, 4.0, 0.1, 4.0], [1.0, 1.0, 3.0, 1.0])
+    )
+    assert heavy == 0 < plain < light
+
+
+def test_samples_without_an_answer_count_as_the_rest_of_the_urn() -> None:
+    """A sample without an answer may weigh nothing: that tells nothing of the others' unit."""
+    assert weighted([0, -1, 0, -1], [0.5, 0.0, 0.5, 0.0], 4) == weighted([0, -1, 0, -1], [0.5, 9.0, 0.5, 9.0], 4)
+    assert weighted([0, -1], [0.0, 0.0], 4).lead == 0
+    assert LeaderChange().num_more(Votes([0, -1], 6, weights=[0.0, 0.0])) > 0
+
+
+def test_a_tie_of_weights_is_won_by_the_first_answer() -> None:
+    """0.1 + 0.2 and 0.3 differ in their last bit; the urn counts them as a tie."""
+    first, second = Rival(0.3, True), Rival(0.3, False)
+    assert overtake_probability(0.1 + 0.2, first, 4, 0, 1.0) == 1.0
+    assert overtake_probability(0.1 + 0.2, second, 4, 0, 1.0) == 0.0
 
 
 def test_a_duel_is_exact() -> None:
