@@ -18,15 +18,28 @@ from scaffolding_ext.evaluation.logs.samples import Floats, Ints
 from scaffolding_ext.evaluation.tune.costs import Cost, EndedSamples
 
 _MOST_CELLS = 400_000  # samples of all orders together
-_MOST_ORDERS = 16
+_MOST_ORDERS = 64
 Words = npt.NDArray[np.uint64]
 
 
 def draw_orders(num_questions: int, num_samples: int, rng: np.random.Generator, num_orders: int | None = None) -> Ints:
-    """Draw random orders of the samples of each question, shape [num_orders, num_questions, num_samples]."""
+    """Draw orders of the samples of each question, shape [num_orders, num_questions, num_samples].
+
+    Orders are rotations of random permutations, so each sample comes at each place equally often. If there are fewer
+    orders than samples, their first samples differ.
+
+    Args:
+        num_orders: None takes as many as a bounded amount of work allows, which is more for a small log.
+    """
     if num_orders is None:
         num_orders = int(np.clip(_MOST_CELLS // (num_questions * num_samples), 1, _MOST_ORDERS))
-    return np.argsort(rng.random((num_orders, num_questions, num_samples)), axis=-1, kind="stable")
+        num_orders -= num_orders % num_samples if num_orders > num_samples else 0
+    turns = -(-num_orders // num_samples)  # permutations to rotate
+    drawn = np.argsort(rng.random((turns, num_questions, num_samples)), axis=-1, kind="stable")
+    places = np.arange(num_orders)
+    shifts = places % num_samples if turns > 1 else places * num_samples // num_orders
+    rotated = (shifts[:, None] + np.arange(num_samples)) % num_samples
+    return np.take_along_axis(drawn[places // num_samples], rotated[:, None], axis=2)
 
 
 def as_recorded(num_questions: int, num_samples: int) -> Ints:
@@ -61,6 +74,11 @@ class OrderedVotes:
     @property
     def num_samples(self) -> int:
         return int(self.orders.shape[2])
+
+    def each_alone(self) -> OrderedVotes:
+        """Return votes of one sample, each sample in turn."""
+        shape = self.num_samples, self.num_questions, 1
+        return OrderedVotes(self.samples, np.broadcast_to(np.arange(self.num_samples)[:, None, None], shape))
 
     def ordered(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return a column of the samples in these orders, shape [num_rows, num_samples]."""

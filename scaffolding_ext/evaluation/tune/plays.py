@@ -154,6 +154,8 @@ class Plays:
             return first_to_finish(votes, setting.num_first, number, self.full_right)
         if setting.total_tokens is not None:
             return self.of_sizes(spend_on_all(votes, setting.rule, setting.total_tokens, number))
+        if number == 1 and not self.recording.is_of_searches:
+            return play(votes.each_alone(), setting.rule, 1, np.tile(self.full.right, votes.num_samples))
         return play(votes, setting.rule, number, self.full_right)
 
     def of_sizes(self, drawn: Ints) -> Played:

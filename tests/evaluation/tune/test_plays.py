@@ -10,7 +10,6 @@ import pytest
 
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.logs.samples import RecordedQuestion, Recording
 from scaffolding_ext.evaluation.run.spending import spend
 from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate, chosen, judged, lists_chosen, promised
 from scaffolding_ext.evaluation.tune.endings import Whole
@@ -21,31 +20,7 @@ from scaffolding_ext.evaluation.tune.table import baselines, rows_of, saved_on_e
 from scaffolding_ext.evaluation.tune.tuned import remarks_on
 from scaffolding_ext.evaluation.tune.votes import spend_on_all
 from scaffolding_ext.stack.config import StackConfig
-
-
-def recording(
-    num_questions: int = 60, num_samples: int = 8, *, num_runs: int = 1, seed: int = 0, ability: float = 0.8
-) -> Recording:
-    """Questions that a model mostly knows; wrong answers scatter over three others."""
-    rng = np.random.default_rng(seed)
-    questions = []
-    for number in range(num_questions):
-        right = rng.random(num_samples) < np.clip(rng.normal(ability, 0.2), 0.1, 1.0)
-        classes = np.where(right, 0, rng.integers(1, 4, num_samples))
-        tokens = rng.integers(50, 150, num_samples)
-        questions.append(
-            RecordedQuestion(
-                id=f"question {number // num_runs}",
-                run=f"run {number % num_runs}",
-                task="arithmetic",
-                classes=classes,
-                correct=classes == 0,
-                target=0,
-                tokens=tokens,
-                missing=frozenset({"seconds", "logprobs", "rewards", "looks"}),
-            )
-        )
-    return Recording(questions, ["here"], "sha256:0")
+from tests.evaluation.tune.recorded import recording
 
 
 @pytest.fixture(scope="module")
