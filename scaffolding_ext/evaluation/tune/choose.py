@@ -61,8 +61,8 @@ class Goal(ABC):
         leader = int(np.argmin(values[:, 0]))
         resampled = rng.multinomial(int(weights.sum()), weights / weights.sum(), size=_NUM_RESAMPLES).T
         drawn, _ = self._best_of_lists(found, resampled.astype(float))
-        with np.errstate(invalid="ignore"):
-            above = np.nan_to_num(drawn - drawn[leader], nan=0.0, posinf=1.0, neginf=-1.0)
+        drawn = np.minimum(drawn, 1.0)  # a list without an allowed setting leaves all samples
+        above = drawn - drawn[leader]
         alike = values[:, 0] <= values[leader, 0] + above.std(axis=1) + _ROUNDING
         plainest = min(
             np.flatnonzero(alike).tolist(), key=lambda index: (found.plainness[index], float(values[index, 0]))

@@ -75,3 +75,11 @@ def test_no_group_is_judged_under_a_choice_that_it_took_part_in(num_groups: int)
             assert sorted(set(own.tolist())) == list(range(min(5, num_groups)))
             assert by_fold[own[guilty]] == 1  # judged by those who never saw it
             assert all(by_fold[fold] == 0 for fold in set(own.tolist()) - {own[guilty]})
+
+
+def test_a_saving_near_the_allowed_loss_is_not_given_up_for_all_samples() -> None:
+    """In half of the resamples the cheap list loses too much; that must not make all samples look as good as it."""
+    near = np.zeros(100)
+    near[:2] = 1.0
+    found = candidates([[(NOTHING, 1.0)], [(near, 0.4)]], [0, 5])
+    assert chosen(found, Cheapest(0.02)) == 1
