@@ -14,7 +14,7 @@ from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.sample_times import SampleTimes
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.controllers.vote.deadline import round_in_time
+from scaffolding_ext.controllers.vote.deadline import WIDENING, round_in_time
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import RecordedQuestion
 from scaffolding_ext.evaluation.traffic.programs import Program, RequestRound, Work
@@ -25,18 +25,12 @@ NumMore = Callable[[tuple[int, ...], int], int]
 
 
 class Source(NamedTuple):
-    """A recording of a real model.
-
-    Attributes:
-        task: Part of the task's name; None takes all questions.
-        num_samples: Samples of a vote.
-        num_recorded: Samples read of each question; None: as many as most questions have.
-    """
+    """A recording: its file, part of its tasks' names, samples of a vote, and samples read of each question."""
 
     file: str
     task: str | None
     num_samples: int
-    num_recorded: int | None = None
+    num_recorded: int | None = None  # as many as most questions have
 
 
 RECORDINGS = {
@@ -87,7 +81,9 @@ class Ballot(NamedTuple):
     num_drawn: int
 
 
-def vote_program(vote: LabelledVote, num_more: NumMore, times: SampleTimes | None = None) -> Program:
+def vote_program(
+    vote: LabelledVote, num_more: NumMore, times: SampleTimes | None = None, widening: int = WIDENING
+) -> Program:
     """Build the program of a vote that draws its samples in order, as its rule says; its answer is a `Ballot`.
 
     Args:
@@ -105,7 +101,7 @@ def vote_program(vote: LabelledVote, num_more: NumMore, times: SampleTimes | Non
         while drawn < most and now < until and (num := more(voted) or int(not drawn)):
             is_wide = False
             if times is not None:
-                num, is_wide = round_in_time(num, most - drawn, until - now, times, seconds)
+                num, is_wide = round_in_time(num, most - drawn, until - now, times, seconds, widening)
 
             def is_settled(ended: Sequence[int], first: int = drawn, before: tuple[int, ...] = tuple(voted)) -> bool:
                 return not more([*before, *(first + index for index in ended)])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -60,7 +60,7 @@ class Outcome(NamedTuple):
     texts: list[str | None]
 
 
-def worker(model: str, order: Order, num_blocks: int) -> HuggingFaceWorker:
+def worker(model: str, order: Order, num_blocks: int, **options: Any) -> HuggingFaceWorker:
     """A worker whose cache has so many blocks."""
     probe = HuggingFaceWorker(model, tokens_per_block=TOKENS_PER_BLOCK, max_seq_len=512)
     kv = probe._engine._batch._runner.kv
@@ -72,6 +72,7 @@ def worker(model: str, order: Order, num_blocks: int) -> HuggingFaceWorker:
         prefix_cache_bytes=num_blocks * block_bytes,
         eviction_policy=order.policy,
         seed=0,
+        **options,
     )
     if not order.says:
         made.task_handlers = {kind: serve for kind, serve in made.task_handlers.items() if kind is not KeepKVTask}

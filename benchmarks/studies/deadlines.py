@@ -42,6 +42,7 @@ from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
+from scaffolding_ext.controllers.vote.deadline import WIDENING
 from scaffolding_ext.evaluation.logs.samples import RecordedQuestion
 from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
 from scaffolding_ext.evaluation.traffic.programs import Program
@@ -53,14 +54,17 @@ SLOS = (1.2, 1.5, 2.0, 3.0, 5.0)
 CLAIMED = (1.5, 2.0, 3.0)
 RATES = (0.2, 0.35, 0.5, 0.65, 0.8, 1.1, 1.5, 2.0, 3.0)
 SHOWN = 0.8  # rate at which times and right answers are told
+BUSY = 1.5  # rate at which votes that stop early wait, too
 ENOUGH = 0.9
 MAX_LOSS = 0.005  # of the tuned rule, against all samples
 MOST_QUESTIONS = 100  # of a seed
 NUM_ORDERS = 8  # of each question's samples
 NUM_RESAMPLES = 1000
 NO_AGEING = 1e9  # seconds per token
+SECONDS, SLOWDOWN = 0.0075, 0.02  # of a token of a chain by itself, and what each further chain adds to it
 ALL, STATIC, DEFAULT, TUNED, IN_TIME = "all samples", "static threshold", "LeaderChange", "tuned", "in time"
 EVERY = "certaindex every 5"
+WIDENINGS = {f"{IN_TIME}, rounds {times} times as wide": times for times in (1, 4)}  # the default is 2
 STOPPINGS = (ALL, EVERY, STATIC, DEFAULT, TUNED, IN_TIME)
 FIRST_COME, EARLIEST = "first come", "earliest deadline"
 ORDERS: Mapping[str, Callable[[], Policy]] = {
@@ -157,8 +161,9 @@ class Load:
         return asked_once(rule_of(stopping, self.num_samples, self.others))
 
     def served(self, stopping: str, num_more: NumMore, order: str, rate: float, slo: float) -> Outcome:
-        times = SampleTimes(self.expected) if stopping == IN_TIME else None
-        programs: list[Program] = [vote_program(vote, num_more, times) for vote in self.votes]
+        times = SampleTimes(self.expected) if stopping.startswith(IN_TIME) else None
+        widening = WIDENINGS.get(stopping, WIDENING)
+        programs: list[Program] = [vote_program(vote, num_more, times, widening) for vote in self.votes]
         arrivals = self.arrivals / rate
         done = serve_programs(programs, arrivals, *self.engine, ORDERS[order](), slo * self.alone)
         right = [v.reordered(a.voted).is_right(len(a.voted)) for v, a in zip(self.votes, done.answers, strict=True)]
@@ -202,7 +207,7 @@ class Workload:
     ) -> dict[str, Floats]:
         """Serve a row, add its figures, and return them with their resamples."""
         rules = [load.num_more(stopping) for load in self._loads]
-        knows = stopping == IN_TIME or order == EARLIEST
+        knows = stopping.startswith(IN_TIME) or order == EARLIEST
 
         def serve(rate: float, slo: float) -> Outcome:
             pairs = zip(self._loads, rules, strict=True)
@@ -219,7 +224,9 @@ class Workload:
             found[f"rate with 90% of the right ones in time, SLO {slo:g}"] = largest_rate(right / self._full)
             found[f"right in time at {SHOWN:g}, SLO {slo:g}"] = right[RATES.index(SHOWN)]
         shown = grid[SHOWN, 3.0 if knows else slos[-1]]
+        busy = grid[BUSY, 3.0 if knows else slos[-1]]
         found |= {"samples drawn": self.mean(shown.drawn), f"mean at {SHOWN:g}": self.mean(shown.seconds)}
+        found[f"mean at {BUSY:g}"] = self.mean(busy.seconds)
         found |= {f"p{at} at {SHOWN:g}": self.quantile(shown.seconds, at / 100) for at in (90, 99)}
         found[f"seconds a token, p90 at {SHOWN:g}"] = self.quantile(shown.seconds / np.maximum(1, shown.tokens), 0.9)
         for what, values in found.items():
@@ -246,35 +253,32 @@ def largest_rate(shares: Sequence[Floats] | Floats) -> Floats:
     return np.where(last == 0, 0.0, np.array(RATES)[at] + steps * share)
 
 
-class Recording(NamedTuple):
-    """Questions, and the samples of a vote."""
-
-    questions: Sequence[RecordedQuestion]
-    num_samples: int
-
-
-def loads_of(recording: Recording, engine: Engine, num_votes: int, seeds: Sequence[int], **options: Any) -> list[Load]:
+def loads_of(
+    questions: Sequence[RecordedQuestion],
+    num_samples: int,
+    engine: Engine,
+    num: int,
+    seeds: Sequence[int],
+    **options: Any,
+) -> list[Load]:
     """Loads of half of the questions each; a question of several runs is in one half."""
     loads = []
     for seed in seeds:
-        rng = np.random.default_rng([seed, recording.num_samples])
-        ids = rng.permutation(sorted({each.id for each in recording.questions})).tolist()
-        chosen = set(ids[: len(ids) // 2])
-        mixed = [recording.questions[at] for at in rng.permutation(len(recording.questions))]
+        rng = np.random.default_rng([seed, num_samples])
+        ids = rng.permutation(sorted({each.id for each in questions})).tolist()
+        chosen, mixed = set(ids[: len(ids) // 2]), [questions[at] for at in rng.permutation(len(questions))]
         votes, others = (
-            votes_of(
-                [q for q in mixed if (q.id in chosen) is own][:MOST_QUESTIONS], recording.num_samples, NUM_ORDERS, rng
-            )
+            votes_of([q for q in mixed if (q.id in chosen) is own][:MOST_QUESTIONS], num_samples, NUM_ORDERS, rng)
             for own in (False, True)
         )
-        loads.append(Load(votes, others, engine, num_votes, rng, **options))
+        loads.append(Load(votes, others, engine, num, rng, **options))
     return loads
 
 
 def add_recording(workload: Workload) -> None:
     """All ways to stop, as they come; the static threshold beside its peers, and a known deadline over the others."""
     found = {each: workload.add(each, label=each) for each in track(STOPPINGS, workload.name)}
-    rates = [f"rate with 90% in time, SLO {slo:g}" for slo in CLAIMED]
+    rates = [f"rate with 90% in time, SLO {slo:g}" for slo in SLOS[1:]]
     rights = [f"right in time at {SHOWN:g}, SLO {slo:g}" for slo in CLAIMED]
     for ours, theirs in ((STATIC, ALL), (STATIC, EVERY), (DEFAULT, STATIC), (IN_TIME, DEFAULT), (IN_TIME, STATIC)):
         workload.over(f"{ours} over {theirs}", found[ours], found[theirs], [*rates, *rights])
@@ -285,7 +289,7 @@ def add_orders(workload: Workload) -> None:
     for stopping in track([each for each in STOPPINGS if each != EVERY], workload.name):
         found = {order: workload.add(stopping, order, (3.0,)) for order in ORDERS}
         for order in list(ORDERS)[1:]:
-            goals = ["rate with 90% in time, SLO 3", f"mean at {SHOWN:g}"]
+            goals = ["rate with 90% in time, SLO 3", f"mean at {SHOWN:g}", f"mean at {BUSY:g}"]
             workload.over(f"{stopping}, {order} over first come", found[order], found[FIRST_COME], goals)
 
 
@@ -313,8 +317,6 @@ def plot(figures: Figures, names: Sequence[str], path: Path) -> None:
 @size("--num_votes", 200, quick=40, help="Votes of a seed.", least=40)
 @size("--num_seeds", 10, quick=2, help="Seeds.", least=2)
 @click.option("--places", type=click.IntRange(1), default=64, show_default=True, help="Places of the engine.")
-@click.option("--slowdown", default=0.02, show_default=True, help="What each further chain adds to a token's time.")
-@click.option("--seconds", default=0.0075, show_default=True, help="Of a token of a chain alone.")
 @click.option("--part", type=click.Choice(PARTS), multiple=True, default=PARTS, show_default=True)
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of the recordings.")
 @plotted
@@ -323,36 +325,35 @@ def main(
     num_votes: int,
     num_seeds: int,
     places: int,
-    slowdown: float,
-    seconds: float,
     part: tuple[str, ...],
     data: Path | None,
     plot_path: Path | None,
 ) -> None:
     """Arrivals that an engine bears with answers in time, and right answers in time, by stopping and order."""
-    engine, seeds = Engine(Queue(places, slowdown), seconds), range(report.seed, report.seed + num_seeds)
-    recordings = {SIMULATED: Recording(simulated_recording(20, report.rng).questions, 16)}
+    engine, seeds = Engine(Queue(places, SLOWDOWN), SECONDS), range(report.seed, report.seed + num_seeds)
+    recordings = {SIMULATED: (simulated_recording(20, report.rng).questions, 16)}
     if data is not None:
-        recordings = {
-            name: Recording(read_questions(data, each), each.num_samples) for name, each in RECORDINGS.items()
-        }
+        recordings = {name: (read_questions(data, each), each.num_samples) for name, each in RECORDINGS.items()}
 
-    def workload(name: str, recording: Recording, **options: Any) -> Workload:
-        return Workload(name, loads_of(recording, engine, num_votes, seeds, **options), report)
+    def workload(name: str, chosen: Sequence[RecordedQuestion], num_samples: int, **options: Any) -> Workload:
+        return Workload(name, loads_of(chosen, num_samples, engine, num_votes, seeds, **options), report)
 
     if "recordings" in part:
         for name, recording in recordings.items():
-            report.figure(f"{name}: questions", len({each.id for each in recording.questions}))
-            add_recording(workload(name, recording))
+            report.figure(f"{name}: questions", len({each.id for each in recording[0]}))
+            own = workload(name, *recording)
+            add_recording(own)
+            for stopping in WIDENINGS if name == next(iter(recordings)) else ():
+                own.add(stopping, slos=CLAIMED, label=stopping)
         if plot_path is not None:
             plot(report.figures, list(recordings), plot_path)
     questions, num_samples = next(iter(recordings.values()))
     for kind in ("votes", "mixed") if "orders" in part else ():
-        add_orders(workload(kind, Recording(questions, num_samples), has_chains=kind == "mixed"))
+        add_orders(workload(kind, questions, num_samples, has_chains=kind == "mixed"))
     cases = {"all questions": questions, "those that agree": agreeing(questions)} if "definitions" in part else {}
     for case, chosen in cases.items():
         for definition in track(DEFINITIONS, case):
-            own = workload(f"{case}, {definition}", Recording(chosen, num_samples), definition=definition)
+            own = workload(f"{case}, {definition}", chosen, num_samples, definition=definition)
             for stopping in (ALL, STATIC, DEFAULT, IN_TIME):
                 own.add(stopping, slos=CLAIMED)
             own.add(ALL, EARLIEST, CLAIMED)

@@ -21,8 +21,9 @@ import numpy.typing as npt
 
 from benchmarks._lib.command import benchmark, plotted, size, track
 from benchmarks._lib.drawing import below, drawing
+from benchmarks._lib.interval_controllers import INTERVAL
 from benchmarks._lib.report import Report
-from benchmarks.studies.autotts import INTERVAL, MODELS, Asked, read_chains, simulated
+from benchmarks.studies.autotts import MODELS, Asked, read_chains, simulated
 from scaffolding_ext.controllers.budgets.files import TaskTypes
 from scaffolding_ext.controllers.budgets.queueing.fits import AccuracyFit, fit_accuracy
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType, solve_on_grid

@@ -70,6 +70,7 @@ SLOW = (
     "engines.huggingface_soak",
     "engines.attacks",
     "studies.judge_quality",
+    "studies.orders",
     "studies.search",
     "studies.tinylm",
 )
