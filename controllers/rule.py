@@ -35,6 +35,5 @@ class DecisionRule(ABC, Generic[E]):
         """
         return {}
 
-    def observe(self, ended: E) -> Mapping[str, float] | None:
-        """Observe a finished run; return figures for the trace, if any."""
-        return None
+    def observe(self, ended: E) -> None:
+        """Learn from a finished run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,13 +12,14 @@ from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import BaseController, StackMemory, show
 from scaffolding_ext.controllers.prompting import prompt_family
-from scaffolding_ext.controllers.rule import DecisionRule
+from scaffolding_ext.controllers.rule import DecisionRule, E
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.prompts.sampling_params import set_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.request.figures import Figure, Ratio
 from scaffolding_ext.request.program import next_seed, publish_figures, record
 from scaffolding_ext.request.seeds import derive_seed
+from scaffolding_ext.request.speculation import when_counted
 
 
 class Run:
@@ -52,10 +54,12 @@ class Run:
 
     def ended(self, rule: DecisionRule[Any], at: Any, **told: Any) -> None:
         """Report the algorithm's end to the rule, and sum it up."""
-        drift = rule.observe(at)
-        if drift is not None:
-            record("drift", **drift)
+        self.tell(rule, at)
         self.sum_up(**told)
+
+    def tell(self, rule: DecisionRule[E], ended: E) -> None:
+        """Let the rule observe what has ended, once that counts."""
+        when_counted(functools.partial(rule.observe, ended))
 
     def sum_up(self, **told: Any) -> None:
         """Record figures for reports: a bool counts as a share of requests, a string as a counted name."""

@@ -35,7 +35,8 @@ from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Stream
 from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
 from scaffolding_ext.protocol.worker import WorkerTag
-from scaffolding_ext.request.program import Program, current_program, seconds_left
+from scaffolding_ext.request.program import Program, current_program
+from scaffolding_ext.request.speculation import is_paced
 
 _ANSWER_TOKENS = 1024  # after budgeted thinking, if no total limit is given
 _FORCED_TOKENS = 64  # of a repetitive chain's forced answer
@@ -114,7 +115,9 @@ class NativeGenerationController(BaseController):
             tasks = [task for task in tasks if not any(task is each for each in bounded)]
             yield from _at_once([self._within(thinking_budget, task).process([task]) for task in bounded])
         program = current_program()
-        if program is not None and (program.loops is not None or seconds_left() is not None or has_stops):
+        if program is not None and (
+            program.loops is not None or program.lifetime.answer_by is not None or has_stops or is_paced()
+        ):
             watched = [task for task in tasks if self._is_watched(task, program)]
             if watched:
                 yield from _at_once([self._watched(task) for task in watched])

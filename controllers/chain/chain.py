@@ -24,11 +24,13 @@ from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
 from scaffolding_ext.protocol.meta import Purpose, meta_of, note
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import DEADLINE, current_program, discard, elapsed, record, seconds_left
+from scaffolding_ext.request.speculation import is_paced, reached
 
 LOOP = "loop"  # finish reason of a repetitive chain
 CUT = (LOOP, DEADLINE)  # finish reasons of chains that were cut off; their answer is asked for
 ANSWER_LEN = 64  # tokens for which a deadline leaves time
 LOOP_STEP = 64  # tokens between checks for loops
+PACE_STEP = 16  # tokens between the first positions that a paced chain reports
 
 
 class Prefix(NamedTuple):
@@ -76,6 +78,7 @@ class Chain(ABC):
         finish_reason: After the end: `"length"` at the budget, `"loop"` if the stack's `loops` found a repetition,
             `"deadline"` if the deadline leaves time only for the answer, else the worker's reason.
         is_timed: True if the chain ends in time for the request's deadline.
+        is_paced: True if a vote waits for the chain's positions.
         is_stopped: True if the chain found a stop string behind its thinking; its worker may still write.
 
     Args:
@@ -99,6 +102,7 @@ class Chain(ABC):
         self.loops: Loops | None = None if program is None else program.loops
         self._next_look = LOOP_STEP
         self.is_timed = seconds_left() is not None
+        self.is_paced = is_paced()
         self._first_read: tuple[float, int] | None = None  # time and position
         self._split: _Split | None = None
         self._stops = StopStrings()  # end the answer, but not the thinking
@@ -162,6 +166,8 @@ class Chain(ABC):
             if tasks:
                 self.absorb()
             tasks, beside = self.advance(num_tokens), ()
+        if self.is_paced:  # not behind a yield, which what has arrived already does not need
+            reached(self._num_tokens)
 
     def leave(self, prefix: Prefix | None = None) -> ControllerGenerator:
         """Make the worker drop the chain; tokens beyond the prefix count as discarded."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.chain.chain import LOOP_STEP, Chain, Prefix, continuation, is_text_of
+from scaffolding_ext.controllers.chain.chain import LOOP_STEP, PACE_STEP, Chain, Prefix, continuation, is_text_of
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
 from scaffolding_ext.controllers.prompting import longest_len
 from scaffolding_ext.prompts.prompting import PromptFamily
@@ -76,16 +76,24 @@ class StreamChain(Chain):
         return self._num_generated_before + (cost.written.decoded + cost.written.reused if cost else 0)
 
     def grow(self, num_tokens: int, beside: Sequence[Task] = ()) -> ControllerGenerator:
-        """Read in steps if loops or the clock are watched; the stream runs ahead as usual."""
+        """Read in steps if loops, the clock or positions are watched; the stream runs ahead as usual."""
         goal = min(num_tokens, self.max_tokens)
-        if (self.loops is None and not self.is_timed) or self.ended or goal <= self._num_tokens:
+        is_watched = self.loops is not None or self.is_timed or self.is_paced
+        if not is_watched or self.ended or goal <= self._num_tokens:
             yield from super().grow(num_tokens, beside)
             return
         self._run_to(goal)
         while not self.ended and self._num_tokens < goal:
-            step = (self._num_tokens // LOOP_STEP + 1) * LOOP_STEP
-            yield from super().grow(min(step, goal), beside)
+            step = self._reading_step()
+            yield from super().grow(min((self._num_tokens // step + 1) * step, goal), beside)
             beside = ()
+
+    def _reading_step(self) -> int:
+        """Tokens between two reads; of a paced chain a power of 2 that grows with the chain."""
+        if not self.is_paced:
+            return LOOP_STEP
+        step = max(PACE_STEP, 1 << (self._num_tokens // LOOP_STEP).bit_length() >> 1)
+        return step if self.loops is None and not self.is_timed and not self._stops else min(step, LOOP_STEP)
 
     def _run_to(self, goal: int) -> None:
         if goal != self._goal:

@@ -8,6 +8,7 @@ is for a single decision; unlike the paper's propositions, it does not cover all
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,6 +35,7 @@ from scaffolding_ext.protocol import Controller, ControllerGenerator, Generation
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import WorkerTag, model_of, worker_for
 from scaffolding_ext.registry import chain_weights, take_over_rules
+from scaffolding_ext.request.speculation import when_counted
 
 
 class ConformalDraftTargetController(BaseController):
@@ -148,7 +150,7 @@ class ConformalDraftTargetController(BaseController):
             turn += 1
         if going := [chain for chain in chains if chain.exit_reason is None]:
             yield side_by_side([self._run_chain(run, c, rule, rngs[c.index], decisions.get(c.index)) for c in going])
-        rule.observe(chains)
+        when_counted(functools.partial(rule.observe, chains))
         yield from end_with_vote(run, chains, self.aggregator, rule.figures())
 
     def _run_chain(

@@ -9,18 +9,21 @@ Reference: Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.anytime import AnytimeController
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.ballot import Ballot
+from scaffolding_ext.controllers.vote.flight import Flight, Order
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler, needs_of_samples
 from scaffolding_ext.controllers.vote.weights import Rewarded, Weight
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.protocol import Controller, ControllerGenerator
+from scaffolding_ext.protocol import Controller, ControllerGenerator, StreamGenerationTask
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.registry import allocation_rules, vote_weights
+from scaffolding_ext.request.program import current_program
 
 
 class MajorityVoteController(AnytimeController[Ballot]):
@@ -36,6 +39,10 @@ class MajorityVoteController(AnytimeController[Ballot]):
         weight: Weight of a sample's vote: `"uniform"`, `"mean_logprob"`, `"answer_probability"`, `"confidence"`,
             `"shortness"`, `"reward"`, or a function of the sample. Any but the first needs a rule that reads weights.
         reward_controller: Scores the samples; needed by `weight="reward"` and by rules that read rewards.
+        in_flight: Samples that run at once. The rule is asked whenever one counts, the next begins, and the others are
+            cancelled once the vote is settled: that takes less time than rounds, and more tokens. None draws rounds.
+        order: Order in which samples in flight count. By `"tokens"`, or by `"index"` if the worker cannot stream, the
+            vote repeats from its seed; by `"arrival"` it does not. See `vote.flight`.
         allow_failed: Samples that may fail in their worker; the others vote, and the trace counts failed ones apart.
             The vote fails if none is left, or under TensorRT-LLM's host.
     """
@@ -50,6 +57,8 @@ class MajorityVoteController(AnytimeController[Ballot]):
         allocation: AllocationRule | str | None = "LeaderChange",
         weight: str | Weight | Callable[[Sample], float] = "uniform",
         reward_controller: Controller | None = None,
+        in_flight: int | None = None,
+        order: Order = "tokens",
         allow_failed: int = 0,
     ) -> None:
         super().__init__()
@@ -69,6 +78,8 @@ class MajorityVoteController(AnytimeController[Ballot]):
         if rule is not None and not self.weight.is_uniform:
             rule.check_weights(self.weight.most)
         self.reward_controller = reward_controller
+        self.in_flight = None if in_flight is None else require.whole("in_flight", in_flight)
+        self.order: Order = require.one_of("order", order, get_args(Order))
         self.allow_failed = require.whole("allow_failed", allow_failed, 0)
         reads_logprobs = self._weighing.reads_logprobs
         self.needs = needs_of_samples(generation_controller, self.default_sample_num, reads_logprobs)
@@ -90,7 +101,19 @@ class MajorityVoteController(AnytimeController[Ballot]):
         weight.prepare(run.task)
         asked = {**(generation_kwargs or {}), **sampling_params}
         sampler = Sampler(self.generation_controller, run.task, most, asked, self.allow_failed)
-        return Ballot(run, sampler, self.allocation, weight)
+        return Ballot(run, sampler, self.allocation, weight, self._flight(run, sampler))
+
+    def _flight(self, run: Run, sampler: Sampler) -> Flight | None:
+        program, order = current_program(), self.order
+        if self.in_flight is None or sampler.max_samples == 1:
+            return None
+        if program is None or not program.can_roll:
+            run.event("lowered", what="in_flight", to="rounds", reason="this host waits for all branches of a step")
+            return None
+        if order == "tokens" and not self.can_serve(WorkerTag.GENERATION, StreamGenerationTask):
+            run.event("lowered", what="order", asked=order, given="index", reason="the worker cannot stream")
+            order = "index"
+        return Flight(sampler, order, self.in_flight)
 
     def more(self, ballot: Ballot) -> bool:
         return ballot.num_wanted > 0
@@ -99,8 +122,7 @@ class MajorityVoteController(AnytimeController[Ballot]):
         return ballot.draw()
 
     def answer(self, run: Run, ballot: Ballot) -> ControllerGenerator:
-        ballot.close()
-        yield from ()
+        return ballot.close()
 
     def whole(self, run: Run, ballot: Ballot) -> ControllerGenerator | None:
         return ballot.whole()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import GeneratorType
 from typing import Any
 
@@ -21,7 +21,7 @@ from scaffolding_ext.controllers.base import (
 from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.voting import elect
-from scaffolding_ext.errors import NoOutputError
+from scaffolding_ext.errors import NoOutputError, TaskError
 from scaffolding_ext.prompts.sampling_params import SAMPLE_TEMPERATURE, refuse_greedy, vary
 from scaffolding_ext.protocol import (
     Controller,
@@ -32,12 +32,12 @@ from scaffolding_ext.protocol import (
 from scaffolding_ext.protocol.meta import Meta, Purpose, meta_of, purpose_of
 from scaffolding_ext.protocol.relay import Visit, relay
 from scaffolding_ext.protocol.task_results import sampled_logprobs
-from scaffolding_ext.protocol.tasks import AllowedFailures, FirstBranches
 from scaffolding_ext.protocol.worker import WorkerTag, tag_name
 from scaffolding_ext.request.figures import Answers, KeptSample
 from scaffolding_ext.request.ledger import Ledger, Meter, enter_part
 from scaffolding_ext.request.program import DEADLINE, Lifetime, current_program, discard, next_seed, record
 from scaffolding_ext.request.seeds import branch_path, derive_seed
+from scaffolding_ext.request.speculation import Speculation
 
 
 class Variety:
@@ -105,7 +105,7 @@ class Sample:
 
     Attributes:
         index: Number among the samples of its prompt; its seed derives from it.
-        seconds: Duration, if the caller keeps samples.
+        seconds: Duration, if the caller keeps samples or the vote runs against time.
     """
 
     def __init__(self, index: int, task: GenerationTask) -> None:
@@ -124,7 +124,8 @@ class Sample:
 
     @property
     def num_decoded(self) -> int:
-        return self.ledger.num_decoded
+        """Decoded tokens, probes included, without those that were discarded."""
+        return self.ledger.num_kept
 
 
 def published_answers(
@@ -183,15 +184,12 @@ def end_vote(
         classes=classes,
         weights=weights,
         winner=winner,
-        num_decoded=[sample.ledger.num_decoded for sample in samples],
+        num_decoded=[sample.ledger.num_kept for sample in samples],
         **figures,
     )
     elected = samples[first]
     answer = answers[first] if winner >= 0 else None
     finish(run.task, elected.task.output_str or "", elected.task.output_tokens, answer, reason)
-
-
-Step = Callable[[list[Any], list[Sample]], ParallelProcess]
 
 
 class Sampler:
@@ -201,12 +199,11 @@ class Sampler:
         task: Its prompt and sampling fields are every run's; its seed, or one of the program's, seeds them all.
         max_samples: Maximum number of runs. If more than one may be drawn and no temperature is set, 0.7 is used and
             recorded in the trace.
-
         allow_failed: Runs that may fail in their worker; the others go on.
 
     Attributes:
         controller: Draws the next runs; it may be replaced between rounds.
-        samples: Runs so far, without failed ones.
+        samples: Runs that count, without failed ones.
     """
 
     def __init__(
@@ -217,8 +214,8 @@ class Sampler:
         kwargs: Mapping[str, Any] | None = None,
         allow_failed: int = 0,
     ) -> None:
-        self._failures = AllowedFailures(min(allow_failed, max_samples - 1))
-        self._num_told = 0
+        self.allow_failed = min(allow_failed, max_samples - 1)
+        self._failed: list[int] = []
         self.samples: list[Sample] = []
         self.max_samples = max_samples
         self._num_started = 0
@@ -232,33 +229,32 @@ class Sampler:
         ):  # upstream's controllers give every sample the same seed
             self._seed = sampling_params_of(controller).get("seed")
 
-    def start(self, num_samples: int, first: int | None = None, step: Step | None = None) -> ParallelProcess:
-        """Return a step that runs `num_samples` more samples in parallel branches.
+    def start(self, num_samples: int) -> ParallelProcess:
+        """Return a step that runs `num_samples` more samples, which count, in parallel branches."""
+        return self._step(self.runs(num_samples))
 
-        Args:
-            first: Index of the first; None continues after the last one.
-            step: Builds the step from the branches and their samples; None waits for all of them.
-        """
-        first = self._num_started if first is None else first
-        self._num_started = first + num_samples
-        indices = range(first, first + num_samples)
+    def runs(self, num_samples: int) -> list[SampleRun]:
+        """Return the next runs, to be started by the caller."""
+        first = self._num_started
+        self._num_started += num_samples
+        return self._runs(range(first, self._num_started))
+
+    def _runs(self, indices: Iterable[int]) -> list[SampleRun]:
         shared = self._task.__dict__
         meta = meta_of(self._task)._replace(counts=None)
-        new = [Sample(index, self._copy(index, shared, meta)) for index in indices]
-        self.samples += new
         path = branch_path()
-        runs = [_Run(self.controller, sample, self._kwargs, self._variety) for sample in new]
-        branches: list[Any] = list(runs)
+        new = [Sample(index, self._copy(index, shared, meta)) for index in indices]
+        return [
+            SampleRun(self.controller, sample, self._kwargs, self._variety, (*path, sample.index)) for sample in new
+        ]
+
+    def _step(self, runs: list[SampleRun]) -> ParallelProcess:
+        self.samples += [run.sample for run in runs]
+        process = ParallelProcess([], [], [])
+        process.sub_gens = list(runs)
         if current_program() is None:  # inside a foreign controller no meter counts the parts
-            branches = [relay(run, self._variety, Meter(run.sample.ledger)) for run in runs]
-        process = ParallelProcess([], [], []) if step is None else step(branches, new)
-        if step is None:
-            process.sub_gens = branches
-        if self._failures.most:
-            process.failures = self._failures  # type: ignore[attr-defined]
-        process.branch_paths = [
-            (*path, sample.index) for sample in new
-        ]  # a branch keeps its sample's number in every round
+            process.sub_gens = [relay(run, self._variety, Meter(run.sample.ledger)) for run in runs]
+        process.branch_paths = [run.path for run in runs]  # a branch keeps its sample's number in every round
         return process
 
     @property
@@ -268,56 +264,39 @@ class Sampler:
 
     @property
     def num_failed(self) -> int:
-        return len(self._failures.errors)
+        return len(self._failed)
 
     @property
     def most_votes(self) -> int:
         """Runs that can vote: the maximum, less failed ones."""
         return self.max_samples - self.num_failed
 
-    def drop_failed(self) -> None:
-        """Take out failed runs, and report them.
+    def fail(self, sample: Sample, error: Exception) -> None:
+        """Report a failed run; raise its error if no more may fail."""
+        if not isinstance(error, TaskError) or self.num_failed >= self.allow_failed:
+            raise error
+        self._failed.append(sample.index)
+        cause = error.__cause__ or error
+        record("sample_failed", sample=sample.index, error=type(cause).__name__)
+        _log.warning("sample %d failed, the vote goes on: %s", sample.index, error)
+        self.discard([sample])
 
-        Raises:
-            TaskError: All runs so far have failed.
-        """
-        errors = self._failures.errors
-        for index in list(errors)[self._num_told :]:
-            cause = errors[index].__cause__ or errors[index]
-            record("sample_failed", sample=index, error=type(cause).__name__)
-            _log.warning("sample %d failed, the vote goes on: %s", index, errors[index])
-        self._num_told = len(errors)
-        self.discard(sample for sample in self.samples if sample.index in errors)
-        self.samples = [sample for sample in self.samples if sample.index not in errors]
-        if errors and not self.samples:
-            raise next(iter(errors.values()))
+    def the_others(self) -> ParallelProcess | None:
+        """Return a step that runs all samples that do not count yet, stopped ones again; None if none are left."""
+        over = {*self._failed, *(sample.index for sample in self.samples)}
+        runs = self._runs(index for index in range(self.max_samples) if index not in over)
+        program = current_program()
+        if program is not None:
+            for run in runs:
+                program.seeds.forget(run.path)
+        return self._step(runs) if runs else None
 
     def only(self, index: int) -> ControllerGenerator:
         """Run the sample of one index, as the full vote would draw it, and return its output as the task's."""
-        yield self.start(1, first=require.whole("only_sample", index, 0, self.max_samples - 1))
+        yield self._step(self._runs([require.whole("only_sample", index, 0, self.max_samples - 1)]))
         (drawn,) = self.samples
         reason = drawn.task.customized_result_fields.get("exit_reason")
         finish(self._task, drawn.task.output_str or "", drawn.task.output_tokens, drawn.answer, reason)
-
-    def draw(self, num_samples: int, num_needed: int | None = None) -> ControllerGenerator:
-        """Draw more runs; of `num_needed` if given, keep the first to end, and the shortest of any surplus."""
-        if num_needed is None:
-            yield self.start(num_samples)
-            return
-        step = self.start(num_samples, step=lambda branches, _: FirstBranches(branches, num_needed))
-        yield step
-        assert isinstance(step, FirstBranches)
-        of_step = self.samples[-num_samples:]
-        over = (sample for sample, has_ended in zip(of_step, step.has_ended, strict=True) if has_ended)
-        ended = [sample for sample in over if sample.index not in self._failures.errors]
-        self.keep(sorted(ended, key=lambda sample: (sample.num_decoded, sample.index))[:num_needed], of_step)
-
-    def keep(self, kept: Sequence[Sample], of_step: Sequence[Sample]) -> None:
-        """Keep some runs of the last step and discard the tokens of the others."""
-        num_tokens = self.discard(sample for sample in of_step if sample not in kept)
-        if len(kept) < len(of_step):
-            record("first_to_finish", kept=[sample.index for sample in kept], discarded_tokens=num_tokens)
-        self.samples[-len(of_step) :] = sorted(kept, key=lambda sample: sample.index)
 
     def look_for_copies(self, memory: StackMemory) -> None:
         """Warn if all samples are the same text; such a vote is costly and says nothing."""
@@ -348,22 +327,33 @@ class Sampler:
         return twin
 
 
-class _Run:
+class SampleRun:
     """Work of one sample; the clone and the ledger part are created in the branch that runs it."""
 
-    __slots__ = ("_controller", "_kwargs", "_look", "sample")
+    __slots__ = ("_controller", "_kwargs", "_look", "path", "sample", "speculation")
 
-    def __init__(self, controller: Controller, sample: Sample, kwargs: Mapping[str, Any], look: Visit | None) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        sample: Sample,
+        kwargs: Mapping[str, Any],
+        look: Visit | None,
+        path: tuple[int, ...],
+    ) -> None:
         self.sample = sample
+        self.path = path
+        self.speculation: Speculation | None = None
         self._controller = controller
         self._kwargs = kwargs
         self._look = look
 
     def __iter__(self) -> Iterator[Any]:
         enter_part(self.sample.ledger, self._look)
+        if self.speculation is not None:
+            self.speculation.enter()
         work = self._controller.clone().process([self.sample.task], **self._kwargs)
         program = current_program()
-        if program is not None and program.caller.keeps_samples:
+        if program is not None and (self.speculation is not None or program.caller.keeps_samples):
             return self._timed(work, program.lifetime)
         return work if work.__class__ is GeneratorType else iter(work)
 

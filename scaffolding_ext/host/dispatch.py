@@ -20,7 +20,7 @@ from scaffolding_ext.protocol import (
     current_scope,
 )
 from scaffolding_ext.protocol.meta import Meta, meta_of, note
-from scaffolding_ext.protocol.tasks import AllowedFailures, FirstBranches, LimitedStep
+from scaffolding_ext.protocol.tasks import LimitedStep, RollingBranches
 from scaffolding_ext.protocol.worker import BaseWorker, tag_name, tag_names, worker_for
 from scaffolding_ext.request.results import ScaffoldingResult
 
@@ -145,6 +145,7 @@ class Dispatcher:
         """
         current_scope.set(scope)
         num_turns = 0
+        rolling: dict[int, _Rolling] = {}
         try:
             while True:
                 num_turns += 1
@@ -168,21 +169,30 @@ class Dispatcher:
                         await asyncio.sleep(0)
                     else:
                         await _all_or_none(map(self._run_task, work))
+                elif isinstance(work, RollingBranches):
+                    if id(work) not in rolling:
+                        rolling[id(work)] = _Rolling(work)
+                    held = rolling[id(work)]
+                    held.start(self._branches(work, result, scope, alarm))
+                    await held.wait(alarm)
                 elif isinstance(work, ParallelProcess):
-                    await self._run_branches(work, result, scope, alarm)
+                    await _all_or_none([branch for _, branch in self._branches(work, result, scope, alarm)])
                 else:
                     raise InvalidYieldError(
                         f"a controller yielded {type(work).__name__}; yield a list of Task or a ParallelProcess"
                     )
         finally:
+            for held in rolling.values():
+                await _end(held.running)
             if generator is not None:
                 generator.close()
             if self._scope_listeners:
                 await self._end_scope(scope)
 
-    async def _run_branches(
+    def _branches(
         self, process: ParallelProcess, result: ScaffoldingResult, scope: ExecutionScope, alarm: Alarm
-    ) -> None:
+    ) -> list[tuple[int, Coroutine[Any, Any, Any]]]:
+        """Return the work of a step's branches, each with the last number of its path."""
         paths = getattr(process, "branch_paths", None)
         scopes = (
             [scope.child(index) for index in range(len(process.sub_gens))]
@@ -191,12 +201,10 @@ class Dispatcher:
                 ExecutionScope(scope.request_id, tuple(path)) for path in paths
             ]  # some releases have no method for it
         )
-        branches = zip(process.sub_gens, scopes, strict=True)
-        work: list[Coroutine[Any, Any, Any]] = [self.drive(branch, result, child, alarm) for branch, child in branches]
-        failures = getattr(process, "failures", None)
-        if failures is not None:
-            work = [_surviving(each, child.branch_path[-1], failures) for each, child in zip(work, scopes, strict=True)]
-        await (_first_of(process, work, alarm) if isinstance(process, FirstBranches) else _all_or_none(work))
+        return [
+            (child.branch_path[-1], self.drive(branch, result, child, alarm))
+            for branch, child in zip(process.sub_gens, scopes, strict=True)
+        ]
 
     async def _run_in_time(self, step: LimitedStep, alarm: Alarm) -> None:
         """Run a step's tasks until its time is over, then cancel the rest.
@@ -273,41 +281,59 @@ class Dispatcher:
                 asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
 
-async def _first_of(process: FirstBranches, work: Iterable[Coroutine[Any, Any, Any]], alarm: Alarm) -> None:
-    """Run branches until enough have ended or time is over, then cancel the others; raise the first failure."""
-    branches = [asyncio.create_task(each) for each in work]
-    loop = asyncio.get_running_loop()
-    due = None if process.seconds is None else loop.time() + process.seconds
-    most = len(branches) if process.num_needed is None else process.num_needed
-    try:
-        running = set(branches)
-        while running and len(branches) - len(running) < most:
-            is_late = due is not None and loop.time() >= due
-            if is_late and len(branches) - len(running) >= process.least:
-                break
-            if due is None or is_late:
-                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+class _Rolling:
+    """The running branches of a `RollingBranches` step, by the last number of their paths."""
+
+    def __init__(self, step: RollingBranches) -> None:
+        self.running: dict[asyncio.Task[Any], int] = {}
+        self._step = step
+        self._woken: asyncio.Future[None] | None = None
+        step.wake = self._wake
+
+    def start(self, branches: Iterable[tuple[int, Coroutine[Any, Any, Any]]]) -> None:
+        self.running.update({asyncio.create_task(branch): number for number, branch in branches})
+        self._step.sub_gens, self._step.branch_paths = [], []
+
+    async def wait(self, alarm: Alarm) -> None:
+        if self._step.is_closing:
+            await self._cancel(alarm)
+            return
+        loop, seconds = asyncio.get_running_loop(), self._step.seconds
+        due = None if seconds is None else loop.time() + seconds
+        while self.running and not self._collect():
+            left = None if due is None else due - loop.time()
+            if left is not None and left <= 0:
+                return
+            self._woken = loop.create_future()
+            awaited = (*self.running, self._woken)
+            if left is None:
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             else:
-                await alarm.wait(running, due - loop.time())
-            ended = {branch for branch in running if branch.done()}
-            running -= ended
-            for branch in ended:
-                branch.result()
-            if ended and process.is_enough is not None and process.is_enough():
-                break
-        process.has_ended = [branch not in running for branch in branches]
-    finally:
-        await _end(branches)
+                await alarm.wait(awaited, left)
+            woken, self._woken = self._woken, None
+            if woken.done():
+                return
 
+    def _collect(self) -> bool:
+        """Take out branches that have ended; return True if there are any."""
+        ended = [branch for branch in self.running if branch.done()]
+        for branch in ended:
+            number = self.running.pop(branch)
+            failure = branch.exception()
+            if isinstance(failure, Exception):
+                self._step.failures[number] = failure
+            elif failure is not None:
+                raise failure
+        return bool(ended)
 
-async def _surviving(work: Coroutine[Any, Any, Any], number: int, failures: AllowedFailures) -> None:
-    """Run a branch, and keep its failure if it is allowed."""
-    try:
-        await work
-    except TaskError as error:
-        if len(failures.errors) >= failures.most:
-            raise
-        failures.errors[number] = error
+    async def _cancel(self, alarm: Alarm) -> None:
+        over = asyncio.create_task(_end(self.running))
+        await alarm.wait((over,), GRACE_SECONDS)
+        self.running = {}
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
 
 
 def _forget(running: asyncio.Future[Any]) -> None:

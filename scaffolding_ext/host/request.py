@@ -80,6 +80,7 @@ class Request(ScaffoldingResult):
         """Run a clone of the controller to its end, and keep its output or error."""
         enter_program(self.program)
         self.program.caller.show = self.push
+        self.program.can_roll = True
         audit = self.program.audit = Audit()
         try:
             controller = clone_of(prototype)

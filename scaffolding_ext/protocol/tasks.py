@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from scaffolding_ext.answers.comparison import Verdict
 from scaffolding_ext.protocol import ParallelProcess, Task
@@ -63,52 +62,28 @@ class MeaningTask(CompareTask):
     """Groups open-ended answers that mean the same."""
 
 
-class AllowedFailures:
-    """Failures that a step's branches may have, as its attribute `failures`; TensorRT-LLM's host raises the first.
+class RollingBranches(ParallelProcess):
+    """Branches that keep running while their controller does other work; it yields the step again to wait for them.
 
-    Args:
-        most: Branches that may fail.
+    The host starts the branches in `sub_gens`, with their `branch_paths`, and empties both lists. It returns when a
+    branch has ended since the last yield, when `wake` was called, or when the time is over. Branches that still run are
+    cancelled when the step is yielded with `is_closing`, and when the generator that yielded it ends. A cancelled
+    branch has no output; the tokens that its worker reports are counted before the host returns. TensorRT-LLM's host
+    does not know the step: ask `Program.can_roll`.
 
     Attributes:
-        errors: Errors of failed branches, by the last number of the branch's path.
+        failures: Errors of failed branches, by the last number of the branch's path.
+        seconds: Time limit of the next wait; None has no limit.
+        wake: Set by the host: makes a wait return.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.errors: dict[int, Exception] = {}
-
-
-class FirstBranches(ParallelProcess):
-    """Branches of which the controller needs only the first ones to end.
-
-    When enough branches have ended, or time is over, the host cancels the others and sets `has_ended`. A cancelled
-    branch has no output; the tokens that its worker reports are counted. TensorRT-LLM's host treats them as plain
-    branches, and waits for all of them.
-
-    Args:
-        branches: Generators that run in parallel.
-        num_needed: Branches that are enough; None: all.
-        is_enough: Called when a branch has ended; None: only the number counts.
-        seconds: Time limit from now on; None has no limit.
-        least: Branches that must end even if the time is over.
-    """
-
-    def __init__(
-        self,
-        branches: Iterable[Any],
-        num_needed: int | None = None,
-        *,
-        is_enough: Callable[[], bool] | None = None,
-        seconds: float | None = None,
-        least: int = 0,
-    ) -> None:
+    def __init__(self) -> None:
         super().__init__([], [], [])
-        self.sub_gens = list(branches)
-        self.num_needed = num_needed
-        self.is_enough = is_enough
-        self.seconds = seconds
-        self.least = least
-        self.has_ended = [True] * len(self.sub_gens)
+        self.branch_paths: list[tuple[int, ...]] = []
+        self.failures: dict[int, Exception] = {}
+        self.seconds: float | None = None
+        self.is_closing = False
+        self.wake: Callable[[], object] = lambda: None
 
 
 class LimitedStep(list[Task]):

@@ -69,6 +69,15 @@ class Ledger:
         return num_decoded
 
     @property
+    def num_kept(self) -> int:
+        """Decoded tokens that were not discarded; unlike all decoded ones, they do not depend on time."""
+        num_kept = 0
+        for purpose, counts in self._counts.items():
+            if purpose is not Purpose.DISCARDED:
+                num_kept += counts[0]
+        return num_kept
+
+    @property
     def discarded_share(self) -> float:
         """Share of the decoded tokens that reached no output; 0 if none were decoded."""
         discarded = self._counts.get(Purpose.DISCARDED, _NOTHING)

@@ -221,12 +221,14 @@ class Program:
         loops: Ends chains that repeat themselves; None if they are not watched.
         audit: Work after the answer; None under a host that ends with the answer.
         audit_share: Share of the stack's requests that are audited.
+        can_roll: True if the host serves `RollingBranches`.
     """
 
     __slots__ = (
         "audit",
         "audit_share",
         "caller",
+        "can_roll",
         "figures",
         "identity",
         "ledger",
@@ -259,6 +261,7 @@ class Program:
         self.trace = Trace(self.lifetime.elapsed, self.place.observe, self.figures.observe)
         self.audit: Audit | None = None
         self.audit_share = 0.0
+        self.can_roll = False
 
     def behind_the_answer(self) -> Program:
         """For hosts: return the same request for its audit: no deadline, a fresh ledger and trace."""

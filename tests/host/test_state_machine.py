@@ -35,10 +35,11 @@ from scaffolding_ext.protocol import (
     TaskStatus,
     current_scope,
 )
-from scaffolding_ext.protocol.tasks import LimitedStep
+from scaffolding_ext.protocol.tasks import LimitedStep, RollingBranches
 from scaffolding_ext.protocol.worker import BaseWorker
 from scaffolding_ext.request.program import Progress
 from scaffolding_ext.request.results import ScaffoldingResult
+from scaffolding_ext.request.seeds import branch_path
 from scaffolding_ext.scheduling import Fifo
 
 WIDTH = 3  # requests that run at once
@@ -152,8 +153,24 @@ class ScriptedController(BaseController):
                 process = ParallelProcess([], [], [])
                 process.sub_gens = [self._follow(branch) for branch in step.branches]
                 yield process
+            elif step.kind == "rolling":
+                yield from self._roll(step)
             elif step.kind == "raise":
                 raise ValueError("the controller is at fault")
+
+    def _roll(self, step: Step) -> ControllerGenerator:
+        """Start a branch at each wait, wait in vain once, and cancel what still runs."""
+        process = RollingBranches()
+        for number, branch in enumerate(step.branches):
+            process.sub_gens.append(self._follow(branch))
+            process.branch_paths.append((*branch_path(), number))
+            process.seconds = 0.001 if number == 0 else None
+            yield process
+            for failure in process.failures.values():
+                raise failure
+            yield []
+        process.is_closing = True
+        yield process
 
 
 class CountingPolicy(Fifo):
@@ -174,11 +191,12 @@ class Submitted(NamedTuple):
     has_timeout: bool
 
 
-def steps_of(program: tuple[Step, ...]) -> Iterator[Step]:
+def steps_of(program: tuple[Step, ...], cancelled: bool = True) -> Iterator[Step]:
+    """The steps of a program, with or without those that it may cancel."""
     for step in program:
         yield step
-        for branch in step.branches:
-            yield from steps_of(branch)
+        for branch in step.branches if cancelled or step.kind != "rolling" else ():
+            yield from steps_of(branch, cancelled)
 
 
 WORKERS = st.lists(
@@ -190,7 +208,8 @@ PLAIN = st.tuples(KINDS, WORKERS.map(tuple)).map(lambda pair: Step(*pair))
 
 def branching(inner: st.SearchStrategy[Step]) -> st.SearchStrategy[Step]:
     branches = st.lists(st.lists(inner, max_size=2).map(tuple), max_size=3).map(tuple)
-    return branches.map(lambda drawn: Step("branches", branches=drawn))
+    kinds = st.sampled_from(["branches", "rolling"])
+    return st.tuples(kinds, branches).map(lambda pair: Step(pair[0], branches=pair[1]))
 
 
 PROGRAM = st.lists(st.recursive(PLAIN, branching, max_leaves=4), max_size=3).map(tuple)
@@ -275,13 +294,14 @@ class HostMachine(RuleBasedStateMachine):
     def check_outcome(self, submitted: Submitted, error: BaseException | None) -> None:
         """The error names its cause; a request that ended well met none."""
         steps = list(steps_of(submitted.program))
-        waited_for = {worker for step in steps if step.kind in ("tasks", "stream") for worker in step.workers}
+        met = list(steps_of(submitted.program, cancelled=False))
+        waited_for = {worker for step in met if step.kind in ("tasks", "stream") for worker in step.workers}
         asked = {worker for step in steps for worker in step.workers}
         kinds = {step.kind for step in steps}
         if error is None:
             assert submitted.result.outputs[0].text == "done"
             assert not waited_for & {"silent", "stubborn", "faulty"}
-            assert "raise" not in kinds
+            assert "raise" not in {step.kind for step in met}
         elif isinstance(error, TaskError):
             assert "faulty" in asked
             assert "out of order" in str(error)
