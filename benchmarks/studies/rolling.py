@@ -1,0 +1,162 @@
+"""Votes that roll beside votes in rounds and all samples at once: tokens, time, and if they repeat.
+
+    python -m benchmarks.studies.rolling --part embedded --json
+    python -m benchmarks.studies.rolling --part recorded --chains qwen3_chains.jsonl.gz --json
+
+*embedded*: votes of 16 of the embedded target on this machine's engine, one question at a time; a question runs in
+every way before the next begins. Then the same votes with 1, 8 and 32 questions at once, with whole texts and with
+DynasorCoT inside: texts, answers and traces should be equal.
+
+*recorded*: Qwen3 chains of AIME25 and HMMT25 in the live host, on a worker whose clock goes one tick a piece of 16
+tokens. All samples of a vote are written at one speed, whatever their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.lab import Lab, questions_of
+from benchmarks._lib.recorded_worker import Characters, RecordedChain, RecordedWorker
+from benchmarks._lib.report import Report
+from benchmarks.studies.autotts import Asked, read_chains, simulated
+from scaffolding_ext import DynasorCoTController, MajorityVoteController, ScaffoldingLlm
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
+from scaffolding_ext.evaluation.run.datasets import EMBEDDED, Example
+from scaffolding_ext.protocol import Controller
+from scaffolding_ext.request.results import ScaffoldingResult
+
+ALL, ROUNDS = "all at once", "rounds"
+NUM_SAMPLES = 16
+PIECE = 16  # tokens a tick
+LEAST_PIECES = 16  # of a chain, so that its answer has room
+BY_NUMBER: Mapping[int, tuple[int, float, float]] = {64: (16, 0.42, 0.9), 32: (8, 0.42, 1.0)}  # in flight, and bars
+
+
+def votes(inner: Controller, num_samples: int, in_flight: Sequence[int]) -> dict[str, MajorityVoteController]:
+    ways: dict[str, dict[str, Any]] = {ALL: {"allocation": None}, ROUNDS: {}}
+    for number in in_flight:
+        ways[f"{number} in flight"] = {"in_flight": number}
+        ways[f"{number} in flight, by index"] = {"in_flight": number, "order": "index"}
+    return {name: MajorityVoteController(inner, num_samples, **arguments) for name, arguments in ways.items()}
+
+
+def told(result: ScaffoldingResult) -> tuple[Any, ...]:
+    """Text, answer and trace, without what depends on time."""
+    trace = [{key: value for key, value in event.items() if key != "seconds"} for event in result.program.trace]
+    return result.outputs[0].text, result.answer, trace
+
+
+def add_ways(report: Report, title: str, found: Mapping[str, Sequence[tuple[float, float, float]]], than: str) -> None:
+    """Add each way's mean and its ratio to one way; rows are right, tokens and time, a question each."""
+    base = np.array(found[than], dtype=float)
+    for name, rows in found.items():
+        right, tokens, seconds = np.array(rows, dtype=float).T
+        report.difference(f"{title}: {name}: right", right, scale=100)
+        report.difference(f"{title}: {name}: points", right, base[:, 0], scale=100)
+        report.difference(f"{title}: {name}: tokens", tokens)
+        report.ratio(f"{title}: {name}: tokens, share of {than}", tokens, base[:, 1])
+        report.ratio(f"{title}: {name}: time, share of {than}", seconds, base[:, 2])
+
+
+def figure_of(result: ScaffoldingResult, target: str, seconds: float | None = None) -> tuple[float, float, float]:
+    ledger, time = result.program.ledger, result.program.trace[-1]["seconds"]
+    return float(result.answer == target), float(ledger.total.decoded), float(time if seconds is None else seconds)
+
+
+def run_embedded(report: Report, num_timed: int, num_equal: int) -> None:
+    native = NativeGenerationController({"temperature": 0.7, "max_tokens": 900})
+    chain = DynasorCoTController(900, 3, 32, sampling_params={"temperature": 0.7})
+    examples = questions_of(EMBEDDED, max(num_timed, num_equal), report.seed)
+    with Lab({"generation": "tinylm/target"}, seed=report.seed, max_batch_size=NUM_SAMPLES) as lab:
+        ways = votes(native, NUM_SAMPLES, (4,))
+        found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in ways}
+        hosts = {name: hosted(lab, way, 1) for name, way in ways.items()}
+        for number, example in enumerate(track(examples[:num_timed], "one at a time")):
+            for name in sorted(hosts, key=lambda each: (number + list(hosts).index(each)) % len(hosts)):
+                result = hosts[name].generate(example.prompt, sample_id=str(number))
+                found[name].append(figure_of(result, example.target))
+        for host in hosts.values():
+            host.shutdown()
+        add_ways(report, "embedded", found, ROUNDS)
+        report.bar("time, share of rounds", value(report, "embedded: 4 in flight: time, share of rounds"), "<=", 0.7)
+        report.bar(
+            "tokens, share of rounds", value(report, "embedded: 4 in flight: tokens, share of rounds"), "<=", 1.3
+        )
+        for name, inner in (("whole texts", native), ("DynasorCoT", chain)):
+            add_equal(report, name, lab, MajorityVoteController(inner, NUM_SAMPLES, in_flight=4), examples[:num_equal])
+
+
+def add_equal(report: Report, name: str, lab: Lab, vote: Controller, examples: Sequence[Example]) -> None:
+    """Run the votes at several loads; those whose texts, answers and traces are those of one at a time."""
+    by_load = {}
+    for load in (1, 8, 32):
+        with hosted(lab, vote, load) as host:
+            results = [host.generate_async(each.prompt, sample_id=str(n)) for n, each in enumerate(examples)]
+            by_load[load] = [told(result) for result in results if result.result() is not None]
+        if load > 1:
+            for part, title in enumerate(("texts", "answers", "traces")):
+                equal = sum(a[part] == b[part] for a, b in zip(by_load[1], by_load[load], strict=True))
+                report.share(f"{name}: equal {title} at {load} at once", equal, len(examples))
+                report.bar(f"{name}: equal {title} at {load} at once", equal / len(examples), ">=", 1.0)
+
+
+def hosted(lab: Lab, controller: Controller, at_once: int) -> ScaffoldingLlm:
+    controller.prompting = lab.prompting  # type: ignore[attr-defined]
+    return ScaffoldingLlm(controller, dict(lab.workers), seed=lab.seed, max_parallel_requests=at_once)
+
+
+def run_recorded(report: Report, asked: Sequence[Asked], num_samples: int) -> None:
+    in_flight, most_tokens, most_time = BY_NUMBER[num_samples]
+    ways = votes(NativeGenerationController({"temperature": 0.7, "max_tokens": 10_000}), num_samples, (in_flight,))
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in ways}
+    worker = RecordedWorker()
+    for name, way in ways.items():
+        way.prompting = Characters()  # type: ignore[assignment]
+        with ScaffoldingLlm(way, {"generation": worker}, seed=report.seed) as host:
+            rng = np.random.default_rng(report.seed)
+            for number, each in enumerate(track(asked, f"{num_samples}: {name}")):
+                chosen = rng.permutation(len(each.chains))[:num_samples]
+                chains = [each.chains[index] for index in chosen]
+                worker.begin(
+                    [RecordedChain(str(c.answer), max(LEAST_PIECES, round(c.num_tokens / PIECE))) for c in chains]
+                )
+                began = worker.clock.now
+                result = host.generate(f"question {number}", sample_id=str(number))
+                found[name].append(figure_of(result, str(each.target), worker.clock.now - began))
+    title = f"recorded, votes of {num_samples}"
+    add_ways(report, title, found, ALL)
+    for what, most in (("tokens", most_tokens), ("time", most_time)):
+        figure = f"{title}: {in_flight} in flight: {what}, share of {ALL}"
+        report.bar(figure, value(report, figure), "<=", most)
+
+
+def value(report: Report, figure: str) -> float:
+    return float(report.figures[figure]["value"])
+
+
+@benchmark("studies.rolling --part recorded --chains qwen3_chains.jsonl.gz")
+@click.option("--part", type=click.Choice(["embedded", "recorded"]), default="recorded", show_default=True)
+@click.option("--chains", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Recorded chains.")
+@size("--num_timed", 100, quick=2, help="Embedded questions that are timed.")
+@size("--num_equal", 30, quick=2, help="Embedded questions that run at several loads.")
+@size("--num_questions", 240, quick=4, help="Recorded questions.")
+def main(report: Report, part: str, path: Path | None, num_timed: int, num_equal: int, num_questions: int) -> None:
+    """Votes that roll beside votes in rounds and all samples at once."""
+    if part == "embedded":
+        run_embedded(report, num_timed, num_equal)
+        return
+    asked = [
+        each for each in (simulated(2, report.rng) if path is None else read_chains(path)) if each.task != "aime24"
+    ]
+    for num_samples in BY_NUMBER:
+        run_recorded(report, asked[:num_questions], num_samples)
+
+
+if __name__ == "__main__":
+    main()
