@@ -35,12 +35,14 @@ from scaffolding_ext.stats.power import required_num_questions
 
 NUM_VOTES = 8
 CHAIN, FULL, DEFAULT, DYNASOR = "one chain", "vote of 8, all samples", "vote of 8, default", "DynasorCoT"
+ROLLING = "vote of 8, 3 in flight"
 PEER = "its_hub AdaptiveSelfConsistency .75, at most 8"
 VOTE = f"controller.args.default_sample_num={NUM_VOTES}"
 STACKS = {
     CHAIN: ("configs:native", ()),
     FULL: ("configs:majority_vote", (VOTE, "controller.args.allocation=null")),
     DEFAULT: ("configs:majority_vote", (VOTE, "controller.args.allocation=LeaderChange")),
+    ROLLING: ("configs:majority_vote", (VOTE, "controller.args.in_flight=3")),
     DYNASOR: ("configs:dynasor_cot", ()),
 }
 BAR = -0.02  # right answers over the vote of all samples, whose lower end the power is about
@@ -48,11 +50,17 @@ COUNTERS = ("generation_tokens", "prefix_cache_queries", "prefix_cache_hits")
 
 
 class Turn(NamedTuple):
-    """A block of problems by one system: right answers, seconds, and the growth of each of the server's counters."""
+    """A block of problems by one system.
+
+    Attributes:
+        counted: Growth of each of the server's counters.
+        idle_after: Seconds from the last answer until the server runs no request.
+    """
 
     right: list[float]
     seconds: float
     counted: list[float]
+    idle_after: float
 
 
 class Server:
@@ -69,7 +77,7 @@ class Server:
             total = {name: sum(float(value) for other, value in found if other == name) for name, _ in found}
             if not total["num_requests_running"] + total["num_requests_waiting"]:
                 return np.array([total[name] for name in COUNTERS])
-            time.sleep(0.2)
+            time.sleep(0.05)
 
     def empty_cache(self) -> None:
         """Empty the prefix cache.
@@ -109,6 +117,7 @@ def add_system(report: Report, name: str, turns: Sequence[Turn]) -> None:
     report.ratio(f"{name}: decoded tokens a question", decoded, sizes)
     report.ratio(f"{name}: seconds a question", [turn.seconds for turn in turns], sizes)
     report.ratio(f"{name}: prompt tokens from the prefix cache, share", hits, asked)
+    report.figure(f"{name}: most seconds until the server is idle", max(turn.idle_after for turn in turns))
 
 
 def add_beside(report: Report, names: str, turns: Sequence[Turn], base: Sequence[Turn]) -> None:
@@ -156,7 +165,9 @@ def main(report: Report, base_url: str, model: str, its_hub_python: Path | None,
             else:
                 run = timed_run(llms[name], part)
                 right, seconds = run.correct, run.seconds
-            return Turn(right, seconds, list(server.counters() - before))
+            ended = time.perf_counter()
+            counted = list(server.counters() - before)
+            return Turn(right, seconds, counted, time.perf_counter() - ended)
 
         for number, start in enumerate(track(range(0, len(samples), block), "blocks")):
             for place in range(len(names)):
@@ -167,6 +178,9 @@ def main(report: Report, base_url: str, model: str, its_hub_python: Path | None,
         if name != FULL:
             add_beside(report, f"{name} beside {FULL}", own, turns[FULL])
     add_beside(report, f"{DYNASOR} beside {CHAIN}", turns[DYNASOR], turns[CHAIN])
+    add_beside(report, f"{ROLLING} beside {DEFAULT}", turns[ROLLING], turns[DEFAULT])
+    if its_hub_python:
+        add_beside(report, f"{ROLLING} beside {PEER}", turns[ROLLING], turns[PEER])
     low = report.figures[f"{DEFAULT} beside {FULL}: points"]["low"]
     report.bar(f"{DEFAULT} beside {FULL}: points, lower end", np.nan if low is None else low, ">", 100 * BAR)
 

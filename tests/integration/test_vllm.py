@@ -45,7 +45,7 @@ from scaffolding_ext.evaluation.run.records import read_records
 from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
 from scaffolding_ext.protocol.branching import VerifyTask
-from scaffolding_ext.protocol.meta import REUSE, meta_of
+from scaffolding_ext.protocol.meta import REUSE, Purpose, TokenCounts, meta_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.serving.app import Front
 from scaffolding_ext.serving.served_stack import ServedStack
@@ -251,6 +251,22 @@ def test_the_ledger_is_equal_to_the_servers_counters(
     assert reused <= grown["prompt_tokens_cached_total"]  # a closed stream does not tell its own
     assert reused == grown["prompt_tokens_cached_total"] if make is vote else reused > 0
     assert all(each.program.ledger.num_unknown_reuse_tasks == 0 for each in found)
+
+
+def test_a_vote_that_rolls_repeats_and_leaves_the_server_idle(target: Running, worker: OpenAIWorker) -> None:
+    """`metrics` returns once nothing runs; cancelled samples are discarded."""
+
+    def rolled() -> list[Any]:
+        native = NativeGenerationController({"temperature": 0.7, "max_tokens": 400})
+        return results(worker, MajorityVoteController(native, 8, in_flight=3), questions(6))
+
+    first, again = rolled(), rolled()
+    assert metrics(target)["num_requests_running"] == 0
+    assert [(each.answer, each.outputs[0].text) for each in first] == [(e.answer, e.outputs[0].text) for e in again]
+    ends = [[event for event in each.program.trace if event["event"] == "vote"][-1] for each in first]
+    assert min(event["num_samples"] for event in ends) < 8
+    ledger = [each.program.ledger.by_purpose for each in first]
+    assert any(counts.get(Purpose.DISCARDED, TokenCounts()).decoded for counts in ledger)
 
 
 def test_closed_streams_count_their_prompts(target: Running, worker: OpenAIWorker) -> None:
