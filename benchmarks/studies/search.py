@@ -2,9 +2,9 @@
 
     python -m benchmarks.studies.search --num_questions 100 --store runs/search --json
 
-REBASE, best of n and MCTS grow from 4 to 8 and 16 solutions (iterations of MCTS) where they are unsettled. Beside them
-stand fixed widths and one tree of 16. Widths are replayed: a search ran to its end, and is cut where it would have
-stopped.
+REBASE, best of n and MCTS grow from 4 to 8 and 16 solutions (iterations of MCTS, each to the end of a solution) where
+they are unsettled. Beside them stand fixed widths, and a REBASE that has 16 from the start. Widths are replayed: a
+search ran to its end, and is cut where it would have stopped.
 """
 
 from __future__ import annotations
@@ -103,21 +103,14 @@ def add_widths(report: Report, lab: Lab, problems: Sequence[Any]) -> None:
     """Searches that grow where they are unsettled, against fixed widths and against a vote of as many tokens."""
     questions, scorer = [problem.question for problem in problems], LogprobScorer()
     parts: dict[str, Any] = {"scorer": scorer, "budget": 10_000, "stop": Unchanged(rounds=10**6)}  # never stops
-    grown: dict[str, tuple[Strategy, int]] = {  # an iteration of MCTS writes a step and a rollout
-        "best of n": (BestOfN(), 1),
-        "REBASE": (Rebase(max_depth=LEVELS), 1),
-        "MCTS": (MCTS(rollouts=True, at_once=2, max_depth=LEVELS), 2),
+    grown: dict[str, Strategy] = {
+        "best of n": BestOfN(),
+        "REBASE": Rebase(max_depth=LEVELS),
+        "MCTS": MCTS(rollouts=True, at_once=2, max_depth=LEVELS),
     }
     searches = {
-        name: run_lots(
-            lab,
-            problems,
-            f"{name} of rising widths",
-            strategy=strategy,
-            widths=[nodes * width for width in WIDTHS],
-            **parts,
-        )
-        for name, (strategy, nodes) in grown.items()
+        name: run_lots(lab, problems, f"{name} of rising widths", strategy=strategy, widths=WIDTHS, **parts)
+        for name, strategy in grown.items()
     }
     curve = sample_curves(searches["best of n"], report.rng)["vote"]
     whole = run_lots(

@@ -90,6 +90,11 @@ class Branch(Node):
         return self.chain.ended and (self.to_end or not self.refines)
 
     @property
+    def is_settled(self) -> bool:
+        """True if it is written, and scored or cut."""
+        return self.is_cut or self.score is not None
+
+    @property
     def text(self) -> str:
         return self.chain.text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -78,7 +78,7 @@ class Rounds:
         self._rng = np.random.default_rng(None if seed is None else derive_seed(seed, "search"))
         self._strategy = parts.strategy
         self._asked_by: dict[tuple[int, ...], Strategy] = {}
-        self._most_nodes: int | None = None  # of the current width
+        self._width: int | None = None  # current iterations, of a strategy that goes on
         self._look = Look((), (), 0)
         self._leaders: list[tuple[int, float]] = []
         self._ledger = Ledger()
@@ -114,12 +114,11 @@ class Rounds:
             before = width
 
     def _widen(self, before: int, width: int | None) -> None:
-        strategy = self.parts.strategy
-        added = None if width is None else strategy.of_width(width - before)
-        if added is not None or not before:
-            self._strategy = (added or strategy).begin(self._root, self._rng)
-        if added is None:
-            self._most_nodes = width
+        wider = None if width is None else self.parts.strategy.wider(before, width)
+        if wider is not None or not before:
+            self._strategy = (wider or self.parts.strategy).begin(self._root, self._rng)
+        if wider is None:
+            self._width = width
 
     def _run_rounds(self) -> ControllerGenerator:
         nodes = self._asked()
@@ -130,11 +129,7 @@ class Rounds:
             if going:
                 yield from self._judge(going)
             self.judged = going
-            for node in nodes:
-                if node.is_cut:
-                    self._strategy.drop(node)
-                else:
-                    self._strategy.tell(node, node.value)
+            self._tell(nodes)
             ended = [node for node in going if node.is_whole]
             self.leaves += ended
             if ended and (yield from self._sees_enough()):
@@ -149,15 +144,31 @@ class Rounds:
         self.reason = "finished"
 
     def _asked(self) -> list[Branch]:
-        """Return the nodes of the next round, with the children of each parent adjacent."""
+        """Return the nodes of the next round that are not written yet, with the children of each parent adjacent."""
         spent = self.spent
         self._strategy.used = self.parts.budget.used(spent)
         limits = [self.parts.budget.nodes_left(spent)]
-        if self._most_nodes is not None:
-            limits.append(max(0, self._most_nodes - len(self.nodes)))
-        nodes: list[Any] = self._strategy.ask(min((each for each in limits if each is not None), default=None))
-        self._asked_by.update((node.path, self._strategy) for node in nodes)
-        return sorted(nodes, key=lambda node: node.path)
+        if self._width is not None:
+            limits.append(max(0, self._width - self._iterations))
+        most = min((each for each in limits if each is not None), default=None)
+        while nodes := cast("list[Branch]", self._strategy.ask(most)):
+            self._asked_by.update((node.path, self._strategy) for node in nodes)
+            self._tell([node for node in nodes if node.is_settled])
+            if new := [node for node in nodes if not node.is_settled]:
+                return sorted(new, key=lambda node: node.path)
+        return []
+
+    @property
+    def _iterations(self) -> int:
+        """Iterations so far: solutions if each iteration of the strategy ends with one, else nodes."""
+        return len(self.leaves if self.parts.strategy.goes_to_ends else self.nodes)
+
+    def _tell(self, nodes: Sequence[Branch]) -> None:
+        for node in nodes:
+            if node.is_cut:
+                self._strategy.drop(node)
+            else:
+                self._strategy.tell(node, node.value)
 
     def _keep_live(self, nodes: Sequence[Branch]) -> ControllerGenerator:
         """Tell the worker which KV the search can still use, so that it frees the rest.
@@ -320,8 +331,8 @@ class Rounds:
     def _leaves_left(self) -> int:
         """Return how many solutions strategy, widths and budget still allow, at the mean cost so far."""
         share = self.parts.budget.used(self.spent)
-        if self._most_nodes is not None:
-            share = max(share, min(1.0, len(self.nodes) / self.parts.widths[-1]))
+        if self._width is not None:
+            share = max(share, min(1.0, self._iterations / self.parts.widths[-1]))
         num = len(self.leaves)
         by_budget = int(num * (1 - share) / share) if share else num
         most = self.parts.strategy.most_leaves

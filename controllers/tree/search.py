@@ -59,8 +59,8 @@ class SearchController(BaseController):
         expander: Writes the steps: an expander, or any controller; None is the worker `generation`.
         selector: Chooses the leaf that is the answer.
         stop: Ends the search once it has seen enough: a stop, or a list of stops, any of which ends it.
-        widths: Increasing widths: solutions (REBASE, best of n, particle filter) or nodes (the others). `stop` is asked
-            between them.
+        widths: Increasing widths: solutions (REBASE, in one tree; best of n; particle filter), iterations, each to the
+            end of a solution (MCTS with rollouts), or nodes (the others). `stop` is asked between them.
         budget: `{nodes, tokens, computed_tokens, seconds}`, or a number of nodes.
         steps: End of a step: `{ends, max_tokens}`, or a number of tokens.
         max_tokens: Tokens of a solution from the root to its end.
@@ -110,7 +110,7 @@ class SearchController(BaseController):
         self.stops = tuple(search_stops.obtain(each, "stop") for each in given)
         self.widths = _checked_widths(widths, self.stops)
         for before, width in itertools.pairwise((0, *self.widths)):
-            self.strategy.of_width(width - before)  # refuses a width that it cannot grow to
+            self.strategy.wider(before, width)  # refuses a width that it cannot grow to
         if self.widths:
             self.strategy = self.strategy.of_width(self.widths[-1]) or self.strategy
         self.budget = Budget.of(budget)

@@ -32,16 +32,18 @@ class Strategy(ABC):
         used: Used share of the search's budget, in [0, 1]; maintained by the caller.
         num_open: Nodes asked for but not yet told.
         score: Score of each told node, by its path.
+        goes_to_ends: Each iteration ends with a solution.
     """
 
     at_once: int | None = None
+    goes_to_ends: bool = False
     max_depth: int = 40
     used: float = 0.0
     num_open: int
     score: dict[tuple[int, ...], float]
 
     def begin(self: S, root: Node, rng: np.random.Generator) -> S:
-        """Return the strategy for one search; nodes below the root from a narrower search are kept."""
+        """Return the strategy for one search, whose tree may have nodes of a narrower search already."""
         search = copy.copy(self)
         search.root, search.rng = root, rng
         search.num_open, search.score, search._new = 0, {}, []
@@ -98,6 +100,10 @@ class Strategy(ABC):
                 "widths",
             )
         return None
+
+    def wider(self, before: int, width: int) -> Strategy | None:
+        """Return the strategy that widens a tree of `before` solutions to `width`, by default at its root."""
+        return self.of_width(width - before)
 
     def is_live(self, node: Node) -> bool:
         """True if a scored node may still get children, beside those that `ask` has just returned."""

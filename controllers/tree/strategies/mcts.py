@@ -17,7 +17,8 @@ class MCTS(VisitedTree):
     Args:
         branching: Maximum children of a node.
         exploration: Weight c of the bound of rarely visited nodes.
-        rollouts: If True, a child's value is the score of one solution that continues it, instead of its own score.
+        rollouts: If True, a child's value is the score of one solution that continues it, instead of its own score: an
+            iteration goes to the end of a solution.
 
     Reference:
         Kocsis and Szepesvari, "Bandit based Monte-Carlo Planning", 2006; Liu et al., "Watch the Unobserved", arXiv
@@ -37,6 +38,10 @@ class MCTS(VisitedTree):
         self.rollouts = rollouts
         self.at_once = require.whole("at_once", at_once)
         self.max_depth = require.whole("max_depth", max_depth)
+
+    @property
+    def goes_to_ends(self) -> bool:  # type: ignore[override]
+        return self.rollouts
 
     def _start(self) -> None:
         super()._start()

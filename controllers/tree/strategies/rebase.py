@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
@@ -28,7 +29,8 @@ class Rebase(LevelStrategy):
         softmax_j(R / T_b))), and the released `rebase.py`.
 
     Deviation:
-        If all shares round to 0, the best nodes get one child each; otherwise the search would end without an answer.
+        If all shares round to 0, the best nodes get one child each; otherwise the search would end without an answer. A
+        tree that is widened keeps its children: the further ones go to the nodes that have fewer than their share.
     """
 
     def __init__(
@@ -47,7 +49,11 @@ class Rebase(LevelStrategy):
     def of_width(self, width: int) -> Rebase:
         return Rebase(width, self.allocation, self.temperature, self.max_depth)
 
+    def wider(self, before: int, width: int) -> Rebase:
+        return self.of_width(width)
+
     def _first(self) -> Iterable[Node]:
+        self._num_taken: Counter[tuple[int, ...]] = Counter()
         self._left = self.width
         return [self.root] * self.width
 
@@ -57,10 +63,20 @@ class Rebase(LevelStrategy):
         if not going or self._left < 1:
             return []
         shares = softmax([self.score[node.path] for node in going], self.temperature)
-        counts = rounded(shares, self._left) if self.allocation == "paper" else running_ceilings(shares, self._left)
+        standing = [len(node.children) for node in going]  # of the narrower tree
+        num_new = self._left - sum(standing)
+        if any(standing):
+            lacking = [max(0.0, self._left * share - old) for share, old in zip(shares, standing, strict=True)]
+            shares = [each / (math.fsum(lacking) or 1.0) for each in lacking]
+        counts = rounded(shares, num_new) if self.allocation == "paper" else running_ceilings(shares, num_new)
         if not any(counts):
-            counts = [1] * self._left
-        return [node for node, count in zip(going, counts, strict=False) for _ in range(count)]
+            counts = [int(rank < num_new) for rank in range(len(going))]
+        return [node for node, old, new in zip(going, standing, counts, strict=True) for _ in range(old + new)]
+
+    def _grow(self, parent: Node) -> Node:
+        number = self._num_taken[parent.path]
+        self._num_taken[parent.path] += 1
+        return parent.children[number] if number < len(parent.children) else super()._grow(parent)
 
 
 def rounded(shares: Sequence[float], width: int) -> list[int]:

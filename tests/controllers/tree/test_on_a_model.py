@@ -47,10 +47,13 @@ def test_verdicts_read_little_more_than_their_question(worker):
     assert verify.reused >= 3 * 16
 
 
-def test_the_stack_of_searches_that_ships_has_a_stop_that_fires(events):
-    """Four solutions of an easy question agree, so that the search does not grow."""
-    with load_stack("configs:search") as llm:
+@pytest.mark.parametrize(
+    ("stack", "width", "stop"), [("search", 4, "Agreement"), ("rebase", 16, "Certaindex"), ("mcts", 3, "Certaindex")]
+)
+def test_the_stacks_of_searches_that_ship_have_a_stop_that_fires(stack, width, stop, events):
+    """Solutions of an easy question agree, so that the search does not grow."""
+    with load_stack(f"configs:{stack}") as llm:
         result = llm.generate(PROMPT, sample_id="one", timeout=120)
     (tree,) = events(result, "tree")
-    assert (tree["reason"], tree["num_leaves"]) == ("stopped", 4)
-    assert events(result, "width")[0]["enough"] == ["Agreement"]
+    assert (tree["reason"], tree["num_leaves"]) == ("stopped", width)
+    assert events(result, "width")[0]["enough"] == [stop]

@@ -886,7 +886,7 @@ def widths_of(result):
 
 @pytest.mark.parametrize("strategy", ["Rebase", "BestOfN", "ParticleFilter"])
 def test_a_narrow_search_grows_only_where_it_is_unsettled(strategy, events):
-    """The width is the number of solutions: a further tree writes those that are missing."""
+    """The width is the number of solutions; nothing is written twice."""
     controller = SearchController(strategy, "random", stop="certaindex", widths=RISING, budget=500)
     settled = searched(controller, Stepper(**SAME))
     assert (tree_of(settled)["reason"], tree_of(settled)["num_leaves"]) == ("stopped", 3)
@@ -897,10 +897,23 @@ def test_a_narrow_search_grows_only_where_it_is_unsettled(strategy, events):
     split = searched(controller, Stepper(num_steps=2, num_answers=30))
     assert (tree_of(split)["reason"], tree_of(split)["num_leaves"]) == ("finished", 12)
     assert widths_of(split) == [3, 6]
-    firsts = [path for each in events(split, "branches") for path in each["paths"] if len(path) == 1]
-    assert firsts == [(number,) for number in range(12)]
-    assert len(events(split, "answer")[0]["answers"]) == 12
+    written = [path for each in events(split, "branches") for path in each["paths"]]
+    assert len(set(written)) == len(written)
+    assert [path for path in written if len(path) == 1] == [(number,) for number in range(12)]
     assert all(visits >= 1 for visits in events(split, "answer")[0]["visits"])
+
+
+def test_a_widened_rebase_is_one_tree_whose_old_nodes_get_further_children(events):
+    """A second tree would have new nodes only below new ones."""
+    controller = SearchController("Rebase", "random", stop="certaindex", widths=[6, 12], budget=500)
+    split = searched(controller, Stepper(num_steps=4, num_answers=30))
+    rounds = [[tuple(path) for path in each["paths"]] for each in events(split, "branches")]
+    (wider,) = (at for at, paths in enumerate(rounds) if (6,) in paths)
+    assert rounds[wider] == [(number,) for number in range(6, 12)]
+    later = [path for paths in rounds[wider + 1 :] for path in paths]
+    assert any(path[0] < 6 for path in later)
+    assert any(path[0] >= 6 for path in later)
+    assert tree_of(split)["num_leaves"] == 12
 
 
 @pytest.mark.parametrize("strategy", ["MCTS", "BestFirst", "BudgetGuidedMCTS", "AdaptiveBranching"])
@@ -912,6 +925,16 @@ def test_the_width_of_a_search_that_goes_on_is_its_number_of_nodes(strategy):
     settled = searched(controller, Stepper(num_steps=1, num_answers=1))
     assert tree_of(settled)["reason"] == "stopped"
     assert tree_of(settled)["num_nodes"] <= 14
+
+
+def test_the_width_of_mcts_with_rollouts_is_its_iterations_each_to_an_end(events):
+    strategy = {"type": "MCTS", "args": {"rollouts": True}}
+    controller = SearchController(strategy, "random", stop="certaindex", widths=[3, 6, 10], budget=500)
+    split = searched(controller, Stepper(num_steps=3, num_answers=30))
+    assert (tree_of(split)["reason"], tree_of(split)["num_leaves"]) == ("finished", 10)
+    assert widths_of(split) == [3, 6]
+    settled = searched(controller, Stepper(num_steps=3, num_answers=1))
+    assert (tree_of(settled)["reason"], tree_of(settled)["num_leaves"]) == ("stopped", 3)
 
 
 def test_best_of_n_over_searches_grows_by_whole_searches(events):
