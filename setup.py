@@ -11,6 +11,7 @@ from setuptools.command.build_py import build_py
 HERE = Path(__file__).parent
 HOME = "https://github.com/OWNER/scaffolding_ext"  # the one place that names it; the project has no address yet
 VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)  # the package says it; nothing is imported to build it
+RELEASED = re.compile(r"^RELEASED = True", re.MULTILINE)  # errors.py says it
 ROOTS = {
     "scaffolding_ext": "scaffolding_ext",
     "scaffolding_ext.controllers": "controllers",
@@ -77,6 +78,9 @@ EXTRAS |= {
         "opentelemetry-sdk>=1.30",  # the tests of spans
     ],
 }
+
+if "/OWNER/" in HOME and RELEASED.search((HERE / "scaffolding_ext" / "errors.py").read_text(encoding="utf-8")):
+    sys.exit("setup.py: HOME still says OWNER, so this cannot be released: set it to the repository's address")
 
 packages = []
 for name, folder in ROOTS.items():

@@ -95,13 +95,14 @@ class MissingDependencyError(ScaffoldingExtError, ImportError):
     """An optional package is not installed.
 
     Attributes:
+        package: Its name; of two, with "and" between them.
         extra: The extra of this package that provides it; empty if none does.
         how: Install hint.
     """
 
     def __init__(self, package: str, extra: str = "", how: str = "") -> None:
         how = how or how_to_install(extra)
-        super().__init__(f"{package} is not installed; {how}")
+        super().__init__(f"{package} {'are' if ' and ' in package else 'is'} not installed; {how}")
         self.package = package
         self.extra = extra
         self.how = how

@@ -17,6 +17,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from scaffolding_ext import __version__
+
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -57,6 +59,48 @@ def test_what_they_run_is_there(path: Path) -> None:
     targets = set(re.findall(r"^([\w.]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert set(re.findall(r"(?:run|entry): make (\w+)", text)) <= targets
     assert all((ROOT / name).exists() for name in re.findall(r"tests/[\w/]+\.py", text))
+
+
+def test_pre_commit_watches_files_that_there_are() -> None:
+    hooks = [hook for repo in read(ROOT / ".pre-commit-config.yaml")["repos"] for hook in repo["hooks"]]
+    watched = [hook["files"] for hook in hooks if "files" in hook]
+    names = [path.relative_to(ROOT).as_posix() for path in files_of_the_repository()]
+    assert watched
+    for pattern in watched:
+        assert pattern.startswith("^(")
+        parts = re.split(r"\|(?![^(]*\))", pattern[2:-1])
+        assert [part for part in parts if not any(re.match(part, name) for name in names)] == []
+
+
+def files_of_the_repository() -> list[Path]:
+    folders = ("docs", "controllers", "workers", "scaffolding_ext")
+    return [*ROOT.glob("*.*"), *(path for folder in folders for path in (ROOT / folder).rglob("*.*"))]
+
+
+def test_a_citation_has_the_version_of_the_package() -> None:
+    citation = read(ROOT / "CITATION.cff")
+    assert citation["version"] == __version__
+    assert citation["license"] == "Apache-2.0"
+    assert citation["authors"]
+
+
+def test_a_release_without_the_repositorys_address_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scaffolding_ext").mkdir()
+    (tmp_path / "README.md").touch()
+    shutil.copy(ROOT / "scaffolding_ext" / "__init__.py", tmp_path / "scaffolding_ext")
+    errors = (ROOT / "scaffolding_ext" / "errors.py").read_text(encoding="utf-8")
+    (tmp_path / "scaffolding_ext" / "errors.py").write_text(errors.replace("RELEASED = False", "RELEASED = True"))
+    (tmp_path / "setup.py").write_text(with_home("https://github.com/OWNER/scaffolding_ext"))
+    monkeypatch.setattr("setuptools.setup", lambda **arguments: None)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="HOME still says OWNER, so this cannot be released"):
+        runpy.run_path("setup.py")
+    (tmp_path / "setup.py").write_text(with_home("https://github.com/somebody/scaffolding_ext"))
+    runpy.run_path("setup.py")
+
+
+def with_home(address: str) -> str:
+    return re.sub(r'^HOME = ".*?"', f'HOME = "{address}"', SETUP, flags=re.MULTILINE)
 
 
 def test_a_report_is_asked_for_what_env_prints() -> None:

@@ -73,6 +73,8 @@ def test_a_release_changes_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_error_says_the_command_of_the_pages() -> None:
     assert str(MissingDependencyError("torch", "hf")) == f"torch is not installed; {how_to_install('hf')}"
+    both = MissingDependencyError("torch and transformers", "hf")
+    assert str(both) == f"torch and transformers are not installed; {how_to_install('hf')}"
     assert install_command("hf") in (ROOT / "README.md").read_text(encoding="utf-8")
 
 

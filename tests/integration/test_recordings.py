@@ -31,7 +31,9 @@ for number, text in enumerate(["ANSWER: 4", "ANSWER: 5", "ANSWER: 4", "ANSWER: 4
 samples = [Sample(input="2+2", target="4", id="one"), Sample(input="3+1", target="4", id="two")]
 task = Task(dataset=samples, solver=generate(), scorer=match(numeric=True), epochs=2, name="sums")
 model = get_model("mockllm/model", custom_outputs=outputs)
-(log,) = eval(task, model=model, log_dir=sys.argv[1], log_format=sys.argv[2], display="none", max_samples=1)
+sampling = {"temperature": 0.6, "max_tokens": 300, "stop_seqs": ["###"], "max_retries": 2}
+options = {"log_format": sys.argv[2], "display": "none", "max_samples": 1, **sampling}
+(log,) = eval(task, model=model, log_dir=sys.argv[1], **options)
 assert log.status == "success", log.error
 """
 OURS = """
@@ -81,7 +83,8 @@ def test_a_log_of_inspect_ai_is_read_back(tmp_path: Path, log_format: str) -> No
     recording = read_recording([log])
     assert [each.id for each in recording.questions] == ["one", "two"]
     assert [each.task for each in recording.questions] == ["sums"] * 2
-    assert recording.model == "mockllm/model"
+    assert recording.model == "model"
+    assert recording.sampling == {"temperature": 0.6, "max_tokens": 300, "stop": ["###"]}
     assert recording.num_samples == 2
     assert sorted(each for question in recording.questions for each in question.tokens.tolist()) == [10, 11, 12, 13]
     right = [each for question in recording.questions for each in question.correct.tolist()]
@@ -121,6 +124,9 @@ def test_samples_of_lm_evaluation_harness_are_read_back(tmp_path: Path) -> None:
     recording = read_recording([path])
     assert (len(recording.questions), recording.num_samples) == (2, 3)
     assert recording.questions[0].task == "gsm8k_local"
+    assert recording.model is None
+    assert recording.sampling is not None
+    assert (recording.sampling["temperature"], "Question:" in recording.sampling["stop"]) == (0.0, True)
     assert "tokens" in recording.missing
     said: dict[int, list[bool]] = {}
     for row in map(json.loads, (tmp_path / "ledger").read_text().splitlines()):
@@ -133,13 +139,19 @@ def test_details_of_lighteval_are_read_back(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     doc = {"id": "7", "task_name": "lighteval|math_500|0", "query": "1+1", "choices": ["2"], "gold_index": [0]}
-    texts = ["so \\boxed{2}", "so \\boxed{3}", "I do not know"]
+    texts = ["so \\boxed{2}", "so \\boxed{3}", "I do not know. " * 20]
     response = {"text": texts, "text_post_processed": None, "output_tokens": [[1] * 5, [1] * 6, [1] * 7]}
     table = pyarrow.Table.from_pylist([{"doc": doc, "model_response": response, "metric": {"pass@1": 1 / 3}}])
-    path = tmp_path / "model" / "2026" / "details_math_500_2026.parquet"
+    path = tmp_path / "details" / "org" / "model" / "2026" / "details_math_500_2026.parquet"
     path.parent.mkdir(parents=True)
     parquet.write_table(table, path)
-    question = read_recording([path]).questions[0]
+    results = tmp_path / "results" / "org" / "model" / "results_2026.json"
+    results.parent.mkdir(parents=True)
+    parameters = {"temperature": 0.6, "max_new_tokens": 300}
+    results.write_text(json.dumps({"config_general": {"model_name": "org/model", "generation_parameters": parameters}}))
+    recording = read_recording([path])
+    assert (recording.model, recording.sampling) == ("org/model", {"temperature": 0.6, "max_tokens": 300})
+    question = recording.questions[0]
     assert (question.id, question.run, question.task) == ("7", "model", "lighteval|math_500|0")
     assert question.tokens.tolist() == [5, 6, 7]
     assert question.classes.tolist() == [0, 1, -1]

@@ -94,7 +94,7 @@ def load_model(
     try:
         import torch
     except ImportError as error:
-        raise MissingDependencyError("torch with transformers", "hf") from error
+        raise MissingDependencyError("torch and transformers", "hf") from error
     if not isinstance(model, str):
         name = model.name_or_path or type(model).__name__
         _attend_to_blocks(name, model.eval())
@@ -129,7 +129,7 @@ def _load_by_name(model: str, folder: str, dtype: Any, trust_remote_code: bool) 
     try:
         from transformers import AutoModelForCausalLM
     except ImportError as error:
-        raise MissingDependencyError("torch with transformers", "hf") from error
+        raise MissingDependencyError("torch and transformers", "hf") from error
     with _no_progress_bars(), _model_errors(model):
         tokenizer = load_tokenizer(model, trust_remote_code)
         options = how_to_load(folder, model, trust_remote_code)

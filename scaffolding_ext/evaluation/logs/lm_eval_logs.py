@@ -60,10 +60,12 @@ def _configured(path: Path) -> tuple[str | None, Mapping[str, Any]]:
     date = path.name.rpartition("_")[2].removesuffix(".jsonl")
     found = read_results(path.with_name(f"results_{date}.json"))
     given = (found.get("config") or {}).get("model_args") or {}
+    name = found.get("model_name")
+    model = name if name and name in str(given) else None  # a model without a name has a random one
     if isinstance(given, str):
         pairs = (each.partition("=") for each in given.split(","))
         given = {name: int(value) if value.isdecimal() else None for name, _, value in pairs}
-    return found.get("model_name") or None, given
+    return model, given
 
 
 def _generation_arguments(row: Mapping[str, Any]) -> Mapping[str, Any]:
