@@ -6,6 +6,7 @@ import dataclasses
 import math
 from abc import abstractmethod
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -13,7 +14,6 @@ from typing import Any, ClassVar, NamedTuple
 from scaffolding_ext import require
 from scaffolding_ext.controllers.rule import DecisionRule
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.errors import ConfigError
 
 
@@ -126,18 +126,23 @@ class Standing(NamedTuple):
 
 def standing_of(votes: Votes) -> Standing:
     """Count a vote; on a tie, the class that appeared first leads."""
-    counts: dict[int, float] = {}
-    weights = [1] * len(votes.classes) if votes.weights is None else votes.weights
-    for number, weight in zip(votes.classes, weights, strict=True):
-        if number != -1:
+    counts: dict[int, float]
+    if votes.weights is None:
+        counts = dict(Counter(votes.classes))  # in order of first appearance
+    else:
+        counts = {}
+        for number, weight in zip(votes.classes, votes.weights, strict=True):
             counts[number] = counts.get(number, 0) + weight
-    leader = vote(votes.classes, votes.weights)
-    order = list(counts)
-    rivals = (
-        Rival(count, order.index(number) < order.index(leader)) for number, count in counts.items() if number != leader
+    counts.pop(-1, None)
+    lead, rivals, is_earlier = max(counts.values(), default=0), list[Rival](), True
+    for count in counts.values():
+        if is_earlier and count == lead:
+            is_earlier = False
+        else:
+            rivals.append(Rival(count, is_earlier))
+    return Standing(
+        lead, tuple(sorted(rivals, reverse=True)), len(votes.classes), votes.num_remaining, votes.most_weight
     )
-    ranked = tuple(sorted(rivals, reverse=True))
-    return Standing(counts.get(leader, 0), ranked, len(votes.classes), votes.num_remaining, votes.most_weight)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ remaining samples change the winner; under a Polya urn that probability has a cl
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -75,14 +76,13 @@ def change_probability(standing: Standing, concentration: float) -> float:
     """Bound P(the full vote's winner is not the present leader) by the sum over all rivals, seen and unseen."""
     if not standing.lead:
         return 1.0
-    rivals = (*standing.rivals, Rival(0, False))
-    return min(
-        1.0,
-        sum(
-            overtake_probability(standing.lead, rival, standing.num_samples, standing.num_remaining, concentration)
-            for rival in rivals
-        ),
+    lead, num_samples, num_remaining = standing.lead, standing.num_samples, standing.num_remaining
+    within_reach = itertools.takewhile(lambda rival: lead - rival.num_votes <= num_remaining, standing.rivals)
+    chances = (
+        overtake_probability(lead, rival, num_samples, num_remaining, concentration)
+        for rival in (*within_reach, Rival(0, False))
     )
+    return min(1.0, sum(chances))
 
 
 def fit_concentration(votes: Sequence[Sequence[int]]) -> float:

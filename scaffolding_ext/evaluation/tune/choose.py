@@ -142,7 +142,7 @@ def cross_fitted(found: Candidates, goal: Goal, rng: np.random.Generator) -> tup
 
 def chosen(plays: Plays, goal: Goal) -> Setting | None:
     """Return the choice on all questions; None if no setting is allowed."""
-    settings, found = _of_lists(plays, plays.lists)
+    settings, found = candidates_of(plays, plays.lists)
     index = goal.chosen(found, np.ones(len(found.sizes)), plays.rng(1))
     return None if index is None else settings[index]
 
@@ -166,7 +166,8 @@ def lists_chosen(plays: Plays, goal: Goal) -> dict[str, float]:
     return {title: num / num_choices for title, num in Counter(choices).most_common()}
 
 
-def _of_lists(plays: Plays, lists: Mapping[str, Sequence[Setting]]) -> tuple[list[Setting], Candidates]:
+def candidates_of(plays: Plays, lists: Mapping[str, Sequence[Setting]]) -> tuple[list[Setting], Candidates]:
+    """Return the settings of the lists, and their losses and costs by group."""
     settings = [setting for own in lists.values() for setting in own]
     played = [plays.played[setting] for setting in settings]
     places = iter(range(len(settings)))
@@ -184,7 +185,7 @@ def _cross_fitted(
     plays: Plays, goal: Goal, lists: Mapping[str, Sequence[Setting]]
 ) -> tuple[list[Setting], list[tuple[Ints, Ints]]]:
     """Return the settings, and for each split the fold of each group and the index chosen outside each fold."""
-    settings, found = _of_lists(plays, lists)
+    settings, found = candidates_of(plays, lists)
     return settings, list(zip(*cross_fitted(found, goal, plays.rng(2)), strict=True))
 
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from scaffolding_ext.evaluation.logs.samples import Floats, Ints
 from scaffolding_ext.evaluation.tune.costs import Cost, EndedSamples
 
-_MOST_CELLS = 400_000  # samples of all orders together
-_MOST_ORDERS = 64
+_MOST_CELLS = 500_000  # samples of all orders together
+_MOST_ORDERS = 64  # of few samples
 Words = npt.NDArray[np.uint64]
 
 
@@ -32,7 +32,7 @@ def draw_orders(num_questions: int, num_samples: int, rng: np.random.Generator, 
         num_orders: None takes as many as a bounded amount of work allows, which is more for a small log.
     """
     if num_orders is None:
-        num_orders = int(np.clip(_MOST_CELLS // (num_questions * num_samples), 1, _MOST_ORDERS))
+        num_orders = int(np.clip(_MOST_CELLS // (num_questions * num_samples), 1, max(_MOST_ORDERS, num_samples)))
         num_orders -= num_orders % num_samples if num_orders > num_samples else 0
     turns = -(-num_orders // num_samples)  # permutations to rotate
     drawn = np.argsort(rng.random((turns, num_questions, num_samples)), axis=-1, kind="stable")

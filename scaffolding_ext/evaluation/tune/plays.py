@@ -25,6 +25,7 @@ from scaffolding_ext.evaluation.tune.space import (
     rules_to_try,
     sizes_to_try,
     votes_over,
+    weighed_to_try,
 )
 from scaffolding_ext.evaluation.tune.votes import (
     Played,
@@ -97,6 +98,8 @@ class Plays:
             for number in sizes_to_try(self.recording):
                 if number > 1:
                     self._add(f"votes by {weight}", Setting(Whole(), number, weight=weight, plainness=9))
+            for setting in [] if self.recording.is_of_searches else weighed_to_try(self.recording.num_samples, weight):
+                self._add(f"LeaderChange by {weight}", setting)
         if "critical" in self.votes.samples.costs and "tokens" not in self.recording.missing:
             for setting in first_to_try(self.recording.num_samples):
                 self._add("first to finish", setting)

@@ -19,6 +19,7 @@ from scaffolding_ext.registry import allocation_rules
 ASKED = "answer_probability"  # the weight that needs one more probe of a sample
 _MOST_NUMBERS = 8  # of samples to try
 _JOINT_NUMBERS = 4  # to try with every way to end a chain
+_WEIGHED_MISSES = (0.1, 0.2, 0.3)
 _NESTED_NUMBERS = 2  # to try with another schedule of such a way
 
 
@@ -92,6 +93,12 @@ def first_to_try(num_samples: int) -> list[Setting]:
     return [Setting(Whole(), num_samples, num_first=number, plainness=12) for number in firsts]
 
 
+def weighed_to_try(num_samples: int, weight: str) -> list[Setting]:
+    """Return votes by a weight that end early."""
+    rules = [LeaderChange(miss=miss) for miss in _WEIGHED_MISSES] if num_samples > 1 else []
+    return [Setting(Whole(), num_samples, rule, weight, plainness=15) for rule in rules]
+
+
 def votes_over(ending: Ending, num_samples: int, weights: Sequence[str], is_nested: bool = False) -> list[Setting]:
     """Return the settings over chains that end in one way: numbers of samples, weights, and rules of the vote."""
     settings = []
@@ -104,6 +111,9 @@ def votes_over(ending: Ending, num_samples: int, weights: Sequence[str], is_nest
         if not is_nested:
             rules.append(AgreementDoubling())
         settings += [Setting(ending, num_samples, rule, plainness=ending.plainness + 10) for rule in rules]
+        settings += [
+            Setting(ending, num_samples, LeaderChange(), each, plainness=ending.plainness + 15) for each in weights
+        ]
     return settings
 
 
