@@ -20,7 +20,7 @@ from scaffolding_ext.request.program import seconds_left
 from scaffolding_ext.request.speculation import Speculation, reached
 
 Order: TypeAlias = Literal["tokens", "index", "arrival"]
-_MOST_AHEAD = 2  # by index: begun samples that do not count yet, as a multiple of those that run at once
+MOST_AHEAD = 2  # by index: begun samples that do not count yet, as a multiple of those that run at once
 
 
 class Flight:
@@ -91,7 +91,7 @@ class Flight:
         if self._order != "index":
             return self._num_running - num_flying
         num_over = sum(map(self._is_over, self._flying))
-        return min(self._num_running + num_over, _MOST_AHEAD * self._num_running) - num_flying
+        return min(self._num_running + num_over, MOST_AHEAD * self._num_running) - num_flying
 
     def _begin(self, num_samples: int) -> None:
         for run in self._sampler.runs(max(0, min(num_samples, self._sampler.num_left))):

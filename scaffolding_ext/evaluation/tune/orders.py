@@ -17,22 +17,22 @@ import numpy.typing as npt
 from scaffolding_ext.evaluation.logs.samples import Floats, Ints
 from scaffolding_ext.evaluation.tune.costs import Cost, EndedSamples
 
-_MOST_CELLS = 500_000  # samples of all orders together
-_MOST_ORDERS = 64  # of few samples
+_MOST_CELLS = 400_000  # samples of all orders together
+_MOST_ORDERS = 64
 Words = npt.NDArray[np.uint64]
 
 
 def draw_orders(num_questions: int, num_samples: int, rng: np.random.Generator, num_orders: int | None = None) -> Ints:
     """Draw orders of the samples of each question, shape [num_orders, num_questions, num_samples].
 
-    Orders are rotations of random permutations, so each sample comes at each place equally often. If there are fewer
-    orders than samples, their first samples differ.
+    Orders are rotations of random permutations, so each sample comes at each place equally often. A large log has fewer
+    orders than samples; then their first samples differ.
 
     Args:
         num_orders: None takes as many as a bounded amount of work allows, which is more for a small log.
     """
     if num_orders is None:
-        num_orders = int(np.clip(_MOST_CELLS // (num_questions * num_samples), 1, max(_MOST_ORDERS, num_samples)))
+        num_orders = int(np.clip(_MOST_CELLS // (num_questions * num_samples), 1, _MOST_ORDERS))
         num_orders -= num_orders % num_samples if num_orders > num_samples else 0
     turns = -(-num_orders // num_samples)  # permutations to rotate
     drawn = np.argsort(rng.random((turns, num_questions, num_samples)), axis=-1, kind="stable")
@@ -79,6 +79,12 @@ class OrderedVotes:
         """Return votes of one sample, each sample in turn."""
         shape = self.num_samples, self.num_questions, 1
         return OrderedVotes(self.samples, np.broadcast_to(np.arange(self.num_samples)[:, None, None], shape))
+
+    def reordered(self, places: Ints) -> OrderedVotes:
+        """Return the votes with the first samples of each row in another order, shape [num_rows, num_first]."""
+        rows = self.orders.reshape(-1, self.num_samples).copy()
+        rows[:, : places.shape[1]] = np.take_along_axis(rows, places, axis=1)
+        return OrderedVotes(self.samples, rows.reshape(self.orders.shape), self.weight)
 
     def ordered(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return a column of the samples in these orders, shape [num_rows, num_samples]."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +17,14 @@ from scaffolding_ext.evaluation.logs.samples import Floats, Ints, Recording
 from scaffolding_ext.evaluation.tune.costs import PATHS, Cost, EndedSamples, Price, whole_samples
 from scaffolding_ext.evaluation.tune.endings import Ending, RecordedChains, TriedEndings, Whole, endings_to_try
 from scaffolding_ext.evaluation.tune.orders import OrderedVotes, as_recorded, draw_orders
+from scaffolding_ext.evaluation.tune.rolling import ReplayedFlight
 from scaffolding_ext.evaluation.tune.space import (
     ASKED,
     RuleList,
     Setting,
     first_to_try,
     labelled_votes,
+    rolling_to_try,
     rules_to_try,
     sizes_to_try,
     votes_over,
@@ -33,7 +36,7 @@ from scaffolding_ext.evaluation.tune.votes import (
     first_to_finish,
     outcome,
     play,
-    rounds_of,
+    sizes_of,
     spend_on_all,
 )
 
@@ -80,6 +83,7 @@ class Plays:
         size = len(recording.questions), recording.num_samples
         orders = as_recorded(*size) if recording.is_of_searches else draw_orders(*size, self.rng(0))
         self.votes = OrderedVotes(samples, orders)
+        self._last_flight: tuple[Any, ReplayedFlight] | None = None
         self._ended: dict[Ending, EndedSamples] = {Whole(): samples}
         self.full_right = self.votes.right[:, -1].astype(float)
         self.all_samples = Setting(Whole(), recording.num_samples)
@@ -103,6 +107,10 @@ class Plays:
         if "critical" in self.votes.samples.costs and "tokens" not in self.recording.missing:
             for setting in first_to_try(self.recording.num_samples):
                 self._add("first to finish", setting)
+            if self.cost in PATHS:  # by any other cost, rounds are the cheapest
+                for name, settings in rolling_to_try(self.recording.num_samples).items():
+                    for setting in settings:
+                        self._add(name, setting)
         votes = labelled_votes(self.recording)
         num_samples = self.recording.num_samples
         tried = rules_to_try(self.recording, votes)
@@ -146,7 +154,7 @@ class Plays:
         """
         votes = self.votes_of(setting)
         number = min(setting.num_samples, self.recording.num_samples)
-        if setting.num_first is not None:
+        if setting.num_first is not None or setting.in_flight is not None:
             if number < setting.num_samples or "tokens" in self.recording.missing:
                 raise ConfigError(
                     f"starts {setting.num_samples} samples, but the recording has {number} of each question "
@@ -154,6 +162,10 @@ class Plays:
                     "unknown which end first; record that many samples, with tokens",
                     "allocation",
                 )
+            if setting.in_flight is not None:
+                flight = self._flight(setting)
+                return flight.play(flight.sizes(setting.rule, setting.num_first), self.full_right)
+            assert setting.num_first is not None
             return first_to_finish(votes, setting.num_first, number, self.full_right)
         if setting.total_tokens is not None:
             return self.of_sizes(spend_on_all(votes, setting.rule, setting.total_tokens, number))
@@ -171,11 +183,20 @@ class Plays:
         if setting.rule is None or setting.total_tokens is not None:
             return None
         votes = self.votes_of(setting)
-        drawn = np.zeros(len(votes.classes), dtype=np.int64)
-        for rows, _, more in rounds_of(votes, setting.rule, min(setting.num_samples, self.recording.num_samples)):
-            drawn[rows] += more
+        if setting.in_flight is not None:
+            drawn = self._flight(setting).sizes(setting.rule, setting.num_first)
+        else:
+            drawn = sizes_of(votes, setting.rule, min(setting.num_samples, self.recording.num_samples))
         sizes: list[int] = np.bincount(drawn[: votes.num_questions]).tolist()
         return sizes
+
+    def _flight(self, setting: Setting) -> ReplayedFlight:
+        """Return the samples of a vote that rolls; settings that differ in their rule share it."""
+        assert setting.in_flight is not None
+        key = (setting.ending, setting.weight, setting.num_samples, setting.in_flight, setting.order)
+        if self._last_flight is None or self._last_flight[0] != key:
+            self._last_flight = key, ReplayedFlight(self.votes_of(setting), *key[2:])
+        return self._last_flight[1]
 
     def votes_of(self, setting: Setting) -> OrderedVotes:
         """Return the samples of all questions under the setting's ending and weight, in the trial's orders.

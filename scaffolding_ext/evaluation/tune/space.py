@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.controllers.vote.flight import Order
 from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.tune.endings import Ending, Whole
 from scaffolding_ext.registry import allocation_rules
@@ -19,7 +21,7 @@ from scaffolding_ext.registry import allocation_rules
 ASKED = "answer_probability"  # the weight that needs one more probe of a sample
 _MOST_NUMBERS = 8  # of samples to try
 _JOINT_NUMBERS = 4  # to try with every way to end a chain
-_WEIGHED_MISSES = (0.1, 0.2, 0.3)
+_JOINT_MISSES = (0.1, 0.2, 0.3)
 _NESTED_NUMBERS = 2  # to try with another schedule of such a way
 
 
@@ -31,6 +33,7 @@ class Setting:
         rule: Ends the vote; None draws all samples at once.
         weight: Weight of votes; None weighs all equally.
         num_first: Number of samples that vote if all start at once and the first to finish count; None: all of them.
+        in_flight: Samples that run at once in a vote that rolls, in which they count in this `order`; None: rounds.
         total_tokens: One budget for the votes of all questions, spent on the least settled ones; None: no such budget.
         plainness: 0 for the plainest; among equally good settings the plainer one is chosen.
     """
@@ -42,6 +45,8 @@ class Setting:
     num_first: int | None = None
     total_tokens: int | None = None
     plainness: int = 0
+    in_flight: int | None = None
+    order: Order = "tokens"
 
     def __str__(self) -> str:
         parts = [str(self.ending)] if str(self.ending) else []
@@ -51,6 +56,8 @@ class Setting:
             parts.append(f"{_shown(self.rule)}, at most {self.num_samples}")
         else:
             parts.append("one sample" if self.num_samples == 1 else f"vote of {self.num_samples}")
+        if self.in_flight is not None:
+            parts.append(f"{self.in_flight} in flight by {self.order}")
         if self.total_tokens is not None:
             parts.append(f"{self.total_tokens:,} tokens for all questions")
         if self.weight is not None:
@@ -93,9 +100,21 @@ def first_to_try(num_samples: int) -> list[Setting]:
     return [Setting(Whole(), num_samples, num_first=number, plainness=12) for number in firsts]
 
 
+def rolling_to_try(num_samples: int) -> dict[str, list[Setting]]:
+    """Return votes that roll, by name: fewer tokens and more time from list to list."""
+    widths = itertools.takewhile(lambda width: width < num_samples, (2**power for power in range(1, 7)))
+    rules = [LeaderChange(miss=miss) for miss in _JOINT_MISSES]
+    return {
+        f"LeaderChange, {width} in flight": [
+            Setting(Whole(), num_samples, rule, plainness=16, in_flight=width) for rule in rules
+        ]
+        for width in widths
+    }
+
+
 def weighed_to_try(num_samples: int, weight: str) -> list[Setting]:
     """Return votes by a weight that end early."""
-    rules = [LeaderChange(miss=miss) for miss in _WEIGHED_MISSES] if num_samples > 1 else []
+    rules = [LeaderChange(miss=miss) for miss in _JOINT_MISSES] if num_samples > 1 else []
     return [Setting(Whole(), num_samples, rule, weight, plainness=15) for rule in rules]
 
 

@@ -214,9 +214,17 @@ def setting_of(config: StackConfig, recording: Recording) -> Setting:
     ending, rule = _ending_of(config.controller.args["generation_controller"]), controller.allocation
     if ending == Whole() and weight == ASKED:
         ending = Whole(is_asked=True)
-    if isinstance(rule, FirstToFinish):
-        return Setting(ending, controller.default_sample_num, None, weight, rule.num_first)
-    return Setting(*(ending, controller.default_sample_num, rule, weight), total_tokens=config.evaluation.total_tokens)
+    num_first = rule.num_first if isinstance(rule, FirstToFinish) else None
+    return Setting(
+        ending,
+        controller.default_sample_num,
+        rule if num_first is None else None,
+        weight,
+        num_first=num_first,
+        total_tokens=config.evaluation.total_tokens if num_first is None else None,
+        in_flight=controller.in_flight,
+        order=controller.order,
+    )
 
 
 def _ending_of(component: Mapping[str, Any]) -> Ending:
@@ -265,6 +273,8 @@ def controller_of(setting: Setting, base: ComponentConfig | None, max_tokens: in
     args: dict[str, Any] = {"default_sample_num": setting.num_samples, "allocation": setting.rule_config()}
     if setting.weight is not None:
         args["weight"] = setting.weight
+    if setting.in_flight is not None:
+        args |= {"in_flight": setting.in_flight, "order": setting.order}
     return {"type": controllers.name_of(MajorityVoteController), "args": {**args, "generation_controller": sample}}
 
 

@@ -77,6 +77,14 @@ def rounds_of(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int
         drawn[active] += more
 
 
+def sizes_of(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) -> Ints:
+    """Return the number of samples of each row that a rule draws."""
+    drawn = np.zeros(len(votes.classes), dtype=np.int64)
+    for rows, _, more in rounds_of(votes, rule, num_samples):
+        drawn[rows] += more
+    return drawn
+
+
 def play(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int, full_right: Floats) -> Played:
     """Play a rule on every order of every question.
 
@@ -136,10 +144,7 @@ def first_to_finish(votes: OrderedVotes, num_first: int, num_samples: int, full_
 def in_order_of_ends(votes: OrderedVotes, num_samples: int) -> OrderedVotes:
     """Return the votes with the first samples of each row in the order in which they end if all start at once."""
     tokens = votes.ordered(votes.samples.tokens)[:, :num_samples]
-    ends = np.argsort(tokens, axis=1, kind="stable")
-    rows = votes.orders.reshape(-1, votes.num_samples).copy()
-    rows[:, : ends.shape[1]] = np.take_along_axis(rows[:, : ends.shape[1]], ends, axis=1)
-    return OrderedVotes(votes.samples, rows.reshape(votes.orders.shape), votes.weight)
+    return votes.reordered(np.argsort(tokens, axis=1, kind="stable"))
 
 
 def _longest(column: Floats, rows: Ints, start: Ints, more: Ints) -> Floats:

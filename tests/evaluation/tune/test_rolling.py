@@ -1,0 +1,131 @@
+"""Votes that roll, replayed: against a simulation of events, one vote at a time."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling, EarlyStoppingWindow
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, SequentialRule, Votes
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.controllers.vote.flight import MOST_AHEAD, Order
+from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.evaluation.tune.endings import Whole
+from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.rolling import schedule
+from scaffolding_ext.evaluation.tune.space import Setting
+from scaffolding_ext.evaluation.tune.stack_file import setting_of, stack_of
+from scaffolding_ext.evaluation.tune.table import rows_of
+from tests.evaluation.tune.recorded import recording
+
+
+def flown(
+    classes: list[int], lengths: list[int], rule: AllocationRule | None, in_flight: int, order: Order
+) -> dict[str, Any]:
+    """One vote, event by event."""
+    most, began, running = len(classes), dict[int, int](), list[tuple[int, int]]()
+    ended: set[int] = set()
+    counted: list[int] = []
+    now = 0
+
+    def num_more() -> int:
+        if rule is None:
+            return most - len(counted)
+        return rule.num_more(Votes([classes[number] for number in counted], most))
+
+    due = max(1, num_more())
+    while due > 0:
+        ahead = MOST_AHEAD * in_flight if order == "index" else most
+        while len(running) < in_flight and len(began) < min(most, len(counted) + ahead):
+            began[len(began)] = now
+            heapq.heappush(running, (now + lengths[len(began) - 1], len(began) - 1))
+        now, number = heapq.heappop(running)
+        ended.add(number)
+        while due > 0 and (len(counted) in ended if order == "index" else number not in counted):
+            counted.append(len(counted) if order == "index" else number)
+            due -= 1
+            if due <= 0 or isinstance(rule, SequentialRule):
+                due = num_more()
+    winner = vote([classes[number] for number in counted])
+    tokens = sum(min(lengths[number], now - start) for number, start in began.items())
+    return {"right": float(winner == 0), "decoded": tokens, "critical": now, "samples": len(counted)}
+
+
+RULES = [None, LeaderChange(), LeaderChange(leap=2.0), AgreementDoubling(), EarlyStoppingWindow(window=3)]
+
+
+@pytest.mark.parametrize("order", ["tokens", "index"])
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), in_flight=st.integers(1, 12))
+def test_a_vote_in_flight_is_that_of_a_simulation(
+    rule: AllocationRule | None, order: Order, seed: int, in_flight: int
+) -> None:
+    plays = Plays(recording(4, 10, seed=seed, ability=0.5))
+    played = plays.play(Setting(Whole(), 10, rule, in_flight=in_flight, order=order))
+    classes, lengths = plays.votes.ordered(plays.votes.samples.classes), plays.votes.ordered(plays.votes.samples.tokens)
+    expected = [
+        flown(own.tolist(), length.tolist(), rule, in_flight, order)
+        for own, length in zip(classes, lengths, strict=True)
+    ]
+    for name in ("right", "decoded", "critical", "samples"):
+        values = plays.votes.mean(np.array([each[name] for each in expected], dtype=float))
+        found = played.costs[name] if name in ("decoded", "critical") else getattr(played, name)
+        np.testing.assert_allclose(found, values, err_msg=name)
+
+
+def test_by_index_a_flight_decides_as_one_by_one_sampling() -> None:
+    plays = Plays(recording(40, 10, ability=0.5))
+    one_by_one = plays.play(Setting(Whole(), 10, LeaderChange(leap=0.0)))
+    by_index = plays.play(Setting(Whole(), 10, LeaderChange(), in_flight=4, order="index"))
+    np.testing.assert_array_equal(by_index.right, one_by_one.right)
+    np.testing.assert_array_equal(by_index.samples, one_by_one.samples)
+    assert by_index.costs["decoded"].sum() > one_by_one.costs["decoded"].sum()
+    assert by_index.costs["critical"].sum() < one_by_one.costs["critical"].sum()
+
+
+def test_one_in_flight_is_one_by_one_sampling_and_all_at_once_ends_with_the_longest() -> None:
+    plays = Plays(recording(40, 10, ability=0.5))
+    one = plays.play(Setting(Whole(), 10, LeaderChange(), in_flight=1))
+    one_by_one = plays.play(Setting(Whole(), 10, LeaderChange(leap=0.0)))
+    for name, values in one_by_one.costs.items():
+        np.testing.assert_allclose(one.costs[name], values)
+    every = plays.play(Setting(Whole(), 10, None, in_flight=10))
+    np.testing.assert_allclose(every.costs["critical"], plays.full.costs["critical"])
+    np.testing.assert_allclose(every.costs["decoded"], plays.full.costs["decoded"])
+
+
+def test_a_schedule_by_hand() -> None:
+    """Two places; the second sample ends first and makes room for the third, which ends with the first."""
+    found = schedule(np.array([[50.0, 20.0, 30.0, 5.0]]), 2, "tokens")
+    assert found.order.tolist() == [[1, 0, 2, 3]]
+    assert found.counts.tolist() == [[20, 50, 50, 55]]
+    assert found.began.tolist() == [[0, 0, 20, 50]]
+    found = schedule(np.array([[50.0, 20.0, 10.0, 5.0, 9.0]]), 2, "index")
+    assert found.counts.tolist() == [[50, 50, 50, 50, 59]]
+    assert found.began.tolist() == [[0, 0, 20, 30, 50]]  # four are begun beyond those that count: no more
+
+
+def test_time_tries_flights_and_the_stack_file_gives_them_back() -> None:
+    plays = Plays(recording(40, 10, ability=0.6), "critical")
+    plays.try_all()
+    settings_tried = plays.lists["LeaderChange, 4 in flight"]
+    row = rows_of(plays, {"chosen": plays.played[settings_tried[0]]})[0]
+    stack = stack_of(settings_tried[0], row, plays, promise=None)
+    again = setting_of(stack, plays.recording)
+    assert (again.in_flight, again.order, again.rule) == (4, "tokens", settings_tried[0].rule)
+    assert "4 in flight" in str(again)
+    assert stack.tuned is not None
+    assert sum(stack.tuned.samples_drawn or []) == 40
+    assert not any("in flight" in name for name in trial_of_tokens().lists)
+
+
+def trial_of_tokens() -> Plays:
+    plays = Plays(recording(10, 4))
+    plays.try_all()
+    return plays
