@@ -196,7 +196,7 @@ def test_the_last_line_says_what_to_edit_and_what_is_not_in_the_stack(tmp_path: 
     told = " ".join(run("tune", of_lines(tmp_path, "", pytest.MonkeyPatch()), "--output_path", stack).output.split())
     assert told.endswith(
         f"written: {stack} Before you run the stack, set workers.generation.args: base_url and model. The log names no "
-        "max_tokens; the stack's holds its longest sample, or is 8,192. The log's prompt is not in the stack: set "
+        "max_tokens: see that 256 is enough. The log's prompt is not in the stack: set "
         "prompt.system_prompt and prompt.prompt_suffix."
     )
 

@@ -154,12 +154,21 @@ def edits_of(stack: StackConfig) -> str | None:
     parts = [f"Before you run the stack, set workers.generation.args: {keys}."]
     recorded = {} if stack.tuned is None else stack.tuned.sampling or {}
     if stack.tuned is not None and "max_tokens" not in recorded:
-        parts.append(f"The log names no max_tokens; the stack's holds its longest sample, or is {_MAX_TOKENS:,}.")
+        parts.append(f"The log names no max_tokens: see that {_max_tokens_in(stack.controller.args)} is enough.")
     left = [f"{name} {value}" for name, value in recorded.items() if name not in {*stack.sampling, "max_tokens"}]
     if left:
         parts.append(f"Not carried over: {', '.join(left)}.")
     parts.append("The log's prompt is not in the stack: set prompt.system_prompt and prompt.prompt_suffix.")
     return " ".join(parts)
+
+
+def _max_tokens_in(args: Any) -> int | None:
+    """Return the first `max_tokens` of a controller's arguments, at any depth."""
+    if isinstance(args, list):
+        args = dict(enumerate(args))
+    if not isinstance(args, Mapping):
+        return None
+    return args.get("max_tokens") or next(filter(None, map(_max_tokens_in, args.values())), None)
 
 
 def limit_of(recording: Recording, base: StackConfig | None) -> int:
