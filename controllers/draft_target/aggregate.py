@@ -35,6 +35,15 @@ class TargetLikelihood:
         return mean_token_probability([-score for score in scores]) if scores else 1.0
 
 
+def budget_prediction(num_taken_over: float, num_decided: float, alpha: float) -> float:
+    """Accuracy of the predicted budget of take-overs, alpha times the decisions: 1 less its relative error.
+
+    Reference: A1, figure 6, and its released code.
+    """
+    predicted = alpha * num_decided
+    return 1 - abs(num_taken_over - predicted) / predicted
+
+
 def end_with_vote(
     run: Run, chains: Sequence[DraftTargetChain], aggregator: Aggregator, figures: dict[str, Any]
 ) -> ControllerGenerator:

@@ -105,14 +105,17 @@ class ConformalCalibration(CalibrationFile):
             "alpha",
         )
 
-    def check(self, setting: DraftTargetSetting) -> None:
-        """Refuse a setting other than that of the scores; unnamed models are not compared."""
+    def check(self, setting: DraftTargetSetting, *, any_chunk_len: bool = False) -> None:
+        """Refuse a setting other than that of the scores; unnamed models, or chunks of any length, are not compared."""
         for name, ours in self.setting.model_dump().items():
             theirs = getattr(setting, name)
+            if any_chunk_len and name.endswith("_tokens"):
+                continue
             if ours != theirs and not (name.endswith("_model") and None in (ours, theirs)):
                 raise ConfigError(
                     f"was calibrated with {name} {ours!r}, but here it is {theirs!r}, so its scores are not "
-                    "exchangeable with yours: calibrate again, or restore the setting",
+                    "exchangeable with yours: calibrate again, or restore the setting"
+                    + (" (the rule's any_chunk_len: true takes it all the same)" if name.endswith("_tokens") else ""),
                     "calibration",
                 )
 

@@ -84,7 +84,7 @@ class DraftTargetChain:
         variety: Variety | None = None,
     ) -> None:
         self.index = index
-        self.turn = 0
+        self.turn = self.num_taken_over = 0
         self.exit_reason: str | None = None
         self.draft_chunk: Chunk | None = None
         self.score: float | None = None
@@ -164,6 +164,7 @@ class DraftTargetChain:
             if self.score is not None:
                 self.accepted_scores.append(self.score)
             return 0
+        self.num_taken_over += 1
         if self._keeps_rejected:
             self._keep(chunk.without_end())
         else:

@@ -19,7 +19,7 @@ import numpy as np
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, sampling_params_of, side_by_side
 from scaffolding_ext.controllers.calibration_file import CalibrationWarning
-from scaffolding_ext.controllers.draft_target.aggregate import Aggregator, end_with_vote
+from scaffolding_ext.controllers.draft_target.aggregate import Aggregator, budget_prediction, end_with_vote
 from scaffolding_ext.controllers.draft_target.calibration_file import ConformalCalibration, DraftTargetSetting, OnReject
 from scaffolding_ext.controllers.draft_target.chain import Decision, DraftTargetChain, Writers
 from scaffolding_ext.controllers.draft_target.conformal_rule import Coverage, rule_from
@@ -150,6 +150,10 @@ class ConformalDraftTargetController(BaseController):
             turn += 1
         if going := [chain for chain in chains if chain.exit_reason is None]:
             yield side_by_side([self._run_chain(run, c, rule, rngs[c.index], decisions.get(c.index)) for c in going])
+        alpha, num_decided = getattr(rule, "alpha", 0), sum(chain.turn for chain in chains)
+        if alpha and num_decided:
+            num_taken_over = sum(chain.num_taken_over for chain in chains)
+            run.sum_up(budget_prediction=budget_prediction(num_taken_over, num_decided, alpha))
         when_counted(functools.partial(rule.observe, chains))
         yield from end_with_vote(run, chains, self.aggregator, rule.figures())
 

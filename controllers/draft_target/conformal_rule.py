@@ -21,6 +21,7 @@ from scaffolding_ext.protocol import ControllerGenerator
 from scaffolding_ext.registry import take_over_rules
 
 Coverage = Literal["marginal", "conditional"]
+ONLINE = "online"
 _NO_SCORES = ScorePool()
 
 
@@ -32,10 +33,13 @@ class ConformalRule(TakeOverRule):
         coverage: `"marginal"` ranks a chunk among those of its turn in the calibration, `"conditional"` among the first
             drafts of its question; alpha then holds on the first turn only.
         calibration: A calibration, or its file; required for marginal coverage. At turns that no calibration chain
-            reached, a coin decides.
+            reached, a coin decides. `"online"` lets `eval` make one on its own questions before it answers them, as A1
+            does.
         ties: `"random"` keeps the rate at alpha even if scores tie; `"conservative"` keeps it at most at alpha.
         pool: `"per_turn"` ranks a chunk among those of its turn, `"first_turn"` among the first turn's, as A1's code
             does; alpha then holds on the first turn only.
+        any_chunk_len: Take a calibration of chunks of another length, as in A1's figure 6 (500 tokens for 700); alpha
+            then holds nowhere.
         adaptive_step: With a step, the level adapts online so that the rate stays at alpha under drift; decisions then
             depend on the order of requests.
     """
@@ -52,6 +56,7 @@ class ConformalRule(TakeOverRule):
         *,
         ties: Ties = "random",
         pool: Pool = "per_turn",
+        any_chunk_len: bool = False,
         adaptive_step: float | None = None,
     ) -> None:
         self._given = {
@@ -60,18 +65,23 @@ class ConformalRule(TakeOverRule):
             "calibration": calibration,
             "ties": ties,
             "pool": pool,
+            "any_chunk_len": any_chunk_len,
             "adaptive_step": adaptive_step,
         }
         self.alpha = require.number("alpha", alpha, least=0, most=1)
         self.coverage = require.one_of("coverage", coverage, get_args(Coverage))
         self.ties = require.one_of("ties", ties, get_args(Ties))
         self.pool = require.one_of("pool", pool, get_args(Pool))
+        self.any_chunk_len = any_chunk_len
+        self._is_online = coverage == "marginal" and calibration == ONLINE
         if coverage == "marginal" and calibration is None:
             raise ConfigError(
                 "is None, but marginal coverage ranks scores among a calibration's: make one with `scaffolding-ext "
                 "calibrate conformal`, or choose coverage 'conditional'",
                 "calibration",
             )
+        if self._is_online:
+            calibration = None
         if isinstance(calibration, (str, Path)):
             with require.under("calibration"):
                 calibration = ConformalCalibration.load(calibration)
@@ -90,7 +100,7 @@ class ConformalRule(TakeOverRule):
 
     def check(self, setting: DraftTargetSetting) -> None:
         if self.calibration is not None:
-            self.calibration.check(setting)
+            self.calibration.check(setting, any_chunk_len=self.any_chunk_len)
 
     def doubt(self, max_turns: int, prompt: str | None = None) -> str | None:
         if self.coverage == "conditional" and max_turns > 1:
@@ -101,6 +111,8 @@ class ConformalRule(TakeOverRule):
             )
         if self.calibration is None:
             return None
+        if self.any_chunk_len:
+            return "any_chunk_len takes scores of chunks of another length, so alpha need not hold at any turn"
         if prompt is not None and self.calibration.is_foreign(prompt):
             return "the calibration was made online, for questions other than this one"
         return self._doubt_of_turns(self.calibration, max_turns)
@@ -121,6 +133,12 @@ class ConformalRule(TakeOverRule):
         return None
 
     def for_request(self) -> ConformalRule:
+        if self._is_online:
+            raise ConfigError(
+                "is 'online', so all questions' first chunks are scored before the first is answered: `eval` does so; "
+                "elsewhere give a file of `scaffolding-ext calibrate conformal`",
+                "calibration",
+            )
         return self if self.coverage == "marginal" else copy.copy(self)
 
     def in_step(self, turn: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -167,6 +168,7 @@ def evaluate(
       scaffolding-ext eval --config stack.yaml --arrival_rate 2 --slo 5 --output_path runs/load
       scaffolding-ext eval --config stack.yaml --epochs 8 --looks 64 --output_path runs/samples
     """
+    from scaffolding_ext.evaluation.calibrate.conformal_run import calibrated_online
     from scaffolding_ext.evaluation.report.terminal import eval_lines, first_lines, summary_text
     from scaffolding_ext.evaluation.run.records import decoded_of
     from scaffolding_ext.evaluation.run.run_folder import answers_of, claimed
@@ -194,7 +196,10 @@ def evaluate(
         )
     claim = nullcontext(False) if folder is None else claimed(folder, resume=resume)
     with claim as goes_on, ExitStack() as held:
-        run = Session.of(config.for_run(), folder)
+        config = config.for_run()
+        if not dry_run:
+            config = calibrated_online(config, folder or Path(held.enter_context(TemporaryDirectory())))
+        run = Session.of(config, folder)
         if goes_on:
             run.take_up(is_mended=not dry_run, retrying=held if retry_failed else None)
         if dry_run:

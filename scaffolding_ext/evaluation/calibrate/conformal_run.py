@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import datetime
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,10 +25,11 @@ from scaffolding_ext.controllers.draft_target.calibration_file import (
 )
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
-from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
+from scaffolding_ext.controllers.draft_target.conformal_rule import ONLINE, ConformalRule
 from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values
 from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.worker import WorkerTag, model_of, worker_for
@@ -168,6 +170,29 @@ def calibrate(
         questions=fingerprints(read),
         levels=levels,
     )
+
+
+def calibrated_online(config: StackConfig, folder: Path) -> StackConfig:
+    """Replace `calibration: online` of a stack's rule by a calibration on the run's own questions, kept in the folder.
+
+    A file that is there already is of the same run, which goes on.
+    """
+    args = config.controller.args
+    rule = args.get("rule")
+    is_nested = isinstance(rule, Mapping)
+    own: Mapping[str, Any] = rule.get("args", {}) if isinstance(rule, Mapping) else args
+    if own.get("calibration") != ONLINE or config.dataset is None:
+        return config
+    path, limit = folder / "calibration.yaml", config.evaluation.limit
+    if not path.exists():
+        samples = load_dataset(**config.dataset.model_dump(), limit=None if limit is None else str(limit))
+        prompts = [sample.prompt for sample in samples]
+        num_turns = 1 if own.get("pool") == "first_turn" else None
+        alphas = [own.get("alpha", ConformalRule(coverage="conditional").alpha)]
+        calibrate(config, prompts, alphas, source="online", num_turns=num_turns, seed=config.seed or 0).save(path)
+    own = {**own, "calibration": str(path)}
+    args = {**args, "rule": {**rule, "args": own}} if is_nested else {**args, **own}
+    return config.model_copy(update={"controller": ComponentConfig(type=config.controller.type, args=args)})
 
 
 def _uncalibrated(config: StackConfig, alpha: float) -> StackConfig:

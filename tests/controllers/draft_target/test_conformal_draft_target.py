@@ -527,7 +527,9 @@ def test_the_usual_arguments_change_the_packaged_stack_s_rule(tmp_path) -> None:
 def test_a1_s_own_settings_are_a_stack() -> None:
     made = check_stack(load_config("configs:conformal_draft_target_a1"))
     assert (made.rule.alpha, made.num_chains, made.max_tokens) == (0.4, 16, 8192)
-    assert (made.rule.pool, made.rule.min_questions) == ("first_turn", 1)
+    assert made.rule.pool == "first_turn"
+    with pytest.raises(ConfigError, match="scored before the first is answered: `eval` does"):
+        made.rule.for_request()
     assert (made.setting.draft_tokens, made.setting.target_tokens, made.setting.on_reject) == (500, 500, "continue")
     temperatures = {
         made.draft.controller.sampling_params["temperature"],
@@ -610,7 +612,7 @@ def test_a_calibration_file_is_read_as_it_was_written(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"draft_tokens": 5}, "was calibrated with draft_tokens 4, but here it is 5"),
+        ({"draft_tokens": 5}, "was calibrated with draft_tokens 4, but here it is 5.*any_chunk_len"),
         ({"target_tokens": 7}, "was calibrated with target_tokens 6, but here it is 7"),
         ({"score": "max_nll"}, "was calibrated with score 'mean_nll'"),
         ({"alpha": 0.25}, r"alpha: is 0.25, but the calibration has 0.4"),
@@ -625,6 +627,17 @@ def test_a_calibration_file_is_read_as_it_was_written(tmp_path) -> None:
 def test_settings_that_do_not_fit_are_refused(changed, message) -> None:
     with pytest.raises(ConfigError, match=message):
         controller(**{"calibration": calibration(NINE)} | changed)
+
+
+def test_a_calibration_of_chunks_of_another_length_is_taken_on_request_and_doubted() -> None:
+    """A1's figure 6: calibrated at 500 tokens, sampled at 700."""
+    made = ConformalRule(0.4, calibration=calibration(NINE), any_chunk_len=True)
+    own = SETTING | {"draft_tokens": 5, "target_tokens": 7}
+    assert ConformalDraftTargetController(rule=made, **own).rule is made
+    assert made.changed(ties="conservative").any_chunk_len
+    assert "chunks of another length" in str(made.doubt(3))
+    with pytest.raises(ConfigError, match="was calibrated with score"):
+        ConformalDraftTargetController(rule=made, **SETTING | {"score": "max_nll"})
 
 
 def test_other_models_than_the_calibrated_are_refused() -> None:

@@ -187,3 +187,26 @@ def test_other_controllers_are_refused(stack):
     )  # fmt: skip
     assert result.exit_code == 2
     assert "alpha" in result.output or "NativeGenerationController" in result.output
+
+
+def test_eval_scores_the_first_chunks_of_all_questions_before_it_answers_one(stack, tmp_path):
+    """A1's published order: `calibration: online`, and a pool of the first turn."""
+    rule = "{type: conformal, args: {alpha: 0.5, pool: first_turn, calibration: online}}"
+    command = ["eval", "--config", stack, "--set", "controller.args.coverage=null", "--output_path", "run"]
+    command += ["--set", f"controller.args.rule={rule}", "--json"]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    kept = ConformalCalibration.load(tmp_path / "run" / "calibration.yaml")
+    assert kept.source == "online"
+    (level,) = kept.levels
+    assert (level.alpha, [len(turn.scores) for turn in level.turns]) == (0.5, [12])  # two chains of six questions
+    assert (
+        load_config(tmp_path / "run" / "config.yaml")
+        .controller.args["rule"]["args"]["calibration"]
+        .endswith("calibration.yaml")
+    )
+    section = json.loads((tmp_path / "run" / "summary.json").read_text())["summary"]["sections"][
+        "ConformalDraftTargetController"
+    ]
+    assert 0 <= section["budget_prediction"]["value"] <= 1
+    assert CliRunner().invoke(main, [*command, "--resume"]).exit_code == 0
