@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from scaffolding_ext import require
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import honoured_by
-from scaffolding_ext.errors import ConfigError, ServerBusyError, ServerDownError
+from scaffolding_ext.errors import ConfigError, ServerBusyError, ServerDownError, ServerTimeoutError
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.outage import Outage
 from scaffolding_ext.evaluation.run.records import CUT_OFF, Record, RecordError, prompt_hash
@@ -196,9 +196,9 @@ def failed_record(job: EvaluationJob, error: Exception) -> Record:
 
 
 def _told(error: Exception) -> RecordError:
-    """Return the error of a record; a server that is busy or down is named instead of its task."""
+    """Return the error of a record; a server that is busy, down or silent is named instead of its task."""
     cause = error.__cause__
-    named = cause if isinstance(cause, ServerBusyError | ServerDownError) else error
+    named = cause if isinstance(cause, ServerBusyError | ServerDownError | ServerTimeoutError) else error
     return RecordError(type(named).__name__, str(error))
 
 

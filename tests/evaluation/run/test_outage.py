@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -132,3 +133,31 @@ def test_eval_stops_with_what_is_left_and_goes_on(tmp_path: Path, monkeypatch: p
         again = CliRunner().invoke(main, [*arguments, "--resume"])
     assert again.exit_code == 0, again.output
     assert len(read_records(tmp_path / "run" / "samples.jsonl")) == 6
+
+
+@pytest.mark.parametrize(
+    ("setting", "error"),
+    [
+        ("workers.generation.args.timeout_seconds=0.2", "ServerTimeoutError"),
+        ("evaluation.request_timeout=0.2", "RequestTimeoutError"),
+    ],
+)
+def test_time_outs_are_told_apart_from_wrong_answers(tmp_path: Path, setting: str, error: str) -> None:
+    pytest.importorskip("openai")
+    from scaffolding_ext.testing import ScriptedWorker
+    from tests.servers.openai_server import OpenAIServer
+
+    def fault(number: int, request: Any) -> str | None:
+        return "slow" if "3?" in str(request.body) else None  # it never answers
+
+    (tmp_path / "q.jsonl").write_text("".join(f'{{"question": "{n}?", "answer": "{n % 3}"}}\n' for n in range(4)))
+    with OpenAIServer(ScriptedWorker(r"\boxed{1}"), "m", flavor="openai", fault=fault) as server:
+        arguments = ["eval", "--config", "configs:native", "--model", "m", "--base_url", server.url]
+        arguments += ["--dataset", str(tmp_path / "q.jsonl"), "--set", "workers.generation.args.max_retries=0"]
+        ran = CliRunner().invoke(main, [*arguments, "--set", setting, "--json"])
+        told = CliRunner().invoke(main, [*arguments, "--set", setting]).stdout
+    summary = json.loads(ran.stdout)["summary"]
+    assert summary["errors"] == {error: 1}
+    assert (summary["num_correct"], summary["num_wrong"], summary["num_timed_out"]) == (1, 2, 1)
+    assert "of the 3 that ended in time 33.3" in told
+    assert "not right: 2 wrong, 1 timed out\n" in told
