@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import dataclasses
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
