@@ -39,7 +39,7 @@ from scaffolding_ext.request.program import Program, current_program
 from scaffolding_ext.request.speculation import is_paced
 
 _ANSWER_TOKENS = 1024  # after budgeted thinking, if no total limit is given
-_FORCED_TOKENS = 64  # of a repetitive chain's forced answer
+FORCED_TOKENS = 64  # of a repetitive chain's forced answer
 _SHOWN_TOKENS = 8  # per piece of a watched text that is streamed to its caller
 
 
@@ -161,7 +161,7 @@ class NativeGenerationController(BaseController):
             if not chain.ended:
                 show(task, chain.text, chain.prefix.token_ids)
         if chain.finish_reason in CUT:
-            params = {"temperature": 0.0, "max_tokens": _FORCED_TOKENS}
+            params = {"temperature": 0.0, "max_tokens": FORCED_TOKENS}
             yield from conclude(chain, params)
             return
         prefix = chain.prefix

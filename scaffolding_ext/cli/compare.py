@@ -1,4 +1,4 @@
-"""Command `scaffolding-ext compare`: finished runs side by side, paired by sample, with tables, a page and traces."""
+"""Command `scaffolding-ext compare`: finished runs side by side, paired by question, with tables, a page and traces."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option
 @click.argument(
     "runs", nargs=-1, required=True, metavar="RUN_A RUN_B ...", type=click.Path(exists=True, path_type=Path)
 )
-@click.option("--report_path", type=OutputPath(), help="Write one self-contained HTML page with every sample's trace.")
+@click.option("--report_path", type=OutputPath(), help="Write one self-contained HTML page with every request's trace.")
 @click.option("--chrome_trace", type=OutputPath(), help="Write the traces in Chrome's format (chrome://tracing).")
 @click.option(
     "--num_traces",
     type=click.IntRange(min=0),
     default=1000,
     show_default=True,
-    help="Samples in the report and in the trace; samples on which the runs disagree come first.",
+    help="Requests in the report and in the trace; those on which the runs disagree come first.",
 )
 @click.option(
     "--margin",
@@ -43,7 +43,7 @@ def compare(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Compare runs with the first of them, paired by sample: accuracy, tokens and time with intervals.
+    """Compare runs with the first of them, paired by question: accuracy, tokens and time with intervals.
 
     A RUN is a folder that `eval --output_path` wrote, or a file of its records. Several runs of one controller become
     a frontier, with their savings at the first run's accuracy.

@@ -23,6 +23,7 @@ from scaffolding_ext.cli.options import (
     given,
     json_option,
     limit_option,
+    max_tokens_option,
     model_options,
     set_option,
     skip_option,
@@ -49,12 +50,13 @@ def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dic
 @dataset_option
 @limit_option
 @skip_option
-@click.option("--epochs", type=click.IntRange(min=1), help="Runs of each sample.  [default: 1]")
+@max_tokens_option
+@click.option("--epochs", type=click.IntRange(min=1), help="Times that each question is asked.  [default: 1]")
 @click.option(
     "--looks",
     type=click.IntRange(min=0),
     metavar="TOKENS",
-    help="Record for `tune`: whole chains (the samples of a vote) that are probed for their answer every TOKENS "
+    help="Record for `tune`: whole chains (the answers of a vote) that are probed for their answer every TOKENS "
     "tokens; 0 probes none. A search runs to its end.",
 )
 @click.option(
@@ -67,7 +69,7 @@ def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dic
 @click.option(
     "--total_tokens",
     type=click.IntRange(min=1),
-    help="Total decoded tokens for all questions of a vote; --spending chooses which get more samples.",
+    help="Total decoded tokens for all questions of a vote; --spending chooses which get more answers.",
 )
 @click.option(
     "--spending",
@@ -105,14 +107,14 @@ def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dic
     help="Folder for samples.jsonl, summary.json and config.yaml; without it nothing is saved.",
 )
 @click.option(
-    "--keep_samples/--no_keep_samples", default=None, help="Keep each sample of a vote, with its text, in its record."
+    "--keep_samples/--no_keep_samples", default=None, help="Keep each answer of a vote, with its text, in its record."
 )
-@click.option("--resume", is_flag=True, help="Continue the run in --output_path: only the missing samples are run.")
-@click.option("--retry_failed", is_flag=True, help="With --resume: rerun the samples that failed.")
+@click.option("--resume", is_flag=True, help="Continue the run in --output_path: only the missing requests are sent.")
+@click.option("--retry_failed", is_flag=True, help="With --resume: send the failed requests again.")
 @click.option(
     "--fail_on_error",
     type=Finite(0, 1),
-    help="Share of samples that may fail; if more fail, the exit code is 1.  [default: 0]",
+    help="Share of requests that may fail; if more fail, the exit code is 1.  [default: 0]",
 )
 @click.option(
     "--price",
@@ -153,11 +155,12 @@ def evaluate(
     as_json: bool,
     looks: int | None,
     num_logprobs: int,
+    max_tokens: int | None,
     **settings: Any,
 ) -> None:
     """Run a dataset through a stack and report accuracy, tokens and time.
 
-    After one interrupt (Ctrl-C) the samples in flight finish; a second one stops them too. The exit code is then 130.
+    After one interrupt (Ctrl-C) the requests in flight finish; a second one stops them too. The exit code is then 130.
 
     \b
     Example:
@@ -169,7 +172,7 @@ def evaluate(
       scaffolding-ext eval --config stack.yaml --epochs 8 --looks 64 --output_path runs/samples
     """
     from scaffolding_ext.evaluation.calibrate.conformal_run import calibrated_online
-    from scaffolding_ext.evaluation.report.terminal import eval_lines, first_lines, summary_text
+    from scaffolding_ext.evaluation.report.terminal import eval_lines, first_lines, most_line, summary_text
     from scaffolding_ext.evaluation.run.records import decoded_of
     from scaffolding_ext.evaluation.run.run_folder import answers_of, claimed
     from scaffolding_ext.evaluation.run.session import Session
@@ -177,7 +180,7 @@ def evaluate(
 
     settings["output_path"] = None if output_path is None else str(output_path)
     options = given(seed=seed, max_parallel_requests=max_parallel_requests) + given("evaluation.", **settings)
-    config, _ = config_with_dataset(source, dataset, [*overrides, *options], skip_bad_rows, own_model)
+    config, _ = config_with_dataset(source, dataset, [*overrides, *options], skip_bad_rows, own_model, max_tokens)
     if looks is not None:
         from scaffolding_ext.evaluation.run.recording_stack import recording_stack
 
@@ -190,7 +193,7 @@ def evaluate(
         raise click.UsageError("--retry_failed needs --resume, and takes neither --dry_run nor --total_tokens", ctx)
     if against is not None and config.evaluation.total_tokens is not None:
         raise click.UsageError(
-            "--against cannot be given with --total_tokens, which samples questions in parts: compare the finished "
+            "--against cannot be given with --total_tokens, which asks questions in parts: compare the finished "
             "runs with scaffolding-ext compare",
             ctx,
         )
@@ -208,18 +211,21 @@ def evaluate(
             plan = f"stack and dataset are fine: {run.described}{done}"
             first = run.first_question
             document = run.document() | {
+                "most": run.most_work._asdict(),
                 "config": run.config.model_dump(),
                 "missing": missing,
                 "first": {"prompt": first.prompt, "target": first.target, "unread": first.unread},
             }
-            click.echo(json.dumps(document) if as_json else f"{plan}\n\n{first_lines(first)}")
+            click.echo(
+                json.dumps(document) if as_json else f"{plan}\n{most_line(run.most_work)}\n\n{first_lines(first)}"
+            )
             for each in missing:
                 _say(f"Missing on this machine: {each}")
             if missing:
                 ctx.exit(1)
             return
         if folder is None:
-            _say("Note: this run is not saved; --output_path FOLDER saves its samples, summary and stack.")
+            _say("Note: this run is not saved; --output_path FOLDER saves its records, summary and stack.")
         with families_told():
             stopped_by = run.go(_say, None if against is None else decoded_of(answers_of(against)))
         document, summary = run.finish(stopped_by)
@@ -241,11 +247,11 @@ def evaluate(
         ctx.exit(1)
     if stopped_by is not None:
         kept = "none are saved" if folder is None else f"to continue, give the same command with --resume ({folder})"
-        _say(f"Interrupted after {tally.num_samples} of {run.described}; {kept}.")
+        _say(f"Interrupted after {tally.num_samples:,} requests of {run.described}; {kept}.")
         ctx.exit(SIGNAL_EXIT + stopped_by)
     num_failed = tally.num_failed - (tally.num_refused if config.evaluation.arrival_rate is not None else 0)
     if num_failed > config.evaluation.fail_on_error * tally.num_samples:
-        _say(f"{num_failed} of {tally.num_samples} samples failed; the first failure: {tally.first_error}")
+        _say(f"{num_failed} of {tally.num_samples} requests failed; the first failure: {tally.first_error}")
         if folder is not None and config.evaluation.total_tokens is None:
             _say("To rerun the failed ones, give the same command with --resume --retry_failed.")
         ctx.exit(1)

@@ -98,7 +98,10 @@ dataset_option = click.option(
     help="JSONL file, hf:NAME, reasoning_gym:TASK or tinylm:held_out, instead of the stack file's dataset.",
 )
 skip_option = click.option("--skip_bad_rows", is_flag=True, help="Skip unusable rows of the dataset, with a warning.")
-limit_option = click.option("--limit", metavar="N|A-B", help="First N samples, or samples A to B.")
+limit_option = click.option("--limit", metavar="N|A-B", help="First N questions, or questions A to B.")
+max_tokens_option = click.option(
+    "--max_tokens", type=click.IntRange(min=1), help="Maximum tokens of each chain, instead of the stack's."
+)
 verbose_option = click.option("--verbose", is_flag=True, help="Show all figures.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
 
@@ -161,15 +164,17 @@ class OwnModel(NamedTuple):
     endpoint: str | None
     tokenizer: str | None = None
 
-    def load(self, source: str, overrides: Sequence[str] = ()) -> StackConfig:
-        """Load a stack file with this model, then apply the overrides.
+    def load(self, source: str, overrides: Sequence[str] = (), max_tokens: int | None = None) -> StackConfig:
+        """Load a stack file with this model, then apply the overrides and the limit of its chains.
 
         Raises:
             ConfigError: The stack has no generation worker, or the options do not fit it.
         """
         from scaffolding_ext.stack.load import load_config
 
-        return load_config(source, [*self._overrides(load_config(source)), *overrides] if any(self) else overrides)
+        changes = [*self._overrides(load_config(source)), *overrides] if any(self) else list(overrides)
+        config = load_config(source, changes)
+        return config if max_tokens is None else load_config(source, [*changes, max_tokens_given(config, max_tokens)])
 
     def _overrides(self, stack: StackConfig) -> list[str]:
         from scaffolding_ext.errors import ConfigError
@@ -227,6 +232,30 @@ def model_options(command: F) -> F:
     return with_model  # type: ignore[return-value]
 
 
+def max_tokens_given(config: StackConfig, max_tokens: int) -> str:
+    """Return the override that limits the chains of a stack's innermost controller.
+
+    Raises:
+        ConfigError: It has no such argument.
+    """
+    from scaffolding_ext.errors import ConfigError
+    from scaffolding_ext.registry import controllers
+    from scaffolding_ext.signature import Signature
+
+    path, kind, args = "controller", config.controller.type, config.controller.args
+    while isinstance(inner := args.get("generation_controller"), dict):
+        path, kind, args = f"{path}.args.generation_controller", inner["type"], inner.get("args") or {}
+    known = Signature.of(controllers.resolve(kind)).parameters
+    for key in ("max_tokens", "sampling_params.max_tokens"):
+        if key.partition(".")[0] in known and "thinking_tokens" not in known:
+            return f"{path}.args.{key}={max_tokens}"
+    raise ConfigError(
+        f"is {max_tokens}, but {kind} takes none: set one of its arguments with --set {path}.args.KEY=VALUE; it has "
+        f"{', '.join(known)}",
+        "max_tokens",
+    )
+
+
 def started(config: StackConfig, timeout: float | None) -> ScaffoldingLlm:
     """Build a stack within a time limit.
 
@@ -268,8 +297,9 @@ def config_with_dataset(
     overrides: Sequence[str],
     skip_bad_rows: bool = False,
     own_model: OwnModel = NO_OWN_MODEL,
+    max_tokens: int | None = None,
 ) -> tuple[StackConfig, DatasetConfig]:
-    """Return the stack of `--config`, `--model`, `--dataset`, `--set` and `--skip_bad_rows`, and its dataset.
+    """Return the stack of these options, and its dataset.
 
     Raises:
         ConfigError: The stack is wrong, or names no dataset.
@@ -277,7 +307,7 @@ def config_with_dataset(
     from scaffolding_ext.errors import ConfigError
 
     skipping = ["dataset.skip_bad_rows=true"] if skip_bad_rows else []
-    config = own_model.load(source, [*dataset_given(dataset), *overrides, *skipping])
+    config = own_model.load(source, [*dataset_given(dataset), *overrides, *skipping], max_tokens)
     if config.dataset is None:
         raise ConfigError("is missing: name a JSONL file or tinylm:held_out here, or with --dataset", "dataset")
     return config, config.dataset

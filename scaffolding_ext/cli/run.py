@@ -16,6 +16,7 @@ from scaffolding_ext.cli.options import (
     families_told,
     given,
     json_option,
+    max_tokens_option,
     model_options,
     set_option,
     started,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @config_option
 @model_options
 @set_option
+@max_tokens_option
 @click.option("--seed", type=int, help="Seed of the run instead of the stack file's.")
 @click.option("--task_type", help="Type of the question, for a stack with a plan per type.")
 @click.option(
@@ -43,6 +45,7 @@ def run(
     source: str,
     overrides: tuple[str, ...],
     own_model: OwnModel,
+    max_tokens: int | None,
     seed: int | None,
     task_type: str | None,
     timeout: float | None,
@@ -59,7 +62,7 @@ def run(
     from scaffolding_ext.host.arguments import checked_prompt
 
     checked_prompt(prompt)
-    config, began = own_model.load(source, [*overrides, *given(seed=seed)]), time.monotonic()
+    config, began = own_model.load(source, [*overrides, *given(seed=seed)], max_tokens), time.monotonic()
     with families_told(), started(config, timeout) as llm:
         left = None if timeout is None else max(0.001, timeout - (time.monotonic() - began))
         named = {} if task_type is None else {"task_type": checked_task_type(llm.prototype_controller, task_type)}

@@ -14,13 +14,13 @@ class EvaluationConfig(Section):
     """Settings of `eval`; an option of the command takes precedence over the key of its name."""
 
     limit: int | str | None = Field(
-        default=None, description="`N`, the first N samples, or `A-B`, samples A to B; null takes all."
+        default=None, description="`N`, the first N questions, or `A-B`, questions A to B; null takes all."
     )
-    epochs: int = Field(default=1, ge=1, description="Runs of each sample.")
+    epochs: int = Field(default=1, ge=1, description="Times that each question is asked.")
     total_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="Total decoded tokens for all questions of a vote; further samples go to the least settled "
+        description="Total decoded tokens for all questions of a vote; further answers go to the least settled "
         "questions.",
     )
     spending: Literal["certaindex", "even"] = Field(
@@ -39,7 +39,7 @@ class EvaluationConfig(Section):
         "the worker `compare`, else true for the format `gsm8k`.",
     )
     keep_samples: bool = Field(
-        default=False, description="Keep the samples of votes in their records, each with its text."
+        default=False, description="Keep the answers of votes in their records, each with its text."
     )
     request_timeout: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="Seconds after which a request fails."
@@ -74,14 +74,14 @@ class EvaluationConfig(Section):
         description="Maximum waiting requests at an `arrival_rate`, besides running ones; others are refused.",
     )
     fail_on_error: float = Field(
-        default=0.0, ge=0, le=1, description="Share of samples that may fail; if more do, the exit code is 1."
+        default=0.0, ge=0, le=1, description="Share of requests that may fail; if more do, the exit code is 1."
     )
     outage_seconds: float = Field(
         default=600.0,
         ge=0,
         allow_inf_nan=False,
         description="Seconds to wait for a server that is down; then the run stops, to be resumed. 0 records its "
-        "samples as failed. With an `arrival_rate` nothing waits.",
+        "requests as failed. With an `arrival_rate` nothing waits.",
     )
     engine: Literal["local", "ray"] = Field(
         default="local", description="`local`, one stack in this process, or `ray`, one in each actor of a Ray cluster."

@@ -34,7 +34,7 @@ def test_tables_hold_what_was_found(runs: list[Path]) -> None:
     assert "plain 100.0 -" in lines
     for told in ("against plain quick", "points +2.5 (+0.0 to +7.5)", "only first right 0", "only it right 1", "p 1"):
         assert told in lines
-    assert any(line.startswith("decoded 0.582 (") for line in lines)
+    assert any(line.startswith("decoded 0.582× (") for line in lines)
 
 
 def test_json_is_one_document_and_the_same_for_one_seed(runs: list[Path]) -> None:

@@ -191,10 +191,10 @@ def test_samples_that_failed_with_their_server_are_run_again(folder: Path) -> No
     (folder / "down").touch()
     failed = call(*command)
     assert failed.exit_code == 1
-    assert "12 of 30 samples failed" in failed.stderr
+    assert "12 of 30 requests failed" in failed.stderr
     assert failed.stderr.endswith("give the same command with --resume --retry_failed.\n")
     (folder / "down").unlink()
-    assert "12 of 30 samples failed" in call(*command, "--resume").stderr  # they count as done
+    assert "12 of 30 requests failed" in call(*command, "--resume").stderr  # they count as done
     for wrong in (("--retry_failed",), ("--resume", "--retry_failed", "--dry_run")):
         assert "--retry_failed needs --resume" in call(*command, *wrong).stderr
     mended = call(*command, "--resume", "--retry_failed", "--json")
@@ -234,7 +234,7 @@ def test_a_torn_line_is_mended_with_a_warning(folder: Path) -> None:
     whole = outcomes(SAMPLES)
     SAMPLES.write_bytes(SAMPLES.read_bytes()[:-30])
     dry = call(*RUN, "--limit", "4", "--resume", "--dry_run")
-    assert dry.stdout.startswith("stack and dataset are fine: 4 samples, 4 requests, 3 of them done\n")
+    assert dry.stdout.startswith("stack and dataset are fine: 4 questions, 4 requests, 3 of them done\n")
     result = call(*RUN, "--limit", "4", "--resume")
     assert "Warning: run/samples.jsonl: its last line was incomplete, and was repaired" in result.stderr
     assert outcomes(SAMPLES) == whole
@@ -257,7 +257,7 @@ def test_one_yaml_says_all(folder: Path) -> None:
     assert (document["state"], document["price"]) == ("finished", {"decoded": 2.0})
     assert document["summary"]["cost"]["total"] > 0
     again = call("eval", "--config", "run/config.yaml", "--output_path", "run", "--resume", "--dry_run")
-    assert again.stdout.startswith("stack and dataset are fine: 2 samples, 4 requests, 4 of them done\n")
+    assert again.stdout.startswith("stack and dataset are fine: 2 questions, 4 requests, 4 of them done\n")
 
 
 def test_an_interrupt_while_the_stack_is_built_leaves_no_folder(folder: Path) -> None:
@@ -327,7 +327,8 @@ def test_an_interrupt_lets_what_is_in_flight_end(folder: Path, held: subprocess.
     num_done = len(outcomes(SAMPLES))
     read_until(
         held,
-        f"Interrupted after {num_done} of 400 samples, 400 requests; to continue, give the same command with --resume",
+        f"Interrupted after {num_done} requests of 400 questions, 400 requests; to continue, give the same command "
+        "with --resume",
     )
     assert held.wait() == 130
     assert document["state"] == "interrupted"
@@ -335,6 +336,22 @@ def test_an_interrupt_lets_what_is_in_flight_end(folder: Path, held: subprocess.
     assert ("4", 0) in done
     assert len(done) < NUM_SAMPLES
     assert json.loads((folder / "run" / "summary.json").read_text()) == document
+
+
+def test_an_interrupt_of_the_last_requests_is_no_interruption(folder: Path) -> None:
+    (folder / "cli_held.py").write_text(HELD)
+    worker = ("--set", "workers.generation={type: cli_held:Held}")
+    command = [sys.executable, "-m", "scaffolding_ext", *RUN, *worker, "--limit", "4"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        process.send_signal(signal.SIGINT)
+        read_until(process, "finishing requests in flight")
+        (folder / "go").touch()
+        assert process.wait() == 0
+        assert process.stderr is not None
+        assert "Interrupted" not in process.stderr.read()
+    assert json.loads((folder / "run" / "summary.json").read_text())["state"] == "finished"
 
 
 def test_a_second_interrupt_does_not_wait(folder: Path, held: subprocess.Popen[str]) -> None:

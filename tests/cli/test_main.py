@@ -153,7 +153,7 @@ def test_eval_writes_samples_summary_and_the_effective_stack(folder: Path) -> No
     assert config.dataset.source == "data.jsonl"
 
 
-NOTHING_KEPT = "Note: this run is not saved; --output_path FOLDER saves its samples, summary and stack.\n"
+NOTHING_KEPT = "Note: this run is not saved; --output_path FOLDER saves its records, summary and stack.\n"
 
 
 def test_a_run_that_keeps_nothing_says_so(folder: Path) -> None:
@@ -201,7 +201,7 @@ def test_more_failures_than_allowed_are_exit_code_1(folder: Path, allowed: str |
     options = [] if allowed is None else ["--fail_on_error", allowed]
     result = call("eval", "--config", "stack.yaml", "--dataset", "data.jsonl", "--output_path", "a", "--json", *options)
     assert result.exit_code == exit_code
-    assert ("1 of 4 samples failed" in result.stderr) == bool(exit_code)
+    assert ("1 of 4 requests failed" in result.stderr) == bool(exit_code)
     assert json.loads(result.stdout)["summary"]["errors"] == {"TaskError": 1}  # told in either case
     assert len(read_records(folder / "a/samples.jsonl")) == 4
 
@@ -217,7 +217,7 @@ def test_a_dry_run_checks_and_builds_nothing(folder: Path, json_flag: list[str])
         document = json.loads(result.stdout)
         assert (document["num_samples"], document["config"]["seed"]) == (4, 0)
     else:
-        assert result.stdout.startswith("stack and dataset are fine: 4 samples, 8 requests\n\nThe first question")
+        assert result.stdout.startswith("stack and dataset are fine: 4 questions, 8 requests\nat most: ")
     assert call(*arguments, "--set", "controller.args.x=1", "--dataset", "data.jsonl").exit_code == 2
 
 
@@ -227,11 +227,35 @@ def test_a_dry_run_shows_the_first_question_as_asked_its_answer_and_what_is_not_
     arguments = ["eval", "--config", "stack.yaml", "--dataset", "cats.jsonl", "--dry_run"]
     result = call(*arguments, "--set", 'prompt.prompt_suffix=" Think."')
     assert result.stdout == (
-        "stack and dataset are fine: 1 samples, 1 requests\n\nThe first question, as it is asked:\n"
+        "stack and dataset are fine: 1 questions, 1 requests\n"
+        "at most: 1 calls, decoded tokens without a known limit\n\nThe first question, as it is asked:\n"
         "  Two cats.\n\n  How many? Think.\nIts right answer: 2\nNot read: hint, level\n"
     )
     first = json.loads(call(*arguments, "--json").stdout)["first"]
     assert first == {"prompt": "Two cats.\n\nHow many?", "target": "2", "unread": ["hint", "level"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("native", {"calls": 8, "tokens": 80}),
+        ("majority_vote", {"calls": 128, "tokens": 1280}),
+        ("dynasor_cot", {"calls": 16, "tokens": 144}),
+    ],
+)
+def test_max_tokens_limits_the_innermost_controller_and_the_dry_run_says_the_most(
+    folder: Path, name: str, most: dict[str, int]
+) -> None:
+    arguments = ["--dataset", "data.jsonl", "--epochs", "2", "--max_tokens", "10", "--dry_run", "--json"]
+    result = call("eval", "--config", f"configs:{name}", *arguments)
+    assert json.loads(result.stdout)["most"] == most
+
+
+def test_max_tokens_names_the_arguments_of_a_controller_that_has_other_limits(folder: Path) -> None:
+    result = call("run", "2+2?", "--config", "configs:budget_forcing", "--max_tokens", "10")
+    assert result.exit_code == 2
+    assert "max_tokens: is 10, but BudgetForcingController takes none" in result.stderr
+    assert "--set controller.args.KEY=VALUE; it has thinking_tokens" in result.stderr
 
 
 def test_runs_do_not_mix_in_one_folder(folder: Path) -> None:

@@ -101,14 +101,16 @@ def test_compare_ends_in_a_line_a_run_and_80_columns(runs: list[Path], tmp_path:
     lines = shown("compare", *runs, "--report_path", tmp_path / "r.html", "--chrome_trace", tmp_path / "t.json")
     *told, report, trace = lines.splitlines()
     assert (report, trace) == (f"report: {tmp_path / 'r.html'}", f"trace: {tmp_path / 't.json'}")
-    assert told[0].split() == ["right", "%", "decoded", "seconds", "points", "against", "the", "first"]
-    assert told[1].split() == ["...f_thought", "50.0", "(35.2", "to", "64.8)", "12,364", "123.6"]
-    assert told[2].startswith("...r_2_of_32  52.5 (37.5 to 67.1)       8,142    81.42  +2.5 (+0.0 to +7.5)")
+    assert told[0].split() == ["right", "%", "points", "tokens", "seconds"]
+    assert told[1].split() == ["...thought", "50.0", "12,364", "123.6"]
+    assert told[2] == "...2_of_32  52.5     +2.5 (+0.0 to +7.5)  8,142   34 % fewer (34 to 34)  81.42"
+    again = shown("compare", runs[1], runs[0])
+    assert "  52 % more (52 to 52)  123.6" in again
     many = shown("compare", *runs, *(folder / f"run{n}" for n in range(9)))
     names = [line.split()[0] for line in many.splitlines()[1:-1]]
     assert names == ["...f_thought", "...r_2_of_32", "...r_3_of_64", *(f"run{n}" for n in range(9))]
     two = shown("compare", *runs[:2]).splitlines()
-    assert two[3] == "only the first is right on 0 questions, only the other on 1: p = 1 (McNemar)"
+    assert two[3] == "only the first is right on 0, only the other on 1: p = 1 (McNemar)"
     for text in (lines, many, "\n".join(two)):
         assert max(map(len, text.splitlines()[:-2])) <= 80
 

@@ -189,7 +189,7 @@ def test_eval_says_where_votes_draw_other_numbers_of_samples_than_the_stack_was_
     short = ("--set", "controller.args.generation_controller.args.sampling_params.max_tokens=100")
     ran = run("eval", "--config", stack, *model, *short, "--limit", 12, "--output_path", tmp_path / "run")
     assert ran.exit_code == 0, ran.output
-    assert "votes draw other numbers of samples than when this stack was tuned" in " ".join(ran.output.split())
+    assert "votes draw other numbers of answers than when this stack was tuned" in " ".join(ran.output.split())
     in_time = run("eval", "--config", stack, *model, *short, "--limit", 12, "--set", "deadline=600")
     assert in_time.exit_code == 0, in_time.output
     assert "votes draw other numbers" not in " ".join(in_time.output.split()), "a deadline may end votes"

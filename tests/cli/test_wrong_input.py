@@ -217,7 +217,7 @@ def test_the_last_line_of_a_failed_run_says_why(folder: Path) -> None:
         sys.path.remove(str(folder))
         sys.modules.pop("cli_failing", None)
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1].startswith("2 of 2 samples failed; the first failure: 1: ")
+    assert result.stderr.splitlines()[-1].startswith("2 of 2 requests failed; the first failure: 1: ")
     assert "the engine is gone" in result.stderr.splitlines()[-1]
 
 

@@ -92,7 +92,7 @@ def test_its_tests_pass(file: str, folder: Path) -> None:
 
 def test_the_rule_s_stack_file_can_be_built(folder: Path) -> None:
     command = "scaffolding-ext eval --config share.yaml --dataset tinylm:held_out --limit 4 --dry_run"
-    assert "stack and dataset are fine: 4 samples, 4 requests" in run(command.split(), folder, folder)
+    assert "stack and dataset are fine: 4 questions, 4 requests" in run(command.split(), folder, folder)
 
 
 def test_it_runs_from_python(folder: Path) -> None:
@@ -106,7 +106,7 @@ def test_it_runs_from_yaml_on_the_command_line(folder: Path) -> None:
     pytest.importorskip("torch")
     (commands,) = (text for text in COMMANDS if "scaffolding-ext run" in text)
     output = run(["bash", "-ec", commands], folder)
-    assert "stack and dataset are fine: 4 samples, 4 requests" in output
+    assert "stack and dataset are fine: 4 questions, 4 requests" in output
     assert re.search(r"^probe +[1-9]\d* decoded", output, re.MULTILINE)
     records = read_records(folder / "runs" / "glance" / "samples.jsonl")
     assert len(records) == 4

@@ -82,5 +82,5 @@ def test_it_runs_from_yaml_on_the_command_line(folder: Path, warm_torch: Path) -
     pytest.importorskip("torch")
     (commands,) = (text for text in COMMANDS if "scaffolding-ext" in text)
     output = run(["bash", "-ec", commands], folder, warm_torch)
-    assert "stack and dataset are fine: 4 samples, 4 requests" in output
+    assert "stack and dataset are fine: 4 questions, 4 requests" in output
     assert re.search(r"^answer +-?\d+", output, re.MULTILINE)  # the prompt was put into the model's own template

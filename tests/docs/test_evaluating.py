@@ -36,7 +36,7 @@ def test_it_runs_as_it_stands(tmp_path: Path, warm_torch: Path) -> None:
     for title, text in FILES.items():
         (tmp_path / title).write_text(text, encoding="utf-8")
     done = run(warm_torch, tmp_path, "bash", "-ec", COMMANDS)
-    assert "stack and dataset are fine: 2 samples, 2 requests" in done.stdout
+    assert "stack and dataset are fine: 2 questions, 2 requests" in done.stdout
     assert "Warning: lessons.jsonl: 1 of 3 rows are skipped: line 3: no field 'solution'" in done.stderr
     lessons = {record.id: record for record in read_records(tmp_path / "runs" / "native" / "samples.jsonl")}
     assert {name: record.target for name, record in lessons.items()} == {"a": "The answer is 6", "b": "7"}

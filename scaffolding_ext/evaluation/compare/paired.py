@@ -222,7 +222,7 @@ def _warnings(baseline: FinishedRun, run: FinishedRun, pairs: Pairing) -> list[s
 
 def _warnings_of_pairs(baseline: FinishedRun, run: FinishedRun, pairs: Pairing) -> list[str]:
     found = [
-        f"samples that only {one.name} has: {one.tally.num_samples - pairs.num_samples}; they are ignored"
+        f"requests that only {one.name} has: {one.tally.num_samples - pairs.num_samples}; they are ignored"
         for one in (baseline, run)
         if one.tally.num_samples > pairs.num_samples
     ]
@@ -235,7 +235,7 @@ def _warnings_of_pairs(baseline: FinishedRun, run: FinishedRun, pairs: Pairing) 
     for what, num_different in zip(("prompts", "right answers"), (theirs != ours).sum(axis=0), strict=True):
         if num_different:
             found.append(
-                f"the {what} of {num_different} of {pairs.num_samples} samples differ: the runs were asked different "
+                f"the {what} of {num_different} of {pairs.num_samples} requests differ: the runs were asked different "
                 "things"
             )
     return found
@@ -285,7 +285,7 @@ def _warnings_of_run(run: FinishedRun) -> list[str]:
         timed_out = f" ({summary.num_timed_out} timed out)" if summary.num_timed_out else ""
         finished = "" if summary.accuracy_of_finished is None else f", of the others {summary.accuracy_of_finished:.1%}"
         found.append(
-            f"{summary.num_failed} of {summary.num_samples} samples of {run.name} failed{timed_out}, and none of them "
+            f"{summary.num_failed} of {summary.num_samples} requests of {run.name} failed{timed_out}, and none of them "
             f"counts as right{finished}"
         )
     if summary.num_unmetered_tasks:
@@ -298,12 +298,12 @@ def _warnings_of_run(run: FinishedRun) -> list[str]:
         num_looked = run.tally.num_with_event[looked]
         if num_looked and not run.tally.num_with_event[left]:
             found.append(
-                f"the early-exit rule of {run.name} never fired: it looked at {num_looked} samples and ended no chain "
+                f"the early-exit rule of {run.name} never fired: it looked at {num_looked} requests and ended no chain "
                 "early, so it only added cost"
             )
     votes = [section for section in summary.sections.values() if {"samples", "stop_reason"} <= section.keys()]
     ended_early = any("certain" in (section["stop_reason"].counts or ()) for section in votes)
     if len(run.tally.vote_sizes) == 1 and sum(run.tally.vote_sizes.values()) > 1 and not ended_early:
         (size,) = run.tally.vote_sizes
-        found.append(f"the allocation of {run.name} never ended a vote early: all of them drew {size} samples")
+        found.append(f"the allocation of {run.name} never ended a vote early: all of them drew {size} answers")
     return found

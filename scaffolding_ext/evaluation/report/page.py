@@ -50,7 +50,7 @@ def frontier_chart(points: Sequence[Point], sweeps: Sequence[Sweep]) -> str:
         for number, each in enumerate(points):
             accuracy = Estimate(*(100 * value for value in each.accuracy))
             point(axes, each.tokens, accuracy, each.run, fmt="o", ms=6, color=color_of(number))
-        axes.set(xlabel="decoded tokens a sample", ylabel="accuracy, %")
+        axes.set(xlabel="decoded tokens a request", ylabel="accuracy, %")
     return data_uri(image.getvalue())
 
 
@@ -59,7 +59,7 @@ def distribution_chart(values: Column, largest: float, color: str) -> str:
     with drawing(image, figsize=(5.4, 1.6)) as (_, axes):
         axes.hist(values, bins=_NUM_BINS, range=(0.0, largest or 1.0), color=color)
         axes.axvline(float(np.median(values)), color="0.1", linestyle="--", lw=1)
-        axes.set(xlabel="decoded tokens", ylabel="samples")
+        axes.set(xlabel="decoded tokens", ylabel="requests")
     return data_uri(image.getvalue())
 
 

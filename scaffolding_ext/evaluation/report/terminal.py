@@ -13,16 +13,18 @@ from scaffolding_ext.evaluation.compare.compared import Compared, UnderLoad
 from scaffolding_ext.evaluation.compare.finished_run import FinishedRun, Key
 from scaffolding_ext.evaluation.compare.paired import Comparison, Needed
 from scaffolding_ext.evaluation.compare.sweeps import Saving, Sweep
+from scaffolding_ext.evaluation.run.most_work import MostWork
 from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.evaluation.run.sections import SectionFigure
-from scaffolding_ext.evaluation.run.summary import Summary
+from scaffolding_ext.evaluation.run.summary import Drawn, Summary
 from scaffolding_ext.evaluation.tables import Table, amount, between, console
 from scaffolding_ext.stats.intervals import Estimate, Interval, McNemar
 
 NUM_KEYS_SHOWN = 20
 NOT_REPORTED = "not reported"  # by a server
 _COLUMNS = 80  # of a command's last lines
-_NAME_COLUMNS = 12
+_NAME_COLUMNS = 10
+_TIMES = 2.0  # ratio of tokens from which it is shown as such, not in percent
 _WORTH_TELLING = 0.005  # share of discarded tokens
 
 
@@ -33,13 +35,20 @@ def first_lines(first: Example) -> str:
     return f"The first question, as it is asked:\n{question}\nIts right answer: {first.target}{unread}"
 
 
+def most_line(most: MostWork) -> str:
+    """Format the upper bounds of a run that has not begun."""
+    calls = "calls without a known limit" if most.calls is None else f"{most.calls:,} calls"
+    tokens = "decoded tokens without a known limit" if most.tokens is None else f"{most.tokens:,} decoded tokens"
+    return f"at most: {calls}, {tokens}"
+
+
 def comparison_table(runs: Mapping[str, Summary]) -> Table:
-    """Build a table with one line per run. Tokens are means per sample; `saved` is in decoded tokens against the first
+    """Build a table with one line per run. Tokens are means per request; `saved` is in decoded tokens against the first
     run.
 
-    The percentage of right answers counts failed samples as wrong and has its 95 % Wilson interval. Some columns appear
-    only if a run needs them: the percentage of right answers without failed samples, calibration tokens per sample
-    (then included in `saved`), and cost per sample.
+    The percentage of right answers counts failed requests as wrong and has its 95 % Wilson interval. Some columns
+    appear only if a run needs them: the percentage of right answers without failed requests, calibration tokens per
+    request (then included in `saved`), and cost per request.
     """
     any_failed = any(run.num_failed for run in runs.values())
     any_calibrated = any(run.calibration_tokens for run in runs.values())
@@ -84,6 +93,7 @@ def eval_lines(
         load: `plain(TrafficFigures)`, if requests arrived by the clock.
         until: `UntilKnown.figures()`, if the run ends when its result is known.
     """
+    each = "question" if summary.repeats is None or summary.repeats.n == 1 else "request"
     right = _percentage(summary.accuracy, summary.accuracy_interval)
     lines = [f"{name}: {summary.num_correct} of {summary.num_samples} right, {right} %"]
     lines += [] if until is None else [until_line(until)]
@@ -100,12 +110,13 @@ def eval_lines(
     discarded = (
         f", {summary.discarded_share:.0%} of them discarded" if summary.discarded_share >= _WORTH_TELLING else ""
     )
-    lines.append(f"decoded tokens a sample: {_amount(summary.mean_decoded_tokens)}{discarded}")
+    lines.append(f"decoded tokens a {each}: {_amount(summary.mean_decoded_tokens)}{discarded}")
+    lines += [] if summary.drawn is None else [drawn_line(summary.drawn, summary.mean_decoded_tokens or 0.0)]
     rate = None if summary.jobs is None else summary.jobs["an_hour"]
     if load is None:
         lines.append(
-            f"seconds a sample: {_amount(summary.mean_seconds)}"
-            + ("" if rate is None else f"; {amount(rate)} samples an hour")
+            f"seconds a {each}: {_amount(summary.mean_seconds)}"
+            + ("" if rate is None else f"; {amount(rate)} {each}s an hour")
         )
     else:
         lines += load_lines(load)
@@ -128,11 +139,23 @@ def eval_lines(
     if first_error:
         lines.append(f"first failure: {first_error}")
     elif summary.cost is not None:
-        lines.append(f"cost: {summary.cost['total']:.4g}, {summary.cost['per_sample']:.4g} a sample")
+        lines.append(f"cost: {summary.cost['total']:.4g}, {summary.cost['per_sample']:.4g} a {each}")
     if budget is not None:
         lines.append(f"budget: {budget['spent_tokens']:,} of {budget['total_tokens']:,} decoded tokens")
     lines.append("--verbose shows all figures" if folder is None else f"kept in {folder}; --verbose shows all figures")
     return [_cut(line) for line in lines]
+
+
+def drawn_line(drawn: Drawn, mean_tokens: float) -> str:
+    """Format the answers that votes drew, and what all of them would have taken."""
+    if drawn.mean >= drawn.most or not drawn.tokens_of_all:
+        return f"{drawn.mean:.3g} answers a vote, all that it may draw"
+    saved = 1 - mean_tokens / drawn.tokens_of_all
+    told = f"{saved:.0%} saved" if saved >= 0 else f"{-saved:.0%} more was spent"
+    return (
+        f"{drawn.mean:.3g} of up to {drawn.most} answers; all {drawn.most} would take about "
+        f"{amount(drawn.tokens_of_all)} tokens: {told}"
+    )
 
 
 def until_line(until: Mapping[str, Any]) -> str:
@@ -193,20 +216,27 @@ def compare_lines(compared: Compared, written: Mapping[str, Path]) -> list[str]:
         written: Files that were written, by kind.
     """
     width = min(_NAME_COLUMNS, max(len(run.name) for run in compared.runs))
-    lines = [f"{'':{width}}  {'right %':21}  {'decoded':>8}  {'seconds':>7}  points against the first"]
+    rows = [["", "right %", "points", "tokens", "", "seconds"]]
     for run, point, one in zip(compared.runs, compared.points, (None, *compared.comparisons), strict=True):
-        points = "" if one is None else "  " + shown_points(one.accuracy_difference)
-        lines.append(
-            f"{_tail(run.name, width):{width}}  {_mean(point.accuracy):21}  {amount(point.tokens.value):>8}  "
-            f"{_amount(run.summary.mean_seconds):>7}{points}"
+        rows.append(
+            [
+                _tail(run.name, width),
+                f"{100 * point.accuracy.value:.1f}",
+                "" if one is None else shown_points(one.accuracy_difference),
+                amount(point.tokens.value),
+                "" if one is None else shown_fewer(one.ratios["decoded"]),
+                _amount(run.summary.mean_seconds),
+            ]
         )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     if len(compared.comparisons) == 1:
         lines.append(shown_mcnemar(compared.comparisons[0].mcnemar))
     for each in compared.second_models:
         seconds = "" if each.seconds_ratio is None else f", {each.seconds_ratio:.2f} times the seconds"
         verdict = "pays" if each.pays else "does not pay"
         lines.append(f"second model: {_tail(each.run, width)} {verdict}: {each.points.value:+.1f} points{seconds}")
-    lines.append("--verbose shows all figures; intervals are 95 %")
+    lines.append("95 % intervals against the first; --verbose shows all figures")
     return [_cut(line) for line in lines] + [f"{what}: {path}" for what, path in written.items()]
 
 
@@ -222,20 +252,20 @@ def summary_text(name: str, summary: Summary, first_error: str | None, budget: M
             if repeats.n > 1:
                 shown.print(", ".join(f"{figure}@{k} {_mean(mean)}" for k, mean in by_k.items()))
     decoded = {purpose: counts["decoded"] for purpose, counts in summary.mean_tokens_by_purpose.items()}
-    shown.print(f"decoded tokens a sample, by purpose: {_counts(decoded)}")
+    shown.print(f"decoded tokens a request, by purpose: {_counts(decoded)}")
     if summary.audits is not None:
         shown.print(f"audits: {summary.audits}")
     if summary.lateness is not None:
         shown.print(str(summary.lateness))
     if summary.calibration_tokens is not None:
-        spread = f"{amount(summary.mean_calibration_tokens)} decoded a sample of this run, not in the figures above"
+        spread = f"{amount(summary.mean_calibration_tokens)} decoded a request of this run, not in the figures above"
         shown.print(f"calibration tokens, spent before: {_counts(summary.calibration_tokens)}; {spread}")
     shown.print(f"for each right answer: {_counts(summary.per_right_answer or {})}")
     firsts = summary.seconds_to_first_token
     first_token = f"; to the first token: {_counts(firsts)}" if firsts else ""
-    shown.print(f"seconds a sample waited for: {_counts(summary.mean_seconds_by_phase)}{first_token}")
+    shown.print(f"seconds a request waited for: {_counts(summary.mean_seconds_by_phase)}{first_token}")
     if summary.jobs is not None:
-        shown.print(f"jobs: {shown_jobs(summary.jobs)}")
+        shown.print(f"requests: {shown_jobs(summary.jobs)}")
     shown.print(f"exit reasons: {_counts(summary.exit_reasons)}")
     shown.print(
         f"cut off by the budget: {summary.num_cut_off}; wrong: {summary.num_wrong}; no answer: "
@@ -245,9 +275,9 @@ def summary_text(name: str, summary: Summary, first_error: str | None, budget: M
     if budget is not None:
         shown.print(
             f"budget: {budget['spent_tokens']:,} of {budget['total_tokens']:,} decoded tokens ({budget['spending']}), "
-            f"{budget['num_samples']} samples, {budget['fewest_samples']} to {budget['most_samples']} a question; "
-            f"right: {budget['num_right']}, by only the first samples {budget['num_right_of_first_samples']}, by an "
-            f"oracle's choice of these samples {budget['num_right_of_oracle']}"
+            f"{budget['num_samples']} answers, {budget['fewest_samples']} to {budget['most_samples']} a question; "
+            f"right: {budget['num_right']}, by only the first answers {budget['num_right_of_first_samples']}, by an "
+            f"oracle's choice of these answers {budget['num_right_of_oracle']}"
         )
     for table in section_tables({name: summary}):
         shown.print(table)
@@ -311,7 +341,7 @@ def shown_figure(figure: SectionFigure) -> str:
 
 def shown_jobs(jobs: Mapping[str, Any]) -> str:
     rate = "" if jobs["an_hour"] is None else f", {amount(jobs['an_hour'])} an hour"
-    each = (f"{what} a job {_counts(jobs[what])}" for what in ("tokens", "seconds"))
+    each = (f"{what} a request {_counts(jobs[what])}" for what in ("tokens", "seconds"))
     return f"{jobs['num']}{rate}; {'; '.join(each)}"
 
 
@@ -321,7 +351,7 @@ def _shown_count(figure: SectionFigure | None, which: str) -> str:
 
 
 def pairs_table(comparisons: Sequence[Comparison]) -> Table:
-    """Build a table of comparisons: points, samples that only one gets right, ratios of tokens and seconds."""
+    """Build a table of comparisons: points, requests that only one gets right, ratios of tokens and seconds."""
     heads = ("n", "points", "only first right", "only it right", "p", "decoded", "computed", "seconds")
     table = Table(f"against {comparisons[0].baseline}", *heads)
     for one in comparisons:
@@ -333,14 +363,14 @@ def pairs_table(comparisons: Sequence[Comparison]) -> Table:
             str(one.mcnemar.only_b),
             f"{one.mcnemar.p_value:.3g}",
             *(shown_ratio(ratio) for ratio in one.ratios.values()),
-            _number(one.seconds_ratio, ".3f"),
+            "-" if one.seconds_ratio is None else f"{one.seconds_ratio:.3f}×",
         )
     return table
 
 
 def shown_mcnemar(found: McNemar) -> str:
     return (
-        f"only the first is right on {found.only_a:,} questions, only the other on {found.only_b:,}: "
+        f"only the first is right on {found.only_a:,}, only the other on {found.only_b:,}: "
         f"p = {found.p_value:.3g} (McNemar)"
     )
 
@@ -355,7 +385,7 @@ def reasons_table(runs: Sequence[FinishedRun]) -> Table:
 
 
 def exit_shares(run: FinishedRun) -> dict[str, float]:
-    """Return the share of a run's samples by exit reason, most frequent first."""
+    """Return the share of a run's requests by exit reason, most frequent first."""
     failed = {f"failed: {error}": num for error, num in run.tally.errors.items()}
     told = Counter({**run.tally.exit_reasons, **failed}).most_common()
     return {reason: num / run.tally.num_samples for reason, num in told}
@@ -400,7 +430,20 @@ def shown_points(difference: Estimate) -> str:
 
 
 def shown_ratio(ratio: Estimate | None) -> str:
-    return "-" if ratio is None else f"{ratio.value:.3f}{between(ratio.low, ratio.high, '.3f')}"
+    return "-" if ratio is None else f"{ratio.value:.3f}×{between(ratio.low, ratio.high, '.3f')}"
+
+
+def shown_fewer(ratio: Estimate | None) -> str:
+    """Format a ratio of tokens as what is saved, such as `66 % fewer (58 to 72)`."""
+    if ratio is None:
+        return "-"
+    if ratio.value >= _TIMES:
+        return f"{ratio.value:.3g}×{between(ratio.low, ratio.high, '.3g')}"
+    if ratio.value <= 1:
+        value, low, high = (100 * (1 - each) for each in (ratio.value, ratio.high, ratio.low))
+    else:
+        value, low, high = (100 * (each - 1) for each in ratio)
+    return f"{value:.0f} % {'fewer' if ratio.value <= 1 else 'more'}{between(low, high, '.0f')}"
 
 
 def shown_estimate(estimate: Estimate) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from scaffolding_ext.answers import group
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.request.figures import Answers
-from scaffolding_ext.stats.intervals import bootstrap_quotients
+from scaffolding_ext.stats.intervals import bootstrap_quotients, share_of_questions
 from scaffolding_ext.stats.resampling import Floats
 
 _SEED = 0  # of the resamples: a run has one summary
@@ -26,7 +26,8 @@ class SectionFigure(NamedTuple):
         kind: `"mean"` of a number over the requests that published it, `"share"` for a quotient of two sums, or
             `"counts"`.
         value: The mean or the quotient; None for counts, and if the whole is 0.
-        low: Lower end of its 95 % interval, questions resampled; None if unknown.
+        low: Lower end of its 95 % interval: questions resampled, or of best@n, maj@n and mean@n that of an accuracy
+            (`stats.intervals.share_of_questions`); None if unknown.
         num: Sum of the numbers, parts or counts.
         of: Requests that published the number, or the sum of the wholes.
         counts: Counts by name, largest first; None for other kinds.
@@ -132,6 +133,10 @@ class Sections:
         if num_questions > 1 and told:
             quotients = bootstrap_quotients(sums[told, 0].T, sums[told, 1].T, rng=np.random.default_rng(_SEED))
             ends = {place: (low, high) for place, (_, low, high) in zip(told, quotients, strict=True)}
+        for place in told:
+            if names[place][1] in _MARKED:  # an accuracy: resamples of questions that are all right do not vary
+                has_some = sums[place, 1] > 0
+                ends[place] = share_of_questions(*sums[place][:, has_some])[1:]
         for place, (section, name, kind) in enumerate(names):
             num, of = (float(total) for total in totals[place])
             low, high = ends.get(place, (None, None))

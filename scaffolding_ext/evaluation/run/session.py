@@ -22,6 +22,7 @@ from scaffolding_ext.documents import json_text, plain, write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import Example, format_of, load_dataset
 from scaffolding_ext.evaluation.run.load_test import PICTURE, draw_load, requests_of, run_arrivals
+from scaffolding_ext.evaluation.run.most_work import MostWork, most_work
 from scaffolding_ext.evaluation.run.outage import Outage
 from scaffolding_ext.evaluation.run.progress_bar import progress_shown
 from scaffolding_ext.evaluation.run.ray_engine import ray_engine
@@ -164,11 +165,17 @@ class Session:
     @property
     def described(self) -> str:
         most = "" if self._budget is None and self._until is None else "at most "
-        return f"{len(self._samples)} samples, {most}{self.num_requests} requests"
+        return f"{len(self._samples):,} questions, {most}{self.num_requests:,} requests"
+
+    @property
+    def most_work(self) -> MostWork:
+        """The most calls and decoded tokens of the whole run; a budget of tokens may end it far earlier."""
+        num_votes = self.num_requests if self._budget is None else len(self._samples)
+        return most_work(self.controller).times(num_votes)
 
     @property
     def first_question(self) -> Example:
-        """The first sample, with the stack's suffix behind its prompt."""
+        """The first question, with the stack's suffix behind its prompt."""
         first = self._samples[0]
         suffix = None if self.config.prompt is None else self.config.prompt.prompt_suffix
         return first._replace(prompt=first.prompt + (suffix or ""))
@@ -268,7 +275,7 @@ class Session:
                 work = run_arrivals(engine, jobs, self._arrivals(jobs), on_record, is_stopped, settings.max_queue)
             asyncio.run(interrupts.run(work))
         self.num_left = self.num_requests - self.tally.num_samples if outage.given_up else 0
-        return interrupts.signal
+        return None if self._is_whole else interrupts.signal
 
     def finish(self, stopped_by: int | None) -> Finished:
         """Summarize the run and write it; if a budget was spent on votes, write and summarize these."""
@@ -291,6 +298,7 @@ class Session:
             price=price,
             promised_loss=None if tuned is None else tuned.max_loss,
             tuned_sizes=None if tuned is None or self.config.deadline is not None else tuned.samples_drawn,
+            most_answers=getattr(self.controller, "default_sample_num", None) if self._budget is None else None,
         )
         document = self.document() | {
             "state": "finished" if stopped_by is None and not self.num_left else "interrupted",
@@ -332,6 +340,11 @@ class Session:
             self._budget.add(record)
         if self._until is not None:
             self._until.add(record.id, float(record.correct))
+
+    @property
+    def _is_whole(self) -> bool:
+        """True if there is nothing more to run; a budget alone knows if it is spent."""
+        return self._budget is None and (self._is_known or self.tally.num_samples == self.num_requests)
 
     @property
     def _is_known(self) -> bool:

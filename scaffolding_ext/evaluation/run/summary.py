@@ -177,6 +177,20 @@ class Lateness(NamedTuple):
         )
 
 
+class Drawn(NamedTuple):
+    """Answers that votes drew, and the decoded tokens a request had they all been drawn.
+
+    Attributes:
+        mean: Answers a vote.
+        most: The largest number that a vote may draw.
+        tokens_of_all: Estimate: each vote's tokens per answer, times `most`; tokens of discarded answers are left out.
+    """
+
+    mean: float
+    most: int
+    tokens_of_all: float
+
+
 @dataclass(frozen=True)
 class Summary:
     """Figures of one run. A failed sample counts as wrong, and its cost until it failed enters all means.
@@ -216,6 +230,7 @@ class Summary:
             were asked several times.
         undetermined: The first undetermined answers, three at most.
         lateness: None if no request had a deadline or an objective.
+        drawn: None if the stack is no vote.
     """
 
     num_samples: int
@@ -251,6 +266,7 @@ class Summary:
     undetermined: tuple[Undetermined, ...] = ()
     lateness: Lateness | None = None
     num_unknown_reuse_tasks: int = 0
+    drawn: Drawn | None = None
 
     @property
     def mean_calibration_tokens(self) -> float:
@@ -283,7 +299,7 @@ class Summary:
         if self.discarded_share > _MOST_DISCARDED:
             found.append(
                 f"{self.discarded_share:.0%} of the decoded tokens were discarded: chains ran on while their probes "
-                "waited, or samples of a vote were stopped. Let the server answer probes first (docs/servers.md), "
+                "waited, or answers of a vote were stopped. Let the server answer probes first (docs/servers.md), "
                 "raise the worker's max_batch_size, lower max_parallel_requests or the controller's max_lead, or "
                 "probe less often"
             )
@@ -294,7 +310,7 @@ class Summary:
             )
         if self.drift is not None and self.drift.p_value <= _DRIFT_LEVEL:
             found.append(
-                f"votes draw other numbers of samples than when this stack was tuned: {self.drift}. The model or the "
+                f"votes draw other numbers of answers than when this stack was tuned: {self.drift}. The model or the "
                 "questions have changed: tune again (scaffolding-ext tune)"
             )
         num_ended = self.num_samples - self.num_failed - self.num_cut_off
@@ -342,6 +358,7 @@ def summary_of(
     price: Mapping[str, float] | None = None,
     promised_loss: float | None = None,
     tuned_sizes: Sequence[int] | None = None,
+    most_answers: int | None = None,
 ) -> Summary:
     """Compute the figures of a tally.
 
@@ -351,6 +368,7 @@ def summary_of(
         promised_loss: Share of requests that the stack's tuning promised to lose at most.
         tuned_sizes: Number of questions that drew 0, 1, 2 and more samples when the stack was tuned; None tests no
             drift, for example if a deadline may end votes.
+        most_answers: The largest number of answers that a vote of the stack may draw; None if it is no vote.
     """
     num_samples, num_finished = tally.num_samples, tally.num_samples - tally.num_failed
     columns = tally.columns()
@@ -411,7 +429,15 @@ def summary_of(
         undetermined=tuple(tally.undetermined),
         lateness=_lateness(columns),
         num_unknown_reuse_tasks=tally.num_unknown_reuse_tasks,
+        drawn=_drawn(tally, most_answers),
     )
+
+
+def _drawn(tally: Tally, most: int | None) -> Drawn | None:
+    num_answers, tokens = map(np.array, tally.votes)
+    if most is None or not len(num_answers):
+        return None
+    return Drawn(float(num_answers.mean()), most, float((tokens / num_answers).mean()) * most)
 
 
 def _lateness(columns: Mapping[str, Column]) -> Lateness | None:

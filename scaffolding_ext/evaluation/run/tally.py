@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from scaffolding_ext.evaluation.run.records import CUT_OFF, Record
 from scaffolding_ext.evaluation.run.sections import Sections
+from scaffolding_ext.protocol.meta import Purpose
 
 Column = npt.NDArray[Any]
 COUNTS = ("decoded", "prefilled", "reused")
@@ -22,6 +23,8 @@ OUTCOMES = ("correct", "cut_off", "unanswered", "undetermined", "wrong", "failed
 _OUTCOME_OF = {name: number for number, name in enumerate(OUTCOMES)}
 REFUSALS = ("QueueFullError", "ServerBusyError")  # errors of requests without room
 _MOST_SHOWN = 3  # undetermined answers
+_NO_ANSWER = (Purpose.DISCARDED, Purpose.AUDIT)  # of tokens that reached no answer of the vote
+_VOTE = {"samples", "stop_reason"}  # figures of a section that is a vote's
 # Fields kept of a record, in the layout of `_ROW`.
 _COLUMNS = np.dtype(
     [
@@ -101,6 +104,7 @@ class Tally:
         self.audits: Counter[str] = Counter()
         self.undetermined: list[Undetermined] = []
         self.sections = Sections()
+        self.votes = array("d"), array("d")  # of each vote: its answers, and its tokens that reached an answer
         self._rows = bytearray()
 
     def add(self, record: Record) -> None:
@@ -156,6 +160,12 @@ class Tally:
             self.audits.update({"num": 1, "changed": int(record.audit["changed"]), "lost": int(lost)})
         if record.figures:
             self.sections.add(number, record.figures)
+            drawn = next((each["samples"] for each in record.figures.values() if each.keys() >= _VOTE), 0)
+            if drawn:
+                by_purpose = record.ledger["by_purpose"]
+                lost = sum(by_purpose[each]["decoded"] for each in _NO_ANSWER if each in by_purpose)
+                for column, value in zip(self.votes, (drawn, total["decoded"] - lost), strict=True):
+                    column.append(value)
 
     def _look_at(self, trace: Iterable[Mapping[str, Any]]) -> None:
         self.num_with_event.update({event["event"] for event in trace})

@@ -70,7 +70,7 @@ def test_epochs_of_a_question_are_drawn_together_and_pair_by_epoch(compared: Cal
     assert (found.num_samples, found.num_questions) == (120, 40)
     assert found.mcnemar[:2] == (0, 20)  # a question counts once
     assert found.only_run_right[0] == Key("q1", 2)
-    assert found.warnings == ["samples that only ours has: 40; they are ignored"]
+    assert found.warnings == ["requests that only ours has: 40; they are ignored"]
     assert found.ratios["decoded"] == pytest.approx((0.5, 0.5, 0.5))
 
 
@@ -96,13 +96,13 @@ def test_where_nothing_differs_no_number_is_told(compared: Callable[..., Compari
 @pytest.mark.parametrize(
     ("changes", "warning"),
     [
-        ({"prompt_hash": "f" * 16}, "the prompts of 40 of 40 samples differ"),
-        ({"target": "7"}, "the right answers of 40 of 40 samples differ"),
-        ({"error": RecordError("TaskError", "x")._asdict()}, "40 of 40 samples of ours failed"),
+        ({"prompt_hash": "f" * 16}, "the prompts of 40 of 40 requests differ"),
+        ({"target": "7"}, "the right answers of 40 of 40 requests differ"),
+        ({"error": RecordError("TaskError", "x")._asdict()}, "40 of 40 requests of ours failed"),
         ({"trace": [{"event": "probe", "branch": [], "seconds": 0.0}]}, "the early-exit rule of ours never fired"),
         (
             {"trace": [{"event": "vote", "branch": [], "seconds": 0.0, "num_samples": 8, "num_rounds": 3}]},
-            "the allocation of ours never ended a vote early: all of them drew 8 samples",
+            "the allocation of ours never ended a vote early: all of them drew 8 answers",
         ),
     ],
 )

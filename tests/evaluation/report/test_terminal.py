@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from scaffolding_ext.evaluation.report.terminal import comparison_table, eval_lines
+from scaffolding_ext.evaluation.report.terminal import comparison_table, eval_lines, shown_fewer
 from scaffolding_ext.evaluation.run.records import Record, RecordError
-from scaffolding_ext.evaluation.run.summary import Summary, Undetermined, summarize
+from scaffolding_ext.evaluation.run.summary import Summary, Undetermined, summarize, summary_of
+from scaffolding_ext.evaluation.run.tally import Tally
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts
 from scaffolding_ext.request.ledger import Ledger
-from scaffolding_ext.stats.intervals import wilson_interval
+from scaffolding_ext.stats.intervals import Estimate, wilson_interval
 
 
 def make(correct: bool = True, decoded: int = 10, probe: int = 0, **changes: Any) -> Record:
@@ -210,3 +211,48 @@ def test_what_was_decoded_in_vain_is_shown_and_warned_about_above_a_tenth() -> N
     assert (summarize([]).discarded_share, summarize([]).warnings, Ledger().discarded_share) == (0.0, [], 0.0)
     table = comparison_table({"run": much})
     assert next(list(column.cells) for column in table.columns if column.header == "discarded") == ["11.5%"]
+
+
+def vote(number: str, drawn: int, decoded: int, discarded: int = 0) -> Record:
+    ledger = Ledger()
+    ledger.add(Purpose.CHAIN, decoded)
+    if discarded:
+        ledger.add(Purpose.DISCARDED, discarded)
+    figures = {"MajorityVoteController": {"samples": drawn, "stop_reason": {"certain": 1}}}
+    return make(id=number, ledger=ledger.to_json(), figures=figures)
+
+
+def drawn_from(*records: Record, most: int | None = 16) -> Summary:
+    tally = Tally()
+    for record in records:
+        tally.add(record)
+    return summary_of(tally, most_answers=most)
+
+
+def test_a_vote_says_what_all_its_answers_would_have_taken() -> None:
+    """Each vote's own tokens per answer count: hard questions draw more answers, and longer ones."""
+    summary = drawn_from(vote("a", 2, 200), vote("b", 8, 2400, discarded=600))
+    assert summary.drawn == (5.0, 16, 16 * (100 + 300) / 2)
+    assert summary.mean_decoded_tokens == 1600
+    told = "5 of up to 16 answers; all 16 would take about 3,200 tokens: 50% saved"
+    assert told in eval_lines("vote", summary)
+    assert summary.to_json()["drawn"] == {"mean": 5.0, "most": 16, "tokens_of_all": 3200.0}
+
+
+def test_a_vote_of_all_its_answers_saves_nothing_and_another_stack_draws_none() -> None:
+    assert "16 answers a vote, all that it may draw" in eval_lines("vote", drawn_from(vote("a", 16, 1600)))
+    assert drawn_from(vote("a", 2, 100), most=None).drawn is None
+    assert drawn_from(make()).drawn is None
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [
+        ((0.34, 0.28, 0.42), "66 % fewer (58 to 72)"),
+        ((0.98, 0.93, 1.03), "2 % fewer (-3 to 7)"),
+        ((1.5, 1.2, 1.9), "50 % more (20 to 90)"),
+        ((8.9, 8.1, 9.8), "8.9× (8.1 to 9.8)"),
+    ],
+)
+def test_a_ratio_of_tokens_is_told_as_what_is_saved(ratio: tuple[float, float, float], told: str) -> None:
+    assert shown_fewer(Estimate(*ratio)) == told

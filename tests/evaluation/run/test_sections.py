@@ -34,7 +34,7 @@ from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.figures import Answers, Ratio
 from scaffolding_ext.request.program import publish_figures
-from scaffolding_ext.stats.intervals import bootstrap_quotients
+from scaffolding_ext.stats.intervals import bootstrap_quotients, wilson_interval
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
@@ -167,6 +167,7 @@ def test_take_overs_stand_beside_alpha_with_tokens_of_both_models() -> None:
     assert section["rejected_drafts"].value == 1.0
     assert section["chain_ends"].counts == {"max_turns": 12}
     assert section["best@n"].value == 1.0
+    assert (section["best@n"].low, section["best@n"].high) == pytest.approx(wilson_interval(6, 6))  # not 1 to 1
 
 
 def test_kept_chunks_are_no_rejected_drafts_and_alpha_is_told() -> None:
