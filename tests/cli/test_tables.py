@@ -108,7 +108,7 @@ def test_compare_ends_in_a_line_a_run_and_80_columns(runs: list[Path], tmp_path:
     assert "  52 % more (52 to 52)  123.6" in again
     many = shown("compare", *runs, *(folder / f"run{n}" for n in range(9)))
     names = [line.split()[0] for line in many.splitlines()[1:-1]]
-    assert names == ["...f_thought", "...r_2_of_32", "...r_3_of_64", *(f"run{n}" for n in range(9))]
+    assert names == ["...thought", "...2_of_32", "...3_of_64", *(f"run{n}" for n in range(9))]
     two = shown("compare", *runs[:2]).splitlines()
     assert two[3] == "only the first is right on 0, only the other on 1: p = 1 (McNemar)"
     for text in (lines, many, "\n".join(two)):
