@@ -41,10 +41,12 @@ class HubDataset(NamedTuple):
 HUB_DATASETS = {
     "HuggingFaceH4/MATH-500": HubDataset("math500", "test"),
     "HuggingFaceH4/aime_2024": HubDataset("aime", "train"),
+    "math-ai/aime25": HubDataset("aime", "test"),
     "AI-MO/aimo-validation-aime": HubDataset("aime", "train"),
     "AI-MO/aimo-validation-amc": HubDataset("amc", "train"),
     "openai/gsm8k": HubDataset("gsm8k", "test", "main"),
     "cais/mmlu": HubDataset("multiple_choice", "test", "all"),
+    "TIGER-Lab/MMLU-STEM": HubDataset("multiple_choice", "test"),
     "TIGER-Lab/MMLU-Pro": HubDataset("multiple_choice", "test"),
     "allenai/ai2_arc": HubDataset("multiple_choice", "test", "ARC-Challenge"),
     "Idavidrein/gpqa": HubDataset("gpqa", "train", "gpqa_diamond"),
