@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -55,6 +55,27 @@ def poisson(arrival_rate: float, seconds: float, rng: np.random.Generator) -> Fl
     return np.sort(rng.uniform(0, seconds, number))
 
 
+class Clock(Protocol):
+    """A clock that can be put forward while nothing runs."""
+
+    def now(self) -> float: ...
+    def jump(self, to: float) -> None: ...
+
+
+class PassClock:
+    """Time in passes of an engine: each counts 1, and each of its tokens `token` more. No other work delays it."""
+
+    def __init__(self, worker: HuggingFaceWorker, token: float) -> None:
+        self._worker, self._token, self._skipped = worker, token, 0.0
+
+    def now(self) -> float:
+        metrics = self._worker.metrics
+        return self._skipped + metrics.num_steps + self._token * (metrics.num_decoded + metrics.num_prefilled)
+
+    def jump(self, to: float) -> None:
+        self._skipped += max(0.0, to - self.now())
+
+
 class CpuClock:
     """CPU seconds of this process. They stand still while other work has the processor, and jump where nothing runs."""
 
@@ -68,15 +89,14 @@ class CpuClock:
         self._origin -= max(0.0, to - self.now())
 
 
-def serve(llm: ScaffoldingLlm, questions: Sequence[Example], arrivals: Floats) -> Served:
-    """Ask each question when it arrives, and wait for all answers; each is asked as of its `kind`.
-
-    Time is CPU time of this process (`CpuClock`).
-    """
+def serve(
+    llm: ScaffoldingLlm, questions: Sequence[Example], arrivals: Floats, new_clock: Callable[[], Clock] = CpuClock
+) -> Served:
+    """Ask each question when it arrives, and wait for all answers; each is asked as of its `kind`."""
     has_types = "task_type" in honoured_by(llm.prototype_controller)
 
     async def ask_all() -> list[tuple[float, float]]:
-        clock, open_tasks, asked = CpuClock(), set[asyncio.Task[tuple[float, float]]](), []
+        clock, open_tasks, asked = new_clock(), set[asyncio.Task[tuple[float, float]]](), []
 
         async def ask(sample: Example, at: float) -> tuple[float, float]:
             named: dict[str, Any] = {"task_type": sample.kind} if has_types else {}

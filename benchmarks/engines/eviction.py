@@ -60,8 +60,10 @@ class Outcome(NamedTuple):
     texts: list[str | None]
 
 
-def worker(model: str, order: Order, num_blocks: int, **options: Any) -> HuggingFaceWorker:
-    """A worker whose cache has so many blocks."""
+def worker(
+    model: str, order: Order, num_blocks: int, all_blocks: int | None = None, **options: Any
+) -> HuggingFaceWorker:
+    """A worker whose cache has so many blocks; its running requests hold at most `all_blocks` less those cached."""
     probe = HuggingFaceWorker(model, tokens_per_block=TOKENS_PER_BLOCK, max_seq_len=512)
     kv = probe._engine._batch._runner.kv
     block_bytes = kv.num_bytes // kv.num_blocks
@@ -70,6 +72,7 @@ def worker(model: str, order: Order, num_blocks: int, **options: Any) -> Hugging
         model,
         tokens_per_block=TOKENS_PER_BLOCK,
         prefix_cache_bytes=num_blocks * block_bytes,
+        kv_cache_bytes=all_blocks and all_blocks * block_bytes,
         eviction_policy=order.policy,
         seed=0,
         **options,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 
-from benchmarks._lib.served_queue import CpuClock, poisson, serve
+from benchmarks._lib.served_queue import CpuClock, PassClock, poisson, serve
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
@@ -13,8 +15,10 @@ from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
 from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import PROBE, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 TYPES = tuple(TaskType(name, 0.5, A=0.5, b=0.1, D=0.3, t0=0.2, c=0.01) for name in ("sums", "proofs"))
 
@@ -53,3 +57,15 @@ def test_the_clock_stands_still_and_jumps() -> None:
     assert 5.0 <= clock.now() < 6.0
     clock.jump(2.0)  # never back
     assert clock.now() >= 5.0
+
+
+def test_the_clock_of_passes_counts_what_the_engine_computes_and_jumps() -> None:
+    with HuggingFaceWorker("tinylm/draft", seed=0) as worker:
+        clock = PassClock(worker, 0.5)
+        assert clock.now() == 0
+        asyncio.run(worker.run_task(GenerationTask(input_tokens=[5, 6, 7], max_tokens=4, ignore_eos=True)))
+        # one pass reads three tokens and writes the first, and each of three passes writes another one
+        assert clock.now() == 4 + 0.5 * (3 + 3)
+        clock.jump(100.0)
+        clock.jump(50.0)
+        assert clock.now() == 100
