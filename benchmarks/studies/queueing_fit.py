@@ -124,8 +124,9 @@ def add_fits(report: Report, model: str, types: Mapping[str, Budgeted], num_chai
         num = len(own.right)
         draws = [np.arange(num), *report.rng.integers(num, size=(num_resamples, num))]
         fits = [fitted(own.of(draw), num_chains, report.rng) for draw in track(draws, f"{model} {task}")]
-        for letter in ("A", "b", "D"):
-            figure(report, f"{model}, {task}: {letter}", np.array([getattr(fit, letter).value for fit in fits]))
+        for letter, scale, unit in (("A", 1, ""), ("b", 1e4, ", 1e-4"), ("D", 1, "")):
+            values = scale * np.array([getattr(fit, letter).value for fit in fits])
+            figure(report, f"{model}, {task}: {letter}{unit}", values)
         report.figure(f"{model}, {task}: largest miss", fits[0].largest_miss)
         gaps = own.right.mean(axis=0) - fits[0].at(BUDGETS)
         report.figure(f"{model}, {task}: budget of the largest miss", BUDGETS[int(np.abs(gaps).argmax())])
