@@ -178,8 +178,7 @@ def calibrated_online(config: StackConfig, folder: Path) -> StackConfig:
     A file that is there already is of the same run, which goes on.
     """
     args = config.controller.args
-    rule = args.get("rule")
-    is_nested = isinstance(rule, Mapping)
+    rule: Any = args.get("rule")
     own: Mapping[str, Any] = rule.get("args", {}) if isinstance(rule, Mapping) else args
     if own.get("calibration") != ONLINE or config.dataset is None:
         return config
@@ -191,7 +190,7 @@ def calibrated_online(config: StackConfig, folder: Path) -> StackConfig:
         alphas = [own.get("alpha", ConformalRule(coverage="conditional").alpha)]
         calibrate(config, prompts, alphas, source="online", num_turns=num_turns, seed=config.seed or 0).save(path)
     own = {**own, "calibration": str(path)}
-    args = {**args, "rule": {**rule, "args": own}} if is_nested else {**args, **own}
+    args = {**args, "rule": {**rule, "args": own}} if isinstance(rule, Mapping) else {**args, **own}
     return config.model_copy(update={"controller": ComponentConfig(type=config.controller.type, args=args)})
 
 
