@@ -156,7 +156,7 @@ def test_a_run_counts_what_its_calibration_cost(stack, monkeypatch):
     summary = json.loads(Path("run", "summary.json").read_text())["summary"]
     assert summary["calibration_tokens"] == cost
     assert f"calibration tokens, spent before: decoded {cost['decoded']}, " in shown
-    assert f"{cost['decoded'] / 6:.4g} decoded a sample of this run" in shown
+    assert f"{cost['decoded'] / 6:.4g} decoded a request of this run" in shown
 
 
 def test_the_cost_of_a_calibration_is_found_in_sub_controllers_too(stack):
