@@ -7,11 +7,13 @@ question of four models; 64 of them, 100 shuffles; an answer is right if it is t
 as an answer. AIME24 chooses settings, AIME25 and HMMT25 judge. Probes cost nothing there, so they cost nothing here.
 
 A chain's time is its number of tokens, as if all chains of a vote were written at one speed: a round waits for its
-longest chain.
+longest chain. *Rolling* votes are those of `tune`'s replay. *Chains*: one chain that ends after k equal answers in a
+row, asked every 500 tokens as DynasorCoT asks, beside the cut that decodes as much.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gzip
 import json
@@ -30,18 +32,36 @@ from benchmarks._lib.interval_controllers import INTERVAL, Chain, Played, confid
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling, EarlyStoppingWindow
-from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, SequentialRule, Votes
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.leader_change import MISSES, LeaderChange
+from scaffolding_ext.controllers.vote.flight import Order
 from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.evaluation.tune.rolling import schedule
 from scaffolding_ext.stats.power import required_num_questions
 
-Way = Callable[[Sequence[Chain]], Played]
+Vote = Sequence[Chain]
+Way = Callable[[Sequence[Vote]], Sequence[Played]]  # plays all shuffles of a question
+Weigh = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
 CHOOSES, MODELS = "aime24", ("0.6B", "1.7B", "4B", "8B")
 FULL, DEFAULT, CHOSEN, PLAIN = "all chains", "ours, default", "ours, chosen on AIME24", "plain vote of as many tokens"
+CMC = "CMC, beta .5"
+BY_LENGTH = "ours by length, chosen on AIME24"
+MOST_TOKENS = 0.28  # on AIME24, by what is chosen there by length
+MISSES_BY_LENGTH = (0.1, 0.2, 0.3)
+WIDTHS = (4, 8, 16)
+AGREEING = (2, 3, 5, 8, 10, 20)  # equal answers in a row that end a chain
 MOST_LOST = 0.003  # on AIME24, by what is chosen there
 BAR = -0.01  # accuracy over the full vote, whose lower end the power is about
+BARS = (
+    (DEFAULT, "tokens, share of all", "<=", 0.3),
+    (DEFAULT, "points", ">=", -0.5),
+    ("ours, 16 in flight by tokens", "tokens, share of all", "<=", 0.38),
+    ("ours, 16 in flight by tokens", "longest path, share of all", "<=", 0.85),
+    (BY_LENGTH, "points over CMC", ">=", 0.0),
+    (BY_LENGTH, "tokens, share of all", "<=", 0.28),
+)
 # The paper's table: right (%) and thousands of tokens a question, on AIME25 and on HMMT25 of each model.
 PAPER: Mapping[str, Mapping[str, tuple[tuple[float, float], tuple[float, float]]]] = {
     FULL: {
@@ -56,7 +76,7 @@ PAPER: Mapping[str, Mapping[str, tuple[tuple[float, float], tuple[float, float]]
         "4B": ((76.6, 325), (43.6, 487)),
         "8B": ((76.7, 406), (48.8, 565)),
     },
-    "CMC, beta .5": {
+    CMC: {
         "0.6B": ((28.6, 250), (14.9, 258)),
         "1.7B": ((46.7, 328), (30.5, 359)),
         "4B": ((73.8, 332), (45.7, 365)),
@@ -66,13 +86,14 @@ PAPER: Mapping[str, Mapping[str, tuple[tuple[float, float], tuple[float, float]]
 
 
 class Asked(NamedTuple):
-    """A question of a run: the class of its target (-2 if no chain gives it), and its chains."""
+    """A question of a run: the class of its target (-2 if no chain gives it), its chains, the class of no answer."""
 
     model: str
     task: str
     question: str
     target: int
-    chains: Sequence[Chain]
+    chains: Vote
+    no_answer: int = -1
 
 
 def read_chains(path: Path) -> Iterator[Asked]:
@@ -92,8 +113,8 @@ def read_chains(path: Path) -> Iterator[Asked]:
                 )
                 for each in row["samples"]
             ]
-            target = classes.get(row["target"], -2)
-            yield Asked(row["run"].removeprefix("Qwen3-"), row["task"], row["question"], target, chains)
+            target, no_answer = classes.get(row["target"], -2), classes.get(None, -1)
+            yield Asked(row["run"].removeprefix("Qwen3-"), row["task"], row["question"], target, chains, no_answer)
 
 
 def simulated(num_questions: int, rng: np.random.Generator, num_chains: int = 128) -> Iterator[Asked]:
@@ -111,31 +132,84 @@ def simulated(num_questions: int, rng: np.random.Generator, num_chains: int = 12
                 yield Asked(model, task, f"{task} {number}", 0, chains)
 
 
-def in_rounds(rule: AllocationRule) -> Way:
-    """Play a vote as `MajorityVoteController` does: the rule says how many more to draw, and a round waits for all."""
+def each(play: Callable[[Vote], Played]) -> Way:
+    """Play the shuffles one by one."""
+    return lambda votes: [play(chains) for chains in votes]
+
+
+def in_rounds(rule: AllocationRule, weigh: Weigh | None = None) -> Way:
+    """Play votes as `MajorityVoteController` does: the rule says how many more to draw, and a round waits for all."""
     num_more = functools.lru_cache(1 << 16)(lambda classes, most: rule.num_more(Votes(classes, most)))
 
-    def play(chains: Sequence[Chain]) -> Played:
+    def play(chains: Vote) -> Played:
         classes, num_drawn, path = _renumbered([chain.answer for chain in chains]), 0, 0
-        while num_drawn < len(chains) and (more := num_more(classes[:num_drawn], len(chains))):
-            path += max(chain.num_tokens for chain in chains[num_drawn : num_drawn + more])
+        lengths = np.array([chain.num_tokens for chain in chains], dtype=float)
+        weights: list[float] | None = None
+        while num_drawn < len(chains):
+            if weigh is None:
+                more = num_more(classes[:num_drawn], len(chains))
+            else:
+                weights = weigh(lengths[:num_drawn]).tolist() if num_drawn else []
+                more = rule.num_more(Votes(classes[:num_drawn], len(chains), weights=weights))
+            if not more:
+                break
+            path += int(lengths[num_drawn : num_drawn + more].max())
             num_drawn += more
-        drawn = chains[:num_drawn]
-        return Played(vote([chain.answer for chain in drawn]), sum(chain.num_tokens for chain in drawn), path)
+        answers = [chain.answer for chain in chains[:num_drawn]]
+        weights = None if weigh is None else weigh(lengths[:num_drawn]).tolist()
+        return Played(vote(answers, weights), int(lengths[:num_drawn].sum()), path)
+
+    return each(play)
+
+
+def rolling(rule: SequentialRule, in_flight: int, order: Order) -> Way:
+    """Play votes that roll, on the schedule of `tune`'s replay; the rule is asked at each sample that counts."""
+    sequential = dataclasses.replace(rule, leap=0.0)
+    goes_on = functools.lru_cache(1 << 16)(lambda classes, most: sequential.num_more(Votes(classes, most)))
+
+    def play(votes: Sequence[Vote]) -> list[Played]:
+        lengths = np.array([[chain.num_tokens for chain in chains] for chains in votes], dtype=float)
+        flight, found = schedule(lengths, in_flight, order), []
+        for row, chains in enumerate(votes):
+            answers = [chains[number].answer for number in flight.order[row].tolist()]
+            classes = _renumbered(answers)
+            num = next(
+                n for n in range(1, len(chains) + 1) if n == len(chains) or not goes_on(classes[:n], len(chains))
+            )
+            path = flight.counts[row, num - 1]
+            written = np.clip(path - flight.began[row], 0, lengths[row, flight.order[row]])
+            found.append(Played(vote(answers[:num]), int(written.sum()), int(path)))
+        return found
 
     return play
+
+
+def inverse(lengths: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The weight `shortness` of the package."""
+    weights: npt.NDArray[np.float64] = 1 / lengths
+    return weights
+
+
+def inverse_square(lengths: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Inverse squares, capped at four times the mean of the vote's."""
+    weights = lengths**-2
+    capped: npt.NDArray[np.float64] = np.minimum(weights, 4 * weights.mean())
+    return capped
+
+
+WEIGHTS: Mapping[str, Weigh] = {"1 / length": inverse, "1 / length squared, capped": inverse_square}
 
 
 def first_to_finish(num_first: int) -> Way:
     """Start all chains, and vote once so many have ended; the others are stopped there."""
 
-    def play(chains: Sequence[Chain]) -> Played:
+    def play(chains: Vote) -> Played:
         ended = sorted(chains, key=lambda chain: chain.num_tokens)[:num_first]
         path = ended[-1].num_tokens
         tokens = sum(min(chain.num_tokens, path) for chain in chains)
         return Played(vote([chain.answer for chain in ended]), tokens, path)
 
-    return play
+    return each(play)
 
 
 def _shuffled(num_chains: int, seed: int) -> list[int]:
@@ -168,15 +242,16 @@ class Plays:
     def play(self, name: str, way: Way, where: npt.NDArray[np.bool_] | None = None) -> None:
         """Play a way on all questions, or on those of a mask."""
         found = np.full((len(self.asked), 3), np.nan)
-        for number, each in enumerate(track(self.asked, name)):
+        for number, asked in enumerate(track(self.asked, name)):
             if where is not None and not where[number]:
                 continue
-            played = [way([each.chains[index] for index in order]) for order in self._orders]
-            found[number] = np.mean([(one.answer == each.target, one.num_tokens, one.path) for one in played], axis=0)
+            played = way([[asked.chains[index] for index in order] for order in self._orders])
+            found[number] = np.mean([(one.answer == asked.target, one.num_tokens, one.path) for one in played], axis=0)
         self.right[name], self.tokens[name], self.path[name] = found.T
 
-    def of(self, *, models: Sequence[str] = MODELS, tasks: Sequence[str]) -> npt.NDArray[np.bool_]:
-        return np.array([each.model in models and each.task in tasks for each in self.asked])
+    def of(self, *, models: Sequence[str] = MODELS, tasks: Sequence[str] | None = None) -> npt.NDArray[np.bool_]:
+        """Return the mask of questions of these models and tasks; None takes all tasks."""
+        return np.array([each.model in models and (tasks is None or each.task in tasks) for each in self.asked])
 
     def lost(self, name: str, where: npt.NDArray[np.bool_]) -> float:
         return float((self.right[FULL] - self.right[name])[where].mean())
@@ -189,6 +264,84 @@ def choose(plays: Plays, where: npt.NDArray[np.bool_]) -> LeaderChange:
         plays.play(str(rule), in_rounds(rule), where)
     kept = [rule for rule in rules if plays.lost(str(rule), where) <= MOST_LOST]
     return min(kept or rules[:1], key=lambda rule: plays.tokens[str(rule)][where].sum())
+
+
+def choose_by_length(plays: Plays, where: npt.NDArray[np.bool_]) -> tuple[LeaderChange, str]:
+    """The rule and the weight with most right answers within `MOST_TOKENS` of the tokens where they are chosen."""
+    rules = [LeaderChange(miss=miss) for miss in MISSES_BY_LENGTH]
+    tried = {f"{rule} {name}": (rule, name) for rule in rules for name in WEIGHTS}
+    for title, (rule, name) in tried.items():
+        plays.play(title, in_rounds(rule, WEIGHTS[name]), where)
+    most = MOST_TOKENS * plays.tokens[FULL][where].sum()
+    kept = [title for title in tried if plays.tokens[title][where].sum() <= most]
+    return tried[min(kept or tried, key=lambda title: plays.lost(title, where))]
+
+
+class EndedChain(NamedTuple):
+    """Means over the chains of each question that end in one way, shape [num_questions]."""
+
+    right: npt.NDArray[np.float64]
+    tokens: npt.NDArray[np.float64]
+
+    def mixed(self, other: EndedChain, share: float) -> EndedChain:
+        """Take the other way with a probability of `share`."""
+        return EndedChain(*((1 - share) * mine + share * own for mine, own in zip(self, other, strict=True)))
+
+
+def ended(asked: Sequence[Asked], end: Callable[[Chain, int], tuple[int, int]]) -> EndedChain:
+    """End every chain; `end` takes the chain and the class of no answer, and returns its answer and its tokens."""
+    found = []
+    for question in asked:
+        ends = [end(chain, question.no_answer) for chain in question.chains]
+        found.append(np.mean([(answer == question.target, tokens) for answer, tokens in ends], axis=0))
+    return EndedChain(*np.array(found).T)
+
+
+def agreeing(num_equal: int) -> Callable[[Chain, int], tuple[int, int]]:
+    """Stop once so many answers in a row are equal: the rule `consecutive` of DynasorCoT."""
+
+    def end(chain: Chain, no_answer: int) -> tuple[int, int]:
+        num_alike = 0
+        for number, answer in enumerate(chain.probes):
+            num_alike = num_alike + 1 if number and answer == chain.probes[number - 1] else 1
+            if num_alike >= num_equal and answer != no_answer:
+                return answer, INTERVAL * (number + 1)
+        return chain.answer, chain.num_tokens
+
+    return end
+
+
+def cut(num_probes: int) -> Callable[[Chain, int], tuple[int, int]]:
+    """Stop after so many intervals with the answer asked for there."""
+
+    def end(chain: Chain, no_answer: int) -> tuple[int, int]:
+        if chain.num_tokens <= INTERVAL * num_probes or not chain.probes:
+            return chain.answer, chain.num_tokens
+        return chain.probes[min(num_probes, len(chain.probes)) - 1], INTERVAL * num_probes
+
+    return end
+
+
+def add_chains(report: Report, title: str, asked: Sequence[Asked]) -> None:
+    """Add one chain under each k beside the whole chain and the cuts that decode as much, mixed of two lengths."""
+    questions = [each.question for each in asked]
+    whole = ended(asked, lambda chain, no_answer: (chain.answer, chain.num_tokens))
+    most = max(len(chain.probes) for each in asked for chain in each.chains)
+    cuts = [ended(asked, cut(number)) for number in range(1, most + 2)]
+    totals = np.array([each.tokens.sum() for each in cuts])
+    report.difference(f"{title}: whole chain: right", whole.right, questions=questions, scale=100)
+    for num_equal in AGREEING:
+        stopped = ended(asked, agreeing(num_equal))
+        place = int(np.clip(np.searchsorted(totals, stopped.tokens.sum()), 1, len(cuts) - 1))
+        step = totals[place] - totals[place - 1]
+        share = float(np.clip((stopped.tokens.sum() - totals[place - 1]) / step, 0, 1)) if step else 0.0
+        as_much, name = cuts[place - 1].mixed(cuts[place], share), f"{title}: {num_equal} equal answers"
+        report.difference(f"{name}: right", stopped.right, questions=questions, scale=100)
+        report.ratio(f"{name}: tokens, share of the whole chain", stopped.tokens, whole.tokens, questions)
+        report.difference(f"{name}: points", stopped.right, whole.right, questions, scale=100)
+        report.difference(
+            f"{name}: points over a cut of as many tokens", stopped.right, as_much.right, questions, scale=100
+        )
 
 
 def add_set(report: Report, title: str, plays: Plays, names: Sequence[str], where: npt.NDArray[np.bool_]) -> None:
@@ -261,23 +414,40 @@ def main(
         "early-stopping windows of 8": in_rounds(EarlyStoppingWindow(window=8)),
         "doubling until .75 agree (its_hub)": in_rounds(AgreementDoubling()),
         "first 8 to finish": first_to_finish(8),
-        "Parallel-Probe": parallel_probe,
-        "CMC, beta .5": functools.partial(confidence_momentum, beta=0.5),
+        "Parallel-Probe": each(parallel_probe),
+        CMC: each(functools.partial(confidence_momentum, beta=0.5)),
         DEFAULT: in_rounds(LeaderChange()),
+        **{
+            f"ours, {width} in flight by {order}": rolling(LeaderChange(), width, order)
+            for order in ("tokens", "index")
+            for width in WIDTHS
+        },
     }
     for name, way in ways.items():
         plays.play(name, way)
     rule = choose(plays, chooses)
     report.setting["chosen"] = str(rule)
     plays.play(CHOSEN, in_rounds(rule))
+    rule, weight = choose_by_length(plays, chooses)
+    report.setting["chosen by length"] = f"{rule}, {weight}"
+    plays.play(BY_LENGTH, in_rounds(rule, WEIGHTS[weight]))
     share = plays.tokens[DEFAULT][chooses].sum() / plays.tokens[FULL][chooses].sum()
     plays.play(PLAIN, in_rounds(Even(num_samples=max(1, round(num_chains * share)))))
-    names, title = [*ways, CHOSEN, PLAIN], "AIME25 and HMMT25"
+    names, title = [*ways, CHOSEN, BY_LENGTH, PLAIN], "AIME25 and HMMT25"
     add_set(report, title, plays, names, judges)
     add_set(report, "AIME24", plays, names, chooses)
-    add_set(report, f"{title}, 4B and 8B", plays, names, judges & plays.of(models=["4B", "8B"], tasks=[*_tasks(asked)]))
+    add_set(report, f"{title}, 4B and 8B", plays, names, judges & plays.of(models=["4B", "8B"]))
     for model in MODELS:
-        add_set(report, f"{title}, {model}", plays, names, judges & plays.of(models=[model], tasks=[*_tasks(asked)]))
+        add_set(report, f"{title}, {model}", plays, names, judges & plays.of(models=[model]))
+    for models, said in ((MODELS, "one chain"), (("4B", "8B"), "one chain, 4B and 8B")):
+        add_chains(report, said, [each for each, taken in zip(asked, plays.of(models=models), strict=True) if taken])
+    report.difference(
+        f"{title}: {BY_LENGTH}: points over CMC",
+        plays.right[BY_LENGTH][judges],
+        plays.right[CMC][judges],
+        [each.question for each, judged in zip(asked, judges, strict=True) if judged],
+        scale=100,
+    )
     differences = (plays.right[DEFAULT] - plays.right[FULL])[judges]
     groups = [each.question for each, judged in zip(asked, judges, strict=True) if judged]
     needed = required_num_questions(differences, groups, bar=BAR, max_num_questions=100_000, rng=report.rng)
@@ -285,19 +455,10 @@ def main(
         report.figure(f"{title}: {DEFAULT}: questions for power .9 at {100 * BAR:g} points", needed)
     if path is not None and num_chains == 64:
         add_repeated(report, plays)
-    report.bar(
-        f"{DEFAULT}: tokens, share of all",
-        report.figures[f"{title}: {DEFAULT}: tokens, share of all"]["value"],
-        "<=",
-        0.3,
-    )
-    report.bar(f"{DEFAULT}: points", report.figures[f"{title}: {DEFAULT}: points"]["value"], ">=", -0.5)
+    for name, figure, sign, bar in BARS:
+        report.bar(f"{name}: {figure}", report.figures[f"{title}: {name}: {figure}"]["value"], sign, bar)
     if plot_path is not None:
         plot(report.figures, title, names, plot_path)
-
-
-def _tasks(asked: Sequence[Asked]) -> set[str]:
-    return {each.task for each in asked}
 
 
 if __name__ == "__main__":

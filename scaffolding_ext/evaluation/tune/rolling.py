@@ -56,12 +56,15 @@ def schedule(lengths: Floats, in_flight: int, order: Order) -> Schedule:
     )
     ended = np.empty((num_rows, num_samples), dtype=np.int64)
     for turn in range(num_samples):
-        for place in range(running.shape[1]):
-            free = (running[:, place] == num_samples) & (num_begun < np.minimum(num_samples, num_over + ahead))
-            new = num_begun[free]
-            running[free, place], began[free, new] = new, now[free]
-            ends[free, new] = now[free] + lengths[free, new]
-            num_begun[free] += 1
+        while True:
+            is_free = running == num_samples
+            filled = np.flatnonzero(is_free.any(axis=1) & (num_begun < np.minimum(num_samples, num_over + ahead)))
+            if not filled.size:
+                break
+            new = num_begun[filled]
+            running[filled, is_free[filled].argmax(axis=1)], began[filled, new] = new, now[filled]
+            ends[filled, new] = now[filled] + lengths[filled, new]
+            num_begun[filled] += 1
         own = ends[rows[:, None], running]
         now = own.min(axis=1)
         first = np.where(own == now[:, None], running, num_samples).argmin(axis=1)
