@@ -22,13 +22,16 @@ from typing import NamedTuple
 import numpy as np
 
 from scaffolding_ext.evaluation.logs.samples import Floats, Ints
+from scaffolding_ext.evaluation.tune.costs import PATHS
 from scaffolding_ext.evaluation.tune.plays import NUM_FOLDS, Plays
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.votes import Played, assembled, combined
 from scaffolding_ext.stats.learn_then_test import learn_then_test, questions_needed
 
+LEAST_QUESTIONS = 50  # below, a choice is worse than the default: benchmarks/studies/few_questions.py
 _NUM_SPLITS = 10
 _NUM_RESAMPLES = 60
+_NUM_REPEATS = 40  # choices on resampled questions
 _ROUNDING = 1e-9
 
 
@@ -145,6 +148,41 @@ def chosen(plays: Plays, goal: Goal) -> Setting | None:
     settings, found = candidates_of(plays, plays.lists)
     index = goal.chosen(found, np.ones(len(found.sizes)), plays.rng(1))
     return None if index is None else settings[index]
+
+
+def is_too_small(plays: Plays, goal: Goal) -> bool:
+    """Return True if the default setting is to be preferred to a choice on so few questions."""
+    recording = plays.recording
+    is_covered = isinstance(goal, Cheapest) and plays.cost not in PATHS and not recording.is_of_searches
+    return is_covered and recording.num_samples > 1 and len(recording.questions) < LEAST_QUESTIONS
+
+
+class Stability(NamedTuple):
+    """Choices on resampled groups.
+
+    Attributes:
+        same: Share of them that choose the same setting as all groups.
+        least: Share of the full cost under the cheapest of the middle 90 % of choices; `most` under the dearest.
+    """
+
+    same: float
+    least: float
+    most: float
+
+
+def stability(plays: Plays, goal: Goal, setting: Setting) -> Stability:
+    """Let the goal choose again on bootstrap resamples of the groups."""
+    settings, found = candidates_of(plays, plays.lists)
+    rng, num_groups = plays.rng(7), len(found.sizes)
+    same, costs = 0, []
+    for _ in range(_NUM_REPEATS):
+        weights = np.bincount(rng.integers(0, num_groups, num_groups), minlength=num_groups).astype(float)
+        index = goal.chosen(found, weights, rng)
+        again = plays.all_samples if index is None else settings[index]
+        same += again is setting
+        costs.append(float(plays.played[again].costs[plays.cost].sum() / plays.full.costs[plays.cost].sum()))
+    least, most = np.quantile(costs, [0.05, 0.95]).tolist()
+    return Stability(same / _NUM_REPEATS, least, most)
 
 
 def judged(plays: Plays, goal: Goal, lists: Mapping[str, Sequence[Setting]] | None = None) -> Played:

@@ -55,6 +55,7 @@ class Plays:
 
     Attributes:
         lists: The settings, in short lists from the most careful to the boldest.
+        default: The vote of the package.
         budgets: Settings with one budget for all questions. They are not candidates by default, because a serving stack
             has no dataset.
         groups: Group of each question, resampled as a whole, shape [num_questions].
@@ -87,6 +88,7 @@ class Plays:
         self._ended: dict[Ending, EndedSamples] = {Whole(): samples}
         self.full_right = self.votes.right[:, -1].astype(float)
         self.all_samples = Setting(Whole(), recording.num_samples)
+        self.default = Setting(Whole(), recording.num_samples, LeaderChange())
         self.full = play(self.votes, None, recording.num_samples, self.full_right)
         self.lists: dict[str, list[Setting]] = {}
         self.budgets: list[Setting] = []

@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 
 from scaffolding_ext.evaluation.drawing import COLOURS, bars_of, below, drawing
-from scaffolding_ext.evaluation.tune.choose import Goal, Promise, chosen, judged, promised
+from scaffolding_ext.evaluation.tune.choose import (
+    LEAST_QUESTIONS,
+    Goal,
+    Promise,
+    Stability,
+    chosen,
+    is_too_small,
+    judged,
+    promised,
+    stability,
+)
 from scaffolding_ext.evaluation.tune.costs import COSTS
 from scaffolding_ext.evaluation.tune.plays import Plays
 from scaffolding_ext.evaluation.tune.signals import qualities_of, routers_of
@@ -24,6 +34,7 @@ from scaffolding_ext.stats.intervals import Estimate
 
 _NAME_WIDTH = 25
 _MOST_QUESTIONS = 2000
+_STABLE = 0.9  # share of equal choices
 _UNTRIED = {
     "targets": "gold answers",
     "tokens": "tokens",
@@ -39,8 +50,11 @@ class Tuned:
     """A choice and its report.
 
     Attributes:
-        setting: The choice on all questions; all samples if no setting keeps the promise.
-        rows: Lines of the table; the last one is the choice, on questions that had no part in it.
+        setting: The choice on all questions; the default on too few questions, all samples if no setting keeps the
+            promise.
+        rows: Lines of the table; the last one is the setting, on questions that had no part in its choice.
+        not_taken: The choice on too few questions.
+        stability: Of the choice.
     """
 
     plays: Plays
@@ -49,6 +63,8 @@ class Tuned:
     rows: Sequence[TableRow]
     promise: Promise | None = None
     base: StackConfig | None = None
+    not_taken: Setting | None = None
+    stability: Stability | None = None
 
     @cached_property
     def frontier(self) -> list[TableRow]:
@@ -75,6 +91,11 @@ class Tuned:
         found = f"Use {own.name}: on these questions it saves {saved:.0f} % of the {what}, at {points} {measure}."
         if self.promise is not None:
             return found
+        if self.not_taken is not None:
+            return (
+                f"{found} It is the default: on fewer than {LEAST_QUESTIONS} questions a choice is worse than the "
+                f"default on further questions. These would choose: {self.not_taken}."
+            )
         share, points = self.rows[-1].cost_share, spread(self.rows[-1].points, 1, is_signed=True)
         expected = Estimate(*(100 * (1 - each) for each in (share.value, share.high, share.low)))
         return (
@@ -86,6 +107,8 @@ class Tuned:
         yield table_of(self.rows, self.plays)
         yield ""
         yield self.sentence
+        if self.stability is not None and self.stability.same < _STABLE:
+            yield _unstable(self.stability)
         yield from remarks_on(self.plays)
         if self.promise is not None and self.keeps_promise:
             yield f"Promised: {self.promise}."
@@ -102,6 +125,8 @@ class Tuned:
             },
             "baselines": [_figures(row) for row in [*self.rows[:-1], *rows_of(plays, by_list)]],
             "frontier": [_figures(row) for row in self.frontier],
+            "not_taken": None if self.not_taken is None else str(self.not_taken),
+            "stability": None if self.stability is None else self.stability._asdict(),
             "num_questions": len(plays.recording.questions),
             "measure": plays.recording.measure,
             "cost": plays.cost,
@@ -175,17 +200,26 @@ def tuned(
     plays: Plays, goal: Goal, *, max_loss: float = 0.0, confidence: float | None = None, base: StackConfig | None = None
 ) -> Tuned | None:
     """Choose among the settings played; None if the goal allows none."""
-    promise = None if confidence is None else promised(plays, max_loss, confidence)
-    if promise is None:
-        setting = chosen(plays, goal)
-        if setting is None:
-            return None
-        of_choice = judged(plays, goal)
-    else:
+    if confidence is not None:
+        promise = promised(plays, max_loss, confidence)
         setting = promise.setting or plays.all_samples
-        of_choice = plays.played[setting]
-    rows = rows_of(plays, {**baselines(plays, goal), "chosen": of_choice})
-    return Tuned(plays, goal, setting, rows, promise, base)
+        rows = rows_of(plays, {**baselines(plays, goal), "chosen": plays.played[setting]})
+        return Tuned(plays, goal, setting, rows, promise, base)
+    setting = chosen(plays, goal)
+    if setting is None:
+        return None
+    named, steady = {**baselines(plays, goal), "chosen": judged(plays, goal)}, stability(plays, goal, setting)
+    if not is_too_small(plays, goal):
+        return Tuned(plays, goal, setting, rows_of(plays, named), None, base, stability=steady)
+    named["default, recommended"] = plays.played[plays.default] = plays.play(plays.default)
+    return Tuned(plays, goal, plays.default, rows_of(plays, named), None, base, setting, steady)
+
+
+def _unstable(found: Stability) -> str:
+    return (
+        f"The choice changes with the questions: {1 - found.same:.0%} of resamples choose another setting, at "
+        f"{100 * found.least:.0f} to {100 * found.most:.0f} % of the cost. More questions settle it."
+    )
 
 
 def table_of(rows: Sequence[TableRow], plays: Plays) -> str:

@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scaffolding_ext.evaluation.tune.choose import Candidates, Cheapest, MostAccurate, cross_fitted
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.evaluation.tune.choose import (
+    LEAST_QUESTIONS,
+    Candidates,
+    Cheapest,
+    MostAccurate,
+    cross_fitted,
+    is_too_small,
+)
+from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.tuned import tuned
+from tests.evaluation.tune.recorded import recording
 
 
 def candidates(lists: list[list[tuple[np.ndarray, float]]], plainness: list[int]) -> Candidates:
@@ -83,3 +94,45 @@ def test_a_saving_near_the_allowed_loss_is_not_given_up_for_all_samples() -> Non
     near[:2] = 1.0
     found = candidates([[(NOTHING, 1.0)], [(near, 0.4)]], [0, 5])
     assert chosen(found, Cheapest(0.02)) == 1
+
+
+@pytest.mark.parametrize(("num_questions", "is_small"), [(LEAST_QUESTIONS - 1, True), (LEAST_QUESTIONS, False)])
+def test_few_questions_recommend_the_default_and_say_why(num_questions: int, is_small: bool) -> None:
+    plays = Plays(recording(num_questions))
+    plays.try_all()
+    found = tuned(plays, Cheapest(0.003))
+    assert found is not None
+    said = " ".join(found.lines())
+    assert ((found.setting is plays.default), ("It is the default: on fewer than" in said)) == (is_small, is_small)
+    assert found.rows[-1].name == ("default, recommended" if is_small else "chosen")
+    assert (found.not_taken is None) is not is_small
+    if is_small:
+        assert str(found.not_taken) in said
+        vote = found.stack().controller.args
+        assert vote["allocation"] == {"type": "LeaderChange", "args": LeaderChange().settings()}
+    assert found.page().count("default, recommended") > 0 or not is_small
+
+
+def test_a_budget_a_promise_or_another_goal_is_not_overruled() -> None:
+    plays = Plays(recording(20))
+    plays.try_all()
+    within = tuned(plays, MostAccurate(0.5))
+    assert within is not None
+    assert within.not_taken is None
+    promise = tuned(plays, Cheapest(0.2), max_loss=0.2, confidence=0.5)
+    assert promise is not None
+    assert promise.setting is not plays.default
+    assert not is_too_small(Plays(recording(20), "critical"), Cheapest(0.003)), "a default that waits is no default"
+
+
+def test_a_choice_that_changes_with_the_questions_says_so() -> None:
+    """Of mixed votes, resamples choose now one setting, now another; if all samples are right, always one sample."""
+    for num_questions, ability, is_stable in ((60, 0.7, False), (60, 9.0, True)):
+        plays = Plays(recording(num_questions, ability=ability))
+        plays.try_all()
+        found = tuned(plays, Cheapest(0.003))
+        assert found is not None
+        assert found.stability is not None
+        assert (found.stability.same >= 0.9) is is_stable
+        assert any("The choice changes with the questions" in line for line in found.lines()) is not is_stable
+        assert found.stability.least <= found.stability.most
