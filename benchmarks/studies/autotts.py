@@ -48,7 +48,6 @@ CHOOSES, MODELS = "aime24", ("0.6B", "1.7B", "4B", "8B")
 FULL, DEFAULT, CHOSEN, PLAIN = "all chains", "ours, default", "ours, chosen on AIME24", "plain vote of as many tokens"
 CMC = "CMC, beta .5"
 BY_LENGTH = "ours by length, chosen on AIME24"
-MOST_TOKENS = 0.28  # on AIME24, by what is chosen there by length
 MISSES_BY_LENGTH = (0.1, 0.2, 0.3)
 WIDTHS = (4, 8, 16)
 AGREEING = (2, 3, 5, 8, 10, 20)  # equal answers in a row that end a chain
@@ -266,15 +265,15 @@ def choose(plays: Plays, where: npt.NDArray[np.bool_]) -> LeaderChange:
     return min(kept or rules[:1], key=lambda rule: plays.tokens[str(rule)][where].sum())
 
 
-def choose_by_length(plays: Plays, where: npt.NDArray[np.bool_]) -> tuple[LeaderChange, str]:
-    """The rule and the weight with most right answers within `MOST_TOKENS` of the tokens where they are chosen."""
+def choose_by_length(plays: Plays) -> tuple[LeaderChange, str]:
+    """The rule and the weight with most right answers at no more tokens than CMC."""
     rules = [LeaderChange(miss=miss) for miss in MISSES_BY_LENGTH]
     tried = {f"{rule} {name}": (rule, name) for rule in rules for name in WEIGHTS}
     for title, (rule, name) in tried.items():
-        plays.play(title, in_rounds(rule, WEIGHTS[name]), where)
-    most = MOST_TOKENS * plays.tokens[FULL][where].sum()
-    kept = [title for title in tried if plays.tokens[title][where].sum() <= most]
-    return tried[min(kept or tried, key=lambda title: plays.lost(title, where))]
+        plays.play(title, in_rounds(rule, WEIGHTS[name]))
+    most = plays.tokens[CMC].sum()
+    kept = [title for title in tried if plays.tokens[title].sum() <= most] or list(tried)
+    return tried[max(kept, key=lambda title: plays.right[title].sum())]
 
 
 class EndedChain(NamedTuple):
@@ -428,7 +427,9 @@ def main(
     rule = choose(plays, chooses)
     report.setting["chosen"] = str(rule)
     plays.play(CHOSEN, in_rounds(rule))
-    rule, weight = choose_by_length(plays, chooses)
+    few = Plays([each for each in asked if each.task == CHOOSES], num_chains, -(-num_shuffles // 4), report.seed)
+    few.play(CMC, ways[CMC])
+    rule, weight = choose_by_length(few)
     report.setting["chosen by length"] = f"{rule}, {weight}"
     plays.play(BY_LENGTH, in_rounds(rule, WEIGHTS[weight]))
     share = plays.tokens[DEFAULT][chooses].sum() / plays.tokens[FULL][chooses].sum()

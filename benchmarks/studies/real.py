@@ -120,7 +120,11 @@ def _simulated_looks(answer_class: int, length: int, rng: np.random.Generator) -
     for tenth in range(1, 11):
         own = answer_class if rng.random() < tenth / 10 else int(rng.integers(0, 5))
         logprobs = (float(np.log(rng.uniform(0.3, 1.0))),)
-        probes.append(Probe(Prefix(length * tenth // 10, "", None, None), str(own), own, False, str(own), logprobs))
+        probes.append(
+            Probe(
+                Prefix(length * tenth // 10, "", None, None), str(own), own, False, str(own), answer_logprobs=logprobs
+            )
+        )
         forced.append(own)
     ones = np.ones(10, dtype=np.int64)
     return Looks(probes, np.array(forced), ones, ones, length)
