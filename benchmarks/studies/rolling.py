@@ -1,7 +1,8 @@
 """Votes that roll beside votes in rounds and all samples at once: tokens, time, and if they repeat.
 
     python -m benchmarks.studies.rolling --part embedded --json
-    python -m benchmarks.studies.rolling --part recorded --chains qwen3_chains.jsonl.gz --json
+    python -m benchmarks.studies.rolling --part recorded --data FOLDER --json
+    python -m benchmarks.studies.rolling --part replayed --data FOLDER --json
 
 *embedded*: votes of 16 of the embedded target on this machine's engine, one question at a time; a question runs in
 every way before the next begins. Then the same votes with 1, 8 and 32 questions at once, with whole texts and with
@@ -9,6 +10,9 @@ DynasorCoT inside: texts, answers and traces should be equal.
 
 *recorded*: Qwen3 chains of AIME25 and HMMT25 in the live host, on a worker whose clock goes one tick a piece of 16
 tokens. All samples of a vote are written at one speed, whatever their number.
+
+*replayed*: the class's default rule on every recording, with 2 and more samples in flight, by `tune`'s replay. Its time
+is the vote's longest path in tokens.
 """
 
 from __future__ import annotations
@@ -24,13 +28,20 @@ from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.lab import Lab, questions_of
 from benchmarks._lib.recorded_worker import Characters, RecordedChain, RecordedWorker
 from benchmarks._lib.report import Report
-from benchmarks.studies.autotts import Asked, read_chains, simulated
+from benchmarks.studies.autotts import CHOOSES, Asked, read_chains, simulated
+from benchmarks.studies.real import recordings
 from scaffolding_ext import DynasorCoTController, MajorityVoteController, ScaffoldingLlm
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.evaluation.run.datasets import EMBEDDED, Example
+from scaffolding_ext.evaluation.tune.endings import Whole
+from scaffolding_ext.evaluation.tune.flights import play_flight
+from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.protocol import Controller
 from scaffolding_ext.request.results import ScaffoldingResult
 
+QWEN3 = "qwen3_chains.jsonl.gz"
 ALL, ROUNDS = "all at once", "rounds"
 NUM_SAMPLES = 16
 PIECE = 16  # tokens a tick
@@ -136,26 +147,45 @@ def run_recorded(report: Report, asked: Sequence[Asked], num_samples: int) -> No
         report.bar(figure, value(report, figure), "<=", most)
 
 
+def run_replayed(report: Report, data: Path | None) -> None:
+    for name, recording in recordings(data, 20, report.rng):
+        trial, num_samples = Plays(recording), recording.num_samples
+        rule, votes_ = LeaderChange(), trial.votes
+        rows = {ALL: trial.full, ROUNDS: trial.play(Setting(Whole(), num_samples, rule))}
+        for number in (each for each in (2, 3, 4, 8, 16, 32) if each < num_samples):
+            rows[f"{number} in flight"] = play_flight(votes_, rule, num_samples, trial.full_right, number)
+            rows[f"{number} in flight, by index"] = play_flight(
+                votes_, rule, num_samples, trial.full_right, number, "index"
+            )
+        report.figure(f"{name}: samples", num_samples)
+        for row, played in rows.items():
+            about = f"{name}: {row}"
+            report.difference(f"{about}: points", played.right, trial.full.right, trial.groups, scale=100)
+            for what, cost in (("tokens", "decoded"), ("longest path", "critical")):
+                report.ratio(f"{about}: {what}, share of all", played.costs[cost], trial.full.costs[cost], trial.groups)  # type: ignore[index]
+
+
 def value(report: Report, figure: str) -> float:
     return float(report.figures[figure]["value"])
 
 
-@benchmark("studies.rolling --part recorded --chains qwen3_chains.jsonl.gz")
-@click.option("--part", type=click.Choice(["embedded", "recorded"]), default="recorded", show_default=True)
-@click.option("--chains", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Recorded chains.")
+@benchmark("studies.rolling --part recorded --data FOLDER")
+@click.option("--part", type=click.Choice(["embedded", "recorded", "replayed"]), default="recorded", show_default=True)
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of recordings.")
 @size("--num_timed", 100, quick=2, help="Embedded questions that are timed.")
 @size("--num_equal", 30, quick=2, help="Embedded questions that run at several loads.")
 @size("--num_questions", 240, quick=4, help="Recorded questions.")
-def main(report: Report, part: str, path: Path | None, num_timed: int, num_equal: int, num_questions: int) -> None:
+def main(report: Report, part: str, data: Path | None, num_timed: int, num_equal: int, num_questions: int) -> None:
     """Votes that roll beside votes in rounds and all samples at once."""
     if part == "embedded":
         run_embedded(report, num_timed, num_equal)
-        return
-    asked = [
-        each for each in (simulated(2, report.rng) if path is None else read_chains(path)) if each.task != "aime24"
-    ]
-    for num_samples in BY_NUMBER:
-        run_recorded(report, asked[:num_questions], num_samples)
+    elif part == "replayed":
+        run_replayed(report, data)
+    else:
+        found = simulated(2, report.rng) if data is None else read_chains(data / QWEN3)
+        asked = [each for each in found if each.task != CHOOSES][:num_questions]
+        for num_samples in BY_NUMBER:
+            run_recorded(report, asked, num_samples)
 
 
 if __name__ == "__main__":
