@@ -17,6 +17,7 @@ is the vote's longest path in tokens.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ from scaffolding_ext.request.results import ScaffoldingResult
 QWEN3 = "qwen3_chains.jsonl.gz"
 ALL, ROUNDS = "all at once", "rounds"
 NUM_SAMPLES = 16
+BUSY = 8  # questions at once
 PIECE = 16  # tokens a tick
 LEAST_PIECES = 16  # of a chain, so that its answer has room
 BY_NUMBER: Mapping[int, tuple[int, float, float]] = {64: (16, 0.42, 0.9), 32: (8, 0.42, 1.0)}  # in flight, and bars
@@ -76,8 +78,8 @@ def add_ways(report: Report, title: str, found: Mapping[str, Sequence[tuple[floa
 
 
 def figure_of(result: ScaffoldingResult, target: str, seconds: float | None = None) -> tuple[float, float, float]:
-    ledger, time = result.program.ledger, result.program.trace[-1]["seconds"]
-    return float(result.answer == target), float(ledger.total.decoded), float(time if seconds is None else seconds)
+    decoded, ended = result.program.ledger.total.decoded, result.program.trace[-1]["seconds"]
+    return float(result.answer == target), float(decoded), float(ended if seconds is None else seconds)
 
 
 def run_embedded(report: Report, num_timed: int, num_equal: int) -> None:
@@ -99,8 +101,22 @@ def run_embedded(report: Report, num_timed: int, num_equal: int) -> None:
         report.bar(
             "tokens, share of rounds", value(report, "embedded: 4 in flight: tokens, share of rounds"), "<=", 1.3
         )
+        add_busy(report, lab, {name: ways[name] for name in (ROUNDS, "4 in flight")}, examples[:num_equal])
         for name, inner in (("whole texts", native), ("DynasorCoT", chain)):
             add_equal(report, name, lab, MajorityVoteController(inner, NUM_SAMPLES, in_flight=4), examples[:num_equal])
+
+
+def add_busy(report: Report, lab: Lab, ways: Mapping[str, Controller], examples: Sequence[Example]) -> None:
+    """Time ways with as many questions at once as fill the engine, in blocks that take turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for block in range(0, len(examples), BUSY):
+        for name, way in ways.items():
+            with hosted(lab, way, BUSY) as host:
+                began = time.perf_counter()
+                host.generate([each.prompt for each in examples[block : block + BUSY]])
+                seconds[name].append(time.perf_counter() - began)
+    rounds, flight = seconds.values()
+    report.ratio(f"{BUSY} questions at once: 4 in flight: time, share of rounds", flight, rounds)
 
 
 def add_equal(report: Report, name: str, lab: Lab, vote: Controller, examples: Sequence[Example]) -> None:
