@@ -189,7 +189,7 @@ def value(report: Report, figure: str) -> float:
 @click.option("--part", type=click.Choice(["embedded", "recorded", "replayed"]), default="recorded", show_default=True)
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of recordings.")
 @size("--num_timed", 100, quick=2, help="Embedded questions that are timed.")
-@size("--num_equal", 30, quick=2, help="Embedded questions that run at several loads.")
+@size("--num_equal", 30, quick=9, help="Embedded questions that run at several loads.", least=9)
 @size("--num_questions", 240, quick=4, help="Recorded questions.")
 def main(report: Report, part: str, data: Path | None, num_timed: int, num_equal: int, num_questions: int) -> None:
     """Votes that roll beside votes in rounds and all samples at once."""
