@@ -8,7 +8,8 @@ from scaffolding_ext.answers import extract
 from scaffolding_ext.answers.reading import SplitText
 from scaffolding_ext.answers.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, PromptFamily, TextPrompting, family_named
+from scaffolding_ext.prompts.families import DEFAULT_FAMILY, PromptFamily, family_named
+from scaffolding_ext.prompts.prompting import TextPrompting
 from scaffolding_ext.prompts.tool_calls import OfferedTools
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import meta_of

@@ -16,7 +16,8 @@ from scaffolding_ext.controllers.base import BaseController, attributes_of
 from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.prompting import encode, prompt_family
 from scaffolding_ext.errors import ConfigError, NoOutputError
-from scaffolding_ext.prompts.prompting import PromptFamily, Prompting
+from scaffolding_ext.prompts.families import PromptFamily
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, RewardTask
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.lowering import lower_verify, write_back_verify

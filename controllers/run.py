@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import BaseController, StackMemory, show
 from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.controllers.rule import DecisionRule, E
-from scaffolding_ext.prompts.prompting import PromptFamily
+from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.prompts.sampling_params import set_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.request.figures import Figure, Ratio

@@ -176,7 +176,7 @@ def saved_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-    from scaffolding_ext.prompts.prompting import model_folder
+    from scaffolding_ext.prompts.tokenizers import model_folder
 
     @functools.cache
     def save(name: str, special: tuple[str, ...] = (), **config: Any) -> str:

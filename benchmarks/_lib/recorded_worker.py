@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from scaffolding_ext.prompts.prompting import FAMILIES
+from scaffolding_ext.prompts.families import FAMILIES
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.protocol.meta import TokenCounts, meta_of, note
 from scaffolding_ext.protocol.standins import TaskHandler

@@ -34,7 +34,7 @@ from benchmarks._lib.store import kept
 from benchmarks.studies.kv_sharing import BLOCKS, CEILING, NO_KV, PUBLISHED, SHARED, Cell
 from scaffolding_ext import HuggingFaceWorker, MajorityVoteController, NativeGenerationController, ScaffoldingLlm
 from scaffolding_ext.evaluation.run.datasets import embedded_problems
-from scaffolding_ext.prompts.prompting import load_tokenizer
+from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.branching import LayerExit, VerifyTask
 from scaffolding_ext.testing import ScriptedWorker

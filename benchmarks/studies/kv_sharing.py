@@ -45,7 +45,7 @@ from benchmarks._lib.store import kept
 from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate, fit_gate
 from scaffolding_ext.controllers.tree.gates.layer_exit import fit_layer_exit
 from scaffolding_ext.evaluation.run.datasets import embedded_problems
-from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
+from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.protocol.branching import BranchTask, LayerExit, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch, write_back_branch
 from scaffolding_ext.stats.intervals import Estimate

@@ -14,7 +14,7 @@ from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.prompting import decode, encode, longest_len, prompt_family, reading_of
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.prompting import PromptFamily, family_named
+from scaffolding_ext.prompts.families import PromptFamily, family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, StreamGenerationTask
 from scaffolding_ext.protocol.meta import ThinkingBudget, meta_of, note

@@ -18,7 +18,7 @@ from scaffolding_ext.controllers.prompting import (
 )
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.prompting import PromptFamily
+from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inherit_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
 from scaffolding_ext.protocol.meta import Purpose, meta_of, note

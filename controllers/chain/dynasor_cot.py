@@ -27,7 +27,7 @@ from scaffolding_ext.controllers.chain.stream_chain import start_chain
 from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.prompting import family_named
+from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.registry import answer_probes, probe_schedules, stopping_rules

@@ -10,7 +10,7 @@ from scaffolding_ext.controllers.base import finish
 from scaffolding_ext.controllers.chain.chain import CUT, Chain, Prefix, without_end_token
 from scaffolding_ext.controllers.chain.probe import Probe, asked_answer, asking, forced_answer
 from scaffolding_ext.controllers.prompting import decode, encode, reading_of
-from scaffolding_ext.prompts.prompting import PromptFamily
+from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.request.program import record

@@ -11,7 +11,7 @@ from scaffolding_ext import require
 from scaffolding_ext.answers import begun_box, up_to_brace
 from scaffolding_ext.controllers.chain.chain import Prefix, continuation
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.prompting import PromptFamily
+from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING, apply_sampling_params, checked_sampling_params
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import PROBE, note

@@ -11,7 +11,7 @@ from scaffolding_ext.controllers.chain.looking import ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.controllers.chain.stopping.base import Rule, StoppingRule
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named
+from scaffolding_ext.prompts.families import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named
 from scaffolding_ext.registry import stopping_rules
 
 # Required agreeing probes, and tokens between probes. Source: Dynasor's code, `dynasor/cot.py`.

@@ -10,7 +10,7 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.chain.chain import LOOP_STEP, PACE_STEP, Chain, Prefix, continuation, is_text_of
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
 from scaffolding_ext.controllers.prompting import longest_len
-from scaffolding_ext.prompts.prompting import PromptFamily
+from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, StreamGenerationTask, Task
 from scaffolding_ext.protocol.meta import CHAIN, CHAIN_START, PAUSED, note
 from scaffolding_ext.protocol.task_results import cost_of, finish_reason_of, output_of

@@ -16,7 +16,7 @@ from scaffolding_ext.controllers.draft_target.scores import NonconformityScore
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.samples import Variety
 from scaffolding_ext.errors import NoOutputError
-from scaffolding_ext.prompts.prompting import PromptFamily
+from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.meta import Purpose, note
 from scaffolding_ext.protocol.relay import relay

@@ -29,7 +29,7 @@ from scaffolding_ext.controllers.vote.trace_confidence import (
 )
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.errors import NoOutputError
-from scaffolding_ext.prompts.prompting import family_named
+from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, refuse_greedy, set_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.request.figures import Ratio

@@ -178,7 +178,7 @@ class OwnModel(NamedTuple):
 
     def _overrides(self, stack: StackConfig) -> list[str]:
         from scaffolding_ext.errors import ConfigError
-        from scaffolding_ext.prompts.prompting import COLLECTIONS, may_have_tokenizer
+        from scaffolding_ext.prompts.tokenizers import COLLECTIONS, may_have_tokenizer
 
         worker = stack.workers.get("generation")
         if worker is None:

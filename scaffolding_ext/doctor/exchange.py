@@ -21,7 +21,7 @@ from scaffolding_ext.request.seeds import branch_path
 from scaffolding_ext.stack.config import DatasetConfig
 
 if TYPE_CHECKING:
-    from scaffolding_ext.prompts.prompting import PromptFamily
+    from scaffolding_ext.prompts.families import PromptFamily
     from scaffolding_ext.stack.config import StackConfig
 
 QUESTIONS = (

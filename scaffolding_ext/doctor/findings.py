@@ -11,15 +11,10 @@ from scaffolding_ext.controllers.base import BaseController, attributes_of
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence
 from scaffolding_ext.doctor.exchange import Exchange, ServedTask, Written
+from scaffolding_ext.prompts.families import DEFAULT_FAMILY, family_named
 from scaffolding_ext.prompts.model_files import config_of, family_name, written_marks
-from scaffolding_ext.prompts.prompting import (
-    COLLECTIONS,
-    DEFAULT_FAMILY,
-    Prompting,
-    TextPrompting,
-    family_named,
-    model_folder,
-)
+from scaffolding_ext.prompts.prompting import Prompting, TextPrompting
+from scaffolding_ext.prompts.tokenizers import COLLECTIONS, model_folder
 from scaffolding_ext.protocol.worker import WorkerTag, model_of
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 

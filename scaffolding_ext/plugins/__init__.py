@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from scaffolding_ext.documents import as_json
-from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, family_named
+from scaffolding_ext.prompts.families import DEFAULT_FAMILY, family_named
 
 if TYPE_CHECKING:
     from scaffolding_ext.request.results import ScaffoldingResult

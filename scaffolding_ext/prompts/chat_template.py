@@ -1,4 +1,4 @@
-"""The thinking marks of a model, read off its chat template by rendering turns whose parts are known."""
+"""A model's chat template: its thinking marks, read off by rendering turns whose parts are known, and its variables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.answers.reading import Marks
+from scaffolding_ext.errors import ConfigError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -32,6 +33,11 @@ TOOL: Mapping[str, Any] = {
             "required": [KEY],
         },
     },
+}
+# Variables that transformers passes to every chat template.
+_OF_TRANSFORMERS = {
+    *("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"),
+    *("bos_token", "eos_token", "pad_token", "unk_token", "range", "namespace", "dict", "lipsum", "cycler", "joiner"),
 }
 # Ways in which templates take an assistant's thinking, as fields of its turn. Lists of parts have a control: a template
 # that also prints parts of a made-up type prints any list, which proves nothing.
@@ -369,3 +375,26 @@ def _by_words(template: ChatTemplate) -> Iterator[Derived]:
 
 def _under(switch: Mapping[str, Any]) -> str:
     return "".join(f" (with {name}: {str(value).lower()})" for name, value in switch.items())
+
+
+def check_variables(variables: Mapping[str, Any], template: Any) -> None:
+    """Refuse variables that a chat template never reads, since it would silently ignore them."""
+    import jinja2
+    from jinja2 import meta, nodes
+
+    environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
+    try:
+        tree = environment.parse(str(template))
+    except jinja2.TemplateSyntaxError:  # it uses tags that only transformers knows
+        return
+    read = meta.find_undeclared_variables(tree)
+    unread = sorted(variables.keys() - read)
+    if unread:
+        its_own = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
+        tests = (test.node for test in tree.find_all(nodes.Test) if test.name in ("defined", "undefined"))
+        asked = {node.name for node in tests if isinstance(node, nodes.Name)}
+        known = ", ".join(sorted((read - its_own | read & asked) - _OF_TRANSFORMERS)) or "none"
+        raise ConfigError(
+            f"{unread[0]!r} is not a variable of the chat template; apart from the conversation it reads: {known}",
+            f"chat_template_kwargs.{unread[0]}",
+        )

@@ -1,4 +1,4 @@
-"""Prompt rendering, and the texts that open, probe and close a model family's thinking.
+"""Render prompts for a model.
 
 A `Prompting` is applied once when a request starts. It holds the tokenizer by reference: cloning a controller copies
 the reference, never the tokenizer.
@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
-import pkgutil
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scaffolding_ext.answers.reading import Marks, Splitter, SplitText, split
-from scaffolding_ext.answers.stop_strings import StopStrings
-from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
+from scaffolding_ext.answers.reading import SplitText
+from scaffolding_ext.errors import ConfigError, ScaffoldingExtError
 from scaffolding_ext.prompts.call_forms import KNOWN, Tools, as_text
+from scaffolding_ext.prompts.chat_template import check_variables
 from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, special_texts, token_bytes, token_ids
+from scaffolding_ext.prompts.families import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named
 from scaffolding_ext.prompts.model_files import (
-    GAP,
     FamilyChoice,
     as_shown,
     calls_of,
     chosen_family,
-    how_to_load,
-    refuse_own_tokenizer,
-    show_marks,
 )
+from scaffolding_ext.prompts.tokenizers import collection_of, load_tokenizer, model_folder
 from scaffolding_ext.prompts.tool_calls import OfferedTools
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import meta_of, note
@@ -40,81 +36,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 Turn = Mapping[str, Any]  # `role`, `content` and whatever else the chat template reads
-
-
-class PromptFamily(NamedTuple):
-    """Texts that steer one family of reasoning models.
-
-    Attributes:
-        think_close: Marks the end of thinking in the completion.
-        probe: Appended to an unfinished chain to ask for its current answer, up to and including the opening brace.
-        close: Appended to force the final answer while thinking is open, up to and including the opening brace.
-        close_closed: The same after thinking has been closed.
-        answer_end: Text after the answer in the text opened by `close`.
-        verdict: Appended to a solution to ask if its answer is right; YES or NO follows.
-        check: Likewise; a short derivation and then YES or NO follow.
-        step_verdict: Appended to a solution that ends in a step to ask if that step is right; YES or NO follows.
-        think_open: Marks the beginning of thinking in the completion, if the prompt does not open it.
-        hidden: Special tokens in these texts: the model reads them, but no text from a worker shows them.
-        thinks: True if its models think before they answer; otherwise the whole text is the answer.
-        answer_open: Marks the beginning of the answer behind `think_close`, if something does.
-        answer_close: Marks its end.
-    """
-
-    think_close: str
-    probe: str
-    close: str
-    close_closed: str
-    answer_end: str
-    verdict: str = "\n\nIs this answer correct? Reply with YES or NO.\n"
-    check: str = "\n\nCheck this answer: work it out again in a few lines, then reply with YES or NO.\n"
-    step_verdict: str = "\n\nIs the work right up to here? Reply with YES or NO.\n"
-    think_open: str = "<think>"
-    hidden: tuple[str, ...] = ()
-    thinks: bool = True
-    answer_open: str = ""
-    answer_close: str = ""
-
-    @property
-    def marks(self) -> Marks:
-        """The marks around its thinking and answer in a text; empty if its models do not think."""
-        if not self.thinks:
-            return Marks("", "")
-        return Marks(self.think_open, self.think_close, self.answer_open, self.answer_close)
-
-    def splitter(
-        self, is_open: bool | None, stops: StopStrings | None = None, offered: OfferedTools | None = None
-    ) -> Splitter:
-        """Split texts of its models; `is_open` as in `Splitter`, `offered` the tools that they may call."""
-        is_open = is_open if self.thinks else False
-        if not offered:
-            return Splitter(self.marks, is_open, stops)
-        return Splitter(offered.added_to(self.marks), is_open, stops, offered.are_calls)
-
-    def split(self, text: str, is_open: bool | None, stops: StopStrings | None = None) -> SplitText:
-        """Split a complete text of its models."""
-        return split(text, self.marks, is_open if self.thinks else False, stops)
-
-    @property
-    def answering(self) -> PromptFamily:
-        """The family behind a prompt that has closed thinking: all of the text is the answer, and nothing closes."""
-        return _answering(self)
-
-    def as_shown(self, text: str) -> str:
-        """A family text as a worker would return it: without its special tokens."""
-        return functools.reduce(lambda shown, token: shown.replace(token, ""), self.hidden, text)
-
-
-@functools.cache
-def _answering(family: PromptFamily) -> PromptFamily:
-    other = family_named(UNTHINKING_FAMILY)
-    return family._replace(
-        thinks=False,
-        probe=other.probe,
-        close=other.close,
-        close_closed=other.close_closed,
-        answer_end=other.answer_end,
-    )
 
 
 class TurnEnd(NamedTuple):
@@ -129,141 +50,8 @@ class TurnEnd(NamedTuple):
     shown: str
 
 
-# A string is the import path of a family that ships with a package; it is imported on first use.
-FAMILIES: dict[str, PromptFamily | str] = {
-    # The suffixes of the released Dynasor code, shared by the R1 distillates and QwQ.
-    "deepseek_r1": PromptFamily(
-        think_close="</think>",
-        probe="... Oh, I suddenly got the answer to the whole problem, **Final Answer**\n\n\\[ \\boxed{",
-        close="\n\n...</think>\n Oh, I have got the answer to the whole problem\n**Final Answer:**\n\\[\n \\boxed{",
-        close_closed="\n\n... Oh, I have got the answer to the whole problem\n**Final Answer:**\n\\[\n \\boxed{",
-        answer_end="}\n\\]",
-    ),
-    # Models without a mark for the end of thinking: nothing closes, and thinking aloud is part of the answer.
-    # Instruction-tuned models are asked to end with this sentence (Llama 3.1's prompt for MATH, lighteval's for AIME).
-    # The box stays on the same line: the model continues a box on a separate line with LaTeX that often never closes
-    # it.
-    "instruct": PromptFamily(
-        think_close="</think>",  # never written by such a model
-        probe="\n\nTherefore, the final answer is: $\\boxed{",
-        close="\n\nTherefore, the final answer is: $\\boxed{",
-        close_closed="\n\nTherefore, the final answer is: $\\boxed{",
-        answer_end="}$.",
-        thinks=False,
-    ),
-    # gpt-oss: thinking is a message in the channel `analysis`, the answer one in the channel `final` (OpenAI's harmony
-    # format). The marks between them are special tokens, so a completion reads "analysis...assistantfinal...".
-    "gpt_oss": PromptFamily(
-        think_open="analysis",
-        think_close="assistantfinal",
-        probe="... Oh, I suddenly got the answer to the whole problem, **Final Answer**\n\n\\[ \\boxed{",
-        close="\n\n...<|end|><|start|>assistant<|channel|>final<|message|>**Final Answer:**\n\\[\n \\boxed{",
-        close_closed="\n\n**Final Answer:**\n\\[\n \\boxed{",
-        answer_end="}\n\\]",
-        hidden=("<|end|>", "<|start|>", "<|channel|>", "<|message|>"),
-    ),
-    # Mistral's reasoning models, 2507 and later.
-    "magistral": PromptFamily(
-        think_open="[THINK]",
-        think_close="[/THINK]",
-        probe="... Oh, I suddenly got the answer to the whole problem, **Final Answer**\n\n\\[ \\boxed{",
-        close="\n\n...[/THINK]**Final Answer:**\n\\[\n \\boxed{",
-        close_closed="\n\n**Final Answer:**\n\\[\n \\boxed{",
-        answer_end="}\n\\]",
-    ),
-    "tinylm": "scaffolding_ext.tinylm.embedded:FAMILY",
-}
-DEFAULT_FAMILY = "deepseek_r1"
-UNTHINKING_FAMILY = "instruct"
-# Variables that transformers passes to every chat template.
-_OF_TRANSFORMERS = {
-    *("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"),
-    *("bos_token", "eos_token", "pad_token", "unk_token", "range", "namespace", "dict", "lipsum", "cycler", "joiner"),
-}
 _CUT = f"cut{secrets.token_hex(8)}"  # inside special tokens that users spell out; the pieces are encoded one by one
 _ANSWER = "(the answer so far)"  # placeholder, to render what follows it
-# Functions that return the folder of a model `COLLECTION/NAME`. Models of a collection have the family of that name.
-COLLECTIONS = {"tinylm": "scaffolding_ext.tinylm.embedded:model_folder"}
-# Tokenizers of collections that do not need transformers.
-_TOKENIZERS = {"tinylm": "scaffolding_ext.tinylm.embedded:EmbeddedTokenizer"}
-
-
-def family_named(name: str) -> PromptFamily:
-    """Return the family of a name in `FAMILIES`, or of the marks in a name such as `<think>...</think>`.
-
-    Raises:
-        UnknownNameError: The name is neither.
-    """
-    family = FAMILIES.get(name)
-    if family is None and GAP in name:
-        default = family_named(DEFAULT_FAMILY)
-        think_open, think_close, answer_open, answer_close = (*name.split(GAP), "", "")[:4]
-        return default._replace(
-            think_open=think_open,
-            think_close=think_close,
-            answer_open=answer_open,
-            answer_close=answer_close,
-            close=default.close.replace(default.think_close, think_close + answer_open),
-        )
-    if family is None:
-        raise UnknownNameError(
-            f"unknown prompt family {name!r}; known: {', '.join(FAMILIES)}; or give the marks around thinking, such as "
-            f"'<think>{GAP}</think>'",
-            "family",
-        )
-    if isinstance(family, str):
-        family = FAMILIES[name] = cast("PromptFamily", pkgutil.resolve_name(family))
-    return family
-
-
-def model_folder(model: str) -> str:
-    """Resolve `tinylm/NAME` to the folder of the shipped weights; other names pass through."""
-    collection = _collection_of(model)
-    return model if collection is None else str(pkgutil.resolve_name(COLLECTIONS[collection])(model))
-
-
-def _collection_of(model: str) -> str | None:
-    name, slash, _ = model.partition("/")
-    return name if slash and name in COLLECTIONS else None
-
-
-@functools.lru_cache(maxsize=8)
-def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTokenizerFast:
-    """Load the tokenizer of a model folder, hub name or `tinylm/NAME`; one object per name and process."""
-    folder = model_folder(model)
-    own = _TOKENIZERS.get(_collection_of(model) or "")
-    if own is not None:
-        return cast("PreTrainedTokenizerFast", pkgutil.resolve_name(own)(folder))
-    options = how_to_load(folder, model, trust_remote_code)
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise MissingDependencyError("transformers", "hf") from error
-    if not trust_remote_code:
-        refuse_own_tokenizer(folder, model)
-    tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-    if not tokenizer.is_fast:
-        raise ConfigError(
-            f"the tokenizer of {model!r} has no fast (Rust) version, which this package needs: convert it to a "
-            "tokenizer.json"
-        )
-    if tokenizer.chat_template is not None:
-        show_marks(tokenizer)
-    return tokenizer
-
-
-def may_have_tokenizer(model: str) -> bool:
-    """True if a server's model name may also name a tokenizer: `tinylm/NAME`, a folder, or a hub name."""
-    return os.path.isdir(model_folder(model)) or (model.count("/") == 1 and not model.lower().endswith(".gguf"))
-
-
-def has_tokenizer(model: str) -> bool:
-    """True if the tokenizer of this name can be loaded; a hub name may take seconds."""
-    try:
-        return may_have_tokenizer(model) and load_tokenizer(model) is not None
-    except Exception as error:  # transformers raises many types for a model it cannot load
-        _log.info("the tokenizer of %s cannot be loaded: %s", model, error)
-        return False
 
 
 class TextPrompting:
@@ -433,7 +221,7 @@ class Prompting(TextPrompting):
             if value is not None and not self._templated:
                 raise ConfigError("needs a chat template, but the tokenizer has none or chat_template is off", key)
         if self._variables:
-            _check_variables(self._variables, tokenizer.chat_template)
+            check_variables(self._variables, tokenizer.chat_template)
         self._continuation = Continuation(tokenizer.backend_tokenizer)
         shown: frozenset[str] = getattr(tokenizer, "shown_marks", frozenset())
         self.shows_special = bool(shown)
@@ -471,7 +259,7 @@ class Prompting(TextPrompting):
             raise ConfigError(f"{message}; name a model folder, a hub name or tinylm/NAME", "model") from error
         if family is not None:
             return cls(tokenizer, family, **options)
-        collection = _collection_of(model)
+        collection = collection_of(model)
         if collection is not None:
             choice = FamilyChoice(collection, f"the family of the models {collection}/NAME", is_guess=False)
         else:
@@ -725,26 +513,3 @@ def _parameters(tools: Tools) -> Iterator[tuple[str, str]]:
         for name, schema in ((function.get("parameters") or {}).get("properties") or {}).items():
             kind = schema.get("type") if isinstance(schema, Mapping) else None
             yield f"{function['name']}.{name}", str(kind)
-
-
-def _check_variables(variables: Mapping[str, Any], template: Any) -> None:
-    """Refuse variables that a chat template never reads, since it would silently ignore them."""
-    import jinja2
-    from jinja2 import meta, nodes
-
-    environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
-    try:
-        tree = environment.parse(str(template))
-    except jinja2.TemplateSyntaxError:  # it uses tags that only transformers knows
-        return
-    read = meta.find_undeclared_variables(tree)
-    unread = sorted(variables.keys() - read)
-    if unread:
-        its_own = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
-        tests = (test.node for test in tree.find_all(nodes.Test) if test.name in ("defined", "undefined"))
-        asked = {node.name for node in tests if isinstance(node, nodes.Name)}
-        known = ", ".join(sorted((read - its_own | read & asked) - _OF_TRANSFORMERS)) or "none"
-        raise ConfigError(
-            f"{unread[0]!r} is not a variable of the chat template; apart from the conversation it reads: {known}",
-            f"chat_template_kwargs.{unread[0]}",
-        )

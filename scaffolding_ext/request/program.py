@@ -24,7 +24,8 @@ from scaffolding_ext.request.trace import Trace
 
 if TYPE_CHECKING:
     from scaffolding_ext.controllers.repetition import Loops
-    from scaffolding_ext.prompts.prompting import PromptFamily, TextPrompting
+    from scaffolding_ext.prompts.families import PromptFamily
+    from scaffolding_ext.prompts.prompting import TextPrompting
     from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput
     from scaffolding_ext.request.audit import Audit
 

@@ -15,7 +15,8 @@ from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.call_forms import Tools
-from scaffolding_ext.prompts.prompting import PromptFamily, Prompting, TextPrompting, Turn
+from scaffolding_ext.prompts.families import PromptFamily
+from scaffolding_ext.prompts.prompting import Prompting, TextPrompting, Turn
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.prompts.served_model import served_model
 from scaffolding_ext.prompts.tool_calls import OfferedTools, RequiredCall

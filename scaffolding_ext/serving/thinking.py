@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.chain.chain import Prefix, continuation
 from scaffolding_ext.controllers.chain.ending import without_end
 from scaffolding_ext.controllers.prompting import begun, encode
 from scaffolding_ext.errors import NoAnswerError
-from scaffolding_ext.prompts.prompting import PromptFamily
+from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params
 from scaffolding_ext.prompts.tool_calls import OfferedTools
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask

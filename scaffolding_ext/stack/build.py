@@ -15,7 +15,8 @@ from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError, MissingDependencyError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import Prompting, family_named
+from scaffolding_ext.prompts.families import family_named
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params
 from scaffolding_ext.prompts.served_model import served_model
 from scaffolding_ext.protocol.tasks import ScoreTask

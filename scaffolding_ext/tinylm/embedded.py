@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scaffolding_ext.errors import MissingDependencyError, UnknownNameError
-from scaffolding_ext.prompts.prompting import PromptFamily
+from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.tinylm import grammar
 
 FAMILY = PromptFamily(

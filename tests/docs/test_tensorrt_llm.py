@@ -63,7 +63,7 @@ def served() -> Iterator[str]:
 )
 def test_the_page_runs_in_order(release: str, served: str, tmp_path: Path, warm_torch: Path) -> None:
     """From 1.3 on with the checkpoint, as it says; the server of trtllm-serve runs already."""
-    from scaffolding_ext.prompts.prompting import model_folder
+    from scaffolding_ext.prompts.tokenizers import model_folder
 
     has_engines = release == "1.2.1"
     target = str(model_folder("tinylm/target"))

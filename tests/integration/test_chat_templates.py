@@ -15,7 +15,8 @@ import pytest
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.chat_template import KEY, NAME, OFF, ON, VALUE, ChatTemplate, called
 from scaffolding_ext.prompts.model_files import calls_of, chosen_family, marks_of
-from scaffolding_ext.prompts.prompting import Prompting, model_folder
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.protocol import GenerationTask
 
 FOLDER = os.environ.get("CHAT_TEMPLATES", "")

@@ -23,7 +23,8 @@ import pytest
 from pydantic import BaseModel
 
 from scaffolding_ext import NativeGenerationController, ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.serving.app import Front
 from scaffolding_ext.serving.served_stack import ServedStack
 from scaffolding_ext.serving.server import FrontThread

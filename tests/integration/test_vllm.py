@@ -42,7 +42,7 @@ from scaffolding_ext import (
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.evaluation.run.records import read_records
-from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
+from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.meta import REUSE, Purpose, TokenCounts, meta_of

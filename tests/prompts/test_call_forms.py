@@ -11,7 +11,8 @@ import pytest
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.call_forms import HERMES, CallForm, ShownCalls, ToolCall
 from scaffolding_ext.prompts.model_files import calls_of
-from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.prompts.tool_calls import OfferedTools, Said
 from scaffolding_ext.protocol import GenerationTask
 

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.answers.reading import Marks
+from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.prompts.model_files import as_shown, chosen_family, marks_of
-from scaffolding_ext.prompts.prompting import Prompting, family_named, load_tokenizer, model_folder
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask
 
 pytest.importorskip("transformers")

@@ -17,7 +17,9 @@ from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
 from scaffolding_ext.controllers.prompting import answer_of, next_turn, reading_of
 from scaffolding_ext.plugins import behind_thinking
-from scaffolding_ext.prompts.prompting import Prompting, family_named, model_folder
+from scaffolding_ext.prompts.families import family_named
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker

@@ -20,8 +20,10 @@ from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.documents import packaged_recipes
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.prompts.model_files import config_of
-from scaffolding_ext.prompts.prompting import Prompting, family_named, load_tokenizer
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.serving.thinking import Reading
 from scaffolding_ext.signature import Signature

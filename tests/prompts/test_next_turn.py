@@ -16,7 +16,9 @@ from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.prompting import next_turn
 from scaffolding_ext.errors import ConfigError, NoOutputError
-from scaffolding_ext.prompts.prompting import Prompting, family_named, load_tokenizer, model_folder
+from scaffolding_ext.prompts.families import family_named
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.testing import ScriptedWorker
 

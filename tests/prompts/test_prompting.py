@@ -12,7 +12,9 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError, UnknownNameError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import FAMILIES, Prompting, family_named, load_tokenizer, model_folder
+from scaffolding_ext.prompts.families import FAMILIES, family_named
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, ParallelProcess
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.tinylm import grammar

@@ -11,7 +11,8 @@ pytest.importorskip("transformers")
 
 from scaffolding_ext.prompts.chat_template import declared_marks
 from scaffolding_ext.prompts.model_files import family_name
-from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tokenizers import load_tokenizer
 
 NUM_TEXTS = 300
 

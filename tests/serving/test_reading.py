@@ -9,7 +9,8 @@ import openai
 import pytest
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.protocol import Controller
 from scaffolding_ext.testing import ScriptedWorker
 

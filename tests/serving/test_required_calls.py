@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import load_tokenizer
+from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
 from tests.servers.openai_server import OpenAIServer

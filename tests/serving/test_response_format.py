@@ -10,7 +10,8 @@ import pytest
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
 from tests.servers.openai_server import OpenAIServer

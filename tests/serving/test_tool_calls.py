@@ -14,7 +14,8 @@ from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.protocol import Controller
 
 pytest.importorskip("transformers")

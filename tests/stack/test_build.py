@@ -13,7 +13,8 @@ from scaffolding_ext import registry
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, UnknownNameError
-from scaffolding_ext.prompts.prompting import Prompting, family_named
+from scaffolding_ext.prompts.families import family_named
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import Controller, GenerationTask
 from scaffolding_ext.registry import Registry
 from scaffolding_ext.stack.build import build_stack, check_stack, load_stack

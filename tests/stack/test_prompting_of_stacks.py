@@ -10,7 +10,8 @@ import pytest
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import Prompting, family_named
+from scaffolding_ext.prompts.families import family_named
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import Worker
 from scaffolding_ext.protocol.worker import BaseWorker, WorkerTag
 from scaffolding_ext.testing import ScriptedWorker

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 pytest.importorskip("openai")
 import torch
 
-from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
+from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker

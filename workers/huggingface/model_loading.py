@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError
 from scaffolding_ext.prompts.model_files import config_of, how_to_load
-from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
+from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.workers.huggingface.logits_processors import LogitsProcessors
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from scaffolding_ext.answers.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
-from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
+from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.protocol import ChatTask, GenerationTask, RewardTask, Task
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.meta import meta_of

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError, WorkerError
-from scaffolding_ext.prompts.prompting import has_tokenizer, load_tokenizer, may_have_tokenizer
+from scaffolding_ext.prompts.tokenizers import has_tokenizer, load_tokenizer, may_have_tokenizer
 from scaffolding_ext.protocol import (
     DropKVCacheTask,
     GenerationTask,

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import scaffolding_ext
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.prompts.model_files import chosen_family
-from scaffolding_ext.prompts.prompting import family_named, has_tokenizer, load_tokenizer, model_folder
+from scaffolding_ext.prompts.tokenizers import has_tokenizer, load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import Purpose, purpose_of
 from scaffolding_ext.workers.shared.task_reading import integer, number

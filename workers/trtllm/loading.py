@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.prompts.model_files import how_to_load
-from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
+from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 from scaffolding_ext.workers.trtllm.engine_config import EngineConfig, EngineNeeds, is_engine
 from scaffolding_ext.workers.trtllm.release import Release, llm_class

@@ -191,7 +191,7 @@ def test_a_chain_ends_where_its_lines_are_used_up(seed: int, kind: str, num_line
 
 def test_chains_fit_the_context(many: list[Drawn]) -> None:
     pytest.importorskip("transformers")
-    from scaffolding_ext.prompts.prompting import load_tokenizer
+    from scaffolding_ext.prompts.tokenizers import load_tokenizer
 
     encode = load_tokenizer("tinylm/draft").backend_tokenizer.encode
     longest = 0

@@ -44,7 +44,8 @@ from scaffolding_ext.tinylm.steps import FULL_CHECKS, STATED, check_steps
 
 pytest.importorskip("transformers")
 
-from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tokenizers import load_tokenizer
 
 TOKENIZER = load_tokenizer("tinylm/draft")
 PROMPT = re.compile(r"<\|user\|>(.+?)<\|assistant\|><think>\n", re.DOTALL)

@@ -6,7 +6,8 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import Prompting, family_named
+from scaffolding_ext.prompts.families import family_named
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol.meta import PROBE, Purpose, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
 

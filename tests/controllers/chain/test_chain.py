@@ -10,7 +10,7 @@ from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain, start_chain
 from scaffolding_ext.errors import ConfigError, NoOutputError
-from scaffolding_ext.prompts.prompting import family_named
+from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note
 from scaffolding_ext.request.program import Program, enter_program

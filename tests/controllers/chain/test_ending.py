@@ -10,7 +10,8 @@ from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
 from scaffolding_ext.controllers.chain.ending import close_with, conclude, forced_answers
 from scaffolding_ext.controllers.chain.probe import asked_answer, asking
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
-from scaffolding_ext.prompts.prompting import Prompting, family_named
+from scaffolding_ext.prompts.families import family_named
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, Worker
 from scaffolding_ext.protocol.meta import PROBE, Purpose, purpose_of
 from scaffolding_ext.request.program import Program, Question, enter_program

@@ -9,7 +9,7 @@ from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.looking import Looker, LookNeeds, LookTasks
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.prompting import family_named
+from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import PROBE, purpose_of
 from scaffolding_ext.testing import ScriptedWorker

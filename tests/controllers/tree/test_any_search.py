@@ -22,7 +22,7 @@ from scaffolding_ext.controllers.tree.strategies.particle_filter import Particle
 from scaffolding_ext.controllers.tree.strategies.rebase import Rebase
 from scaffolding_ext.errors import ConfigError, ScaffoldingExtError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import FAMILIES
+from scaffolding_ext.prompts.families import FAMILIES
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch, write_back_branch

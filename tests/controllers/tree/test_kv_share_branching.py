@@ -16,7 +16,7 @@ from scaffolding_ext.controllers.tree.score import VerdictScorer
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import FAMILIES
+from scaffolding_ext.prompts.families import FAMILIES
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import LAYER_EXIT, BranchTask, LayerExit, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch, write_back_branch

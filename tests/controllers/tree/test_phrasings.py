@@ -8,7 +8,8 @@ from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranching
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import FAMILIES, Prompting
+from scaffolding_ext.prompts.families import FAMILIES
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch

@@ -19,7 +19,7 @@ from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToF
 from scaffolding_ext.errors import ConfigError, TaskError
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.host import dispatch
-from scaffolding_ext.prompts.prompting import FAMILIES
+from scaffolding_ext.prompts.families import FAMILIES
 from scaffolding_ext.protocol import Controller, GenerationTask, ParallelProcess, StreamGenerationTask, TaskStatus
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts, meta_of
 from scaffolding_ext.protocol.tasks import RollingBranches

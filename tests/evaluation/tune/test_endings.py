@@ -33,7 +33,7 @@ from scaffolding_ext.evaluation.tune.endings import (
 )
 from scaffolding_ext.evaluation.tune.plays import Plays
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import family_named
+from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.protocol.meta import PROBE, purpose_of
 from scaffolding_ext.registry import probe_schedules, stopping_rules
 from scaffolding_ext.testing import ScriptedWorker

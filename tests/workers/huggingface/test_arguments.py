@@ -9,7 +9,7 @@ import torch
 from transformers import GPTJConfig, GPTJForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError, UnknownNameError
-from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
+from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.workers.huggingface.model_loading import _MOST
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker

@@ -21,7 +21,8 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController  # noqa: E402
 from scaffolding_ext.errors import ConfigError  # noqa: E402
 from scaffolding_ext.host.llm import ScaffoldingLlm  # noqa: E402
-from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer, model_folder  # noqa: E402
+from scaffolding_ext.prompts.prompting import Prompting  # noqa: E402
+from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder  # noqa: E402
 from scaffolding_ext.stack.build import check_stack  # noqa: E402
 from scaffolding_ext.stack.load import load_config  # noqa: E402
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker  # noqa: E402

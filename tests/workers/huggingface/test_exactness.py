@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from scaffolding_ext.evaluation.run.datasets import embedded_problems
-from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
+from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask

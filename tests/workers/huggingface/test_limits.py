@@ -9,7 +9,7 @@ import torch
 from transformers import MistralConfig, MistralForCausalLM
 
 from scaffolding_ext.errors import ConfigError, EngineError
-from scaffolding_ext.prompts.prompting import model_folder
+from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask

@@ -6,7 +6,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import model_folder
+from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.prompting import model_folder
+from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.workers.huggingface.sampling import SamplingParams, sample
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
-from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.meta import note, token_counts_of

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
-from scaffolding_ext.prompts.prompting import model_folder
+from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.lowering import lower_verify, write_back_verify

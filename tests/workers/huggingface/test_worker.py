@@ -8,7 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError
-from scaffolding_ext.prompts.prompting import Prompting, model_folder
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.protocol.meta import PROBE, note, token_counts_of
 from scaffolding_ext.protocol.tasks import CompareTask, ScoreTask

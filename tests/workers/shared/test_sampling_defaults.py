@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.prompting import model_folder
+from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import PROBE, note
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyThinkingWarning, GreedyWatch, SamplingDefaults

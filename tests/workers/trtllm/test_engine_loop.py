@@ -15,7 +15,7 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
 
 pytest.importorskip("torch")
-from scaffolding_ext.prompts.prompting import model_folder
+from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
 MODEL = "tinylm/draft"

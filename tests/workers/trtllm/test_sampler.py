@@ -19,7 +19,7 @@ from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
 
 pytest.importorskip("torch")
-from scaffolding_ext.prompts.prompting import model_folder
+from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyThinkingWarning
 from scaffolding_ext.workers.trtllm.release import SamplerWarning
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker

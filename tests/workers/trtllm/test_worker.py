@@ -20,7 +20,7 @@ from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
 
 pytest.importorskip("torch")
-from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
+from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 from scaffolding_ext.workers.shared.streaming import NEVER
 from scaffolding_ext.workers.trtllm.call import Call, RequestProgress

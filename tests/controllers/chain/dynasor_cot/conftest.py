@@ -7,7 +7,7 @@ import pytest
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.looking import ProbeSchedule
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import family_named
+from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.protocol.meta import PROBE, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
 

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import pytest
 
-from scaffolding_ext.prompts.prompting import family_named
+from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.protocol import StreamGenerationTask
 from scaffolding_ext.protocol.meta import PROBE, Purpose, purpose_of
 from scaffolding_ext.testing import ScriptedWorker

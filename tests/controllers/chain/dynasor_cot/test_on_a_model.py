@@ -17,7 +17,8 @@ from scaffolding_ext.controllers.chain.stopping.giving_up import GiveUp
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError, EngineError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import Prompting, family_named
+from scaffolding_ext.prompts.families import family_named
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import PROBE, Purpose, purpose_of
 from scaffolding_ext.tinylm.grammar import sample_problem

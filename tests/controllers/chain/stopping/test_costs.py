@@ -5,7 +5,8 @@ import pytest
 from scaffolding_ext.controllers.chain.stopping.entropy import EntropyAfterThinking
 from scaffolding_ext.controllers.chain.stopping.several import AllOf
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.protocol.meta import Purpose
 
 

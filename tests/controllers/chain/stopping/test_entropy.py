@@ -7,7 +7,7 @@ import pytest
 from scaffolding_ext.controllers.chain.stopping.entropy import EntropyAfterThinking
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import family_named
+from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.protocol.meta import PROBE, Purpose, purpose_of
 
 FAMILY = family_named("tinylm")

@@ -9,7 +9,7 @@ from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.stopping.base import Stop
 from scaffolding_ext.controllers.chain.stopping.giving_up import GiveUp
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.prompting import family_named
+from scaffolding_ext.prompts.families import family_named
 
 FAMILY = family_named("tinylm")
 EARLY = {"midpoint": 20, "steepness": 1000.0, "min_tokens": 0, "smoothing": 1.0}  # a step: 0, then `most` from 20 on
