@@ -65,6 +65,7 @@ SLOW = (
     "studies.branching",
     "studies.by_type",
     "studies.conformal",
+    "studies.draft_target_a1",
     "studies.demo",
     "studies.peers",
     "engines.huggingface_soak",
