@@ -38,17 +38,29 @@ def env(source: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     click.echo(json.dumps(told, indent=2) if as_json else _as_text(told))
 
 
-@click.command(cls=Command, short_help="List the stacks that ship with the package.")
+@click.command(cls=Command, short_help="List stacks; print one, or the arguments of a type.")
+@click.argument("name", required=False)
 @json_option
-def stacks(as_json: bool) -> None:
-    """List the stacks that ship with the package: their names for --config, and their descriptions.
+def stacks(name: str | None, as_json: bool) -> None:
+    """List the stacks that ship with the package, or print what NAME calls.
+
+    NAME is a packaged stack (its file is printed), a type of a controller, worker, rule or other part (its arguments),
+    a kind of types ("stopping rules"), `keys` (every key of a stack file), or a section (evaluation).
 
     \b
     Example:
-      scaffolding-ext run "2+2?" --config configs:native
+      scaffolding-ext stacks majority_vote > stack.yaml
+      scaffolding-ext stacks MajorityVoteController
+      scaffolding-ext stacks evaluation
     """
     from scaffolding_ext.documents import packaged_recipes, packaged_stacks
 
+    if name is not None:
+        from scaffolding_ext.stack.described import description
+
+        text = description(name)
+        click.echo(json.dumps({name: text}) if as_json else text)
+        return
     files = packaged_stacks() | packaged_recipes()
     rows = {f"configs:{name}": _first_line(path) for name, path in files.items()}
     if as_json:

@@ -112,8 +112,13 @@ def take_prompting(controller: Any, workers: Mapping[Any, Worker]) -> None:
                 served.model, trust_remote_code=said.trust_remote_code, tokenizer=said.tokenizer
             )
         except ConfigError as error:
+            alias = (
+                "; for a server's alias, set the worker's `endpoint: chat`, so that the server renders prompts, or "
+                "`tokenizer` to the model's folder or hub name"
+            )
             raise ConfigError(
-                f"{name} serves {served.model!r}, but {error.message}; or set controller.prompting (in a stack file "
-                "`prompt`), to None to send prompts unchanged",
+                f"{name} serves {served.model!r}, but {error.message}"
+                f"{alias if hasattr(served.worker, 'takes_messages') else ''}; or set controller.prompting (in a stack "
+                "file `prompt`) to None to send prompts unchanged",
                 "prompt",
             ) from error

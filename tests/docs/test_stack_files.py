@@ -10,17 +10,11 @@ from pathlib import Path
 PAGE = Path(__file__).parents[2] / "docs" / "stack_files.md"
 SCRIPT = PAGE.parent / "_scripts" / "stack_files.py"
 COMMAND = [sys.executable, str(SCRIPT)]  # in its own process, since tests register names, too
+MOST_WORDS = 1_500
 
 
 def test_the_page_is_what_the_command_writes() -> None:
     done = subprocess.run(COMMAND, capture_output=True, text=True, encoding="utf-8", check=True)
     page = PAGE.read_text(encoding="utf-8")
     assert page == done.stdout, "docs/stack_files.md lags: make pages"
-
-
-def test_every_key_and_argument_is_explained() -> None:
-    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("- `")]
-    unexplained = [row for row in rows if not re.fullmatch("- `[^`]+`: .{4,}", row)]
-    assert len(rows) > 100
-    assert not unexplained, "\n".join(unexplained)
-    assert not [row for row in rows if "FieldInfo" in row or "Annotated" in row], "a type as YAML has it"
+    assert len(re.findall(r"\S+", page)) < MOST_WORDS
