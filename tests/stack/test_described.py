@@ -69,7 +69,9 @@ def test_keys_of_all_sections_or_of_one() -> None:
 def test_an_unknown_name_gets_those_that_are_close() -> None:
     result = call("MajorityVote")
     assert result.exit_code == 2
-    assert "no stack, type, kind or key 'MajorityVote'; there are: majority_vote, MajorityVoteController" in result.stderr
+    assert (
+        "no stack, type, kind or key 'MajorityVote'; there are: majority_vote, MajorityVoteController" in result.stderr
+    )
 
 
 def test_json_has_the_text_by_its_name() -> None:
