@@ -50,7 +50,7 @@ def test_an_alias_without_a_tokenizer_names_both_ways_out(model):
     with OpenAIServer(model, "alias", root="/models/not/here") as server:
         workers["generation"]["args"]["base_url"] = server.url
         with pytest.raises(
-            ConfigError, match="set the worker's `endpoint: chat`.* or `tokenizer` to the model's folder"
+            ConfigError, match=r"set the worker's `endpoint: chat`.* or `tokenizer` to the model's folder"
         ):
             build_stack(StackConfig.model_validate(stack))
         workers["generation"]["args"]["endpoint"] = "chat"
