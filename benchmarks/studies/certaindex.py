@@ -9,6 +9,8 @@ votes of up to 20 samples, in several random orders, and intervals resample ques
 questions that they were fitted to (the paper's skylines) and on others, the length threshold that stops as many votes,
 fewer samples for all, and our default. *need*: the correlation, over the questions that a vote of all samples answers,
 of 1 - certaindex after a few samples with the samples needed; beside it that of their mean length (figures 8, 9, 21).
+*chains*: DynasorCoT on Qwen3's chains, which were asked every 500 tokens: equal answers in a row end a chain, beside a
+cut at as many tokens.
 
 Reference: Fu et al., arXiv 2412.20993, section 4, appendices B and C.
 """
@@ -23,8 +25,9 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.interval_controllers import INTERVAL, Chain
 from benchmarks._lib.report import Report
-from benchmarks.studies.autotts import Asked, read_chains
+from benchmarks.studies.autotts import Asked, read_chains, simulated
 from benchmarks.studies.real import CONSOL, R1, is_kept_back, simulated_recording
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
@@ -42,12 +45,21 @@ CAP, KNOB, THRESHOLD = 20, 5, 0.7  # the paper's table 3: self-consistency on MA
 CAPS = (5, 10, 15, 30)
 QUANTILES = (1.0, 0.95)  # of the fitted curves
 KNOBS = (5, 10, 20)  # of the correlations
+NUM_EQUAL = (3, 5, 8, 10, 20)  # that end a chain
 NUM_RESAMPLES = 2000
 QWEN3 = "qwen3_chains.jsonl.gz"
 GSM8K, MATH500 = "gpt-4o-mini, GSM8K", "R1-Distill-8B, MATH-500"
 
 Policy = Callable[[Sequence[LabelledVote]], Callable[[LabelledVote], AllocationRule]]
 """By the votes of an order, a rule for each of them."""
+
+
+class Outcome(NamedTuple):
+    """A vote: 1 if it is right, its tokens, and its rounds."""
+
+    right: float
+    tokens: float
+    rounds: float
 
 
 class Row(NamedTuple):
@@ -68,27 +80,33 @@ def sets(data: Path | None, num_simulated: int, rng: np.random.Generator) -> Ite
     asked = [each for each in read_log(data / CONSOL).questions if each.task == "aime24"]  # at both efforts, in turn
     for effort, own in (("high", asked[: len(asked) // 2]), ("low", asked[len(asked) // 2 :])):
         yield f"o3-mini, {effort}, AIME24", labelled_votes(recording_of(own, [CONSOL], effort))
-    chains: dict[str, list[LabelledVote]] = {}
+    for name, questions in chains_of(data).items():
+        yield name, [vote_of(asked) for asked in questions]
+
+
+def chains_of(data: Path) -> dict[str, list[Asked]]:
+    """The questions of each Qwen3 model."""
+    found: dict[str, list[Asked]] = {}
     for asked in read_chains(data / QWEN3):
-        chains.setdefault(f"Qwen3-{asked.model}, AIME24, AIME25, HMMT25", []).append(vote_of(asked))
-    yield from chains.items()
+        found.setdefault(f"Qwen3-{asked.model}, AIME24, AIME25, HMMT25", []).append(asked)
+    return found
 
 
 def vote_of(asked: Asked) -> LabelledVote:
     """The chains of a question as samples of a vote."""
-    classes = [chain.answer for chain in asked.chains]
+    classes = [-1 if chain.answer == asked.no_answer else chain.answer for chain in asked.chains]
     correct = [answer == asked.target for answer in classes]
     return LabelledVote(
         f"{asked.task} {asked.question}", classes, correct, [chain.num_tokens for chain in asked.chains]
     )
 
 
-def played(vote: LabelledVote, rule: AllocationRule, cap: int = CAP) -> tuple[float, float, float]:
-    """Whether the vote of a rule is right, its tokens, and its rounds."""
+def played(vote: LabelledVote, rule: AllocationRule, cap: int = CAP) -> Outcome:
+    """Play a rule on one order of a question's samples."""
     num = rounds = 0
     while num < cap and (more := rule.num_more(Votes(vote.classes[:num], cap, lengths=vote.lengths[:num]))):
         num, rounds = min(cap, num + more), rounds + 1
-    return float(vote.is_right(num)), float(sum(vote.lengths[:num])), float(rounds)
+    return Outcome(float(vote.is_right(num)), float(sum(vote.lengths[:num])), float(rounds))
 
 
 def fixed(rule: AllocationRule) -> Policy:
@@ -99,7 +117,7 @@ def fixed(rule: AllocationRule) -> Policy:
 def as_long_as_many(votes: Sequence[LabelledVote]) -> Callable[[LabelledVote], AllocationRule]:
     """The length threshold at which as many votes stop as at the static threshold."""
     static = StaticThreshold(knob=KNOB, threshold=THRESHOLD)
-    share = np.mean([played(vote, static)[2] == 1 for vote in votes])
+    share = np.mean([played(vote, static).rounds == 1 for vote in votes])
     means = [float(np.mean(vote.lengths[:KNOB])) for vote in votes]
     rule = LengthThreshold(knob=KNOB, max_mean_length=max(1.0, float(np.quantile(means, share))))
     return lambda vote: rule
@@ -206,6 +224,49 @@ def add_need(report: Report, name: str, votes: Sequence[LabelledVote], num_order
             report.figure(f"{name}: correlation of {signal} at {knob} with need", value, float(low), float(high))
 
 
+def stopped(chain: Chain, num_equal: int, no_answer: int) -> tuple[int, int]:
+    """Answer and tokens of a chain that so many equal answers in a row end."""
+    run, last = 0, no_answer
+    for number, answer in enumerate(chain.probes, 1):
+        run = 0 if answer == no_answer else run + 1 if answer == last else 1
+        last = answer
+        if run >= num_equal:
+            return answer, number * INTERVAL
+    return chain.answer, chain.num_tokens
+
+
+def cut_at(chain: Chain, number: int) -> tuple[int, int]:
+    """Answer and tokens of a chain that is asked after so many intervals; its own if it has ended by then."""
+    if number > len(chain.probes) or number * INTERVAL >= chain.num_tokens:
+        return chain.answer, chain.num_tokens
+    return chain.probes[number - 1], number * INTERVAL
+
+
+def add_chains(report: Report, name: str, questions: Sequence[Asked]) -> None:
+    """Chains that stop, beside whole ones and those cut at as many tokens, by lot at one of two lengths."""
+
+    def means(end: Callable[[Asked, Chain], tuple[int, int]]) -> Floats:
+        found = []
+        for asked in questions:
+            ends = [end(asked, chain) for chain in asked.chains]
+            found.append(np.mean([(answer == asked.target, tokens) for answer, tokens in ends], axis=0))
+        return np.transpose(found)
+
+    most = max(len(chain.probes) for asked in questions for chain in asked.chains) + 1
+    cuts = [means(lambda asked, chain, number=number: cut_at(chain, number)) for number in range(1, most + 1)]
+    totals = [cut[1].sum() for cut in cuts]
+    whole = means(lambda asked, chain: (chain.answer, chain.num_tokens))
+    for num_equal in NUM_EQUAL:
+        rule = means(lambda asked, chain, num=num_equal: stopped(chain, num, asked.no_answer))
+        place = int(np.clip(np.searchsorted(totals, rule[1].sum()), 1, len(totals) - 1))
+        share = float(np.clip((rule[1].sum() - totals[place - 1]) / (totals[place] - totals[place - 1]), 0, 1))
+        alike = (1 - share) * cuts[place - 1] + share * cuts[place]
+        row = f"{name}: {num_equal} equal answers"
+        report.ratio(f"{row}: tokens, share of whole chains", rule[1], whole[1])
+        report.difference(f"{row}: points over whole chains", rule[0], whole[0], scale=100)
+        report.difference(f"{row}: points over the cut at as many tokens", rule[0], alike[0], scale=100)
+
+
 def correlation(first: Floats, second: Floats) -> float:
     """Pearson's; nan if one of them is constant."""
     if np.ptp(first) == 0 or np.ptp(second) == 0:
@@ -223,6 +284,9 @@ def main(report: Report, data: Path | None, num_orders: int, num_simulated: int)
     for name, votes in sets(data, num_simulated, report.rng):
         add_policies(report, name, votes, num_orders)
         add_need(report, name, votes, 2 * num_orders)
+    drawn = {"simulated": list(simulated(2, report.rng))} if data is None else chains_of(data)
+    for name, questions in drawn.items():
+        add_chains(report, name, questions)
 
 
 if __name__ == "__main__":
