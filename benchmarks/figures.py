@@ -77,7 +77,7 @@ STUDIES: Mapping[str, Study] = {
     "deadlines_orders": Study("studies.deadlines --part orders", 8, (("--data", ""),)),
     "deadlines_definitions": Study("studies.deadlines --part definitions --places 16", 4, (("--data", ""),)),
     "until": Study("studies.until", 6, (("--data", ""),)),
-    "orders": Study("studies.orders", 30),
+    "orders": Study("studies.orders", 15),
     "promises": Study("studies.promises", 3, (("--data", ""),)),
     "answers": Study(
         "studies.answers",

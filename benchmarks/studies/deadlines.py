@@ -314,8 +314,8 @@ def plot(figures: Figures, names: Sequence[str], path: Path) -> None:
 
 
 @benchmark("studies.deadlines --data FOLDER")
-@size("--num_votes", 200, quick=40, help="Votes of a seed.", least=40)
-@size("--num_seeds", 10, quick=2, help="Seeds.", least=2)
+@size("--num_votes", 150, quick=40, help="Votes of a seed.", least=40)
+@size("--num_seeds", 8, quick=2, help="Seeds.", least=2)
 @click.option("--places", type=click.IntRange(1), default=64, show_default=True, help="Places of the engine.")
 @click.option("--part", type=click.Choice(PARTS), multiple=True, default=PARTS, show_default=True)
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of the recordings.")

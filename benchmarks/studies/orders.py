@@ -136,7 +136,7 @@ def add_workload(report: Report, name: str, loads: Sequence[Load], share: float)
 
 @benchmark("studies.orders")
 @click.option("--model", default="tinylm/draft", show_default=True, help="The model.")
-@size("--num_programs", 24, quick=6, help="Programs of a cell and round.", least=6)
+@size("--num_programs", 12, quick=6, help="Programs of a cell and round.", least=6)
 @size("--num_rounds", 1, quick=1, help="Rounds, each with its own questions, arrivals and order of the cells.")
 @size("--places", 16, quick=16, help="Requests that a step computes.")
 @size("--num_blocks", 48, quick=48, help=f"Blocks of the cache, {TOKENS_PER_BLOCK} tokens each.")
