@@ -7,7 +7,8 @@ on the other half of the samples. The choice of `tune` is held against the packa
 judge. Settings that are fitted to labelled votes are left out, since they would have seen the questions that judge.
 
 One figure adds tokens and points up: *worth*, the share of the tokens that a choice saves beyond the default, less the
-points that it loses beyond it at `POINT` each.
+points that it loses beyond it. A point has the price that the vote of all samples pays for it: its tokens beyond those of
+one sample, over the points that they gain.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from scaffolding_ext.evaluation.tune.plays import Plays
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.votes import Played
 
-SIZES = (10, 20, 30, 50, 100, 200)
+SIZES = (10, 20, 30, 50, 100, 200, 400)
 LEAST_JUDGES = 20  # questions
+MOST_PRICE = 0.5  # of a point, where all samples gain next to nothing
 MAX_LOSS = 0.003
-POINT = 0.1  # share of all tokens that a point is worth, about what a vote pays: 9 points for 98 % on Qwen3
 
 
 class LogSet(NamedTuple):
@@ -90,11 +91,11 @@ class Outcome(NamedTuple):
     points: float
     default_tokens: float
     default_points: float
-    is_default: bool
+    price: float
 
     @property
     def worth(self) -> float:
-        return self.default_tokens - self.tokens + POINT * (self.points - self.default_points)
+        return self.default_tokens - self.tokens + self.price * (self.points - self.default_points)
 
 
 class Judge:
@@ -113,6 +114,8 @@ class Judge:
         self._settings, self._found = candidates_of(self._plays, lists)
         self._default = Setting(Whole(), half, LeaderChange())
         self._played: dict[str, Played] = {}
+        tokens, points = self._shares(Setting(Whole(), 1), np.ones(self.num_questions, dtype=bool))
+        self.price = min(MOST_PRICE, (1 - tokens) / max(1e-9, -points))
 
     @property
     def num_questions(self) -> int:
@@ -124,7 +127,7 @@ class Judge:
         index = Cheapest(MAX_LOSS).chosen(self._found, taken, rng)
         chosen = self._plays.all_samples if index is None else self._settings[index]
         ours, default = (self._shares(each, taken == 0) for each in (chosen, self._default))
-        return Outcome(*ours, *default, str(chosen) == str(self._default))
+        return Outcome(*ours, *default, self.price)
 
     def _shares(self, setting: Setting, judges: np.ndarray) -> tuple[float, float]:
         if str(setting) not in self._played:
@@ -151,6 +154,7 @@ def add_size(report: Report, title: str, outcomes: list[list[Outcome]]) -> None:
     report.difference(f"{title}: worth over the default", column("worth"), questions=groups, scale=100)
     report.figure(f"{title}: choices worse than the default, share", float((column("worth") < -1e-9).mean()))
     report.figure(f"{title}: logs", len(outcomes))
+    report.figure(f"{title}: price of a point, share of all tokens", float(column("price").mean()))
 
 
 @benchmark("studies.few_questions --data FOLDER")
