@@ -7,8 +7,8 @@ on the other half of the samples. The choice of `tune` is held against the packa
 judge. Settings that are fitted to labelled votes are left out, since they would have seen the questions that judge.
 
 One figure adds tokens and points up: *worth*, the share of the tokens that a choice saves beyond the default, less the
-points that it loses beyond it. A point has the price that the vote of all samples pays for it: its tokens beyond those of
-one sample, over the points that they gain.
+points that it loses beyond it. A point has the price that the vote of all samples pays for it: its tokens beyond those
+of one sample, over the points that they gain.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVo
 MISSES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)  # tried by `tune`
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=262_144)
 def overtake_probability(
     lead: float, rival: Rival, num_samples: int, num_remaining: int, concentration: float
 ) -> float:
@@ -145,15 +145,15 @@ class LeaderChange(SequentialRule):
     def standing(self, votes: Votes) -> Standing:
         """Count in units of the mean vote, so that the urn grows by one with each sample, as it does without weights.
 
-        Sums are rounded to hundredths, which lets votes with nearly the same weights share one computation.
+        Sums are rounded to quarters, which lets votes with nearly the same weights share one computation.
         """
         standing = standing_of(votes)
         if votes.weights is None:
             return standing
         total = standing.lead + sum(rival.num_votes for rival in standing.rivals)
         unit = total / max(1, len(votes.classes) - list(votes.classes).count(-1)) or 1.0
-        rivals = tuple(Rival(round(votes / unit, 2), wins_ties) for votes, wins_ties in standing.rivals)
-        return standing._replace(lead=round(standing.lead / unit, 2), rivals=rivals, most_weight=1.0)
+        rivals = tuple(Rival(round(4 * votes / unit) / 4, wins_ties) for votes, wins_ties in standing.rivals)
+        return standing._replace(lead=round(4 * standing.lead / unit) / 4, rivals=rivals, most_weight=1.0)
 
     def refuses_weights(self, most_weight: float) -> str | None:
         return None
