@@ -158,7 +158,7 @@ def test_a_budget_may_become_more_and_not_less() -> None:
     done = call(*RUN, "run", "--total_tokens", "2000", "--resume")
     assert done.stderr == ""  # nothing was left to run
     less = call(*RUN, "run", "--total_tokens", "1500", "--resume", code=2)
-    assert less.stderr.startswith("Error: evaluation.total_tokens: is 1,500, which buys other samples than the run")
+    assert less.stderr.startswith("Error: evaluation.total_tokens: is 1,500, which buys other answers than the run")
     assert Path("run/samples.jsonl").read_bytes() == before
     call(*RUN, "run", *SPEND, "--resume")
     assert Path("run/samples.jsonl").read_bytes().startswith(before)
@@ -177,7 +177,7 @@ def test_an_ordinary_run_and_one_with_a_budget_do_not_mix() -> None:
     [
         (
             ("--total_tokens", "19"),
-            "evaluation.total_tokens: is 19 for 20 questions; give each at least one sample",
+            "evaluation.total_tokens: is 19 for 20 questions; give each at least one answer",
         ),
         (
             ("--total_tokens", "300"),

@@ -117,7 +117,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "an output path that is a device": ([*EVAL, "--output_path", "/dev/full"], "cannot write into /dev/full"),
     "an output path of 300 characters": ([*EVAL, "--output_path", NAME], "name another --output_path"),
     "an output path that is a dangling link": ([*EVAL, "--output_path", "dangling"], "name another --output_path"),
-    "epochs without end": ([*EVAL, "--epochs", "999999999999"], "epochs: is 999,999,999,999; with 2 samples"),
+    "epochs without end": ([*EVAL, "--epochs", "999999999999"], "epochs: is 999,999,999,999; with 2 questions"),
     "a billion samples": (
         ["eval", "--config", "stack.yaml", "--dataset", "tinylm:held_out", "--set", "dataset.num_samples=1000000000"],
         "num_samples is 1000000000; tinylm:held_out gives 1 to 100,000",

@@ -129,7 +129,7 @@ def kept_samples(runs: Sequence[FinishedRun], num_samples: int) -> list[PairedSa
     for run in runs:
         if run.path is None:
             raise ValueError(
-                f"{run.name} was not read from a file, so its samples are unavailable: read the run from its folder"
+                f"{run.name} was not read from a file, so its records are unavailable: read the run from its folder"
             )
         found.append(_records_of(run.path, wanted))
     return [PairedSample(key, [own[key] for own in found]) for key in keys]

@@ -140,7 +140,7 @@ def paired(runs: Sequence[FinishedRun]) -> Pairing:
     if len(first_place) < 2:
         raise DatasetError(
             f"{' and '.join(run.name for run in runs)} have {len(first_place)} questions in common; a comparison needs "
-            "at least 2: run both on the same dataset, because samples are paired by id and epoch"
+            "at least 2: run both on the same dataset, because requests are paired by id and epoch"
         )
     question_of = np.argsort(np.argsort(first_place))[question_of]  # in the order of the first run's file
     return Pairing(runs[0], rows, question_of.astype(np.int64), len(first_place))

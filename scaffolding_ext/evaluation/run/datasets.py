@@ -119,7 +119,7 @@ def load_dataset(
     if wanted is None:
         return samples
     if wanted.first > len(samples):
-        raise DatasetError(f"limit {limit} leaves nothing: {name} has {len(samples)} samples")
+        raise DatasetError(f"limit {limit} leaves nothing: {name} has {len(samples)} questions")
     return samples[wanted.first - 1 : wanted.last]
 
 
@@ -138,7 +138,7 @@ def parse_limit(limit: str) -> Limit:
     match = re.fullmatch(r"(?:(\d{1,18})-)?(\d{1,18})", limit.strip(), re.ASCII)
     parsed = Limit(int(match[1] or 1), int(match[2])) if match else Limit(0, 0)
     if not 1 <= parsed.first <= parsed.last:
-        raise DatasetError(f"limit is {limit!r}; write N for the first N samples, or A-B with 1 <= A <= B")
+        raise DatasetError(f"limit is {limit!r}; write N for the first N questions, or A-B with 1 <= A <= B")
     return parsed
 
 

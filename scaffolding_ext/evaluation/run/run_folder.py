@@ -122,7 +122,7 @@ def check_config(config: Mapping[str, Any], of_run: Mapping[str, Any], folder: P
     for key in sorted({*bound, *of_run}):
         for path, now, then in _differences(key, bound.get(key, _MISSING), of_run.get(key, _MISSING)):
             raise ConfigError(
-                f"is {_shown(now)}, but the run in {folder} has {_shown(then)}, and samples of both would mix: "
+                f"is {_shown(now)}, but the run in {folder} has {_shown(then)}, and records of both would mix: "
                 "restore it, or name another --output_path",
                 path,
             )
@@ -225,13 +225,13 @@ def taken_up(path: Path, samples: Sequence[Example], epochs: int, on_record: Cal
         if sample is None or record.epoch >= epochs:
             raise ConfigError(
                 f"leaves out {record.id!r} in epoch {record.epoch}, which the run in {path.parent} has: a continued "
-                "run may have more samples and epochs, not fewer",
+                "run may have more questions and epochs, not fewer",
                 "evaluation.limit" if sample is None else "evaluation.epochs",
             )
         if record.prompt_hash != prompt_hash(sample.prompt) or record.target != sample.target:
             raise DatasetError(
-                f"the sample {record.id!r} has changed since the run in {path.parent} began (its question or answer): "
-                "name another --output_path"
+                f"the question {record.id!r} has changed since the run in {path.parent} began (its text or right "
+                "answer): name another --output_path"
             )
         if (record.id, record.epoch) in done:
             raise DatasetError(f"{path} holds {record.id!r} in epoch {record.epoch} twice; delete one of the lines")

@@ -241,7 +241,7 @@ def evaluate(
 
     Raises:
         RuntimeError: This thread runs an event loop, which would block.
-        ValueError: `epochs` is below 1, or two samples have the same id.
+        ValueError: `epochs` is below 1, or two questions have the same id.
     """
     if _in_event_loop():
         raise RuntimeError("evaluate() would block the running event loop; there, use `await evaluate_async(...)`")
@@ -337,14 +337,14 @@ def check_samples(samples: Sequence[Example], epochs: int) -> None:
     num_requests = len(samples) * require.whole("epochs", epochs)
     if num_requests > MAX_REQUESTS:
         raise ConfigError(
-            f"is {epochs:,}; with {len(samples):,} samples that makes {num_requests:,} requests, but a run may have "
-            f"{MAX_REQUESTS:,}: use fewer epochs, or fewer samples with limit",
+            f"is {epochs:,}; with {len(samples):,} questions that makes {num_requests:,} requests, but a run may have "
+            f"{MAX_REQUESTS:,}: use fewer epochs, or fewer questions with limit",
             "epochs",
         )
     for sample in samples:
         checked_prompt(sample.prompt)
     if len({sample.id for sample in samples}) < len(samples):
-        raise ValueError("two samples have the same id; ids must be unique, because seeds derive from them")
+        raise ValueError("two questions have the same id; ids must be unique, because seeds derive from them")
 
 
 def _in_event_loop() -> bool:

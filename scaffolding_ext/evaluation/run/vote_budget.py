@@ -72,7 +72,7 @@ class VoteBudget:
     ) -> None:
         vote = _checked(controller)
         if total_tokens < len(questions):
-            message = f"is {total_tokens:,} for {len(questions):,} questions; give each at least one sample"
+            message = f"is {total_tokens:,} for {len(questions):,} questions; give each at least one answer"
             raise ConfigError(message, _KEY)
         self.max_samples = vote.default_sample_num
         self._rule = vote.allocation
@@ -103,7 +103,7 @@ class VoteBudget:
             num_bought = sum(len(each.classes) for each in votes) + len(jobs) - len(missing)
             if (missing or is_last) and num_bought < sum(map(len, self._drawn.values())):
                 raise ConfigError(
-                    f"is {self._total_tokens:,}, which buys other samples than the run in the folder has. A continued "
+                    f"is {self._total_tokens:,}, which buys other answers than the run in the folder has. A continued "
                     "run may have more tokens, not fewer, with the same questions and spending; otherwise name "
                     "another --output_path",
                     _KEY,
@@ -157,7 +157,7 @@ class VoteBudget:
 def _checked(controller: Controller) -> MajorityVoteController:
     if not isinstance(controller, MajorityVoteController):
         raise ConfigError(
-            f"needs a vote to give samples to, but the controller is a {type(controller).__name__}: use a "
+            f"needs a vote to give answers to, but the controller is a {type(controller).__name__}: use a "
             "stack whose outermost controller is a MajorityVoteController, such as configs:majority_vote",
             _KEY,
         )

@@ -282,7 +282,7 @@ def test_a_limit_takes_a_range_counted_from_one(tmp_path: Path, limit: str, ids:
 
 
 def test_a_limit_that_leaves_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="has 1 samples"):
+    with pytest.raises(DatasetError, match="has 1 questions"):
         load_dataset(write(tmp_path / "a.jsonl", {"question": "a", "answer": 1}), limit="2-3")
 
 

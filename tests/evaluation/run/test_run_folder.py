@@ -72,7 +72,7 @@ def test_records_are_taken_up_by_id_and_epoch(tmp_path: Path) -> None:
 )
 def test_a_run_cannot_be_made_smaller(tmp_path: Path, samples: list[Example], epochs: int, key: str) -> None:
     path = written(tmp_path / "samples.jsonl", record_of(SAMPLES[0], 1))
-    with pytest.raises(ConfigError, match="may have more samples and epochs, not fewer") as caught:
+    with pytest.raises(ConfigError, match="may have more questions and epochs, not fewer") as caught:
         taken_up(path, samples, epochs, lambda record: None)
     assert caught.value.key == key
 
@@ -80,7 +80,7 @@ def test_a_run_cannot_be_made_smaller(tmp_path: Path, samples: list[Example], ep
 @pytest.mark.parametrize("changes", [{"prompt": "say one"}, {"target": "one"}])
 def test_a_question_that_has_changed_is_refused_by_its_id(tmp_path: Path, changes: dict[str, str]) -> None:
     path = written(tmp_path / "samples.jsonl", record_of(SAMPLES[0]))
-    with pytest.raises(DatasetError, match="the sample 'a' has changed since"):
+    with pytest.raises(DatasetError, match="the question 'a' has changed since"):
         taken_up(path, [SAMPLES[0]._replace(**changes)], 1, lambda record: None)
 
 
