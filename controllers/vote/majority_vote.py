@@ -9,7 +9,7 @@ Reference: Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.anytime import AnytimeController
@@ -58,7 +58,7 @@ class MajorityVoteController(AnytimeController[Ballot]):
         weight: str | Weight | Callable[[Sample], float] = "uniform",
         reward_controller: Controller | None = None,
         in_flight: int | None = None,
-        order: Order = "tokens",
+        order: Literal["tokens", "index", "arrival"] = "tokens",
         allow_failed: int = 0,
     ) -> None:
         super().__init__()
