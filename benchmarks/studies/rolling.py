@@ -36,7 +36,6 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.evaluation.run.datasets import EMBEDDED, Example
 from scaffolding_ext.evaluation.tune.endings import Whole
-from scaffolding_ext.evaluation.tune.flights import play_flight
 from scaffolding_ext.evaluation.tune.plays import Plays
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.protocol import Controller
@@ -166,13 +165,13 @@ def run_recorded(report: Report, asked: Sequence[Asked], num_samples: int) -> No
 def run_replayed(report: Report, data: Path | None) -> None:
     for name, recording in recordings(data, 20, report.rng):
         trial, num_samples = Plays(recording), recording.num_samples
-        rule, votes_ = LeaderChange(), trial.votes
-        rows = {ALL: trial.full, ROUNDS: trial.play(Setting(Whole(), num_samples, rule))}
+        ways: dict[str, dict[str, Any]] = {ROUNDS: {}}
         for number in (each for each in (2, 3, 4, 8, 16, 32) if each < num_samples):
-            rows[f"{number} in flight"] = play_flight(votes_, rule, num_samples, trial.full_right, number)
-            rows[f"{number} in flight, by index"] = play_flight(
-                votes_, rule, num_samples, trial.full_right, number, "index"
-            )
+            ways[f"{number} in flight"] = {"in_flight": number}
+            ways[f"{number} in flight, by index"] = {"in_flight": number, "order": "index"}
+        rows = {ALL: trial.full} | {
+            way: trial.play(Setting(Whole(), num_samples, LeaderChange(), **given)) for way, given in ways.items()
+        }
         report.figure(f"{name}: samples", num_samples)
         for row, played in rows.items():
             about = f"{name}: {row}"
