@@ -3,7 +3,7 @@
 It holds at every draw at once, so looking after each value and stopping on what is seen costs no confidence.
 
 Reference: Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", JRSS B 2024: section 5, the
-capital of bets against a mean, for draws without replacement (equation 48).
+capital of bets against a mean, for draws without replacement.
 
 Deviation: Bets are sized to refute a mean that lies `gap` away (Kelly's for that gap), since the wanted width is known;
 the paper's aim at no width. A set of n values has few means, which are covered by a grid, not searched by root finding.
