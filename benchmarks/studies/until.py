@@ -38,7 +38,7 @@ NUM_VOTING, FIRST_LOOK = 8, 30
 
 
 class Stopped(NamedTuple):
-    """Where a rule stops, and whether what it concludes is not so of all questions."""
+    """Questions asked until a rule stopped, and True if its conclusion does not hold for all questions."""
 
     num_asked: int
     is_false: bool
@@ -85,7 +85,7 @@ def simulated(num_questions: int, rng: np.random.Generator) -> Iterator[tuple[st
 
 
 def is_false(conclusion: str | None, estimate: float, truth: float, margin: float) -> bool:
-    """Whether a conclusion is not so of all questions."""
+    """Return True if a conclusion does not hold for all questions."""
     tiny = 1e-9
     return {
         None: False,

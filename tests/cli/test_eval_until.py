@@ -69,6 +69,16 @@ def test_resume_runs_nothing_more_for_the_same_goal_and_goes_on_for_a_closer_one
     assert len(read_records("run/samples.jsonl")) == 300
 
 
+def test_a_run_that_was_killed_ends_where_the_whole_one_does() -> None:
+    """Records of requests that were in flight are missing in the middle and at the end."""
+    call("run", "--until", "±7")
+    told, samples = until("run"), Path("run", "samples.jsonl")
+    lines = samples.read_text().splitlines(keepends=True)
+    samples.write_text("".join(line for number, line in enumerate(lines[:-20]) if number % 7))
+    call("run", "--until", "±7", "--resume")
+    assert {**until("run"), "num_spared": 0} == {**told, "num_spared": 0}
+
+
 def test_it_compares_with_another_run_on_the_questions_that_both_have() -> None:
     call("plain", "--limit", "250")
     (Path("stack.yaml")).write_text(json.dumps(STACK).replace("7", "8"))

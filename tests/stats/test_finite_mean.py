@@ -14,7 +14,7 @@ from scaffolding_ext.stats.intervals import Interval
 
 
 def first_miss(mean: FiniteMean, values: list[float]) -> bool:
-    """Whether the interval ever misses the mean of the values as they are drawn."""
+    """Return True if the interval ever misses the mean of the values as they are drawn."""
     truth = sum(values) / len(values)
     for value in values:
         mean.add(value)
