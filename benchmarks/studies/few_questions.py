@@ -50,10 +50,10 @@ class LogSet(NamedTuple):
 
 
 SETS = {
-    "Qwen3, AIME and HMMT": LogSet("qwen3_chains.jsonl.gz", None, 64),
+    "Qwen3, AIME and HMMT": LogSet("qwen3_chains.jsonl.gz", None, 32),
     "Epoch, OTIS Mock AIME": LogSet("epoch_votes.jsonl.gz", "OTIS", 8),
     "Epoch, GPQA Diamond": LogSet("epoch_votes.jsonl.gz", "GPQA", 8),
-    "R1-Distill-8B, MATH-500": LogSet("r1_distill_8b_math500_80_samples.jsonl.gz", None, 80),
+    "R1-Distill-8B, MATH-500": LogSet("r1_distill_8b_math500_80_samples.jsonl.gz", None, 32),
     "gpt-4o-mini, GSM8K": LogSet("consol_votes.jsonl.gz", "gsm", 40),
     "gpt-4o-mini, MedQA": LogSet("consol_votes.jsonl.gz", "medqa", 40),
 }
@@ -159,7 +159,7 @@ def add_size(report: Report, title: str, outcomes: list[list[Outcome]]) -> None:
 
 @benchmark("studies.few_questions --data FOLDER")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of the recordings.")
-@size("--num_draws", 40, quick=4, help="Random sets of questions of each log and size.", least=2)
+@size("--num_draws", 20, quick=4, help="Random sets of questions of each log and size.", least=2)
 @size("--num_simulated", 120, quick=60, help="Questions that are simulated where there is no folder.", least=40)
 def main(report: Report, data: Path | None, num_draws: int, num_simulated: int) -> None:
     """Choices of `tune` on few questions, beside the default."""
