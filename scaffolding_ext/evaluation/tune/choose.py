@@ -2,7 +2,8 @@
 
 A large grid judged on few questions chooses noise. Therefore settings come as short lists, each from the most careful
 to the boldest. A choice has two steps: the best setting of each list, then a list. The lists are resampled to learn how
-much of the first step is chance, and among lists within one standard error of the best the plainest wins.
+much of the first step is chance, and among lists within one standard error of the best the plainest wins: the package's
+default before all others.
 
 Reported figures are cross-fitted: the questions (whole runs if there are several) are split into folds, and each fold
 is judged under the setting that the others chose.
@@ -40,7 +41,7 @@ class Candidates(NamedTuple):
 
     Attributes:
         lists: Indices of the settings of each list, the most careful first.
-        plainness: Plainness of each list, 0 for the plainest, shape [num_lists].
+        plainness: Plainness of each list, lowest for the plainest, shape [num_lists].
         loss: Right full votes minus right answers, shape [num_settings, num_groups].
         sizes: Questions of each group, shape [num_groups].
     """

@@ -42,6 +42,7 @@ from scaffolding_ext.evaluation.tune.votes import (
 
 NUM_FOLDS = 5
 LEAST_RUNS = 5  # fewer do not generalize to other runs: then questions are resampled
+DEFAULT = "default"
 PLAIN_VOTES = "plain votes"
 ONE_BUDGET = "one budget for all"
 _BUDGETS = (0.8, 0.6, 0.45, 0.3, 0.2, 0.1)  # totals to try, as shares of the tokens of all samples
@@ -55,7 +56,7 @@ class Plays:
 
     Attributes:
         lists: The settings, in short lists from the most careful to the boldest.
-        default: The vote of the package.
+        default: The vote of the package, which is preferred to settings that are not clearly better.
         budgets: Settings with one budget for all questions. They are not candidates by default, because a serving stack
             has no dataset.
         groups: Group of each question, resampled as a whole, shape [num_questions].
@@ -88,7 +89,7 @@ class Plays:
         self._ended: dict[Ending, EndedSamples] = {Whole(): samples}
         self.full_right = self.votes.right[:, -1].astype(float)
         self.all_samples = Setting(Whole(), recording.num_samples)
-        self.default = Setting(Whole(), recording.num_samples, LeaderChange())
+        self.default = Setting(Whole(), recording.num_samples, LeaderChange(), plainness=-1)
         self.full = play(self.votes, None, recording.num_samples, self.full_right)
         self.lists: dict[str, list[Setting]] = {}
         self.budgets: list[Setting] = []
@@ -96,10 +97,12 @@ class Plays:
 
     def try_numbers(self) -> None:
         for number in sizes_to_try(self.recording):
-            self._add(PLAIN_VOTES, Setting(Whole(), number))
+            self._add(PLAIN_VOTES, Setting(Whole(), number, plainness=12))
 
     def try_all(self) -> None:
         self.try_numbers()
+        if self.recording.num_samples > 1 and not self.recording.is_of_searches:
+            self._add(DEFAULT, self.default)
         for weight in sorted(self.votes.samples.weights.keys() - {ASKED}):  # a look at the end costs tokens
             for number in sizes_to_try(self.recording):
                 if number > 1:

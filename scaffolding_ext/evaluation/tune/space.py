@@ -35,7 +35,7 @@ class Setting:
         num_first: Number of samples that vote if all start at once and the first to finish count; None: all of them.
         in_flight: Samples that run at once in a vote that rolls, in which they count in this `order`; None: rounds.
         total_tokens: One budget for the votes of all questions, spent on the least settled ones; None: no such budget.
-        plainness: 0 for the plainest; among equally good settings the plainer one is chosen.
+        plainness: Lowest for the plainest; among equally good settings the plainer one is chosen.
     """
 
     ending: Ending

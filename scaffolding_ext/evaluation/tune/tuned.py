@@ -211,7 +211,7 @@ def tuned(
     named, steady = {**baselines(plays, goal), "chosen": judged(plays, goal)}, stability(plays, goal, setting)
     if not is_too_small(plays, goal):
         return Tuned(plays, goal, setting, rows_of(plays, named), None, base, stability=steady)
-    named["default, recommended"] = plays.played[plays.default] = plays.play(plays.default)
+    named["default, recommended"] = plays.played[plays.default]
     return Tuned(plays, goal, plays.default, rows_of(plays, named), None, base, setting, steady)
 
 
