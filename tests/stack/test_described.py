@@ -1,4 +1,4 @@
-"""What `scaffolding-ext stacks NAME` prints: stacks, keys, kinds, types and their arguments."""
+"""`scaffolding-ext stacks NAME`: stacks, keys, kinds, types and their arguments."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,14 +21,6 @@ from scaffolding_ext.stats.repeats import majority_at_k, pass_at_k
 from scaffolding_ext.stats.watching import lower_bound
 
 _SEED = 0  # of subsets and resamples: a run has one summary
-
-
-class Attempt(NamedTuple):
-    """An epoch of a question: its answer, or None, and its score."""
-
-    epoch: int
-    answer: str | None
-    correct: bool
 
 
 class Repeats(NamedTuple):
@@ -55,32 +47,6 @@ class Repeats(NamedTuple):
         }
 
 
-def figures_of(
-    questions: Iterable[Sequence[Attempt]], ks: Collection[int] | None = None, *, units_implied: bool = False
-) -> Repeats:
-    """Compute the figures of questions, each with its attempts in any order.
-
-    Args:
-        questions: At least one, each with at least one attempt.
-        ks: The `k` of maj@k and pass@k; None takes the powers of two up to the epochs, and the epochs. Questions with
-            fewer than `k` attempts, which occur only in an interrupted run, are left out of that figure.
-
-    Raises:
-        ValueError: A `k` is below 1, or above the attempts of every question.
-    """
-    tables: dict[int, tuple[list[list[bool]], list[list[int]]]] = {}  # by their number of attempts
-    for attempts in questions:
-        ordered = sorted(attempts, key=lambda attempt: attempt.epoch)
-        right = [attempt.correct for attempt in ordered]
-        said = [None if attempt.correct else attempt.answer for attempt in ordered]
-        known = list(dict.fromkeys(answer for answer in said if answer is not None))
-        numbers = [-1 if answer is None else known.index(answer) for answer in said]
-        rows, classes = tables.setdefault(len(ordered), ([], []))
-        rows.append(right)
-        classes.append(_classes(numbers, right, known, units_implied))
-    return _figures_of([_Attempts(np.array(tables[size][0]), np.array(tables[size][1])) for size in sorted(tables)], ks)
-
-
 class _Attempts(NamedTuple):
     """Questions with the same number of attempts: right ones and classes, shape [num_questions, num_attempts]."""
 
@@ -88,18 +54,19 @@ class _Attempts(NamedTuple):
     classes: npt.NDArray[np.int64]
 
 
-def _figures_of(tables: Sequence[_Attempts], ks: Collection[int] | None = None) -> Repeats:
+def _figures_of(tables: Sequence[_Attempts]) -> Repeats:
+    """Compute the figures for the powers of two up to the epochs, and the epochs.
+
+    Questions with fewer attempts, which occur only in an interrupted run, are left out of a figure.
+    """
     n = max(table.correct.shape[1] for table in tables)
-    wanted = sorted({2**i for i in range(n.bit_length())} | {n}) if ks is None else sorted(set(ks))
-    if wanted[0] < 1 or wanted[-1] > n:
-        raise ValueError(f"k is {wanted}; with {n} epochs it may be 1 to {n}")
 
     def estimated(shares: Sequence[npt.NDArray[np.float64]], k: int) -> Estimate:
         values, size = np.concatenate(shares), n / k  # number of disjoint subsets of n attempts
         return share_of_questions(size * values, np.full(len(values), size))
 
     majority, passed = {}, {}
-    for k in wanted:
+    for k in sorted({2**i for i in range(n.bit_length())} | {n}):
         enough = [table for table in tables if table.correct.shape[1] >= k]
         rng = np.random.default_rng(_SEED)
         majority[k] = estimated([majority_at_k(table.classes, table.correct, k, rng=rng) for table in enough], k)

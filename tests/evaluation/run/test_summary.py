@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
-from scaffolding_ext.evaluation.run.summary import Attempt, figures_of
+from scaffolding_ext.evaluation.run.records import Record
+from scaffolding_ext.evaluation.run.summary import Repeats, summarize
+from scaffolding_ext.request.ledger import Ledger
 from scaffolding_ext.stats.intervals import share_of_questions, wilson_interval
+
+
+class Attempt(NamedTuple):
+    epoch: int
+    answer: str | None
+    correct: bool
+
 
 RIGHT = [Attempt(epoch, "7", True) for epoch in range(4)]
 # Two ways to write one wrong answer outvote the right one; the attempts come in another order than they are counted.
 SPLIT = [Attempt(3, "7", True), Attempt(1, "1/2", False), Attempt(2, "0.5", False), Attempt(0, None, False)]
+
+
+def figures_of(questions: list[list[Attempt]]) -> Repeats:
+    """Return the figures of a run that wrote these records."""
+    ledger, seconds = Ledger().to_json(), {"total": 1.0}
+    found = summarize(
+        Record(
+            str(number), each.epoch, "0", "7", "", each.answer, each.correct, None, None, ledger, seconds, 0, [], None
+        )
+        for number, attempts in enumerate(questions)
+        for each in attempts
+    ).repeats
+    assert found is not None
+    return found
 
 
 def test_figures_of_two_questions() -> None:
@@ -24,11 +49,9 @@ def test_figures_of_two_questions() -> None:
     assert found.majority[4] == share_of_questions([1, 0], [1, 1])
 
 
-def test_the_ks_are_chosen() -> None:
-    assert list(figures_of([RIGHT], [3]).passed) == [3]
-    for k in (0, 5):
-        with pytest.raises(ValueError, match="with 4 epochs it may be 1 to 4"):
-            figures_of([RIGHT], [k])
+def test_the_ks_are_powers_of_two_and_the_epochs() -> None:
+    assert list(figures_of([RIGHT[:3]]).passed) == [1, 2, 3]
+    assert list(figures_of([RIGHT[:1]]).majority) == [1]
 
 
 def test_questions_of_an_interrupted_run_count_where_they_have_enough_attempts() -> None:
