@@ -10,7 +10,7 @@ const shown = (value) =>
 // The table of samples
 
 const columns = [
-  { name: "sample", of: (s) => (s.epoch ? `${s.id}/${s.epoch}` : s.id) },
+  { name: "question", of: (s) => (s.epoch ? `${s.id}/${s.epoch}` : s.id) },
   { name: "target", of: (s) => s.target },
 ];
 data.runs.forEach((run, r) => columns.push(
