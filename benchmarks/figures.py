@@ -36,10 +36,12 @@ RECORDED = (
     "studies.autotts",
     "studies.deadlines",
     "studies.real",
+    "studies.few_questions",
     "studies.promises",
     "studies.until",
     "studies.conformal_replay",
     "studies.queueing_fit",
+    "studies.weighted_stops",
 )
 
 
@@ -69,7 +71,7 @@ STUDIES: Mapping[str, Study] = {
         for part, minutes in (("votes", 6), ("confirmed", 3), ("runs", 1), ("chains", 2), ("budgets", 2), ("loops", 1))
     },
     "certaindex": Study("studies.certaindex", 15, (("--data", ""),)),
-    "autotts": Study("studies.autotts", 4, (("--chains", "qwen3_chains.jsonl.gz"),), draws=True),
+    "autotts": Study("studies.autotts", 15, (("--chains", "qwen3_chains.jsonl.gz"),), draws=True),
     "rolling_replayed": Study("studies.rolling --part replayed", 1, (("--data", ""),)),
     "rolling_recorded": Study("studies.rolling --part recorded", 8, (("--data", ""),)),
     "rolling_embedded": Study("studies.rolling --part embedded", 20),
@@ -78,6 +80,8 @@ STUDIES: Mapping[str, Study] = {
     "deadlines_definitions": Study("studies.deadlines --part definitions --places 16", 4, (("--data", ""),)),
     "until": Study("studies.until", 6, (("--data", ""),)),
     "orders": Study("studies.orders", 15),
+    "few_questions": Study("studies.few_questions", 6, (("--data", ""),)),
+    "weighted_stops": Study("studies.weighted_stops", 6, (("--data", ""),)),
     "promises": Study("studies.promises", 3, (("--data", ""),)),
     "answers": Study(
         "studies.answers",

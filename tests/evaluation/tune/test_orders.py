@@ -44,3 +44,11 @@ def test_one_sample_is_exactly_the_mean_of_the_log(num_questions: int) -> None:
     np.testing.assert_allclose(one.costs["decoded"], samples.tokens.mean(axis=1))
     np.testing.assert_allclose(one.costs["critical"], samples.tokens.mean(axis=1))
     np.testing.assert_allclose(one.lost, found.full.right * (1 - one.right))
+
+
+def test_the_vote_of_all_samples_does_not_move_with_the_seed() -> None:
+    """Ties go to the sample that comes first; of two samples, each does so in half of the orders."""
+    log = recording(20, 2, ability=0.5)
+    found = [Plays(log, seed=seed).full.right for seed in range(3)]
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
