@@ -81,7 +81,10 @@ STUDIES: Mapping[str, Study] = {
     "until": Study("studies.until", 6, (("--data", ""),)),
     "orders": Study("studies.orders", 15),
     "few_questions": Study("studies.few_questions", 6, (("--data", ""),)),
-    "weighted_stops": Study("studies.weighted_stops", 6, (("--data", ""),)),
+    **{
+        f"weighted_{part}": Study(f"studies.weighted_stops --part {part}", minutes, (("--data", ""),))
+        for part, minutes in (("lengths", 4), ("asked", 2))
+    },
     "promises": Study("studies.promises", 3, (("--data", ""),)),
     "answers": Study(
         "studies.answers",

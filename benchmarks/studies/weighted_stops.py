@@ -1,6 +1,6 @@
 """Votes that weigh their samples and stop early, on recorded samples: lengths, and probabilities of asked answers.
 
-    python -m benchmarks.studies.weighted_stops --data FOLDER --json
+    python -m benchmarks.studies.weighted_stops --data FOLDER --part lengths --json
 
 *Lengths*: `LeaderChange` on votes by `shortness`, and by the inverse square of lengths capped at four times the
 question's mean, beside the same rule on counts. *Asked*: chains of Gemma-4 that are cut at a share of the mean length
@@ -132,15 +132,15 @@ def gemma_parts(data: Path | None, num_simulated: int, rng: np.random.Generator)
         )
 
 
-@benchmark("studies.weighted_stops --data FOLDER")
+@benchmark("studies.weighted_stops --data FOLDER --part lengths")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of the recordings.")
+@click.option("--part", type=click.Choice(["lengths", "asked"]), default="lengths", show_default=True)
 @size("--num_simulated", 100, quick=24, help="Questions that are simulated where there is no folder.", least=8)
-def main(report: Report, data: Path | None, num_simulated: int) -> None:
+def main(report: Report, data: Path | None, part: str, num_simulated: int) -> None:
     """Weights with an early stop, on developers' and kept-back parts."""
-    for part in track(list(parts_of(data, num_simulated, report.rng)), "lengths"):
-        add_lengths(report, part)
-    for part in track(list(gemma_parts(data, num_simulated, report.rng)), "asked"):
-        add_asked(report, part)
+    parts, add = (parts_of, add_lengths) if part == "lengths" else (gemma_parts, add_asked)
+    for each in track(list(parts(data, num_simulated, report.rng)), part):
+        add(report, each)
 
 
 if __name__ == "__main__":
