@@ -86,7 +86,7 @@ def eval_lines(
     load: Mapping[str, Any] | None = None,
     until: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Format the last lines of `eval`, at most eight lines of 80 columns; `summary_text` has the rest.
+    """Format the last lines of `eval`, each of at most 80 columns; `summary_text` has the rest.
 
     Args:
         budget: `VoteBudget.figures()`, if one budget was spent on all votes.
