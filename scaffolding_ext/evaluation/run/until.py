@@ -68,7 +68,7 @@ class UntilKnown:
 
     def __init__(
         self, goal: UntilGoal, ids: Iterable[str], epochs: int = 1, baseline: Mapping[str, float] | None = None
-    ):
+    ) -> None:
         self.goal = goal
         self._ids = list(ids)
         self._epochs = epochs
