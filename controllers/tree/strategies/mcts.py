@@ -35,13 +35,9 @@ class MCTS(VisitedTree):
     ) -> None:
         self.branching = require.whole("branching", branching)
         self.exploration = require.number("exploration", exploration, least=0)
-        self.rollouts = rollouts
+        self.rollouts = self.goes_to_ends = rollouts
         self.at_once = require.whole("at_once", at_once)
         self.max_depth = require.whole("max_depth", max_depth)
-
-    @property
-    def goes_to_ends(self) -> bool:  # type: ignore[override]
-        return self.rollouts
 
     def _start(self) -> None:
         super()._start()
