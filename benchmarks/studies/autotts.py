@@ -47,7 +47,7 @@ Weigh = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 CHOOSES, MODELS = "aime24", ("0.6B", "1.7B", "4B", "8B")
 FULL, DEFAULT, CHOSEN, PLAIN = "all chains", "ours, default", "ours, chosen on AIME24", "plain vote of as many tokens"
 CMC = "CMC, beta .5"
-BY_LENGTH = "ours by length, chosen on AIME24"
+BY_LENGTH, SHORTNESS = "ours by length, chosen on AIME24", "ours by length, default"
 MISSES_BY_LENGTH = (0.1, 0.2, 0.3)
 WIDTHS = (4, 8, 16)
 AGREEING = (2, 3, 5, 8, 10, 20)  # equal answers in a row that end a chain
@@ -58,8 +58,8 @@ BARS = (
     (DEFAULT, "points", ">=", -0.5),
     ("ours, 16 in flight by tokens", "tokens, share of all", "<=", 0.38),
     ("ours, 16 in flight by tokens", "longest path, share of all", "<=", 0.85),
-    (BY_LENGTH, "points over CMC", ">=", 0.0),
-    (BY_LENGTH, "tokens, share of all", "<=", 0.28),
+    *((name, "points over CMC", ">=", 0.0) for name in (BY_LENGTH, SHORTNESS)),
+    *((name, "tokens, share of all", "<=", 0.28) for name in (BY_LENGTH, SHORTNESS)),
 )
 # The paper's table: right (%) and thousands of tokens a question, on AIME25 and on HMMT25 of each model.
 PAPER: Mapping[str, Mapping[str, tuple[tuple[float, float], tuple[float, float]]]] = {
@@ -416,6 +416,7 @@ def main(
         "Parallel-Probe": each(parallel_probe),
         CMC: each(functools.partial(confidence_momentum, beta=0.5)),
         DEFAULT: in_rounds(LeaderChange()),
+        SHORTNESS: in_rounds(LeaderChange(), inverse),
         **{
             f"ours, {width} in flight by {order}": rolling(LeaderChange(), width, order)
             for order in ("tokens", "index")
@@ -442,15 +443,11 @@ def main(
         add_set(report, f"{title}, {model}", plays, names, judges & plays.of(models=[model]))
     for models, said in ((MODELS, "one chain"), (("4B", "8B"), "one chain, 4B and 8B")):
         add_chains(report, said, [each for each, taken in zip(asked, plays.of(models=models), strict=True) if taken])
-    report.difference(
-        f"{title}: {BY_LENGTH}: points over CMC",
-        plays.right[BY_LENGTH][judges],
-        plays.right[CMC][judges],
-        [each.question for each, judged in zip(asked, judges, strict=True) if judged],
-        scale=100,
-    )
-    differences = (plays.right[DEFAULT] - plays.right[FULL])[judges]
     groups = [each.question for each, judged in zip(asked, judges, strict=True) if judged]
+    for name in (BY_LENGTH, SHORTNESS):
+        ours, theirs = (plays.right[each][judges] for each in (name, CMC))
+        report.difference(f"{title}: {name}: points over CMC", ours, theirs, groups, scale=100)
+    differences = (plays.right[DEFAULT] - plays.right[FULL])[judges]
     needed = required_num_questions(differences, groups, bar=BAR, max_num_questions=100_000, rng=report.rng)
     if needed is not None:
         report.figure(f"{title}: {DEFAULT}: questions for power .9 at {100 * BAR:g} points", needed)
