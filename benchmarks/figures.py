@@ -105,7 +105,7 @@ STUDIES: Mapping[str, Study] = {
         stores=True,
         draws=True,
     ),
-    "draft_target_a1": Study("studies.draft_target_a1", 25, (("--runs", RUNS),), stores=True),
+    "draft_target_a1": Study("studies.draft_target_a1", 20, (("--runs", RUNS),), stores=True),
     "conformal_replay": Study("studies.conformal_replay", 5, (("--runs", RUNS), ("--alone", SAMPLES[1])), draws=True),
     "conformal_replay_draft_only": Study("studies.conformal_replay", 5, (("--runs", SAMPLES[1]),)),
     "queueing": Study("studies.queueing", 2, draws=True),

@@ -1,12 +1,12 @@
-"""Measures A1's variants: pools of shorter chunks (figure 6), pools made before and during the run, and what it costs.
+"""Measures A1's variants: pools of shorter chunks (figure 6), and pools made before and during the run.
 
     python -m benchmarks.studies.draft_target_a1 --runs FILE --store runs/a1 --json
 
 *lengths*: at the paper's ratio of 500 to 700 tokens, pools of chunks of 34 tokens rank chunks of 48, beside pools of
 48, each made by other chains on the same questions. *orders*: every chunk is ranked among first ones, of all questions
-before the run (as published), or of the questions so far (`growing`). *pays*: beside votes of the target, what
-`compare` says of 50 questions. *recorded*: the first turns of A1's own runs (FILE, see `studies.conformal_replay`),
-each question's ranked among those of the others (marginal) or among each other (conditional).
+before the run (as published), or of the questions so far (`growing`). *recorded*: the first turns of A1's own runs
+(FILE, see `studies.conformal_replay`), each question's ranked among those of the others (marginal) or among each other
+(conditional).
 
 A figure beside the rate of take-over is the accuracy of the predicted budget: 1 less the relative error of alpha times
 a question's decisions as a forecast of its take-overs.
@@ -30,7 +30,6 @@ from benchmarks.studies.conformal import Answered, Setting, answered, calibrated
 from benchmarks.studies.conformal_replay import scored_chunks
 from scaffolding_ext.controllers.draft_target.aggregate import budget_prediction
 from scaffolding_ext.controllers.draft_target.calibration_file import ConformalCalibration
-from scaffolding_ext.controllers.draft_target.coin import Coin
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingRule
@@ -104,28 +103,6 @@ def orders(report: Report, lab: Lab, samples: Sequence[Example], num_chains: int
         add_rates(report, f"first turns scored {name}, alpha {alpha}", answers, alpha)
 
 
-def pays(report: Report, lab: Lab, samples: Sequence[Example], num_chains: int) -> None:
-    """Right answers and seconds of draft and target over votes of the target."""
-    own = setting_of(LONG, num_chains, 15, "resample")
-    turns = calibrated(lab, "pays_pools", controller(own, ALPHAS[1]), samples).turns
-    both = {
-        "draft and target": (controller(own, ALPHAS[1], turns), None),
-        "target alone": (controller(own, rule=Coin(0.0)), dict.fromkeys(MODELS, lab.workers["target"])),
-    }
-    found = {
-        name: answered(lab, f"pays_{name}".replace(" ", "_"), made, samples, workers)
-        for name, (made, workers) in both.items()
-    }
-    ours, theirs = found.values()
-    report.difference(
-        "pays: points over the target's vote", *([e.vote for e in each] for each in (ours, theirs)), scale=100
-    )
-    report.ratio(
-        "pays: tokens that the target decodes, share", [e.target_tokens for e in ours], [e.decoded for e in theirs]
-    )
-    report.ratio("pays: tokens that both compute, share", [e.computed for e in ours], [e.computed for e in theirs])
-
-
 def recorded(report: Report, runs: Path) -> None:
     """First turns of recorded runs, ranked among those of the other questions and among the question's own."""
     chunks = scored_chunks(read_recording([runs]))
@@ -159,7 +136,7 @@ def main(report: Report, runs: Path | None, num_problems: int, num_chains: int, 
         recorded(report, runs)
     samples = questions_of(EMBEDDED, num_problems, report.seed)
     with Lab(MODELS, seed=report.seed, store=store, max_batch_size=128) as lab:
-        for part in (lengths, orders, pays):
+        for part in (lengths, orders):
             part(report, lab, samples, num_chains)
 
 
