@@ -36,6 +36,7 @@ WIDTHS = (4, 8, 16)
 LOT = 20  # questions of a run that is stored by itself
 LEVELS = 25
 MAX_TOKENS = 1000  # of a solution
+ONE_TREE = "one tree"  # a REBASE that has the last width from the start
 
 
 class Stopped(NamedTuple):
@@ -99,7 +100,7 @@ def run_lots(lab: Lab, problems: Sequence[Any], name: str, **parts: Any) -> list
     return [each for at in lots for each in run_lot(lab, problems[at : at + LOT], f"{name} from {at}", **parts)]
 
 
-def add_widths(report: Report, lab: Lab, problems: Sequence[Any]) -> None:
+def add_widths(report: Report, lab: Lab, problems: Sequence[Any], only: Sequence[str]) -> None:
     """Searches that grow where they are unsettled, against fixed widths and against a vote of as many tokens."""
     questions, scorer = [problem.question for problem in problems], LogprobScorer()
     parts: dict[str, Any] = {"scorer": scorer, "budget": 10_000, "stop": Unchanged(rounds=10**6)}  # never stops
@@ -108,13 +109,24 @@ def add_widths(report: Report, lab: Lab, problems: Sequence[Any]) -> None:
         "REBASE": Rebase(max_depth=LEVELS),
         "MCTS": MCTS(rollouts=True, at_once=2, max_depth=LEVELS),
     }
+    names = [name for name in grown if name == "best of n" or name in (only or grown)]
+    grown = {name: grown[name] for name in names}
     searches = {
         name: run_lots(lab, problems, f"{name} of rising widths", strategy=strategy, widths=WIDTHS, **parts)
         for name, strategy in grown.items()
     }
     curve = sample_curves(searches["best of n"], report.rng)["vote"]
-    whole = run_lots(
-        lab, problems, "REBASE in one tree", scorer=scorer, budget=10_000, strategy=Rebase(WIDTHS[-1], max_depth=LEVELS)
+    whole = (
+        []
+        if only and ONE_TREE not in only
+        else run_lots(
+            lab,
+            problems,
+            "REBASE in one tree",
+            scorer=scorer,
+            budget=10_000,
+            strategy=Rebase(WIDTHS[-1], max_depth=LEVELS),
+        )
     )
     for name, each in searches.items():
         rows = {
@@ -124,7 +136,7 @@ def add_widths(report: Report, lab: Lab, problems: Sequence[Any]) -> None:
         full = rows[f"{name} of {WIDTHS[-1]}"]
         for label, stop in between_widths().items():
             rows[f"{name}, {label}"] = [stopped_between(search, stop, WIDTHS[-1]) for search in each]
-        if name == "REBASE":
+        if name == "REBASE" and whole:
             rows[f"{name}, one tree of {WIDTHS[-1]}"] = [cut(search, len(search.rounds) - 1) for search in whole]
         for label, row in rows.items():
             add_width(report, label, row, full, curve, questions)
@@ -156,12 +168,15 @@ def add_width(
 @size("--num_questions", 100, quick=4, help="Questions.", least=2)
 @click.option("--least_steps", default=10, show_default=True, help="Fewest operations of a question.")
 @click.option("--model", default="tinylm/target", show_default=True, help="Who writes.")
+@click.option("--only", multiple=True, type=click.Choice(["REBASE", "MCTS", ONE_TREE]), help="Beside best of n.")
 @stored
-def main(report: Report, num_questions: int, least_steps: int, model: str, store: Path | None) -> None:
+def main(
+    report: Report, num_questions: int, least_steps: int, model: str, only: Sequence[str], store: Path | None
+) -> None:
     """Measure what widths save."""
     problems = draw_problems(num_questions, report.seed, least_steps)
     with Lab({"generation": model}, seed=report.seed, store=store, worker=RememberingWorker, max_batch_size=64) as lab:
-        add_widths(report, lab, problems)
+        add_widths(report, lab, problems, only)
 
 
 if __name__ == "__main__":
