@@ -202,9 +202,9 @@ def tuned(
     """Choose among the settings played; None if the goal allows none."""
     if confidence is not None:
         promise = promised(plays, max_loss, confidence)
-        setting = promise.setting or plays.all_samples
-        rows = rows_of(plays, {**baselines(plays, goal), "chosen": plays.played[setting]})
-        return Tuned(plays, goal, setting, rows, promise, base)
+        kept = promise.setting or plays.all_samples
+        rows = rows_of(plays, {**baselines(plays, goal), "chosen": plays.played[kept]})
+        return Tuned(plays, goal, kept, rows, promise, base)
     setting = chosen(plays, goal)
     if setting is None:
         return None
