@@ -217,8 +217,8 @@ def tuned(
 
 def _unstable(found: Stability) -> str:
     return (
-        f"The choice changes with the questions: {100 * (1 - found.same):.0f} % of resamples choose another setting, at "
-        f"{100 * found.least:.0f} to {100 * found.most:.0f} % of the cost. More questions settle it."
+        f"The choice changes with the questions: {100 * (1 - found.same):.0f} % of resamples choose another setting, "
+        f"at {100 * found.least:.0f} to {100 * found.most:.0f} % of the cost. More questions settle it."
     )
 
 
