@@ -115,6 +115,7 @@ STUDIES: Mapping[str, Study] = {
     "judge_quality": Study("studies.judge_quality", 35, stores=True, draws=True),
     "judge_quality_greedy": Study("studies.judge_quality --only beam --auc 1 --width 4", 3, stores=True),
     "search_rebase": Study("studies.search --num_questions 60 --only REBASE", 8, stores=True),
+    "search_mcts": Study("studies.search --num_questions 60 --only MCTS", 8, stores=True),
     "search_widths": Study("studies.search", 20, stores=True),
     "kv_sharing": Study("studies.kv_sharing --num_prefixes 5 --num_fitted 8", 20, stores=True, draws=True),
     "huggingface_soak": Study("engines.huggingface_soak", 5),
