@@ -42,7 +42,7 @@ from scaffolding_ext.protocol import Controller
 from scaffolding_ext.request.results import ScaffoldingResult
 
 QWEN3 = "qwen3_chains.jsonl.gz"
-ALL, ROUNDS = "all at once", "rounds"
+ALL, ROUNDS, SINGLY = "all at once", "rounds", "one after the other"
 NUM_SAMPLES = 16
 BUSY = 8  # questions at once
 PIECE = 16  # tokens a tick
@@ -51,7 +51,11 @@ BY_NUMBER: Mapping[int, tuple[int, float, float]] = {64: (16, 0.42, 0.9), 32: (8
 
 
 def votes(inner: Controller, num_samples: int, in_flight: Sequence[int]) -> dict[str, MajorityVoteController]:
-    ways: dict[str, dict[str, Any]] = {ALL: {"allocation": None}, ROUNDS: {}}
+    ways: dict[str, dict[str, Any]] = {
+        ALL: {"allocation": None},
+        ROUNDS: {},
+        SINGLY: {"allocation": LeaderChange(leap=0)},
+    }
     for number in in_flight:
         ways[f"{number} in flight"] = {"in_flight": number}
         ways[f"{number} in flight, by index"] = {"in_flight": number, "order": "index"}
