@@ -35,14 +35,16 @@ from scaffolding_ext.stats.power import required_num_questions
 
 NUM_VOTES = 8
 CHAIN, FULL, DEFAULT, DYNASOR = "one chain", "vote of 8, all samples", "vote of 8, default", "DynasorCoT"
-ROLLING = "vote of 8, 3 in flight"
+ROLLING, BY_INDEX = "vote of 8, 3 in flight", "vote of 8, 3 in flight by index"
 PEER = "its_hub AdaptiveSelfConsistency .75, at most 8"
 VOTE = f"controller.args.default_sample_num={NUM_VOTES}"
+ROLLS = ("controller.args.in_flight=3", "controller.args.allocation=LeaderChange")
 STACKS = {
     CHAIN: ("configs:native", ()),
     FULL: ("configs:majority_vote", (VOTE, "controller.args.allocation=null")),
     DEFAULT: ("configs:majority_vote", (VOTE, "controller.args.allocation=LeaderChange")),
-    ROLLING: ("configs:majority_vote", (VOTE, "controller.args.in_flight=3")),
+    ROLLING: ("configs:majority_vote", (VOTE, *ROLLS)),
+    BY_INDEX: ("configs:majority_vote", (VOTE, *ROLLS, "controller.args.order=index")),
     DYNASOR: ("configs:dynasor_cot", ()),
 }
 BAR = -0.02  # right answers over the vote of all samples, whose lower end the power is about

@@ -103,5 +103,5 @@ def test_its_commands_run_in_their_order_in_an_empty_folder(tmp_path: Path, warm
     assert done.returncode == 0, done.stderr
     assert "No problems found" in done.stdout
     assert (tmp_path / "report.html").exists()
-    for run in ("plain", "vote"):
+    for run in ("all", "vote"):
         assert (tmp_path / "runs" / run / "summary.json").exists()
