@@ -45,6 +45,7 @@ QWEN3 = "qwen3_chains.jsonl.gz"
 ALL, ROUNDS, SINGLY = "all at once", "rounds", "one after the other"
 NUM_SAMPLES = 16
 BUSY = 8  # questions at once
+OF_STREAMS = ("paused", "late")  # events that depend on time
 PIECE = 16  # tokens a tick
 LEAST_PIECES = 16  # of a chain, so that its answer has room
 BY_NUMBER: Mapping[int, tuple[int, float, float]] = {64: (16, 0.42, 0.9), 32: (8, 0.42, 1.0)}  # in flight, and bars
@@ -63,8 +64,9 @@ def votes(inner: Controller, num_samples: int, in_flight: Sequence[int]) -> dict
 
 
 def told(result: ScaffoldingResult) -> tuple[Any, ...]:
-    """Text, answer and trace, without what depends on time."""
-    trace = [{key: value for key, value in event.items() if key != "seconds"} for event in result.program.trace]
+    """Text, answer and trace, without times and without events that tell how far a stream ran ahead."""
+    decisions = [event for event in result.program.trace if event["event"] not in OF_STREAMS]
+    trace = [{key: value for key, value in event.items() if key != "seconds"} for event in decisions]
     return result.outputs[0].text, result.answer, trace
 
 
