@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pkgutil
 import re
 import shutil
 import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+
+from scaffolding_ext import MajorityVoteController, NativeGenerationController, ScaffoldingLlm
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding_a_worker.md").read_text(encoding="utf-8")
@@ -40,7 +45,7 @@ def run(command: list[str], folder: Path, python: Path) -> str:
 
 
 def test_the_code_on_the_page_is_that_of_the_example() -> None:
-    assert [title for title, _ in EXCERPTS] == ["caching.py"]
+    assert [title for title, _ in EXCERPTS] == ["caching.py", "http_api.py"]
     for title, text in EXCERPTS:
         assert text in (EXAMPLE / title).read_text(encoding="utf-8")
     names = {path.name for path in EXAMPLE.iterdir() if path.is_file()}
@@ -84,3 +89,29 @@ def test_it_runs_from_yaml_on_the_command_line(folder: Path, warm_torch: Path) -
     output = run(["bash", "-ec", commands], folder, warm_torch)
     assert "stack and dataset are fine: 4 questions, 4 requests" in output
     assert re.search(r"^answer +-?\d+", output, re.MULTILINE)  # the prompt was put into the model's own template
+
+
+def test_the_worker_of_an_http_interface_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            told = {"text": f"\\boxed{{{len(asked['prompt'])}}}", "num_tokens": 9, "num_prompt_tokens": 4}
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(told).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    worker = pkgutil.resolve_name("http_api:HttpWorker")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        native = NativeGenerationController({"temperature": 0.7, "max_tokens": 100})
+        vote = MajorityVoteController(native, 4)
+        with ScaffoldingLlm(vote, {"generation": worker(f"http://127.0.0.1:{server.server_port}")}, seed=0) as llm:
+            result = llm.generate("what?")
+        server.shutdown()
+    assert result.answer == "5"
+    (vote_event,) = (event for event in result.program.trace if event["event"] == "vote")
+    assert result.program.ledger.total.decoded == 9 * vote_event["num_samples"]
