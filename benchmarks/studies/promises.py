@@ -42,8 +42,8 @@ def recordings(data: Path | None, num_simulated: int, rng: np.random.Generator) 
 
 @benchmark("studies.promises --data FOLDER")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of the recordings.")
-@size("--num_halves", 200, quick=10, help="Random halves of each recording.", least=2)
-@size("--num_simulated", 800, quick=400, help="Questions that are simulated where there is no folder.", least=4)
+@size("--num_halves", 200, quick=3, help="Random halves of each recording.", least=2)
+@size("--num_simulated", 800, quick=200, help="Questions that are simulated where there is no folder.", least=4)
 def main(report: Report, data: Path | None, num_halves: int, num_simulated: int) -> None:
     """Promises on random halves of a recording, held against the other halves."""
     for name, recording in recordings(data, num_simulated, report.rng):

@@ -23,6 +23,8 @@ from scaffolding_ext.testing import ScriptedWorker
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "algorithms" / "majority_vote.md", *sorted((ROOT / "docs").glob("*.md"))]
 DRAWS = ("MajorityVoteController", "BestOfNController", "DeepConfController", "ConformalDraftTargetController")
+ONLINE = "rule: {type: conformal, args: {alpha: 0.4, pool: first_turn, calibration: online}}"  # needs `eval`
+GROWING = "rule: {type: growing, args: {alpha: 0.4, min_questions: 1, pool: first_turn}}"
 CHECKED = {"type": "scaffolding_ext.testing:ScriptedWorker", "args": {"respond": "1"}}
 
 
@@ -60,7 +62,8 @@ def examples() -> dict[str, BaseController]:
     """Every controller of the package's own that draws several samples, by where it stands."""
     found: dict[str, BaseController | None] = {}
     for path in sorted((ROOT / "configs").glob("*.yaml")):
-        found[path.name] = of_stack(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8").replace(ONLINE, GROWING)
+        found[path.name] = of_stack(text)
     for page in PAGES:
         for number, text in enumerate(blocks(page, "yaml")):
             if any(name in text for name in DRAWS):
