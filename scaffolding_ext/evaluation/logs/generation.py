@@ -1,4 +1,4 @@
-"""How other tools' logs were generated: their results files, and sampling fields under the names of this package."""
+"""Results files and sampling settings that other tools record beside their logs, under this package's names."""
 
 from __future__ import annotations
 

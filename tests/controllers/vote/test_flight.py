@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks._lib.recorded_worker import Characters
 from scaffolding_ext import DynasorCoTController, HuggingFaceWorker, MajorityVoteController, ScaffoldingLlm
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
@@ -19,7 +20,6 @@ from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToF
 from scaffolding_ext.errors import ConfigError, TaskError
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.host import dispatch
-from scaffolding_ext.prompts.families import FAMILIES
 from scaffolding_ext.protocol import Controller, GenerationTask, ParallelProcess, StreamGenerationTask, TaskStatus
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts, meta_of
 from scaffolding_ext.protocol.tasks import RollingBranches
@@ -41,27 +41,6 @@ def reply(task: Any) -> str:
 def likely(task: Any, index: int) -> dict[int, float]:
     token = task.output_tokens[index]
     return {1000 + n: -n - 0.5 for n in range(19)} | {token: -1 - token % 5}
-
-
-class Characters:
-    """A prompting whose tokens are characters, so that a chain can be cut."""
-
-    family = FAMILIES["instruct"]
-
-    def apply(self, task: Any, history: Any = (), raw: bool = False) -> None:
-        task.input_tokens = self.encode(task.input_str)
-
-    def is_open(self, prompt: str, family: Any = None) -> None:
-        return None
-
-    def family_behind(self, prompt: str) -> Any:
-        return self.family
-
-    def encode(self, text: str) -> list[int]:
-        return list(map(ord, text))
-
-    def decode(self, token_ids: list[int]) -> str:
-        return "".join(map(chr, token_ids))
 
 
 class Slow(ScriptedWorker):
