@@ -328,10 +328,8 @@ workers | worker | protocol:Worker
     workers.trtllm.worker: TRTLLMWorker
 stopping_rules | stopping rule | controllers.chain.stopping.base:StoppingRule | rule_of_function
     controllers.chain.stopping.agreement: consecutive=Consecutive window=Window total_variation=TotalVariation
-    controllers.chain.stopping.text: pattern=PatternStop loop=LoopStop
-    controllers.chain.stopping.entropy: entropy=EntropyAfterThinking
-    controllers.chain.stopping.confidence: confidence=AnswerConfidence certainty=ChainCertainty
-    controllers.chain.stopping.giving_up: give_up=GiveUp
+    controllers.chain.stopping.text: pattern=PatternStop
+    controllers.chain.stopping.confidence: confidence=AnswerConfidence
     controllers.chain.stopping.several: any=AnyOf all=AllOf
 probe_schedules | probe schedule | controllers.chain.looking:ProbeSchedule
     controllers.chain.looking: ProbeSchedule ThoughtChanges

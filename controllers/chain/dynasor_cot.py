@@ -53,8 +53,7 @@ class ProbedChain:
     @property
     def answered(self) -> Probe | None:
         """The probe that answers for a stopped chain; None if the chain must be asked again, or has no answer."""
-        probe = None if self.stop is None else self.stop.left_with(self.probes)
-        return None if probe is None or probe.is_part else probe
+        return None if self.stop is None else self.stop.left_with(self.probes)
 
     @property
     def new_text(self) -> str:
@@ -152,7 +151,7 @@ class DynasorCoTController(AnytimeController[ProbedChain]):
             run,
             run.task,
             max_tokens=run.budget(self.max_tokens, thinking_budget),
-            sampling_params=self.looker.chain_params(self.sampling_params),
+            sampling_params=self.sampling_params,
             streaming_output=self.streaming
             and not run.task.streaming_output_flag,  # such a caller is shown only final text
             max_lead=self.max_lead,

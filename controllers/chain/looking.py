@@ -5,19 +5,19 @@ from __future__ import annotations
 import bisect
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.answers import up_to_brace
 from scaffolding_ext.controllers.chain.chain import Prefix
-from scaffolding_ext.controllers.chain.probe import AnswerProbe, Entropy, Probe, asking, token_entropy
+from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
 from scaffolding_ext.controllers.prompting import decode
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import meta_of
-from scaffolding_ext.protocol.task_results import finish_reason_of, highest_logprobs, output_of, sampled_logprobs
+from scaffolding_ext.protocol.task_results import finish_reason_of, output_of, sampled_logprobs
 
 TURN_WORDS = ("Wait", "Hmm", "Alternatively")
 
@@ -83,56 +83,38 @@ class LookNeeds(NamedTuple):
     """Data that a stopping rule needs at every look.
 
     Attributes:
-        answer: The chain's answer. If False and nothing else is needed, a look asks nothing and costs no token.
-        entropy: Number of highest log-probabilities of the token after closed thinking; 0 reads none.
-        suffix: Text that closes thinking before that token; None takes the family's `close`, which also opens the
-            answer.
-        chain_logprobs: The log-probability of each token of the chain.
+        answer: The chain's answer. If False, a look asks nothing and costs no token.
+        answer_logprobs: The log-probabilities of its tokens.
     """
 
     answer: bool = True
     answer_logprobs: bool = False
-    entropy: int = 0
-    suffix: str | None = None
-    chain_logprobs: bool = False
 
     @property
     def num_logprobs(self) -> int:
-        return max(self.entropy, int(self.answer_logprobs), int(self.chain_logprobs))
+        return int(self.answer_logprobs)
 
     def joined(self, other: LookNeeds) -> LookNeeds:
-        if self.entropy and other.entropy and self.suffix != other.suffix:
-            raise ConfigError(
-                f"is {self.suffix!r} for one rule and {other.suffix!r} for another, and a look reads one token, after "
-                "one suffix: give both rules the same",
-                "suffix",
-            )
-        return LookNeeds(
-            self.answer or other.answer,
-            self.answer_logprobs or other.answer_logprobs,
-            max(self.entropy, other.entropy),
-            self.suffix if self.entropy else other.suffix,
-            self.chain_logprobs or other.chain_logprobs,
-        )
+        return LookNeeds(self.answer or other.answer, self.answer_logprobs or other.answer_logprobs)
 
 
 class LookTasks(NamedTuple):
-    """Tasks of one look; none if no rule needs them."""
+    """The task of one look; None if no rule needs an answer."""
 
     answer: GenerationTask | None = None
-    entropy: GenerationTask | None = None
 
     @property
     def tasks(self) -> list[GenerationTask]:
-        return [task for task in (self.answer, self.entropy) if task is not None]
+        return [] if self.answer is None else [self.answer]
 
     def figures(self) -> dict[str, int]:
-        """Count the tokens of suffixes and answers for the trace, independent of a worker's cache."""
-        written = [task.output_tokens for task in self.tasks]
-        num_suffix_tokens = sum(meta_of(task).num_suffix_tokens for task in self.tasks)
+        """Count the tokens of suffix and answer for the trace, independent of a worker's cache."""
+        if self.answer is None:
+            return {}
+        suffix_tokens, written = meta_of(self.answer).num_suffix_tokens, self.answer.output_tokens
         return {
-            **({"suffix_tokens": num_suffix_tokens} if num_suffix_tokens else {}),
-            **({} if None in written else {"answer_tokens": sum(len(ids or ()) for ids in written)}),
+            **({"suffix_tokens": suffix_tokens} if suffix_tokens else {}),
+            **({} if written is None else {"answer_tokens": len(written)}),
         }
 
 
@@ -143,33 +125,20 @@ class Looker:
         self._probe = probe
         self._needs = needs
 
-    def chain_params(self, sampling_params: Mapping[str, Any]) -> dict[str, Any]:
-        wanted = max(int(self._needs.chain_logprobs), sampling_params.get("num_logprobs") or 0)
-        return {**sampling_params, **({"num_logprobs": wanted} if wanted else {})}
-
     def asking(self, prompt: GenerationTask, prefix: Prefix, family: PromptFamily) -> LookTasks:
-        needs, asked = self._needs, LookTasks()
-        if needs.answer:
-            answer = self._probe.asking(prompt, prefix, family)
-            answer.num_logprobs = answer.num_logprobs or (1 if needs.answer_logprobs else None)
-            asked = asked._replace(answer=answer)
-        if needs.entropy:
-            close = family.close if needs.suffix is None else needs.suffix
-            one = {"max_tokens": 1, "temperature": 0.0, "num_logprobs": needs.entropy}
-            asked = asked._replace(entropy=asking(prompt, prefix, close, one))
-        return asked
+        if not self._needs.answer:
+            return LookTasks()
+        task = self._probe.asking(prompt, prefix, family)
+        task.num_logprobs = task.num_logprobs or (1 if self._needs.answer_logprobs else None)
+        return LookTasks(task)
 
     def read(self, prefix: Prefix, asked: LookTasks, family: PromptFamily) -> Probe:
-        look = Probe(prefix) if asked.answer is None else self._probe.read(prefix, asked.answer)
-        if self._needs.chain_logprobs and prefix.logprobs is None and prefix.num_tokens:
-            raise _without_logprobs("the chain")
-        if asked.answer is not None:
-            closes = family.thinks and family.split(output_of(asked.answer), is_open=True).has_thought
-            ends = closes or finish_reason_of(asked.answer) == "stop"
-            look = look._replace(closes=ends)
-            if self._needs.answer_logprobs:
-                look = look._replace(answer_logprobs=_answer_logprobs(asked.answer))
-        return look if asked.entropy is None else look._replace(entropy=_entropy(asked.entropy))
+        if asked.answer is None:
+            return Probe(prefix)
+        closes = family.thinks and family.split(output_of(asked.answer), is_open=True).has_thought
+        look = self._probe.read(prefix, asked.answer)
+        look = look._replace(closes=closes or finish_reason_of(asked.answer) == "stop")
+        return look._replace(answer_logprobs=_answer_logprobs(asked.answer)) if self._needs.answer_logprobs else look
 
 
 def _answer_logprobs(task: GenerationTask) -> tuple[float, ...]:
@@ -183,12 +152,6 @@ def _answer_logprobs(task: GenerationTask) -> tuple[float, ...]:
         range(len(ids)), True, key=lambda num: up_to_brace(decode(ids[: num + 1]) or "") is not None
     )
     return tuple(values[: closing + 1])
-
-
-def _entropy(task: GenerationTask) -> Entropy:
-    if not task.logprobs:
-        raise _without_logprobs("the token after closed thinking")
-    return token_entropy(highest_logprobs(task.logprobs[0]))
 
 
 def _without_logprobs(what: str) -> NoOutputError:

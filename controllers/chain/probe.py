@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -12,13 +11,13 @@ from scaffolding_ext.answers import begun_box, up_to_brace
 from scaffolding_ext.controllers.chain.chain import Prefix, continuation
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.families import PromptFamily
-from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING, apply_sampling_params, checked_sampling_params
+from scaffolding_ext.prompts.sampling_params import apply_sampling_params, checked_sampling_params
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import PROBE, note
 from scaffolding_ext.protocol.task_results import TokenLogprob, mean_token_probability, output_of
 
 HEDGE_WORDS = ("wait", "hold", "but", "okay", "no", "hmm")
-_PLAIN = ("answer", "answer_class", "hedged", "response", "is_part", "closes")
+_PLAIN = ("answer", "answer_class", "hedged", "response", "closes")
 _START = Prefix(0, "", [], [])
 
 
@@ -33,7 +32,6 @@ class Probe(NamedTuple):
         answer: Its answer when asked; None if it gave none or was not asked.
         answer_class: Number of the class of equal answers among the chain's probes, in order of first appearance; -1
             for no answer.
-        is_part: True if the answer is only its first token, and may go on.
         answer_logprobs: Log-probability of each token of the response, up to the one that closes the box.
     """
 
@@ -42,10 +40,8 @@ class Probe(NamedTuple):
     answer_class: int = -1
     hedged: bool = False
     response: str | None = None
-    is_part: bool = False
     answer_logprobs: tuple[float, ...] | None = None
     closes: bool = False
-    entropy: Entropy | None = None
 
     @property
     def confidence(self) -> float | None:
@@ -58,14 +54,8 @@ class Probe(NamedTuple):
         seen: dict[str, Any] = {}
         if self.response is not None:
             seen = {"answer": self.answer, "answer_class": self.answer_class, "hedged": self.hedged}
-        if self.is_part:
-            seen["is_part"] = True
         if self.confidence is not None:
             seen["confidence"] = self.confidence
-        if self.entropy is not None:
-            seen["entropy"] = self.entropy.nats
-            if self.entropy.is_bound:
-                seen |= {"entropy_is_bound": True, "missing": self.entropy.missing}
         return seen
 
 
@@ -73,8 +63,7 @@ def row_of(probes: Sequence[Probe]) -> dict[str, Any]:
     """Return the newest look as JSON-serialisable data; text, ids and log-probabilities only since the previous look.
 
     Keys: `position` (tokens), `text`, `token_ids` (None if the worker gives none), `logprobs` (for each token pairs of
-    an id and its log-probability; None if not requested), `answer_logprobs`, `entropy` (nats and the unreported
-    probability), and the plain attributes of a `Probe` under their names.
+    an id and its log-probability; None if not requested), `answer_logprobs`, and the plain attributes of a `Probe`.
     """
     newest = probes[-1]
     now, before = newest.prefix, probes[-2].prefix if len(probes) > 1 else _START
@@ -86,7 +75,6 @@ def row_of(probes: Sequence[Probe]) -> dict[str, Any]:
         "logprobs": None if steps is None else [[[i, entry.logprob] for i, entry in step.items()] for step in steps],
         **{name: getattr(newest, name) for name in _PLAIN},
         "answer_logprobs": None if newest.answer_logprobs is None else list(newest.answer_logprobs),
-        "entropy": None if newest.entropy is None else list(newest.entropy),
     }
 
 
@@ -103,13 +91,12 @@ def probes_of(rows: Iterable[Mapping[str, Any]]) -> list[Probe]:
             if steps is None or before.logprobs is None
             else [*before.logprobs, *({int(i): TokenLogprob(value) for i, value in step} for step in steps)],
         )
-        answer, entropy = row["answer_logprobs"], row["entropy"]
+        answer = row["answer_logprobs"]
         probes.append(
             Probe(
                 before,
                 **{name: row[name] for name in _PLAIN},
                 answer_logprobs=None if answer is None else tuple(answer),
-                entropy=None if entropy is None else Entropy(*entropy),
             )
         )
     return probes
@@ -123,9 +110,6 @@ class AnswerProbe:
         sampling_params: Sampling fields of the answer.
         hedge_words: Words that make a response uncertain.
         hedge_match: `"word"` matches whole words, `"substring"` is upstream's rule (it takes "know" for "no").
-        guided_decoding: A form of the answer, such as `{"regex": "[0-9]+}"}`, enforced by `TRTLLMWorker`; other workers
-            refuse the probe.
-        first_token: Decode only the answer's first token, for answers whose first tokens differ.
     """
 
     def __init__(
@@ -135,37 +119,23 @@ class AnswerProbe:
         *,
         hedge_words: Sequence[str] = HEDGE_WORDS,
         hedge_match: Literal["word", "substring"] = "word",
-        guided_decoding: Mapping[str, Any] | None = None,
-        first_token: bool = False,
     ) -> None:
         if isinstance(hedge_words, str) or not all(isinstance(word, str) for word in hedge_words):
             raise ConfigError(f"is {hedge_words!r}; give a list of words, such as ['wait', 'but']", "hedge_words")
-        if guided_decoding is not None and not isinstance(guided_decoding, Mapping):
-            raise ConfigError(f"is {guided_decoding!r}; give a mapping, such as {{'regex': ...}}", "guided_decoding")
         own = checked_sampling_params(sampling_params, reserved=("max_tokens",))
         self.max_tokens = require.whole("max_tokens", max_tokens)
         self.sampling_params = {"temperature": 0.6, "top_p": 0.95, **own, "max_tokens": max_tokens}
         border = r"\b" if require.one_of("hedge_match", hedge_match, ("word", "substring")) == "word" else ""
         words = "|".join(map(re.escape, hedge_words))
-        self.guided_decoding = guided_decoding
-        self.first_token = first_token
         self._hedge = re.compile(f"{border}(?:{words}){border}", re.IGNORECASE) if words else None
 
     def asking(self, prompt: GenerationTask, prefix: Prefix, family: PromptFamily) -> GenerationTask:
-        params = {**self.sampling_params, "max_tokens": 1} if self.first_token else self.sampling_params
-        task = asking(prompt, prefix, family.probe, params)
-        if self.guided_decoding:
-            guide = {GUIDED_DECODING: dict(self.guided_decoding)}
-            task.custom_input_params = {**(task.custom_input_params or {}), **guide}
-        return task
+        return asking(prompt, prefix, family.probe, self.sampling_params)
 
     def read(self, prefix: Prefix, task: GenerationTask) -> Probe:
         response = output_of(task)
         hedged = self._hedge is not None and self._hedge.search(response) is not None
-        answer = asked_answer(task)
-        is_open = self.first_token and up_to_brace(response) is None
-        part = response.strip() or None if is_open else None
-        return Probe(prefix, answer or part, -1, hedged, response, part is not None)
+        return Probe(prefix, asked_answer(task), -1, hedged, response)
 
 
 def asking(prompt: GenerationTask, prefix: Prefix, suffix: str, sampling_params: dict[str, Any]) -> GenerationTask:
@@ -191,43 +161,3 @@ def forced_answer(task: GenerationTask) -> str | None:
     An answer in an open box also counts, up to the end of its line, because no other will follow.
     """
     return begun_box(output_of(task))
-
-
-_ROUNDING = 1e-5  # of float32 log-probabilities summed over a vocabulary
-
-
-class Entropy(NamedTuple):
-    """Uncertainty of one token.
-
-    Attributes:
-        missing: Unreported probability; if it is above 0, the entropy is a lower bound.
-    """
-
-    nats: float
-    missing: float = 0.0
-
-    @property
-    def is_bound(self) -> bool:
-        return self.missing > 0
-
-
-def token_entropy(logprobs: Sequence[float]) -> Entropy:
-    """Return a token's entropy from its highest log-probabilities: exact if they sum to one, else a lower bound.
-
-    A token that was not reported is at most as likely as the least likely reported one, and as all missing ones
-    together. So it adds at least its probability times the negative log of the smaller bound.
-
-    Args:
-        logprobs: Natural-log probabilities of the likeliest tokens, at least one, in any order.
-    """
-    if not len(logprobs):
-        raise ValueError("no log-probabilities; at least one is needed")
-    if max(logprobs) > _ROUNDING:
-        raise ValueError(f"a log-probability is {max(logprobs):g}; it must be at most 0")
-    probabilities = [math.exp(logprob) for logprob in logprobs]
-    known = math.fsum(-p * logprob for p, logprob in zip(probabilities, logprobs, strict=True) if p)
-    missing = 1.0 - math.fsum(probabilities)
-    if missing <= _ROUNDING:
-        return Entropy(max(0.0, known))
-    largest = min(missing, *(p for p in probabilities if p))
-    return Entropy(known - missing * math.log(largest), missing)

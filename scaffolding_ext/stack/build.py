@@ -174,12 +174,10 @@ def _checked_controller(config: StackConfig, builder: _Builder) -> Any:
     elif config.audit:
         raise ConfigError(f"{type(controller).__name__} is not a BaseController, so nothing is audited", "audit")
     if config.loops:
-        rule = ComponentConfig(type="loop") if config.loops is True else config.loops
-        loops = builder.component(rule, registry.stopping_rules, "loops")
-        if not isinstance(loops, Loops):
-            raise ConfigError(
-                f"is {rule.type!r}, which finds no loops: name the rule 'loop', or a subclass of it", "loops.type"
-            )
+        arguments = {} if config.loops is True else config.loops
+        Signature.of(Loops).check("Loops", arguments, "loops")
+        with require.under("loops"):
+            loops = Loops(**arguments)
         if not isinstance(controller, BaseController):
             raise ConfigError(
                 f"{type(controller).__name__} is not a BaseController, so its chains are not watched", "loops"

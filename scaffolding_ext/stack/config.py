@@ -150,10 +150,10 @@ class StackConfig(Section):
         default=False,
         description="Export requests as OpenTelemetry spans, as its environment variables say; needs the extra `otel`.",
     )
-    loops: bool | ComponentConfig | None = Field(
+    loops: bool | dict[str, Any] | None = Field(
         default=None,
-        description="End a chain that repeats itself and ask for its answer: true, false, or `{type: loop, args: "
-        "...}`, the stopping rule. Null is true for thinking models behind `serve`, else false.",
+        description="End a chain that repeats itself and ask for its answer: true, false, or a mapping such as "
+        "`{repeats: 4}` (arguments of `Loops`). Null is true for thinking models behind `serve`, else false.",
     )
     audit: float = Field(
         default=0.0,

@@ -136,9 +136,6 @@ CONTROLLERS: dict[str, Callable[[int], Controller]] = {
     "budget forcing": lambda _: BudgetForcingController(NUM_TOKENS // 2),
     "chain, streamed": _dynasor,
     "chain, in chunks": lambda chunk_size: _dynasor(chunk_size, mode="chunk"),
-    "chain by entropy": lambda chunk_size: DynasorCoTController(
-        max_tokens=NUM_TOKENS, chunk_size=chunk_size, rule="entropy"
-    ),
     "vote": lambda _: MajorityVoteController(_native(), 4 * WIDTH, allocation=None),
     "vote in rounds": lambda _: MajorityVoteController(_native(), WIDTH),
     "vote of chains": lambda chunk_size: MajorityVoteController(_dynasor(chunk_size), 4),

@@ -11,7 +11,6 @@ import pytest
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.stopping.text import LoopStop
 from scaffolding_ext.controllers.draft_target.coin import Coin
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.repetition import Loops
@@ -22,7 +21,6 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
 from scaffolding_ext.protocol.meta import CONTINUED_TURNS, Purpose
-from scaffolding_ext.registry import stopping_rules
 from scaffolding_ext.testing import ScriptedWorker
 
 Events = Callable[..., list[dict[str, Any]]]
@@ -177,23 +175,6 @@ def test_an_exact_budget_is_thought_out(events: Events) -> None:
     result = answered(controller)
     assert result.exit_reason == "length"
     assert not events(result, "loop")
-
-
-def test_the_rule_stops_a_dynasor_chain_and_asks_no_probe(events: Events) -> None:
-    worker = ScriptedWorker(reply)
-    with ScaffoldingLlm(DynasorCoTController(BUDGET, rule="loop"), {"generation": worker}, seed=0) as llm:
-        result = llm.generate(QUESTION)
-    assert (result.answer, result.exit_reason) == ("42", "loop")
-    (stop,) = events(result, "stop")
-    assert (stop["reason"], stop["period"]) == ("loop", len(LOOP))
-    assert not events(result, "probe")
-
-
-def test_the_rule_stands_beside_others() -> None:
-    rule = {"type": "any", "args": {"rules": ["consecutive", {"type": "loop", "args": {"repeats": 3}}]}}
-    several = stopping_rules.obtain(rule)
-    assert isinstance(several.rules[1], LoopStop)
-    assert several.rules[1].repeats == 3
 
 
 def test_what_a_client_reads_of_a_watched_stream_stands() -> None:

@@ -10,7 +10,7 @@ from scaffolding_ext.registry import Registry, allocation_rules, search_stops, s
 REGISTRIES = (stopping_rules, allocation_rules, search_stops, take_over_rules)
 RULES = [(registry, name) for registry in REGISTRIES for name in registry.names()]
 LOOKS_AT = {
-    "stopping rule": {"answer", "answer_logprobs", "entropy", "suffix", "chain_logprobs"},
+    "stopping rule": {"answer", "answer_logprobs"},
     "allocation rule": {"size", "counts", "answers", "rewards", "lengths", "probabilities"},
     "take-over rule": {"scores", "texts", "verdicts"},
 }

@@ -31,16 +31,15 @@ def test_a_stack_file_says_what_a_loop_is() -> None:
     assert check_stack(config()).loops is None
     assert check_stack(config(False)).loops is None
     assert check_stack(config(True)).loops.repeats == 4
-    assert check_stack(config({"type": "loop", "args": {"repeats": 6, "line_repeats": 0}})).loops.repeats == 6
+    assert check_stack(config({"repeats": 6, "line_repeats": 0})).loops.repeats == 6
 
 
 @pytest.mark.parametrize(
     ("loops", "key"),
     [
-        ({"type": "loop", "args": {"repeats": 1}}, "loops.args.repeats"),
-        ({"type": "loop", "args": {"repeat": 3}}, "loops.args.repeat"),
-        ({"type": "consecutive"}, "loops.type"),
-        ({"type": "loops"}, "loops.type"),
+        ({"repeats": 1}, "loops.repeats"),
+        ({"repeat": 3}, "loops.repeat"),
+        ({"repeats": "four"}, "loops.repeats"),
     ],
 )
 def test_what_is_wrong_is_told_by_its_path(loops: Any, key: str) -> None:

@@ -30,7 +30,7 @@ class SeveralRules(StoppingRule):
 
     def __init__(self, rules: Sequence[str | Rule]) -> None:
         if isinstance(rules, str) or not isinstance(rules, Sequence) or not rules:
-            raise ConfigError(f"is {rules!r}; give a list of rules, such as ['consecutive', 'entropy']", "rules")
+            raise ConfigError(f"is {rules!r}; give a list of rules, such as ['consecutive', 'confidence']", "rules")
         self.rules: list[StoppingRule] = [
             stopping_rules.obtain(rule, f"rules.{number}") for number, rule in enumerate(rules)
         ]
@@ -47,21 +47,9 @@ class SeveralRules(StoppingRule):
 class AnyOf(SeveralRules):
     """Stops when any of several rules does; the first in the list gives the reason and the answer.
 
-    Reference: the upper and the lower threshold of "Conformal Thinking", arXiv 2602.03814, are two such rules.
-
     Args:
         rules: Rules, or names of rules, at least one.
     """
-
-    @classmethod
-    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        agreeing = [{"type": "consecutive", "args": {"threshold": threshold}} for threshold in (4, 3)]
-        return {
-            f"equal answers, gives up by {signal}": [
-                {"rules": [first, {"type": "give_up", "args": {"signal": signal}}]} for first in agreeing
-            ]
-            for signal in ("confidence", "certainty")
-        }
 
     def stop(self, probes: Sequence[Probe]) -> Stop | None:
         return next((stop for rule in self.rules if (stop := rule.stop(probes)) is not None), None)

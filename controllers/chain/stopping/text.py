@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.looking import LookNeeds
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
-from scaffolding_ext.controllers.repetition import Loop, Loops
 from scaffolding_ext.errors import ConfigError
 
 
@@ -40,25 +39,3 @@ class PatternStop(StoppingRule):
     def __call__(self, probes: Sequence[Probe]) -> bool:
         num_seen = len(probes[-2].prefix.text) if len(probes) > 1 else 0
         return self.pattern.search(probes[-1].prefix.text, max(0, num_seen - self.max_match_len)) is not None
-
-
-class LoopStop(Loops, StoppingRule):
-    """The chain repeats itself; the arguments are those of `Loops`.
-
-    A stack's key `loops` watches the chains of every controller in the same way. This rule is for
-    `DynasorCoTController`, and for `any` and `all`.
-    """
-
-    needs = LookNeeds(answer=False)
-    exit_reason = "loop"
-
-    def __call__(self, probes: Sequence[Probe]) -> bool:
-        return self._found(probes) is not None
-
-    def figures(self, probes: Sequence[Probe]) -> Mapping[str, float]:
-        found = self._found(probes)
-        return {} if found is None else {"period": found.period, "num_repeats": found.num_repeats}
-
-    def _found(self, probes: Sequence[Probe]) -> Loop | None:
-        prefix = probes[-1].prefix
-        return self.find(prefix.text, prefix.token_ids)

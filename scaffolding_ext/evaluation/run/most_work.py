@@ -61,7 +61,6 @@ def _of_probed_chain(controller: Any) -> MostWork:
     num_looks = sum(1 for _ in itertools.islice(before_end, _MOST_LOOKS))
     needs, answer_tokens = controller.rule.needs, controller.probe.max_tokens
     asked = MostWork(int(needs.answer), answer_tokens * needs.answer)
-    asked = asked.plus(1, 1) if needs.entropy else asked
     pieces = asked.times(num_looks).plus(num_looks + 1, controller.max_tokens)  # a chunk a look, without streams
     return pieces.plus(1, answer_tokens)
 

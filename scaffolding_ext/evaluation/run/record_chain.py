@@ -12,14 +12,13 @@ from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.ending import conclude
 from scaffolding_ext.controllers.chain.looking import Looker, LookNeeds
-from scaffolding_ext.controllers.chain.probe import Probe, asking, forced_answer, row_of, token_entropy
+from scaffolding_ext.controllers.chain.probe import Probe, asking, forced_answer, row_of
 from scaffolding_ext.controllers.chain.stream_chain import start_chain
 from scaffolding_ext.controllers.prompting import encode, prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import set_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.meta import token_counts_of
-from scaffolding_ext.protocol.task_results import highest_logprobs
 from scaffolding_ext.request.program import record
 
 VERSION = 1
@@ -59,7 +58,7 @@ class RecordChainController(BaseController):
         stopping = self.generation_controller
         family, probe = stopping.family or prompt_family(task), stopping.probe
         has_logprobs = self.num_logprobs > 0
-        looker = Looker(probe, LookNeeds(answer=True, answer_logprobs=has_logprobs, chain_logprobs=has_logprobs))
+        looker = Looker(probe, LookNeeds(answer_logprobs=has_logprobs))
         logprobs = {"num_logprobs": 1} if has_logprobs else {}
         forcing = {**stopping.forcing, **({"num_logprobs": self.num_logprobs} if has_logprobs else {})}
         chain = start_chain(
@@ -86,8 +85,6 @@ class RecordChainController(BaseController):
             asked, forced = looker.asking(task, prefix, family), asking(task, prefix, family.close, forcing)
             yield [*asked.tasks, forced]
             look = looker.read(prefix, asked, family)
-            if forced.logprobs:
-                look = look._replace(entropy=token_entropy(highest_logprobs(forced.logprobs[0])))
             looks.append(look)
             record(
                 "look",

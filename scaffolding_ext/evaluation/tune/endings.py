@@ -131,14 +131,12 @@ class Stopped:
         for look in self._scheduled(chain):
             if needs.answer:
                 asks.append(look.answer)
-            if needs.entropy:
-                asks.append(look.forced._replace(num_decoded=1))
             seen.append(look.probe if needs.answer else look.unasked)
             stop = rule.stop(seen)
             if stop is None:
                 continue
             left_with = stop.left_with(seen)
-            if left_with is not None and not left_with.is_part:
+            if left_with is not None:
                 return ChainEnd(look.number, left_with.answer_class, asks)
             if stop.answer == "none":
                 return ChainEnd(look.number, -1, asks)
@@ -266,11 +264,7 @@ def missing_for(recording: Recording, ending: Ending) -> str | None:
         return None
     lacks = {
         "log-probabilities of answers": needs.answer_logprobs and probe.answer_logprobs is None,
-        "log-probabilities of the chain": needs.chain_logprobs and probe.prefix.logprobs is None,
-        "the entropy after closed thinking": needs.entropy and probe.entropy is None,
-        "its own suffix": needs.entropy and needs.suffix is not None,
-        "texts": not probe.prefix.text
-        and (ending.looking.reads_text or not (needs.answer or needs.entropy or needs.chain_logprobs)),
+        "texts": not probe.prefix.text and (ending.looking.reads_text or not needs.answer),
     }
     return next((what for what, is_lacking in lacks.items() if is_lacking), None)
 

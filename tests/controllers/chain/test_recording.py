@@ -7,7 +7,7 @@ import json
 import pytest
 
 from scaffolding_ext.controllers.chain.chain import Prefix
-from scaffolding_ext.controllers.chain.probe import Entropy, Probe, probes_of, row_of
+from scaffolding_ext.controllers.chain.probe import Probe, probes_of, row_of
 from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive
 from scaffolding_ext.controllers.chain.stopping.base import FunctionRule
 from scaffolding_ext.controllers.chain.stopping.text import PatternStop
@@ -27,8 +27,8 @@ def looks(ids=True, logprobs=True):
     return [
         Probe(prefix(5), None, -1, True, "wait"),
         Probe(prefix(12), "9", 0, False, "9} </think>", answer_logprobs=(-0.1, -0.2), closes=True),
-        Probe(prefix(13), "9", 0, False, "9", is_part=True, entropy=Entropy(0.7, 0.01)),
-        Probe(prefix(18), "9", 0, entropy=Entropy(0.0)),
+        Probe(prefix(13), "9", 0, False, "9"),
+        Probe(prefix(18), "9", 0),
     ]
 
 

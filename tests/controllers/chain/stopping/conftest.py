@@ -8,7 +8,7 @@ import pytest
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.looking import ProbeSchedule
-from scaffolding_ext.controllers.chain.probe import Entropy, Probe
+from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol.meta import PROBE, purpose_of
 from scaffolding_ext.protocol.task_results import TokenLogprob
@@ -28,11 +28,9 @@ def mode(request):
 def looks():
     """Makes looks ten tokens apart: of entropies, of answers with the probability of each of their two tokens, ..."""
 
-    def make(entropies=(), answers=(), chosen=()):
+    def make(answers=(), chosen=()):
         classes = {}
         made = []
-        for index, entropy in enumerate(entropies):
-            made.append(Probe(Prefix(10 * index + 10, "", None), entropy=Entropy(entropy)))
         for index, (answer, probability) in enumerate(answers):
             number = -1 if answer is None else classes.setdefault(answer, len(classes))
             logprobs = (math.log(probability),) * 2

@@ -1,4 +1,4 @@
-"""How sure the model is: of an answer that it is asked for, and of the chain that it writes."""
+"""How sure the model is: of the answer that it is asked for."""
 
 import asyncio
 import math
@@ -7,20 +7,15 @@ import pytest
 
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.looking import ThoughtChanges
-from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
-from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence, ChainCertainty, certainty
-from scaffolding_ext.errors import ConfigError, NoOutputError
+from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.families import family_named
-from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.meta import PROBE, Purpose, purpose_of
-from scaffolding_ext.protocol.task_results import TokenLogprob
+from scaffolding_ext.protocol.meta import PROBE, purpose_of
 
 FAMILY = family_named("tinylm")
 NUM_CHARACTERS = len("Q:")
-
-
-# ---- of the answer
 
 
 @pytest.mark.parametrize(
@@ -102,53 +97,11 @@ def test_between_changes_of_thought_the_caller_sees_the_chain_grow(scripted):
     assert texts[:3] == [chain[:8], chain[:16], chain[:24]]
 
 
-# ---- of the chain
-
-
-def test_certainty_is_of_the_last_tokens_that_were_written(looks):
-    seen = looks(chosen=[0.1, 0.9, 0.4])
-    rule = ChainCertainty(0.6 - 1e-9, window=2)
-    assert [rule(seen[:num]) for num in (1, 2, 3)] == [False, False, True]
-    assert rule.figures(seen)["certainty"] == pytest.approx(0.6)
-    assert not ChainCertainty(0.61, window=2)(seen)
-    assert not ChainCertainty(0.01, window=4)(seen)  # fewer tokens are there
-
-
-def test_the_token_that_was_written_counts_not_the_likeliest():
-    steps = [{7: TokenLogprob(math.log(0.25)), 9: TokenLogprob(-0.1)}]
-    assert certainty(Prefix(1, "a", [7], steps), 1) == pytest.approx(0.25)
-    with pytest.raises(NoOutputError, match="several tokens at one position, without ids that say which was written"):
-        certainty(Prefix(1, "a", None, steps), 1)
-
-
-def test_a_chain_is_stopped_where_it_is_certain_without_a_probe(ask, mode, events):
-    result, worker = ask(ChainCertainty(0.99, window=20), ["4}"], lambda task: {0: 1.0}, **mode)
-    assert (result.answer, result.exit_reason) == ("4", "certainty")
-    assert [event["event"] for event in result.program.trace.decisions] == ["begin", "stop", "end", "force"]
-    (stop,) = events(result, "stop")
-    assert (stop["position"], stop["certainty"]) == (20, pytest.approx(1.0))
-    assert {task.num_logprobs for task in worker.tasks if purpose_of(task) != PROBE} == {1}
-    assert result.program.ledger.by_purpose[Purpose.PROBE].decoded == len("4}")  # the answer, once
-
-
-def test_a_chain_that_is_never_certain_ends_by_itself(ask):
-    result, _ = ask(ChainCertainty(0.99, window=20), ["4}"], lambda task: {0: 0.5}, mode="chunk")
-    assert result.exit_reason == "end"
-
-
-def test_what_the_chains_sampling_fields_ask_for_is_kept_where_it_is_more(ask):
-    _, worker = ask(ChainCertainty(), mode="chunk", sampling_params={"num_logprobs": 5})
-    assert {task.num_logprobs for task in worker.tasks if purpose_of(task) != PROBE} == {5}
-
-
-@pytest.mark.parametrize(
-    ("rule", "what"), [(AnswerConfidence(), "of an answer"), (ChainCertainty(window=5), "of the chain")]
-)
-def test_a_worker_without_log_probabilities_is_an_error_that_says_so(scripted, rule, what):
-    worker, controller = scripted(rule)
+def test_a_worker_without_log_probabilities_is_an_error_that_says_so(scripted):
+    worker, controller = scripted(AnswerConfidence())
     with (
         ScaffoldingLlm(controller, {"generation": worker("text " * 30)}) as llm,
-        pytest.raises(Exception, match=f"no log-probabilities {what}"),
+        pytest.raises(Exception, match="no log-probabilities of an answer"),
     ):
         llm.generate("Q:")
 
@@ -158,8 +111,6 @@ def test_a_worker_without_log_probabilities_is_an_error_that_says_so(scripted, r
     [
         (lambda: AnswerConfidence(0.0), "threshold"),
         (lambda: AnswerConfidence(1.5), "threshold"),
-        (lambda: ChainCertainty(threshold=-1), "threshold"),
-        (lambda: ChainCertainty(window=0), "window"),
         (lambda: ThoughtChanges(0), "step"),
         (lambda: ThoughtChanges(words="Wait"), "words"),
         (lambda: ThoughtChanges(words=[]), "words"),
@@ -169,25 +120,3 @@ def test_wrong_arguments_name_their_key(build, key):
     with pytest.raises(ConfigError) as caught:
         build()
     assert caught.value.key == key
-
-
-# ---- probes of one token
-
-
-def test_a_first_token_stands_for_the_answer_until_the_chain_is_stopped(ask, mode, events):
-    probe = AnswerProbe(first_token=True)
-    result, worker = ask("consecutive", ["1", "12}", "13}", "144}"], probe=probe, **mode)
-    # the worker would have answered 1, 12 and 13; their first tokens agree
-    assert [(event["answer"], event["is_part"]) for event in events(result, "probe")] == [("1", True)] * 3
-    assert (result.answer, result.exit_reason) == ("144", "certain")  # it is asked for the whole once
-    assert [task.max_tokens for task in worker.tasks if purpose_of(task) == PROBE] == [1, 1, 1, 20]
-    assert result.program.ledger.by_purpose[Purpose.PROBE].decoded == 3 + len("144}")
-
-
-@pytest.mark.parametrize(
-    ("response", "answer", "is_part"), [("4", "4", True), (" ", None, False), ("}", None, False), ("4}", "4", False)]
-)
-def test_a_first_token_that_closes_the_box_is_the_answer(response, answer, is_part):
-    task = GenerationTask(output_str=response)
-    look = AnswerProbe(first_token=True).read(Prefix(1, "x", None), task)
-    assert (look.answer, look.is_part) == (answer, is_part)

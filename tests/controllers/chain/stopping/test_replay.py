@@ -8,9 +8,7 @@ import pytest
 from scaffolding_ext.controllers.chain.probe import probes_of, row_of
 from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive, TotalVariation
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
-from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence, ChainCertainty
-from scaffolding_ext.controllers.chain.stopping.entropy import EntropyAfterThinking
-from scaffolding_ext.controllers.chain.stopping.giving_up import GiveUp
+from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence
 from scaffolding_ext.controllers.chain.stopping.several import AllOf, AnyOf
 
 
@@ -31,12 +29,9 @@ class Watched(StoppingRule):
 RULES = [
     Consecutive(2),
     TotalVariation(2),
-    EntropyAfterThinking(0.02, 0.5, min_looks=3),
     AnswerConfidence(0.9),
-    ChainCertainty(0.9, window=15),
-    GiveUp("confidence", most=0.8, midpoint=45, steepness=1.0, min_tokens=0),
-    AnyOf([Consecutive(4), EntropyAfterThinking(0.02, 0.5, min_looks=3)]),
-    AllOf([Consecutive(2), AnswerConfidence(0.9), ChainCertainty(0.5)]),
+    AnyOf([Consecutive(4), AnswerConfidence(0.9)]),
+    AllOf([Consecutive(2), AnswerConfidence(0.9)]),
 ]
 
 

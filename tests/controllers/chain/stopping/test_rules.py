@@ -141,7 +141,7 @@ def test_a_rule_without_a_threshold_of_the_controllers_is_given_none(rule):
     [
         (
             "majority",
-            r"unknown stopping rule 'majority'; known: all, any, .*, consecutive, .*, pattern, total_variation, window",
+            r"unknown stopping rule 'majority'; known: all, any, .*, consecutive, pattern, total_variation, window",
         ),
         ("windows", "did you mean 'window'"),
         ("pattern", r"needs 'pattern'; it accepts: .*; give \{type: pattern, args: \{...\}\}"),

@@ -7,13 +7,10 @@ from scaffolding_ext.controllers.chain.looking import LookNeeds, ProbeSchedule, 
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive, Window
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
-from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence, ChainCertainty
-from scaffolding_ext.controllers.chain.stopping.entropy import EntropyAfterThinking
-from scaffolding_ext.controllers.chain.stopping.giving_up import GiveUp
+from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence
 from scaffolding_ext.controllers.chain.stopping.several import AllOf, AnyOf
 from scaffolding_ext.controllers.chain.stopping.text import PatternStop
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.protocol.meta import PROBE, purpose_of
 from scaffolding_ext.registry import stopping_rules
 from scaffolding_ext.stack.build import load_stack
 from scaffolding_ext.testing import ScriptedWorker
@@ -63,20 +60,11 @@ def test_all_of_them_tell_what_they_decided_on_and_the_first_which_answer(looks)
 
 
 def test_rules_need_together_what_each_needs():
-    assert AnyOf([PatternStop("x"), ChainCertainty()]).needs == LookNeeds(answer=False, chain_logprobs=True)
-    assert AllOf(["consecutive", EntropyAfterThinking(top_k=7)]).needs == LookNeeds(entropy=7)
-    assert AnyOf([EntropyAfterThinking(suffix="a"), AnswerConfidence()]).needs == LookNeeds(
-        answer_logprobs=True, entropy=20, suffix="a"
-    )
+    assert AnyOf([PatternStop("x"), AnswerConfidence()]).needs == LookNeeds(answer_logprobs=True)
+    assert AnyOf([PatternStop("x"), PatternStop("y")]).needs == LookNeeds(answer=False)
     assert stopping_rules.obtain(lambda probes: True).needs == LookNeeds()
     assert LookNeeds(answer=False).num_logprobs == 0
-    assert LookNeeds(entropy=20, chain_logprobs=True).num_logprobs == 20
-
-
-def test_two_suffixes_are_refused():
-    with pytest.raises(ConfigError, match="a look reads one token") as caught:
-        AnyOf([EntropyAfterThinking(), EntropyAfterThinking(suffix="</think>")])
-    assert caught.value.key == "rules.suffix"
+    assert LookNeeds(answer_logprobs=True).num_logprobs == 1
 
 
 @pytest.mark.parametrize(
@@ -88,14 +76,6 @@ def test_what_is_no_list_of_rules_is_refused(kind, rules, key):
     with pytest.raises(ConfigError) as caught:
         kind(rules)
     assert caught.value.key == key
-
-
-def test_a_look_asks_for_answer_and_entropy_at_once(ask, events):
-    result, worker = ask(AllOf(["consecutive", EntropyAfterThinking(min_looks=2)]), ["4}"], mode="chunk")
-    assert result.exit_reason == "certain+entropy"
-    event = events(result, "probe")[-1]
-    assert (event["answer"], event["entropy"]) == ("4", 0.0)
-    assert len([task for task in worker.tasks if purpose_of(task) == PROBE]) == 2 * 3
 
 
 # ---- stack files
@@ -122,29 +102,16 @@ def stack_file(rule, worker="ScriptedWorker", **arguments):
     }
 
 
-RULES = {
-    "entropy": (EntropyAfterThinking, {"variance": 0.01, "smoothing": 0.3, "min_looks": 3}),
-    "confidence": (AnswerConfidence, {"threshold": 0.9, "must_close": True}),
-    "certainty": (ChainCertainty, {"threshold": 0.9, "window": 32}),
-    "give_up": (GiveUp, {"signal": "certainty", "most": 0.4, "midpoint": 500, "answer": "none"}),
-}
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_a_stack_file_names_a_rule_and_its_arguments(name):
-    kind, arguments = RULES[name]
-    with load_stack(stack_file({"type": name, "args": arguments})) as llm:
-        rule = llm.prototype_controller.rule
-    assert type(rule) is kind
-    assert {key: getattr(rule, key) for key in arguments} == arguments
-
-
 def test_a_stack_file_names_several_rules_and_a_schedule():
-    several = {"type": "any", "args": {"rules": ["consecutive", {"type": "entropy", "args": {"top_k": 4}}]}}
+    several = {
+        "type": "any",
+        "args": {"rules": ["consecutive", {"type": "confidence", "args": {"threshold": 0.9, "must_close": True}}]},
+    }
     schedule = {"type": "ThoughtChanges", "args": {"step": 8, "words": ["So"]}}
     with load_stack(stack_file(several, schedule=schedule)) as llm:
         controller = llm.prototype_controller
-    assert [type(rule) for rule in controller.rule.rules] == [Consecutive, EntropyAfterThinking]
+    assert [type(rule) for rule in controller.rule.rules] == [Consecutive, AnswerConfidence]
+    assert (controller.rule.rules[1].threshold, controller.rule.rules[1].must_close) == (0.9, True)
     assert type(controller.schedule) is ThoughtChanges
     assert (controller.schedule.step, controller.schedule.words) == (8, ("So",))
     geometric = {"type": "ProbeSchedule", "args": {"chunk_size": 8, "growth": 2}}
@@ -158,12 +125,11 @@ def test_a_stack_file_names_several_rules_and_a_schedule():
     ("rule", "key"),
     [
         (
-            {"type": "any", "args": {"rules": [{"type": "entropy", "args": {"varianz": 1}}]}},
-            "rule.args.rules.0.args.varianz",
+            {"type": "any", "args": {"rules": [{"type": "confidence", "args": {"treshold": 1}}]}},
+            "rule.args.rules.0.args.treshold",
         ),
         ({"type": "all", "args": {"rules": ["nothing"]}}, "rule.args.rules.0"),
-        ({"type": "give_up", "args": {"most": 2}}, "rule.args.most"),
-        ({"type": "entropy", "args": {"top_k": "many"}}, "rule.args.top_k"),
+        ({"type": "confidence", "args": {"threshold": "high"}}, "rule.args.threshold"),
     ],
 )
 def test_a_wrong_rule_in_a_stack_file_names_its_key(rule, key):
@@ -172,17 +138,9 @@ def test_a_wrong_rule_in_a_stack_file_names_its_key(rule, key):
     assert caught.value.key == f"controller.args.{key}"
 
 
-WANTING = [
-    "entropy",
-    "confidence",
-    "certainty",
-    "give_up",
-    {"type": "give_up", "args": {"signal": "certainty"}},
-    {"type": "any", "args": {"rules": ["consecutive", "certainty"]}},
-]
-
-
-@pytest.mark.parametrize("rule", WANTING, ids=str)
+@pytest.mark.parametrize(
+    "rule", ["confidence", {"type": "any", "args": {"rules": ["consecutive", "confidence"]}}], ids=str
+)
 def test_a_worker_that_gives_no_log_probabilities_is_refused_when_the_stack_is_built(rule):
     with pytest.raises(ConfigError, match="Silent reports log-probabilities of at most 0") as caught:
         load_stack(stack_file(rule, f"{__name__}:Silent"))
@@ -190,24 +148,17 @@ def test_a_worker_that_gives_no_log_probabilities_is_refused_when_the_stack_is_b
 
 
 def test_a_rule_inside_a_vote_is_looked_for_too():
-    inner = stack_file("certainty")["controller"]
+    inner = stack_file("confidence")["controller"]
     vote = {"type": "MajorityVoteController", "args": {"default_sample_num": 2, "generation_controller": inner}}
     workers = {"generation": {"type": f"{__name__}:Silent", "args": {"respond": "x"}}}
     with pytest.raises(ConfigError, match="at most 0 tokens per position, but 1 are read"):
         load_stack({"controller": vote, "workers": workers})
 
 
-def test_a_worker_that_gives_fewer_is_refused_with_what_it_gives():
-    with pytest.raises(ConfigError, match=r"at most 5 tokens per position, but 20 are read: .* or top_k=5"):
-        load_stack(stack_file("entropy", f"{__name__}:Few"))
-
-
 @pytest.mark.parametrize(
     ("worker", "rule"),
     [
         ("Silent", "consecutive"),
-        ("Silent", {"type": "give_up", "args": {"signal": "agreement"}}),
-        ("Few", {"type": "entropy", "args": {"top_k": 5}}),
         ("Few", "confidence"),
     ],
     ids=str,
