@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import scaffolding_ext.protocol.worker
 from scaffolding_ext import require
 from scaffolding_ext.controllers.needs import UNBOUND, Capabilities, Needs, check_worker, joined
-from scaffolding_ext.controllers.sample_times import SampleTimes
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.prompting import TextPrompting, Turn
 from scaffolding_ext.protocol import (
@@ -36,24 +36,12 @@ from scaffolding_ext.request.results import Completion
 if TYPE_CHECKING:
     from scaffolding_ext.controllers.repetition import Loops
 
+_log = logging.getLogger(__name__)
+
 # Fields that make sense for a single generation only; votes strip them before sampling.
 ONE_GENERATION = frozenset({"n", "best_of", "num_logprobs", "stop", "seed", "echo"})
 # Fields that a chain honours in all of its pieces; penalties would restart with each.
 CHAIN_FIELDS = frozenset({"temperature", "top_p", "top_k", "max_tokens"})
-
-
-class StackMemory:
-    """State that the requests of one stack share."""
-
-    def __init__(self) -> None:
-        self.sample_times = SampleTimes()
-        self._warnings: set[str] = set()
-
-    def is_new(self, warning: str) -> bool:
-        """Return True the first time a warning is given; each is logged once."""
-        is_new = warning not in self._warnings
-        self._warnings.add(warning)
-        return is_new
 
 
 class BaseController(Controller):
@@ -68,8 +56,8 @@ class BaseController(Controller):
             our host takes the prompting of the generation worker's model; None sends prompts unchanged.
         loops: Of a stack's outermost controller: detects chains that repeat themselves. Such a chain is ended and asked
             for its answer, in any controller. None watches none.
-        audit: Of a stack's outermost controller: share of the requests, in [0, 1], drawn by their seeds, that continue
-            after the answer as if no rule had stopped them.
+        audit: Of a stack's outermost controller: share of the requests, in [0, 1], drawn by their seeds, that run again
+            after the answer with nothing to stop them (see `unstopped`).
     """
 
     WorkerTag: TypeAlias = scaffolding_ext.protocol.worker.WorkerTag
@@ -82,6 +70,10 @@ class BaseController(Controller):
     def prepare(self, task: GenerationTask) -> None:
         """Make a task's samples bring what this reward controller reads besides their texts."""
 
+    def unstopped(self) -> BaseController | None:
+        """Return a clone whose rule never ends a request early, for audits; None if there is no such rule."""
+        return None
+
     def task_types(self) -> tuple[str, ...]:
         """Question types that the controller, or a sub-controller, has a plan for; a request may name one."""
         inner = (sub.task_types() for sub in sub_controllers(self) if isinstance(sub, BaseController))
@@ -91,7 +83,7 @@ class BaseController(Controller):
         super().__init__()
         self.capabilities: dict[str, Capabilities] = {}  # of all the stack's workers by tag, once bound
         self._foreign_keys: dict[str, Any] = {}
-        self.memory = StackMemory()  # shared by all clones
+        self.warn_once: Callable[[str], None] = functools.cache(_log.warning)  # shared by all clones
 
     def clone(self) -> BaseController:
         """Copy for one request: attributes are shared, sub-controllers cloned, task collections copied."""
@@ -101,9 +93,9 @@ class BaseController(Controller):
             if _is_controller(type(value)):
                 twin.__dict__[name] = value.clone()
             elif type(value) is dict:
-                if value and any(_is_controller(type(item)) for item in value.values()):
+                if value and any(map(_is_controller, map(type, value.values()))):
                     twin.__dict__[name] = {key: _cloned(item) for key, item in value.items()}
-            elif type(value) in (list, tuple) and value and any(_is_controller(type(item)) for item in value):
+            elif type(value) in (list, tuple) and value and any(map(_is_controller, map(type, value))):
                 twin.__dict__[name] = type(value)(map(_cloned, value))
         twin.task_collections = copy.deepcopy(self.task_collections) if self.task_collections else {}
         return twin
@@ -201,7 +193,9 @@ class BaseController(Controller):
         history, raw, streaming, last_turn = how
         task = GenerationTask.create_from_prompt(prompt)
         task.streaming_output_flag = streaming
-        program.loops, program.audit_share = self.loops, self.audit
+        program.loops = self.loops
+        if self.audit and program.audit is None:
+            record("lowered", what="audit", reason="this host ends with the answer")
         if self.prompting is not None:
             program.question = Question(prompt, history, raw, kwargs.get("tools"), last_turn, self.prompting)
             program.question.put(task)

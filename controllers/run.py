@@ -10,16 +10,17 @@ import numpy as np
 
 from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.answer_classes import classify
-from scaffolding_ext.controllers.base import BaseController, StackMemory, show
+from scaffolding_ext.controllers.base import BaseController, show
 from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.controllers.rule import DecisionRule, E
 from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.prompts.sampling_params import set_sampling_params
-from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
+from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.figures import Figure, Ratio
+from scaffolding_ext.request.parts import when_counted
 from scaffolding_ext.request.program import next_seed, publish_figures, record
 from scaffolding_ext.request.seeds import derive_seed
-from scaffolding_ext.request.speculation import when_counted
 
 
 class Run:
@@ -34,16 +35,15 @@ class Run:
     def __init__(self, controller: BaseController, task: GenerationTask, family: PromptFamily | None = None) -> None:
         self.task = task
         self.family = family or prompt_family(task)
-        self.is_late = False  # ended by the deadline, not by its rule
         self._controller = controller
-
-    @property
-    def memory(self) -> StackMemory:
-        return self._controller.memory
+        self._known = AnswerClasses()
 
     @property
     def name(self) -> str:
         return type(self._controller).__name__
+
+    def can_serve(self, tag: WorkerTag, task_type: type[Task]) -> bool:
+        return self._controller.can_serve(tag, task_type)
 
     def set(self, sampling_params: Mapping[str, Any]) -> None:
         set_sampling_params(self.task, sampling_params)
@@ -51,6 +51,15 @@ class Run:
     def event(self, name: str, **told: Any) -> None:
         """Record a decision in the request's trace; `left` reports the request's progress."""
         record(name, **told)
+
+    def lowered(self, what: str, **told: Any) -> None:
+        """Record that something asked for is replaced by something else."""
+        record("lowered", what=what, **told)
+
+    def warn(self, what: str, reason: str) -> None:
+        """Record a warning, and log it the first time that the stack gives it."""
+        record("warning", what=what, reason=reason)
+        self._controller.warn_once(f"{self.name}: {reason}")
 
     def ended(self, rule: DecisionRule[Any], at: Any, **told: Any) -> None:
         """Report the algorithm's end to the rule, and sum it up."""
@@ -81,8 +90,9 @@ class Run:
     def show(self, text: str) -> None:
         show(self.task, text, None)
 
-    def group(self, answers: Sequence[str | None], known: AnswerClasses | None = None) -> ControllerGenerator:
-        return classify(self._controller, answers, known)
+    def group(self, answers: Sequence[str | None]) -> ControllerGenerator:
+        """Return the classes of answers, new ones and those of earlier calls, which are not compared again."""
+        return classify(self._controller, answers, self._known)
 
 
 def _figure(value: Any) -> Figure:

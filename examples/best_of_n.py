@@ -8,7 +8,7 @@ Replace `share_of_true_equations` with your tests: it gets a finished sample and
 import re
 
 from scaffolding_ext import BestOfNController, HuggingFaceWorker, NativeGenerationController, ScaffoldingLlm
-from scaffolding_ext.controllers.vote.samples import Sample
+from scaffolding_ext.controllers.vote.sample import Sample
 
 EQUATION = re.compile(r"(-?\d+)([+-])(-?\d+)=(-?\d+)")
 QUESTIONS = [

@@ -11,10 +11,8 @@ import numpy as np
 
 from scaffolding_ext.controllers.budgets.queueing.simulation import NEVER
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
-from scaffolding_ext.controllers.sample_times import SampleTimes
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.controllers.vote.deadline import WIDENING, round_in_time
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import RecordedQuestion
 from scaffolding_ext.evaluation.traffic.programs import Program, RequestRound, Work
@@ -81,40 +79,26 @@ class Ballot(NamedTuple):
     num_drawn: int
 
 
-def vote_program(
-    vote: LabelledVote, num_more: NumMore, times: SampleTimes | None = None, widening: int = WIDENING
-) -> Program:
+def vote_program(vote: LabelledVote, num_more: NumMore, in_time: bool = False) -> Program:
     """Build the program of a vote that draws its samples in order, as its rule says; its answer is a `Ballot`.
 
     Args:
-        times: Sample times of all votes served together; then the vote knows its deadline, as the controller does.
+        in_time: True if the vote knows its deadline, as the controller does.
     """
     classes, lengths, most = vote.classes, vote.lengths, len(vote.classes)
 
-    def more(voted: Sequence[int]) -> int:
-        return num_more(tuple(classes[index] for index in voted), most)
-
     def work(now: float, deadline: float) -> Work:
         voted: list[int] = []
-        seconds: list[float] = []
-        drawn, until = 0, NEVER if times is None else now + (1 - LAST_STEP) * (deadline - now)
-        while drawn < most and now < until and (num := more(voted) or int(not drawn)):
-            is_wide = False
-            if times is not None:
-                num, is_wide = round_in_time(num, most - drawn, until - now, times, seconds, widening)
-
-            def is_settled(ended: Sequence[int], first: int = drawn, before: tuple[int, ...] = tuple(voted)) -> bool:
-                return not more([*before, *(first + index for index in ended)])
-
+        drawn, until = 0, now + (1 - LAST_STEP) * (deadline - now) if in_time else NEVER
+        while drawn < most and now < until:
+            num = num_more(tuple(classes[index] for index in voted), most) or int(not drawn)
+            if not num:
+                break
             seen = entropy_certaindex([classes[index] for index in voted])
             steps = StepCounts("vote" if most > 1 else "chain", len(voted), most - len(voted), seen)
-            sent = RequestRound(tuple(lengths[drawn : drawn + num]), steps, is_settled if is_wide else None, until)
-            end = yield sent
+            end = yield RequestRound(tuple(lengths[drawn : drawn + num]), steps, None, until)
             voted += [drawn + index for index in sorted(end.ended)]
             now, drawn = end.now, drawn + num
-            if times is not None:
-                seconds += end.seconds
-                times.add(end.seconds)
         if not voted:  # the first to end answers late; here it begins again
             shortest = min(range(drawn), key=lengths.__getitem__)
             yield RequestRound((lengths[shortest],))

@@ -35,7 +35,7 @@ from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubl
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, SequentialRule, Votes
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.leader_change import MISSES, LeaderChange
-from scaffolding_ext.controllers.vote.flight import Order
+from scaffolding_ext.controllers.vote.draws import Order
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.evaluation.tune.rolling import schedule
 from scaffolding_ext.stats.power import required_num_questions

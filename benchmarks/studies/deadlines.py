@@ -36,13 +36,11 @@ from benchmarks._lib.load_programs import (
 from benchmarks._lib.report import Report
 from benchmarks.studies.real import SIMULATED, simulated_recording
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-from scaffolding_ext.controllers.sample_times import SampleTimes
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
-from scaffolding_ext.controllers.vote.deadline import WIDENING
 from scaffolding_ext.evaluation.logs.samples import RecordedQuestion
 from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
 from scaffolding_ext.evaluation.traffic.programs import Program
@@ -64,7 +62,6 @@ NO_AGEING = 1e9  # seconds per token
 SECONDS, SLOWDOWN = 0.0075, 0.02  # of a token of a chain by itself, and what each further chain adds to it
 ALL, STATIC, DEFAULT, TUNED, IN_TIME = "all samples", "static threshold", "LeaderChange", "tuned", "in time"
 EVERY = "certaindex every 5"
-WIDENINGS = {f"{IN_TIME}, rounds {times} times as wide": times for times in (1, 4)}  # the default is 2
 STOPPINGS = (ALL, EVERY, STATIC, DEFAULT, TUNED, IN_TIME)
 FIRST_COME, EARLIEST = "first come", "earliest deadline"
 ORDERS: Mapping[str, Callable[[], Policy]] = {
@@ -155,15 +152,12 @@ class Load:
         groups = {"equal": 3 * is_chain, "by thirds": 3 * is_chain + third, "by question": np.arange(num)}[definition]
         seconds, (_, members) = alone.departures - apart, np.unique(groups, return_inverse=True)
         self.alone = (np.bincount(members, seconds) / np.bincount(members))[members]
-        self.expected = float(sizes.mean()) * engine.seconds_per_token / engine.queue.speed(engine.queue.places)
 
     def num_more(self, stopping: str) -> NumMore:
         return asked_once(rule_of(stopping, self.num_samples, self.others))
 
     def served(self, stopping: str, num_more: NumMore, order: str, rate: float, slo: float) -> Outcome:
-        times = SampleTimes(self.expected) if stopping.startswith(IN_TIME) else None
-        widening = WIDENINGS.get(stopping, WIDENING)
-        programs: list[Program] = [vote_program(vote, num_more, times, widening) for vote in self.votes]
+        programs: list[Program] = [vote_program(vote, num_more, stopping == IN_TIME) for vote in self.votes]
         arrivals = self.arrivals / rate
         done = serve_programs(programs, arrivals, *self.engine, ORDERS[order](), slo * self.alone)
         right = [v.reordered(a.voted).is_right(len(a.voted)) for v, a in zip(self.votes, done.answers, strict=True)]
@@ -207,7 +201,7 @@ class Workload:
     ) -> dict[str, Floats]:
         """Serve a row, add its figures, and return them with their resamples."""
         rules = [load.num_more(stopping) for load in self._loads]
-        knows = stopping.startswith(IN_TIME) or order == EARLIEST
+        knows = stopping == IN_TIME or order == EARLIEST
 
         def serve(rate: float, slo: float) -> Outcome:
             pairs = zip(self._loads, rules, strict=True)
@@ -343,8 +337,6 @@ def main(
             report.figure(f"{name}: questions", len({each.id for each in recording[0]}))
             own = workload(name, *recording)
             add_recording(own)
-            for stopping in WIDENINGS if name == next(iter(recordings)) else ():
-                own.add(stopping, slos=CLAIMED, label=stopping)
         if plot_path is not None:
             plot(report.figures, list(recordings), plot_path)
     questions, num_samples = next(iter(recordings.values()))

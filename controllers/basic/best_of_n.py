@@ -12,12 +12,8 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.reward import checked_scores, prepare, reads_logprobs, score
 from scaffolding_ext.controllers.run import Run
-from scaffolding_ext.controllers.vote.samples import (
-    Sample,
-    Sampler,
-    needs_of_samples,
-    published_answers,
-)
+from scaffolding_ext.controllers.vote.sample import Sample, look_for_copies, published_answers
+from scaffolding_ext.controllers.vote.sampler import Sampler, needs_of_samples
 from scaffolding_ext.controllers.vote.weights import Weight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
@@ -77,8 +73,8 @@ class BestOfNController(BaseController):
         sampler = Sampler(self.generation_controller, task, num, {**(generation_kwargs or {}), **sampling_params})
         run.event("begin", controller=run.name, left=num)
         yield sampler.start(num)
-        sampler.look_for_copies(run.memory)
         samples = sampler.samples
+        look_for_copies(run, samples)
         if self.reward_controller is not None:
             scores = yield from score(self.reward_controller, [sample.task for sample in samples])
         else:
@@ -86,7 +82,7 @@ class BestOfNController(BaseController):
             scores = checked_scores("the reward", [self.reward(sample) for sample in samples])
         best = max(samples, key=lambda sample: (scores[sample.index], -sample.index))
         answers = [sample.answer for sample in samples]
-        run.sum_up(samples=num, score=scores[best.index], answers=published_answers(samples, answers))
+        run.sum_up(samples=num, score=scores[best.index], answers=published_answers(samples))
         run.event("best_of_n", done=num, left=0, answers=answers, scores=scores, best=best.index)
         fields = best.task.customized_result_fields
         finish(task, best.task.output_str or "", best.task.output_tokens, best.answer, fields.get("exit_reason"))

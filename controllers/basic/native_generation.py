@@ -35,8 +35,8 @@ from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Stream
 from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
 from scaffolding_ext.protocol.worker import WorkerTag
+from scaffolding_ext.request.parts import is_paced
 from scaffolding_ext.request.program import Program, current_program
-from scaffolding_ext.request.speculation import is_paced
 
 _ANSWER_TOKENS = 1024  # after budgeted thinking, if no total limit is given
 FORCED_TOKENS = 64  # of a repetitive chain's forced answer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,6 @@ from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import current_program, publish_figures, record
 
 Classifier = Callable[[str], str | None]
-_log = logging.getLogger(__name__)
 
 
 class Planned(NamedTuple):
@@ -83,9 +81,9 @@ class PlannedController(BaseController):
     def _say_unknown(self, task_type: str | None, plan: PlannedBudgets) -> None:
         reason = f"no type of the plan: {task_type!r}; it has: {', '.join(plan.budgets)}"
         record("warning", what="task_type", reason=reason)
-        if self.memory.is_new("task_type"):
-            given = self.named(plan.mixture_budget)
-            _log.warning("%s: a request is of %s; such requests get %s", type(self).__name__, reason, given)
+        given = self.named(plan.mixture_budget)
+        known = ", ".join(plan.budgets)
+        self.warn_once(f"{type(self).__name__}: requests of no type of the plan get {given}; it has: {known}")
 
 
 class QueueAwareBudgetController(PlannedController):

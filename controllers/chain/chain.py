@@ -23,8 +23,8 @@ from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inher
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
 from scaffolding_ext.protocol.meta import Purpose, meta_of, note
 from scaffolding_ext.protocol.worker import WorkerTag
+from scaffolding_ext.request.parts import is_paced, reached
 from scaffolding_ext.request.program import DEADLINE, current_program, discard, elapsed, record, seconds_left
-from scaffolding_ext.request.speculation import is_paced, reached
 
 LOOP = "loop"  # finish reason of a repetitive chain
 CUT = (LOOP, DEADLINE)  # finish reasons of chains that were cut off; their answer is asked for
@@ -258,13 +258,6 @@ def continuation(prompt: GenerationTask, prefix: Prefix, max_tokens: int, suffix
     if prompt.input_str is not None and (prefix.text or suffix):
         note(task, turn_start=len(prompt.input_str), turns=meta_of(prompt).turns)
     return task
-
-
-def rest_of(prompt: GenerationTask, prefix: Prefix, max_tokens: int) -> GenerationTask:
-    """Build a task that draws the rest of a chain of `max_tokens` after a prefix."""
-    rest = continuation(prompt, prefix, max_tokens - prefix.num_tokens)
-    inherit_sampling_params(rest, prompt, "audit")
-    return rest
 
 
 _SPLIT = "\ufffd"  # decoded from a partial character

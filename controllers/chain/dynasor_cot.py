@@ -9,20 +9,17 @@ Deviations: Hedge words match whole words. A chain that ends by itself keeps its
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from scaffolding_ext import require
-from scaffolding_ext.answers.classes import AnswerClasses
-from scaffolding_ext.controllers.anytime import AnytimeController
-from scaffolding_ext.controllers.base import CHAIN_FIELDS
-from scaffolding_ext.controllers.chain.chain import Chain, rest_of
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController
+from scaffolding_ext.controllers.chain.chain import Chain
 from scaffolding_ext.controllers.chain.ending import close, conclude
 from scaffolding_ext.controllers.chain.looking import Looker, LookTasks, ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
 from scaffolding_ext.controllers.chain.shorthand import Parts, warn_if_unthinking
-from scaffolding_ext.controllers.chain.stopping.base import Rule, Stop, StoppingRule
+from scaffolding_ext.controllers.chain.stopping.base import Never, Rule, Stop
 from scaffolding_ext.controllers.chain.stream_chain import start_chain
 from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.run import Run
@@ -33,46 +30,7 @@ from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.registry import answer_probes, probe_schedules, stopping_rules
 
 
-@dataclass
-class ProbedChain:
-    """A chain and its probes.
-
-    Attributes:
-        gaps: Tokens between the positions at which the chain is read.
-        position: The next of these positions.
-        stop: Reason for leaving the chain at its last probe; None if it continues or has ended.
-    """
-
-    chain: Chain
-    gaps: Iterator[int]
-    position: int
-    probes: list[Probe] = field(default_factory=list)
-    known: AnswerClasses = field(default_factory=AnswerClasses)
-    stop: Stop | None = None
-
-    @property
-    def answered(self) -> Probe | None:
-        """The probe that answers for a stopped chain; None if the chain must be asked again, or has no answer."""
-        return None if self.stop is None else self.stop.left_with(self.probes)
-
-    @property
-    def new_text(self) -> str:
-        return self.chain.text[len(self.probes[-1].prefix.text) if self.probes else 0 :]
-
-    def add(self, run: Run, probe: Probe, asked: LookTasks, rule: StoppingRule) -> ControllerGenerator:
-        """Add a probe and classify its answer; a shorter form of an answer may renumber the other classes."""
-        self.probes.append(probe)
-        if asked.answer is not None:
-            classes = yield from run.group([each.answer for each in self.probes], self.known)
-            self.probes = [each._replace(answer_class=n) for each, n in zip(self.probes, classes, strict=True)]
-        if asked.tasks:
-            seen, position = self.probes[-1].figures() | asked.figures(), probe.prefix.num_tokens
-            left = math.ceil((self.chain.max_tokens - position) / max(1, self.position - position))
-            progress = {"done": len(self.probes), "left": left, "certaindex": rule.certaindex(self.probes)}
-            run.event("probe", position=position, **seen, **progress)
-
-
-class DynasorCoTController(AnytimeController[ProbedChain]):
+class DynasorCoTController(BaseController):
     """Stops a chain of thought when its probed answers agree.
 
     In *stream* mode the chain is one streaming generation that continues while it is probed. In *chunk* mode it is a
@@ -143,63 +101,80 @@ class DynasorCoTController(AnytimeController[ProbedChain]):
             fields=CHAIN_FIELDS | {"thinking_budget"},
         )
 
-    def start(self, run: Run, thinking_budget: int | None = None, **sampling_params: Any) -> ProbedChain:
+    def run(
+        self, task: GenerationTask, thinking_budget: int | None = None, **sampling_params: Any
+    ) -> ControllerGenerator:
+        """Write the chain, probe it at each due position, and leave it once the rule has seen enough."""
+        run = Run(self, task, self.family)
         run.set(sampling_params)
+        chain = self._begin(run, thinking_budget)
+        gaps, probes, stop = self.schedule.gaps(), list[Probe](), None
+        position = next(gaps)
+        run.event("begin", controller=run.name, left=math.ceil(chain.max_tokens / max(1, position)))
+        while stop is None and not chain.ended:
+            yield from chain.grow(position)
+            if chain.ended:
+                break
+            prefix = chain.prefix
+            if chain.has_thought:  # the model is writing its answer: let it
+                position = chain.max_tokens
+            else:
+                position = prefix.num_tokens + next(gaps)
+                if self.schedule.is_due(prefix.text[len(probes[-1].prefix.text) if probes else 0 :]):
+                    asked = self.looker.asking(task, prefix, run.family)
+                    if asked.tasks and self.overlap and not chain.runs_on:  # a stream keeps running during probes
+                        yield from chain.grow(position, beside=asked.tasks)
+                    elif asked.tasks:
+                        yield asked.tasks
+                    probe = self.looker.read(prefix, asked, run.family)
+                    probes = yield from self._classified(run, [*probes, probe], asked)
+                    self._tell(run, probes, asked, chain.max_tokens, position)
+                    if not chain.ended or chain.finish_reason == "length":  # otherwise it has its own answer
+                        stop = self.rule.stop(probes)
+            if stop is None and not chain.ended:
+                run.show(prefix.text)  # final: later probes only cut the chain after this one
+        yield from self._answer(run, chain, probes, stop)
+
+    def _begin(self, run: Run, thinking_budget: int | None) -> Chain:
         if self.family is None:
             warn_if_unthinking(run.family)
-        chain = self._chain(
-            run,
+        return start_chain(
+            self,
             run.task,
+            run.family,
+            answer_tokens=self.probe.max_tokens,
+            mode=self.mode,
             max_tokens=run.budget(self.max_tokens, thinking_budget),
             sampling_params=self.sampling_params,
             streaming_output=self.streaming
             and not run.task.streaming_output_flag,  # such a caller is shown only final text
             max_lead=self.max_lead,
         )
-        gaps = self.schedule.gaps()
-        first = next(gaps)
-        run.event("begin", controller=run.name, left=math.ceil(chain.max_tokens / max(1, first)))
-        return ProbedChain(chain, gaps, first)
 
-    def more(self, thought: ProbedChain) -> bool:
-        return thought.stop is None and not thought.chain.ended
+    def _classified(self, run: Run, probes: list[Probe], asked: LookTasks) -> ControllerGenerator:
+        """Return the probes with their answers' classes; a shorter form of an answer may renumber earlier ones."""
+        if asked.answer is None:
+            return probes
+        classes = yield from run.group([each.answer for each in probes])
+        return [each._replace(answer_class=n) for each, n in zip(probes, classes, strict=True)]
 
-    def advance(self, run: Run, thought: ProbedChain) -> ControllerGenerator:
-        chain = thought.chain
-        yield from chain.grow(thought.position)
-        if chain.ended:
-            return
-        prefix = chain.prefix
-        if chain.has_thought:  # the model is writing its answer: let it
-            thought.position = chain.max_tokens
-        else:
-            thought.position = prefix.num_tokens + next(thought.gaps)
-            if self.schedule.is_due(thought.new_text):
-                yield from self._probe(run, thought)
-        if self.more(thought):
-            run.show(prefix.text)  # final: later probes only cut the chain after this one
+    def _tell(self, run: Run, probes: Sequence[Probe], asked: LookTasks, max_tokens: int, position: int) -> None:
+        if asked.tasks:
+            seen, at = probes[-1].figures() | asked.figures(), probes[-1].prefix.num_tokens
+            left = math.ceil((max_tokens - at) / max(1, position - at))
+            progress = {"done": len(probes), "left": left, "certaindex": self.rule.certaindex(probes)}
+            run.event("probe", position=at, **seen, **progress)
 
-    def _probe(self, run: Run, thought: ProbedChain) -> ControllerGenerator:
-        chain, prefix = thought.chain, thought.chain.prefix
-        asked = self.looker.asking(run.task, prefix, run.family)
-        if asked.tasks and self.overlap and not chain.runs_on:  # a stream keeps running during probes
-            yield from chain.grow(thought.position, beside=asked.tasks)
-        elif asked.tasks:
-            yield asked.tasks
-        yield from thought.add(run, self.looker.read(prefix, asked, run.family), asked, self.rule)
-        if not chain.ended or chain.finish_reason == "length":  # otherwise it has its own answer
-            thought.stop = self.rule.stop(thought.probes)
-
-    def answer(self, run: Run, thought: ProbedChain) -> ControllerGenerator:
+    def _answer(self, run: Run, chain: Chain, probes: Sequence[Probe], stop: Stop | None) -> ControllerGenerator:
         """Leave a stopped chain at its last probe with the probe's answer or a forced one; else conclude the chain."""
-        chain, stop, probe = thought.chain, thought.stop, thought.answered
-        prefix = chain.prefix if stop is None else thought.probes[-1].prefix
+        probe = None if stop is None else stop.left_with(probes)
+        prefix = chain.prefix if stop is None else probes[-1].prefix
         reason = stop.reason if stop is not None else "budget" if chain.finish_reason == "length" else "own end"
         if stop is not None:
             told = {"answer": None if probe is None else probe.answer, "reason": reason, **stop.figures}
             run.event("stop", position=prefix.num_tokens, **told)
         told = {"stopped_early": stop is not None, "stop_reason": reason, "chain_tokens": prefix.num_tokens}
-        run.ended(self.rule, prefix.num_tokens, **told, probes=len(thought.probes))
+        run.ended(self.rule, prefix.num_tokens, **told, probes=len(probes))
         if stop is None:
             yield from conclude(chain, self.forcing, insist_on_answer=self.insist_on_answer)
         elif probe is None and stop.answer != "none":
@@ -207,18 +182,11 @@ class DynasorCoTController(AnytimeController[ProbedChain]):
         else:
             yield from close(chain, prefix, probe, reason)
 
-    def whole(self, run: Run, thought: ProbedChain) -> ControllerGenerator | None:
-        return None if thought.stop is None else self._written_on(run, thought)
-
-    def _written_on(self, run: Run, thought: ProbedChain) -> ControllerGenerator:
-        rest = rest_of(run.task, thought.probes[-1].prefix, thought.chain.max_tokens)
-        chain = self._chain(run, rest, max_tokens=rest.max_tokens, sampling_params=self.sampling_params)
-        yield from chain.grow(chain.max_tokens)
-        yield from conclude(chain, self.forcing, insist_on_answer=self.insist_on_answer)
-        return rest.customized_result_fields["answer"]
-
-    def _chain(self, run: Run, task: GenerationTask, **how: Any) -> Chain:
-        return start_chain(self, task, run.family, answer_tokens=self.probe.max_tokens, mode=self.mode, **how)
+    def unstopped(self) -> DynasorCoTController:
+        twin = self.clone()
+        assert isinstance(twin, DynasorCoTController)
+        twin.rule = Never()
+        return twin
 
 
 class DynasorGenerationController(DynasorCoTController):

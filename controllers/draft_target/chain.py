@@ -14,7 +14,7 @@ from scaffolding_ext.controllers.chain.probe import asked_answer, forced_answer
 from scaffolding_ext.controllers.draft_target.on_worker import OnWorker, on_worker
 from scaffolding_ext.controllers.draft_target.scores import NonconformityScore
 from scaffolding_ext.controllers.run import Run
-from scaffolding_ext.controllers.vote.samples import Variety
+from scaffolding_ext.controllers.vote.sampler import Variety
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask

@@ -35,7 +35,7 @@ from scaffolding_ext.protocol import Controller, ControllerGenerator, Generation
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import WorkerTag, model_of, worker_for
 from scaffolding_ext.registry import chain_weights, take_over_rules
-from scaffolding_ext.request.speculation import when_counted
+from scaffolding_ext.request.parts import when_counted
 
 
 class ConformalDraftTargetController(BaseController):

@@ -8,7 +8,7 @@ from typing import Any
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.needs import Needs, joined
-from scaffolding_ext.controllers.vote.samples import check_variety
+from scaffolding_ext.controllers.vote.sampler import check_variety
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, Task, Worker
 from scaffolding_ext.protocol.relay import relay

@@ -36,7 +36,7 @@ def choose(run: Run, rounds: Rounds) -> ControllerGenerator:
             best = min(missing, key=_rank, default=None)
             missing = [best] if best is not None and len(missing) == len(candidates) else []
         yield from closings.close(missing)
-    classes = yield from run.group([node.answer for node in candidates], rounds.known)
+    classes = yield from run.group([node.answer for node in candidates])
     leaves = rounds.seen(candidates, classes)
     winner = candidates[parts.selector.choose(leaves)]
     if rounds.limit.is_late and not winner.chain.text and winner.answer is None:

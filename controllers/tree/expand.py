@@ -26,7 +26,7 @@ from scaffolding_ext.controllers.tree.beginnings import (
 )
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.steps import StepEnds
-from scaffolding_ext.controllers.vote.samples import Variety, check_variety
+from scaffolding_ext.controllers.vote.sampler import Variety, check_variety
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.protocol import (
@@ -48,6 +48,9 @@ from scaffolding_ext.request.program import record
 # Sampling fields that a BranchTask lacks.
 _NO_FIELD = SAMPLING_FIELDS - {"temperature", "top_p", "top_k", "seed", "max_tokens", "stop"}
 _POSITIONS = 512  # read per step, so that the event loop is not blocked
+
+
+SLICE_LEN = 32  # minimum tokens between two looks at the clock
 
 
 class Expander(BaseController):
@@ -199,6 +202,52 @@ class WorkerExpander(Expander):
         for task, group in zip(tasks, groups, strict=True):
             if not self._is_missing(task.outputs):
                 _write_back(task, group)
+
+
+def write_in_time(
+    expander: Expander,
+    limit: TimeLimit,
+    nodes: Sequence[Branch],
+    positions: Sequence[int],
+    steps: StepEnds | None,
+) -> ControllerGenerator:
+    """Write nodes to their positions, in slices if time is limited; return the unfinished ones.
+
+    A slice takes at most half of the remaining seconds at the previous slice's speed, but at least `SLICE_LEN` tokens.
+    Only the worker's branches can be sliced; others are written in one go.
+    """
+    if limit.seconds is None:
+        yield from expander.write(nodes, positions, steps)
+        return []
+    in_slices = type(expander) is WorkerExpander
+    length, ends = SLICE_LEN, tuple(steps.texts) if steps is not None else ()
+    going = list(zip(nodes, positions, strict=True))
+    with limit.keeping_rest():
+        while going:
+            began = limit.spent
+            starts = [node.chain.num_tokens for node, _ in going]
+            targets = [
+                min(position, start + length) if in_slices else position
+                for (_, position), start in zip(going, starts, strict=True)
+            ]
+            yield from expander.write([node for node, _ in going], targets, steps)
+            going = [
+                (node, position)
+                for (node, position), start, target in zip(going, starts, targets, strict=True)
+                if not node.is_whole
+                and (
+                    (limit.is_late and node.chain.num_tokens == start)
+                    or (
+                        node.chain.num_tokens == target < position
+                        and (node.to_end or not ends or not node.chain.text.endswith(ends))
+                    )
+                )
+            ]
+            left = limit.left
+            if left <= 0 or limit.is_late or not in_slices:
+                break
+            length = max(SLICE_LEN, int(length * min(2.0, left / 2 / max(limit.spent - began, 1e-6))))
+    return [node for node, _ in going]
 
 
 class RefineExpander(WorkerExpander):

@@ -7,23 +7,39 @@ Reference: Sekar, "RKSC: Reasoning-Aware KV Cache Sharing and Confident Early Ex
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from scaffolding_ext import require
+from scaffolding_ext.controllers.run import Run
+from scaffolding_ext.controllers.time_limit import TimeLimit
+from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibration
-from scaffolding_ext.controllers.tree.expand import Expander
+from scaffolding_ext.controllers.tree.closing import Closings
+from scaffolding_ext.controllers.tree.expand import Expander, write_in_time
 from scaffolding_ext.controllers.tree.gates.confidence import Gates
+from scaffolding_ext.controllers.tree.rounds import (
+    checked_score,
+    record_branches,
+    record_selected,
+    seconds_of,
+    settled,
+    value_of,
+)
 from scaffolding_ext.controllers.tree.score import ConfidenceWeighted, Scorer, VerdictScorer
 from scaffolding_ext.controllers.tree.search import SearchController
-from scaffolding_ext.controllers.tree.select import Selector
+from scaffolding_ext.controllers.tree.select import Leaf, Selector
 from scaffolding_ext.controllers.tree.stops import Budget
 from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.controllers.tree.strategies.best_of_n import BestOfN
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.protocol import Controller, Worker
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Worker
+from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.protocol.worker import WorkerTag, model_of, worker_for
 from scaffolding_ext.registry import search_expanders, search_scorers
+from scaffolding_ext.request.figures import Answers
+from scaffolding_ext.request.program import discard
 
 
 class KVShareBranchingController(SearchController):
@@ -106,6 +122,76 @@ class KVShareBranchingController(SearchController):
             insist_on_answer=insist_on_answer,
             sampling_params=sampling_params,
         )
+
+    def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
+        """At depth 1: share the prompt, gate (eq. 4), verify (eq. 5), vote (eq. 3). Beyond it, search."""
+        if self.max_depth > 1:
+            yield from super().run(task, **sampling_params)
+            return
+        run = Run(self, task)
+        root = self.root(run, sampling_params)
+        limit = self.expander.limit = TimeLimit(seconds_of(self.budget))
+        branches = [cast("Branch", root.grow(to_end=True)) for _ in range(self.branching_factor)]
+        going = yield from self._share(run, limit, branches)  # one prefix, one BranchTask
+        if not self._is_sure(run, going):
+            yield from limit.limit(self._verify(run, going))
+        closings = Closings(limit)
+        if self.insist_on_answer:
+            best = max(going, key=value_of)
+            asked = going if self.selector.reads_all else [best] if all(each.answer is None for each in going) else []
+            yield from closings.close(closings.missing(asked))
+        classes = yield from run.group([branch.answer for branch in going])
+        leaves = [Leaf(n, value_of(each), 1.0, each.chain.num_tokens) for each, n in zip(going, classes, strict=True)]
+        winner = going[self.selector.choose(leaves)]
+        record_selected(going, [winner])
+        run.event("answer", answers=[each.answer for each in going], classes=classes, winner=winner.path)
+        run.sum_up(nodes=len(branches), answers=Answers([each.answer for each in going], classes))
+        ended = winner.is_whole and winner.chain.finish_reason != "length"
+        closings.write_out(task, winner, "end" if ended else "length")
+
+    def _share(self, run: Run, limit: TimeLimit, branches: list[Branch]) -> ControllerGenerator:
+        """Write the branches behind one prefix; return those that no gate and no deadline has cut."""
+        gate, going, most = self.gates.decode_exit, branches, branches[0].chain.max_tokens
+        if gate is not None and len(branches) > 1:
+            first = [branch.chain.num_tokens + gate.after for branch in branches]
+            yield from limit.limit(self.expander.write(branches, first, None))
+            leader = gate.leader([branch.confidence for branch in branches])
+            run.event("decode_exit", leader=leader, confidences=[branch.confidence for branch in branches])
+            run.sum_up(decode_exit_rate=leader is not None)
+            going = branches if leader is None else [branches[leader]]
+        open_ones = [branch for branch in going if not branch.is_whole]
+        positions = [branch.chain.num_tokens + most for branch in open_ones]
+        late = (yield from limit.limit(write_in_time(self.expander, limit, open_ones, positions, None))) or []
+        going = [branch for branch in going if branch not in late] or going
+        discard(Purpose.CHAIN, sum(branch.chain.num_generated for branch in branches if branch not in going))
+        record_branches(going)
+        return going
+
+    def _is_sure(self, run: Run, branches: Sequence[Branch]) -> bool:
+        """Equation 4: no branch needs a verdict if the model is far more confident in one than in the others."""
+        gate = self.gates.skip
+        if len(branches) == 1:
+            branches[0].score = 1.0
+            return True
+        if gate is None:
+            return False
+        confidences = [branch.confidence for branch in branches]
+        leader = gate.leader(confidences)
+        run.event("skip", leader=leader, confidences=confidences)
+        run.sum_up(skip_rate=leader is not None)
+        if leader is not None:
+            for branch, confidence in zip(branches, confidences, strict=True):
+                branch.score = settled(confidence)
+        return leader is not None
+
+    def _verify(self, run: Run, branches: Sequence[Branch]) -> ControllerGenerator:
+        """Equation 5: score each branch."""
+        yield from self.scorer.score(branches)
+        layers = Counter(f"layer {branch.exit_layer}" for branch in branches if branch.exit_layer is not None)
+        if layers:
+            run.sum_up(exit_layers=layers)
+        for branch in branches:
+            branch.score = settled(checked_score(self.scorer, branch))
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
         """Warn if the calibration belongs to another model."""

@@ -8,13 +8,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.time_limit import SPARE, TimeLimit
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.closing import Closings
-from scaffolding_ext.controllers.tree.expand import Expander, WorkerExpander
+from scaffolding_ext.controllers.tree.expand import Expander, WorkerExpander, write_in_time
 from scaffolding_ext.controllers.tree.gates.confidence import Gates
 from scaffolding_ext.controllers.tree.score import Scorer
 from scaffolding_ext.controllers.tree.select import Leaf, Selector
@@ -33,7 +32,6 @@ from scaffolding_ext.request.seeds import derive_seed
 SHARE_OF_DEADLINE = 1 / (1 + SPARE)  # of a search; the rest is for what follows
 MIN_SECONDS = 0.01
 SCORE_DIGITS = 4  # significant digits of a score; further ones depend on the other requests in the batch
-SLICE_LEN = 32  # minimum tokens between two looks at the clock
 
 
 class SearchParts(NamedTuple):
@@ -65,12 +63,11 @@ class Rounds:
 
     def __init__(self, run: Run, parts: SearchParts, root: Branch) -> None:
         self.parts = parts
-        self.limit = parts.expander.limit = TimeLimit(_seconds_of(parts.budget))
+        self.limit = parts.expander.limit = TimeLimit(seconds_of(parts.budget))
         self.closings = Closings(self.limit)
         self.nodes: list[Branch] = []
         self.leaves: list[Branch] = []
         self.judged: list[Branch] = []
-        self.known = AnswerClasses()
         self.reason = "unfinished"
         self.most_held = 0
         self._run, self._root = run, root
@@ -207,64 +204,13 @@ class Rounds:
         open_ones = [node for node in going if not node.is_whole]
         positions = self._positions(open_ones)
         steps = None if all(node.to_end for node in open_ones) else self.parts.steps
-        late = yield from self._written(open_ones, positions, steps)
+        late = yield from write_in_time(expander, self.limit, open_ones, positions, steps)
         self._cut(late)
         going = [node for node in going if not node.is_cut]
         lines: list[Any] = [each for node in going for each in (node, *node.ancestors())]
         held = {id(each): each.num_own_tokens for each in lines}
         self.most_held = max(self.most_held, sum(held.values()) + len(self._root.prompt.input_tokens or ()))
-        has_logprobs = [node.logprobs is not None for node in going]
-        record(
-            "branches",
-            paths=[node.path for node in going],
-            answers=[node.answer for node in going],
-            num_tokens=[node.chain.num_tokens for node in going],
-            finish_reasons=[node.chain.finish_reason for node in going],
-            confidences=[node.confidence if known else None for node, known in zip(going, has_logprobs, strict=True)],
-            mean_probabilities=[
-                node.mean_probability if known else None for node, known in zip(going, has_logprobs, strict=True)
-            ],
-        )
-
-    def _written(self, nodes: list[Branch], positions: list[int], steps: StepEnds | None) -> ControllerGenerator:
-        """Write nodes to their positions, in slices if time is limited; return the unfinished ones.
-
-        A slice takes at most half of the remaining seconds at the previous slice's speed, but at least `SLICE_LEN`
-        tokens. Only the worker's branches can be sliced; others are written in one go.
-        """
-        expander, limit = self.parts.expander, self.limit
-        if limit.seconds is None:
-            yield from expander.write(nodes, positions, steps)
-            return []
-        in_slices = type(expander) is WorkerExpander
-        length, ends = SLICE_LEN, tuple(steps.texts) if steps is not None else ()
-        going = list(zip(nodes, positions, strict=True))
-        with limit.keeping_rest():
-            while going:
-                began = limit.spent
-                starts = [node.chain.num_tokens for node, _ in going]
-                targets = [
-                    min(position, start + length) if in_slices else position
-                    for (_, position), start in zip(going, starts, strict=True)
-                ]
-                yield from expander.write([node for node, _ in going], targets, steps)
-                going = [
-                    (node, position)
-                    for (node, position), start, target in zip(going, starts, targets, strict=True)
-                    if not node.is_whole
-                    and (
-                        (limit.is_late and node.chain.num_tokens == start)
-                        or (
-                            node.chain.num_tokens == target < position
-                            and (node.to_end or not ends or not node.chain.text.endswith(ends))
-                        )
-                    )
-                ]
-                left = limit.left
-                if left <= 0 or limit.is_late or not in_slices:
-                    break
-                length = max(SLICE_LEN, int(length * min(2.0, left / 2 / max(limit.spent - began, 1e-6))))
-        return [node for node, _ in going]
+        record_branches(going)
 
     def _cut(self, nodes: Sequence[Branch]) -> None:
         late = [node for node in nodes if not node.is_cut]
@@ -293,19 +239,14 @@ class Rounds:
             self._run.sum_up(skip_rate=leader is not None)
             if leader is not None:
                 for node, confidence in zip(nodes, confidences, strict=True):
-                    node.score = _settled(confidence)
+                    node.score = settled(confidence)
                 return
         yield from self.parts.scorer.score(nodes)
         layers = Counter(f"layer {node.exit_layer}" for node in nodes if node.exit_layer is not None)
         if layers:
             self._run.sum_up(exit_layers=layers)
         for node in nodes:
-            if node.score is None or not np.isfinite(node.score):
-                raise NoOutputError(
-                    f"{type(self.parts.scorer).__name__} gave the branch {node.path} the score {node.score}; a score "
-                    "is a finite number"
-                )
-            node.score = _settled(node.score)
+            node.score = settled(checked_score(self.parts.scorer, node))
 
     def _sees_enough(self) -> ControllerGenerator:
         """Return True if a stop has seen enough of the leaves; with `widths`, stops are asked between widths instead.
@@ -315,7 +256,7 @@ class Rounds:
         """
         if self.parts.stops and self.parts.insist_on_answer and self.parts.selector.reads_all:
             yield from self.closings.close(self.closings.missing(self.leaves))
-        classes = yield from self._run.group([leaf.answer for leaf in self.leaves], self.known)
+        classes = yield from self._run.group([leaf.answer for leaf in self.leaves])
         leaves = self.seen(self.leaves, classes)
         self._leaders.append(leader_of(leaves))
         self._look = Look(leaves, self._leaders, self._leaves_left())
@@ -357,7 +298,7 @@ class Rounds:
         return Spent(decoded, max(total.computed, decoded), len(self.nodes), self.limit.spent)
 
 
-def _seconds_of(budget: Budget) -> float | None:
+def seconds_of(budget: Budget) -> float | None:
     """Return the search's seconds: the budget's, or a share of the time to the request's deadline if that is less."""
     left = seconds_left()
     in_time = None if left is None else max(SHARE_OF_DEADLINE * left, MIN_SECONDS)
@@ -368,9 +309,32 @@ def value_of(node: Branch) -> float:
     return 0.0 if node.score is None else node.value
 
 
-def _settled(score: float) -> float:
+def checked_score(scorer: Scorer, node: Branch) -> float:
+    if node.score is None or not np.isfinite(node.score):
+        raise NoOutputError(
+            f"{type(scorer).__name__} gave the branch {node.path} the score {node.score}; a score is a finite number"
+        )
+    return node.score
+
+
+def settled(score: float) -> float:
     """Round off the digits that depend on the other requests in the batch."""
     return float(f"{score:.{SCORE_DIGITS}g}")
+
+
+def record_branches(nodes: Sequence[Branch]) -> None:
+    has_logprobs = [node.logprobs is not None for node in nodes]
+    record(
+        "branches",
+        paths=[node.path for node in nodes],
+        answers=[node.answer for node in nodes],
+        num_tokens=[node.chain.num_tokens for node in nodes],
+        finish_reasons=[node.chain.finish_reason for node in nodes],
+        confidences=[node.confidence if known else None for node, known in zip(nodes, has_logprobs, strict=True)],
+        mean_probabilities=[
+            node.mean_probability if known else None for node, known in zip(nodes, has_logprobs, strict=True)
+        ],
+    )
 
 
 def record_selected(judged: Sequence[Branch], kept: Sequence[Any]) -> None:

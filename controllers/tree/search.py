@@ -23,7 +23,7 @@ from scaffolding_ext.controllers.tree.select import Selector
 from scaffolding_ext.controllers.tree.steps import StepEnds
 from scaffolding_ext.controllers.tree.stops import Budget, Certaindex, SearchStop
 from scaffolding_ext.controllers.tree.strategies.base import Strategy
-from scaffolding_ext.controllers.vote.samples import Variety
+from scaffolding_ext.controllers.vote.sampler import Variety
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import (
     apply_sampling_params,
@@ -162,6 +162,19 @@ class SearchController(BaseController):
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
         run = Run(self, task)
+        root = self.root(run, sampling_params)
+        rounds = Rounds(run, self._parts, root)
+        winner: Branch | None = None
+        try:
+            yield from rounds.meter.watch(rounds.grow())
+            winner = yield from choose(run, rounds)
+        finally:
+            record_tree(run, rounds, winner)
+        rounds.closings.write_out(task, winner, exit_reason(rounds, winner))
+
+    def root(self, run: Run, sampling_params: Mapping[str, Any]) -> Branch:
+        """Return the root of a request's tree, with its prompt, sampling fields and budget."""
+        task = run.task
         run.set(sampling_params)
         prompt = copy.copy(task)
         prompt.streaming_output_flag = False
@@ -174,15 +187,7 @@ class SearchController(BaseController):
             Variety(self)([prompt])
         longest = max((task, *beginnings.wordings), key=lambda each: len(each.input_tokens or ()))
         max_tokens = self._branch_budget(longest, beginnings.hints)
-        root = Branch(prompt, (), max_tokens, beginnings=beginnings, refines=self.expander.refines)
-        rounds = Rounds(run, self._parts, root)
-        winner: Branch | None = None
-        try:
-            yield from rounds.meter.watch(rounds.grow())
-            winner = yield from choose(run, rounds)
-        finally:
-            record_tree(run, rounds, winner)
-        rounds.closings.write_out(task, winner, exit_reason(rounds, winner))
+        return Branch(prompt, (), max_tokens, beginnings=beginnings, refines=self.expander.refines)
 
     @property
     def _parts(self) -> SearchParts:

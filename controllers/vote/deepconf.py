@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from scaffolding_ext import require
-from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish
 from scaffolding_ext.controllers.chain.chain import Chain
 from scaffolding_ext.controllers.chain.ending import conclude
@@ -20,14 +19,16 @@ from scaffolding_ext.controllers.chain.stream_chain import start_chain
 from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.controllers.run import Run
-from scaffolding_ext.controllers.vote.samples import Sample, Sampler, end_vote
+from scaffolding_ext.controllers.vote.allocation.base import Votes
+from scaffolding_ext.controllers.vote.sample import Sample
+from scaffolding_ext.controllers.vote.sampler import Sampler, end_vote
 from scaffolding_ext.controllers.vote.trace_confidence import (
     RunningGroupConfidence,
     filtered_weights,
     token_confidence,
     warm_up_threshold,
 )
-from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.controllers.vote.voting import elect, vote
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, refuse_greedy, set_sampling_params
@@ -105,23 +106,23 @@ class DeepConfController(BaseController):
             threshold = warm_up_threshold([_confidence(sample) for sample in sampler.samples], self.keep_share)
             run.event("warm_up", num_samples=len(sampler.samples), threshold=threshold)
             sampler.controller = self.trace_controller.stopping_below(threshold)
-        known = AnswerClasses()
         while True:
             samples = sampler.samples
-            answers = [sample.answer for sample in samples]
-            classes = yield from run.group(answers, known)
+            classes = yield from run.group([sample.answer for sample in samples])
             weights = self._weights(samples, classes, threshold)
             share = _share(classes, weights)
             agree = share >= self.consensus_share and sum(weight > 0 for weight in weights) > 1
             if len(samples) == num or agree:
                 break
             yield sampler.start(min(self.warm_up_sample_num, num - len(samples)))
-        sampler.look_for_copies(run.memory)
         unsure = [sample for sample in samples if _is_unsure(sample)]
         num_discarded, stopped = sampler.discard(unsure), [sample.index for sample in unsure]
         run.sum_up(stopped_traces=Ratio(len(unsure), len(samples)), discarded_tokens=num_discarded)
         figures: dict[str, Any] = {"share": share, "stopped": stopped, "num_discarded": num_discarded}
-        end_vote(run, samples, answers, classes, weights, num, **figures)
+        reason = "certain" if len(samples) < num else "vote"
+        lengths = [sample.num_decoded for sample in samples]
+        votes = Votes(classes, num, lengths=lengths, weights=weights, samples=samples)
+        end_vote(run, votes, elect(classes, weights), reason, **figures)
 
     def _weights(self, samples: list[Sample], classes: list[int], threshold: float) -> list[float]:
         """Return each trace's confidence; 0 for those that do not vote."""

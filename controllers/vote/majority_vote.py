@@ -1,6 +1,6 @@
 """Self-consistency: draw several samples of one question and elect the most frequent answer.
 
-With an allocation rule the vote is drawn in rounds and ends once the rule is certain. No sample runs at that point.
+With an allocation rule the vote is drawn step by step and ends once the rule is certain.
 
 Reference: Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models"; the allocation rules
     name their own sources.
@@ -8,25 +8,28 @@ Reference: Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, get_args
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.anytime import AnytimeController
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.certaindex import entropy_certaindex
+from scaffolding_ext.controllers.reward import prepare, reads_logprobs, score
 from scaffolding_ext.controllers.run import Run
-from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
-from scaffolding_ext.controllers.vote.ballot import Ballot
-from scaffolding_ext.controllers.vote.flight import Flight, Order
-from scaffolding_ext.controllers.vote.samples import Sample, Sampler, needs_of_samples
-from scaffolding_ext.controllers.vote.weights import Rewarded, Weight
+from scaffolding_ext.controllers.vote import voting
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
+from scaffolding_ext.controllers.vote.draws import Draws, Order
+from scaffolding_ext.controllers.vote.sample import Sample
+from scaffolding_ext.controllers.vote.sampler import Sampler, end_vote, needs_of_samples
+from scaffolding_ext.controllers.vote.weights import Weight
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.protocol import Controller, ControllerGenerator, StreamGenerationTask
-from scaffolding_ext.protocol.worker import WorkerTag
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.registry import allocation_rules, vote_weights
-from scaffolding_ext.request.program import current_program
+from scaffolding_ext.request.program import DEADLINE
 
 
-class MajorityVoteController(AnytimeController[Ballot]):
+class MajorityVoteController(BaseController):
     """Samples a sub-controller several times and returns the answer with the most votes.
 
     The output is the first sample that gave the winning answer. Ties go to the answer that appeared first. Samples
@@ -42,7 +45,7 @@ class MajorityVoteController(AnytimeController[Ballot]):
         in_flight: Samples that run at once. The rule is asked whenever one counts, the next begins, and the others are
             cancelled once the vote is settled: that takes less time than rounds, and more tokens. None draws rounds.
         order: Order in which samples in flight count. By `"tokens"`, or by `"index"` if the worker cannot stream, the
-            vote repeats from its seed; by `"arrival"` it does not. See `vote.flight`.
+            vote repeats from its seed; by `"arrival"` it does not. See `vote.draws`.
         allow_failed: Samples that may fail in their worker; the others vote, and the trace counts failed ones apart.
             The vote fails if none is left, or under TensorRT-LLM's host.
     """
@@ -81,48 +84,81 @@ class MajorityVoteController(AnytimeController[Ballot]):
         self.in_flight = None if in_flight is None else require.whole("in_flight", in_flight)
         self.order: Order = require.one_of("order", order, get_args(Order))
         self.allow_failed = require.whole("allow_failed", allow_failed, 0)
-        reads_logprobs = self._weighing.reads_logprobs
-        self.needs = needs_of_samples(generation_controller, self.default_sample_num, reads_logprobs)
+        reads = self.weight.reads_logprobs or reads_logprobs(reward_controller)
+        self.needs = needs_of_samples(generation_controller, self.default_sample_num, reads)
 
-    @property
-    def _weighing(self) -> Weight:
-        return self.weight if self.reward_controller is None else Rewarded(self.weight, self.reward_controller)
+    def run(self, task: GenerationTask, **asked: Any) -> ControllerGenerator:
+        """Draw, count and ask the rule until it is certain, then elect. At the deadline, the samples so far vote."""
+        run, sampler = Run(self, task), self.sampler(task, **asked)
+        draws = Draws(run, sampler, self.allocation, self.in_flight, self.order)
+        votes = self._no_votes(sampler)
+        run.event("begin", controller=run.name, left=votes.num_remaining)
+        num_more = max(1, self._num_more(votes))
+        while num_more and not draws.are_over:
+            new = yield from draws.next(num_more)
+            votes = yield from self.count(run, replace(votes, max_samples=sampler.most_votes), new)
+            num_more = self._num_more(votes)
+            run.event("allocate", **self._progress(votes, num_more))
+        yield from draws.close()
+        elected = yield from self.elect(run, votes)
+        reason = DEADLINE if num_more else "certain" if votes.num_remaining else "vote"
+        told: dict[str, Any] = {"num_rounds": draws.num_rounds, "min_answers": None}
+        if self.allocation is not None:
+            run.tell(self.allocation, votes)
+            told["min_answers"] = self.allocation.min_answers
+        if sampler.num_failed:
+            run.sum_up(failed_samples=sampler.num_failed)
+            told["num_failed"] = sampler.num_failed
+        end_vote(run, votes, elected, reason, **told)
 
-    def start(
+    def sampler(
         self,
-        run: Run,
+        task: GenerationTask,
         sample_num: int | None = None,
         generation_kwargs: Mapping[str, Any] | None = None,
         **sampling_params: Any,
-    ) -> Ballot:
-        """Prepare the draws; keywords of the request also reach the sub-controller."""
+    ) -> Sampler:
+        """Return what starts a request's samples; its keywords also reach the sub-controller."""
         most = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
-        weight = self._weighing
-        weight.prepare(run.task)
+        self.weight.prepare(task)
+        prepare(self.reward_controller, task)
         asked = {**(generation_kwargs or {}), **sampling_params}
-        sampler = Sampler(self.generation_controller, run.task, most, asked, self.allow_failed)
-        return Ballot(run, sampler, self.allocation, weight, self._flight(run, sampler))
+        return Sampler(self.generation_controller, task, most, asked, self.allow_failed)
 
-    def _flight(self, run: Run, sampler: Sampler) -> Flight | None:
-        program, order = current_program(), self.order
-        if self.in_flight is None or sampler.max_samples == 1:
-            return None
-        if program is None or not program.can_roll:
-            run.event("lowered", what="in_flight", to="rounds", reason="this host waits for all branches of a step")
-            return None
-        if order == "tokens" and not self.can_serve(WorkerTag.GENERATION, StreamGenerationTask):
-            run.event("lowered", what="order", asked=order, given="index", reason="the worker cannot stream")
-            order = "index"
-        return Flight(sampler, order, self.in_flight)
+    def _no_votes(self, sampler: Sampler) -> Votes:
+        weights = None if self.weight.is_uniform else ()
+        return Votes((), sampler.max_samples, lengths=(), weights=weights, most_weight=self.weight.most)
 
-    def more(self, ballot: Ballot) -> bool:
-        return ballot.num_wanted > 0
+    def count(self, run: Run, votes: Votes, new: Sequence[Sample]) -> ControllerGenerator:
+        """Return the votes with new samples: scored, weighed, and with all answers in classes of equal ones."""
+        if self.reward_controller is not None and new:
+            scores = yield from score(self.reward_controller, [sample.task for sample in new])
+            for sample, value in zip(new, scores, strict=True):
+                sample.reward = value
+        weights = None if votes.weights is None else [*votes.weights, *(yield from self.weight.weigh(new))]
+        samples = [*votes.samples, *new]
+        classes = yield from run.group([sample.answer for sample in samples])
+        rewards = [sample.reward for sample in samples if sample.reward is not None] or None
+        lengths = [*(votes.lengths or ()), *[sample.num_decoded for sample in new]]
+        return replace(votes, classes=classes, rewards=rewards, lengths=lengths, weights=weights, samples=samples)
 
-    def advance(self, run: Run, ballot: Ballot) -> ControllerGenerator:
-        return ballot.draw()
+    def elect(self, run: Run, votes: Votes) -> ControllerGenerator:
+        """Return the election. It may yield work: a subclass can have a verifier decide a close vote."""
+        return voting.elect(votes.classes, votes.weights)
+        yield
 
-    def answer(self, run: Run, ballot: Ballot) -> ControllerGenerator:
-        return ballot.close()
+    def _num_more(self, votes: Votes) -> int:
+        """Return the number of samples that the rule still wants; 0 ends the vote."""
+        return votes.num_remaining if self.allocation is None else self.allocation.num_more(votes)
 
-    def whole(self, run: Run, ballot: Ballot) -> ControllerGenerator | None:
-        return ballot.whole()
+    def _progress(self, votes: Votes, num_more: int) -> dict[str, Any]:
+        left = votes.num_remaining if num_more else 0
+        certaindex = 0.0 if self.allocation is None else entropy_certaindex(votes.classes)
+        seen = {"done": len(votes.classes), "left": left, "certaindex": certaindex}
+        return {**seen, "classes": votes.classes, "num_more": num_more}
+
+    def unstopped(self) -> MajorityVoteController:
+        twin = self.clone()
+        assert isinstance(twin, MajorityVoteController)
+        twin.allocation = twin.in_flight = None
+        return twin

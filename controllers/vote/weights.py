@@ -15,8 +15,7 @@ from scaffolding_ext.controllers.chain.ending import ANSWER_PROBABILITY, without
 from scaffolding_ext.controllers.chain.looking import Looker, LookNeeds
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.controllers.prompting import prompt_family
-from scaffolding_ext.controllers.reward import prepare, reads_logprobs, score
-from scaffolding_ext.controllers.vote.samples import Sample
+from scaffolding_ext.controllers.vote.sample import Sample
 from scaffolding_ext.controllers.vote.trace_confidence import (
     Aggregate,
     confidence_of_positions,
@@ -24,7 +23,7 @@ from scaffolding_ext.controllers.vote.trace_confidence import (
     trace_confidence,
 )
 from scaffolding_ext.errors import NoOutputError
-from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.task_results import (
     highest_logprobs,
     mean_token_probability,
@@ -63,28 +62,6 @@ class Weight(ABC):
             weights.append(self(sample))
             yield []
         return weights
-
-
-class Rewarded(Weight):
-    """Applies another weight after a reward controller has scored the samples."""
-
-    def __init__(self, weight: Weight, reward_controller: Controller) -> None:
-        self._weight, self._reward_controller = weight, reward_controller
-        self.most, self.is_uniform = weight.most, weight.is_uniform
-        self.reads_logprobs = weight.reads_logprobs or reads_logprobs(reward_controller)
-
-    def prepare(self, task: GenerationTask) -> None:
-        self._weight.prepare(task)
-        prepare(self._reward_controller, task)
-
-    def __call__(self, sample: Sample) -> float:
-        return self._weight(sample)
-
-    def weigh(self, samples: Sequence[Sample]) -> ControllerGenerator:
-        scores = yield from score(self._reward_controller, [sample.task for sample in samples])
-        for sample, value in zip(samples, scores, strict=True):
-            sample.reward = value
-        return (yield from self._weight.weigh(samples))
 
 
 class FunctionWeight(Weight):

@@ -7,7 +7,7 @@ from typing import Any
 from scaffolding_ext.answers import Verdict, compare
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.prompting import next_turn
-from scaffolding_ext.controllers.vote.samples import Sampler, check_variety
+from scaffolding_ext.controllers.vote.sampler import Sampler, check_variety
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.request.program import record

@@ -12,10 +12,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from scaffolding_ext.errors import CloneError, NoOutputError, RequestCancelledError, RequestTimeoutError, ShutdownError
-from scaffolding_ext.host import dispatch
+from scaffolding_ext.host import dispatch, twin
 from scaffolding_ext.protocol import Controller, ExecutionScope, ScaffoldingOutput
 from scaffolding_ext.protocol.meta import Purpose
-from scaffolding_ext.request.audit import Audit, AuditFinding, Work
+from scaffolding_ext.request.audit import Audit, AuditFinding
 from scaffolding_ext.request.program import enter_program
 from scaffolding_ext.request.results import ScaffoldingResult
 
@@ -92,9 +92,13 @@ class Request(ScaffoldingResult):
                 raise NoOutputError(
                     f"{name}.generate returned {type(output).__name__}; it must return a ScaffoldingOutput"
                 )
+            other = twin.twin_of(controller, self.kwargs, output, self.program)
+            if other is None:
+                self.finish(output)
+                return
+            audit.begin()
             self.finish(output)
-            if audit.work is not None:
-                await self._go_on(audit, audit.work, dispatcher)
+            await self._run_twin(twin.compared(controller, other, output, self.prompt, self.kwargs), audit, dispatcher)
         except Exception as error:
             self.fail(error)
         except asyncio.CancelledError:
@@ -103,9 +107,9 @@ class Request(ScaffoldingResult):
             self.fail(error)
             raise
 
-    async def _go_on(self, audit: Audit, work: Work, dispatcher: dispatch.Dispatcher) -> None:
+    async def _run_twin(self, work: Any, audit: Audit, dispatcher: dispatch.Dispatcher) -> None:
         """Run an audit to its end after the answer; a failure is recorded in the trace and the log."""
-        program, behind = self.program, self.program.behind_the_answer()
+        program, behind = self.program, self.program.twin()
         program.caller.show = None  # the caller has the answer
         enter_program(behind)
         finding: AuditFinding | None = None
@@ -117,7 +121,8 @@ class Request(ScaffoldingResult):
             failure = f"{type(error).__name__}: {error}"
             _log.warning("the audit of request %s failed: %s", self.id, failure)
         finally:
-            program.ledger.add(Purpose.AUDIT, *behind.ledger.total)
+            if any(behind.ledger.total):
+                program.ledger.add(Purpose.AUDIT, *behind.ledger.total)
             told = {"failed": failure} if finding is None else finding._asdict()
             program.trace.record("audit", **told)
             audit.end(finding)

@@ -1,14 +1,10 @@
-"""Audits: a request that stopped early continues after its answer, to what it would be without stopping.
-
-The caller gets the early answer at once. The ledger counts the audit's tokens under their own purpose.
-"""
+"""Audits: after its answer a request runs once more with nothing to stop it, and the two answers are compared."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Generator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class AuditFinding(NamedTuple):
@@ -23,33 +19,27 @@ class AuditFinding(NamedTuple):
     changed: bool
 
 
-Work = Generator[Any, Any, AuditFinding]
-
-
 class Audit:
-    """The audit of one request, handed over by its controller and run by its host.
+    """The audit of one request.
 
     Attributes:
-        work: Remaining work; None if nothing was stopped or the request is not audited.
         finding: The result; None before the end, and if the audit failed.
-        over: Future of the finding; None without work.
+        over: Future of the finding; None if the request is not audited.
     """
 
-    __slots__ = ("finding", "over", "work")
+    __slots__ = ("finding", "over")
 
     def __init__(self) -> None:
-        self.work: Work | None = None
         self.finding: AuditFinding | None = None
         self.over: concurrent.futures.Future[AuditFinding | None] | None = None
 
-    def begin(self, work: Work) -> None:
-        self.work = work
+    def begin(self) -> None:
         self.over = concurrent.futures.Future()
 
     def end(self, finding: AuditFinding | None) -> None:
-        self.work, self.finding = None, finding
+        self.finding = finding
         if self.over is not None and not self.over.done():
             self.over.set_result(finding)
 
     async def ended(self) -> AuditFinding | None:
-        return self.finding if self.over is None else await asyncio.wrap_future(self.over)
+        return None if self.over is None else await asyncio.wrap_future(self.over)

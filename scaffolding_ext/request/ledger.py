@@ -5,8 +5,8 @@ A `Meter` watches the tasks that pass, under either host; nothing else counts to
 
 from __future__ import annotations
 
-import contextvars
-from collections.abc import Callable, Iterable
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeGuard
 
 from scaffolding_ext.protocol import ChatTask, ControllerGenerator, StreamGenerationTask, Task
@@ -19,10 +19,11 @@ from scaffolding_ext.protocol.meta import (
     estimated_counts_of,
     meta_of,
 )
-from scaffolding_ext.protocol.relay import Visit, Watch, relay
+from scaffolding_ext.protocol.relay import Watch, relay
 from scaffolding_ext.protocol.task_results import num_reused_of_output
 
 _NOTHING = TokenCounts()
+_ledger_of = operator.attrgetter("ledger")
 
 
 class Ledger:
@@ -115,23 +116,6 @@ class Ledger:
         }
 
 
-# Ledgers and visitors of the request's parts that enclose a context, from the outermost one inwards.
-Parts = tuple[tuple[Ledger, ...], tuple[Visit, ...]]
-_parts: contextvars.ContextVar[Parts] = contextvars.ContextVar("parts", default=((), ()))
-current_parts = _parts.get
-
-
-def enter_part(ledger: Ledger, look: Visit | None = None) -> None:
-    """Begin a part of the request: the calling branch of a `ParallelProcess`, with its nested branches.
-
-    Args:
-        ledger: Also counts the part's tokens.
-        look: Called with each step of the part on its way to the host; inner parts first.
-    """
-    ledgers, looks = _parts.get()
-    _parts.set(((*ledgers, ledger), looks if look is None else (look, *looks)))
-
-
 class TaskObserver:
     def asked(self, task: Task) -> None:
         """Handle a task on its way to the worker; a stream passes several times."""
@@ -146,7 +130,7 @@ class Meter(Watch):
     Args:
         clock: Seconds from any origin, monotonic; None measures no times.
         began: Start of the request by that clock.
-        parts: Returns the parts of the request that enclose the calling context.
+        parts: Returns the parts of the request that enclose the calling context, from the outermost one inwards.
     """
 
     __slots__ = ("_began", "_counted", "_first_token", "_ledger", "_parts", "_waited", "observer")
@@ -156,7 +140,7 @@ class Meter(Watch):
         ledger: Ledger,
         clock: Callable[[], float] | None = None,
         began: float = 0.0,
-        parts: Callable[[], Parts] = lambda: ((), ()),
+        parts: Callable[[], Sequence[Any]] = lambda: (),
     ) -> None:
         super().__init__(clock)
         self._ledger = ledger
@@ -184,8 +168,9 @@ class Meter(Watch):
         self.is_closed = True  # upstream's host continues the branches of a failed request
 
     def ask(self, work: Any) -> float:
-        for look in self._parts()[1]:
-            look(work)
+        for part in reversed(self._parts()):
+            if part.look is not None:
+                part.look(work)
         if self.observer is not None:
             for task in _tasks_of(work):
                 self.observer.asked(task)
@@ -195,7 +180,7 @@ class Meter(Watch):
         """Count the cost of a step's tasks; of a stream, only what is new."""
         waited: dict[Purpose, None] = {}  # as a set
         told: list[float] = []  # seconds to the first token
-        ledgers = (self._ledger, *self._parts()[0])
+        ledgers = (self._ledger, *map(_ledger_of, self._parts()))
         for task in _tasks_of(work):
             notes = meta_of(task)
             read_for, written_for = notes.purpose or default_purpose_of(task)

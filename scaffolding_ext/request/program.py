@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from scaffolding_ext.protocol import ControllerGenerator, Task, current_scope
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts, meta_of
 from scaffolding_ext.request.figures import FIGURES, Figure, PublishedFigures
-from scaffolding_ext.request.ledger import Ledger, Meter, current_parts
+from scaffolding_ext.request.ledger import Ledger, Meter
+from scaffolding_ext.request.parts import current_parts
 from scaffolding_ext.request.seeds import BranchSeeds, derive_seed
 from scaffolding_ext.request.trace import Trace
 
@@ -220,14 +221,12 @@ class Program:
 
     Attributes:
         loops: Ends chains that repeat themselves; None if they are not watched.
-        audit: Work after the answer; None under a host that ends with the answer.
-        audit_share: Share of the stack's requests that are audited.
+        audit: The request's audit; None under a host that ends with the answer.
         can_roll: True if the host serves `RollingBranches`.
     """
 
     __slots__ = (
         "audit",
-        "audit_share",
         "caller",
         "can_roll",
         "figures",
@@ -261,12 +260,12 @@ class Program:
         self.figures = PublishedFigures()
         self.trace = Trace(self.lifetime.elapsed, self.place.observe, self.figures.observe)
         self.audit: Audit | None = None
-        self.audit_share = 0.0
         self.can_roll = False
 
-    def behind_the_answer(self) -> Program:
-        """For hosts: return the same request for its audit: no deadline, a fresh ledger and trace."""
+    def twin(self) -> Program:
+        """For hosts: return the same request for its audit: the same seeds, no deadline, a fresh ledger and trace."""
         other = copy.copy(self)
+        other.seeds = BranchSeeds(self.seeds.seed)
         other.lifetime = lifetime = self.lifetime.without_deadline()
         other.ledger = Ledger()
         other.place = QueuePlace(self.identity.number, lifetime, other.ledger)
@@ -354,8 +353,8 @@ def count(purpose: Purpose, counts: TokenCounts) -> None:
     program = _program.get()
     if program is not None and any(counts):
         program.ledger.add(purpose, *counts)
-        for ledger in current_parts()[0]:
-            ledger.add(purpose, *counts)
+        for part in current_parts():
+            part.ledger.add(purpose, *counts)
 
 
 def discard(purpose: Purpose, num_tokens: int, to: Purpose = Purpose.DISCARDED) -> None:
@@ -363,8 +362,8 @@ def discard(purpose: Purpose, num_tokens: int, to: Purpose = Purpose.DISCARDED) 
     program = _program.get()
     if program is not None:
         program.ledger.discard(purpose, num_tokens, to)
-        for ledger in current_parts()[0]:
-            ledger.discard(purpose, num_tokens, to)
+        for part in current_parts():
+            part.ledger.discard(purpose, num_tokens, to)
 
 
 def in_program(process: Callable[[Program], ControllerGenerator]) -> ControllerGenerator:

@@ -193,8 +193,7 @@ class ScaffoldingResult:
 
     @property
     def is_audited(self) -> bool:
-        audit = self.program.audit
-        return audit is not None and (audit.over is not None or audit.finding is not None)
+        return self.program.audit is not None and self.program.audit.over is not None
 
     async def audited(self) -> AuditFinding | None:
         """Wait for the end and the audit; None if the request is not audited or its audit failed."""

@@ -47,11 +47,6 @@ class BranchSeeds:
     def generator(self) -> np.random.Generator:
         return np.random.default_rng(self.next())
 
-    def forget(self, path: tuple[int, ...]) -> None:
-        """Let a branch and its nested branches draw their seeds from the first one again."""
-        for known in [known for known in self._num_draws if known[: len(path)] == path]:
-            del self._num_draws[known]
-
     def clear(self) -> None:
         self._num_draws.clear()
 

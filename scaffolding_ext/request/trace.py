@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scaffolding_ext.request.figures import FIGURES
+from scaffolding_ext.request.parts import when_counted
 from scaffolding_ext.request.seeds import branch_path
-from scaffolding_ext.request.speculation import current_speculation
 
 
 class Trace(list[dict[str, Any]]):
     """A request's decisions in order, each a JSON-serialisable dict with `event`, `branch`, `seconds` and its figures.
 
     A copy is a plain list. Each of the `observers` is called with each decision: progress, figures and spans are
-    reduced from the trace. Events of a speculative part are recorded when it counts.
+    reduced from the trace. Events of a part that may be dropped are recorded when it counts.
     """
 
     __slots__ = ("_elapsed", "observers")
@@ -26,11 +26,7 @@ class Trace(list[dict[str, Any]]):
 
     def record(self, event: str, **figures: Any) -> None:
         decision = {"event": event, "branch": list(branch_path()), "seconds": self._elapsed(), **figures}
-        speculation = current_speculation()
-        if speculation is None:
-            self._keep(decision)
-        else:
-            speculation.hold(functools.partial(self._keep, decision))
+        when_counted(functools.partial(self._keep, decision))
 
     def _keep(self, decision: dict[str, Any]) -> None:
         self.append(decision)

@@ -167,7 +167,7 @@ def check_samples_differ(make_controller: MakeController, respond: Respond = con
     _expect(
         not greedy,
         f"{len(greedy)} samples of one prompt have no temperature above 0, so a worker that defaults to greedy "
-        "draws one text for all: draw them with controllers.vote.samples.Sampler, or set a temperature",
+        "draws one text for all: draw them with controllers.vote.sampler.Sampler, or set a temperature",
     )
 
 

@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
-from scaffolding_ext.controllers.vote.flight import Order
+from scaffolding_ext.controllers.vote.draws import Order
 from scaffolding_ext.evaluation.tune.costs import whole_samples
 from scaffolding_ext.evaluation.tune.orders import OrderedVotes, as_recorded
 from scaffolding_ext.evaluation.tune.rolling import ReplayedFlight

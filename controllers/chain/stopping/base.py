@@ -71,6 +71,13 @@ class StoppingRule(DecisionRule[int]):
         return Stop(self.exit_reason, self.answer, self.figures(probes)) if self(probes) else None
 
 
+class Never(StoppingRule):
+    """Ends no chain; audits compare with it."""
+
+    def __call__(self, probes: Sequence[Probe]) -> bool:
+        return False
+
+
 class FunctionRule(StoppingRule):
     """A rule that is a plain function of the looks; it sees only answers."""
 

@@ -9,12 +9,15 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.rule import DecisionRule
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.errors import ConfigError
+
+if TYPE_CHECKING:
+    from scaffolding_ext.controllers.vote.sample import Sample
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Votes:
     Attributes:
         classes: Class of each sample's answer in the order drawn, shape [num_samples]; -1 for no answer.
         weights: Weight of each sample's vote, at least 0; None if all weigh 1.
+        samples: The samples, for the election; no rule reads them, because recorded votes have none.
     """
 
     classes: Sequence[int]
@@ -32,6 +36,7 @@ class Votes:
     lengths: Sequence[int] | None = None
     weights: Sequence[float] | None = None
     most_weight: float = 1.0
+    samples: Sequence[Sample] = ()
 
     @property
     def num_remaining(self) -> int:

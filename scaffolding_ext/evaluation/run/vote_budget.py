@@ -16,7 +16,6 @@ from scaffolding_ext import require
 from scaffolding_ext.answers import group
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.needs import Needs
-from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.allocation.base import Votes
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
@@ -46,7 +45,7 @@ class SampleOfVote(BaseController):
         self.capabilities = vote.capabilities
 
     def run(self, task: GenerationTask, only_sample: int = 0, **asked: Any) -> ControllerGenerator:
-        return self.vote.start(Run(self.vote, task), **asked).sampler.only(only_sample)
+        return self.vote.sampler(task, **asked).only(only_sample)
 
 
 class VoteBudget:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, SequentialRule
-from scaffolding_ext.controllers.vote.flight import MOST_AHEAD, Order
+from scaffolding_ext.controllers.vote.draws import MOST_AHEAD, Order
 from scaffolding_ext.evaluation.logs.samples import Floats, Ints
 from scaffolding_ext.evaluation.tune.costs import PATHS, Cost
 from scaffolding_ext.evaluation.tune.orders import OrderedVotes

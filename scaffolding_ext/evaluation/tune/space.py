@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
-from scaffolding_ext.controllers.vote.flight import Order
+from scaffolding_ext.controllers.vote.draws import Order
 from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.tune.endings import Ending, Whole
 from scaffolding_ext.registry import allocation_rules

@@ -21,7 +21,6 @@ from benchmarks.studies.deadlines import (
     rule_of,
 )
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-from scaffolding_ext.controllers.sample_times import SampleTimes
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.evaluation.traffic.simulator import serve_programs
@@ -53,8 +52,7 @@ def test_the_static_threshold_looks_once_at_the_papers_knob(width: int, drawn: i
 
 
 def run(vote: LabelledVote, stopping: str, within: float = np.inf) -> Ballot:
-    times = SampleTimes() if stopping == IN_TIME else None
-    program = vote_program(vote, asked_once(rule_of(stopping, len(vote.classes), ())), times)
+    program = vote_program(vote, asked_once(rule_of(stopping, len(vote.classes), ())), stopping == IN_TIME)
     done = serve_programs([program], np.zeros(1), Queue(64), 1.0, deadlines=np.array([within]))
     ballot: Ballot = done.answers[0]
     return ballot

@@ -1,4 +1,4 @@
-"""Votes with a deadline: their rounds widen where time is short, and they answer in time with what they have."""
+"""Votes with a deadline: they answer in time with what they have."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 
 from scaffolding_ext import MajorityVoteController, ScaffoldingLlm
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.controllers.sample_times import SampleTimes
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.controllers.vote.deadline import round_in_time
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note
 from scaffolding_ext.protocol.worker import BaseWorker
@@ -77,11 +74,9 @@ def run(worker: Any, controller: MajorityVoteController, **when: float) -> Any:
         return llm.generate("what?", timeout=LONG + 60.0, **when)
 
 
-def vote(num_samples: int, allocation: Any = None, sample_seconds: float | None = None) -> MajorityVoteController:
+def vote(num_samples: int, allocation: Any = None, **how: Any) -> MajorityVoteController:
     native = NativeGenerationController({"temperature": 0.7, "max_tokens": 1000})
-    made = MajorityVoteController(native, num_samples, allocation=allocation)
-    made.memory.sample_times.add([] if sample_seconds is None else [sample_seconds])
-    return made
+    return MajorityVoteController(native, num_samples, allocation=allocation, **how)
 
 
 def events(result: Any, name: str) -> list[dict[str, Any]]:
@@ -106,47 +101,26 @@ def test_where_none_has_ended_the_first_one_answers_late() -> None:
     assert worker.num_cancelled == 2
 
 
-def test_rounds_are_the_rule_s_own_where_time_is_long_or_nobody_knows_it() -> None:
-    for controller in (vote(6, TwoByTwo(), sample_seconds=LONG / 100), vote(6, TwoByTwo())):
-        result = run(Endless(range(1, 7)), controller, deadline=LONG)
-        assert [(event["num_samples"], event["wide"]) for event in events(result, "round_in_time")] == [(2, False)] * 3
-        assert result.exit_reason == "vote"
+@pytest.mark.parametrize("order", ["index", "arrival"])
+def test_of_a_cut_flight_those_vote_that_have_ended(order: Any) -> None:
+    worker = Endless(range(1, 3), "7", over_at=6)
+    result = run(worker, vote(8, in_flight=4, order=order), deadline=LONG)
+    assert (result.outputs[0].answer, result.exit_reason) == ("7", "deadline")
+    assert (worker.num_calls, worker.num_cancelled) == (6, 4)
 
 
-def test_a_wide_round_ends_when_those_that_have_ended_settle_the_vote() -> None:
-    worker = Endless(range(1, 3), "7")
-    result = run(worker, vote(6, TwoByTwo(), sample_seconds=LONG), deadline=LONG)
-    assert [(event["num_samples"], event["wide"]) for event in events(result, "round_in_time")] == [(4, True)]
-    assert (result.outputs[0].answer, result.exit_reason) == ("7", "certain")
-    assert (worker.num_calls, worker.num_cancelled) == (4, 2)
+def test_by_index_a_cut_flight_counts_those_behind_a_running_one() -> None:
+    worker = Endless(range(2, 5), "7", over_at=5)  # the first never ends
+    result = run(worker, vote(8, in_flight=4, order="index"), deadline=LONG)
+    assert (result.outputs[0].answer, result.exit_reason) == ("7", "deadline")
 
 
-def test_a_vote_draws_no_more_samples_than_it_may_those_that_were_stopped_included() -> None:
-    worker = Endless(range(1, 3), over_at=4)
-    result = run(worker, vote(4, TwoByTwo(), sample_seconds=LONG), deadline=LONG)
-    assert (worker.num_calls, result.exit_reason) == (4, "deadline")
+def test_a_far_deadline_changes_nothing() -> None:
+    timed, plain = (run(Endless(range(1, 7)), vote(6, TwoByTwo()), **when) for when in ({"deadline": LONG}, {}))
+    assert events(timed, "vote")[0]["answers"] == events(plain, "vote")[0]["answers"]
+    assert (timed.exit_reason, plain.exit_reason) == ("vote", "vote")
 
 
 def test_a_time_out_is_no_deadline() -> None:
-    result = run(Endless(range(1, 7)), vote(6, TwoByTwo(), sample_seconds=LONG))
-    assert events(result, "round_in_time") == []
+    result = run(Endless(range(1, 7)), vote(6, TwoByTwo()))
     assert result.exit_reason == "vote"
-
-
-def test_the_last_of_several_is_expected_as_the_mean_maximum_of_the_times_seen() -> None:
-    seen = [1.0, 2.0, 4.0]
-    times = SampleTimes()
-    assert times.until_last(3, []) is None
-    times.add(seen)
-    drawn = np.random.default_rng(0).choice(seen, (40_000, 3)).max(axis=1)
-    assert times.until_last(3, []) == pytest.approx(drawn.mean(), rel=0.01)
-    assert times.until_last(1, []) == pytest.approx(7 / 3)
-    assert times.until_last(1, [7 / 3 * 4]) == pytest.approx(7 / 3 * 2.5)  # its own count beside one of the mean
-
-
-def test_what_is_left_decides_on_the_width() -> None:
-    times = SampleTimes(10.0)
-    assert round_in_time(3, 16, 20.0, times, []) == (3, False)
-    assert round_in_time(3, 16, 19.9, times, []) == (6, True)
-    assert round_in_time(3, 4, 19.9, times, []) == (4, True)
-    assert round_in_time(3, 16, 19.9, times, [], widening=4) == (12, True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling, EarlyStoppingWindow
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, SequentialRule, Votes
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
-from scaffolding_ext.controllers.vote.flight import MOST_AHEAD, Order
+from scaffolding_ext.controllers.vote.draws import MOST_AHEAD, Order
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.evaluation.tune.endings import Whole
 from scaffolding_ext.evaluation.tune.plays import Plays

@@ -3,7 +3,7 @@
 import pytest
 
 from scaffolding_ext.controllers.base import BaseController, finish
-from scaffolding_ext.controllers.vote.samples import Sampler
+from scaffolding_ext.controllers.vote.sampler import Sampler
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, current_scope
 from scaffolding_ext.protocol.meta import Purpose
