@@ -359,18 +359,17 @@ search_strategies | search strategy | controllers.tree.strategies.base:Strategy
     controllers.tree.strategies.beam: Beam
     controllers.tree.strategies.best_first: BestFirst
     controllers.tree.strategies.best_of_n: BestOfN
-    controllers.tree.strategies.budget_guided_mcts: BudgetGuidedMCTS
     controllers.tree.strategies.dvts: DVTS
     controllers.tree.strategies.mcts: MCTS
     controllers.tree.strategies.particle_filter: ParticleFilter
     controllers.tree.strategies.rebase: Rebase
 search_expanders | search expander | controllers.tree.expand:Expander | adapted_expander
-    controllers.tree.expand: controller=ControllerExpander refine=RefineExpander worker=WorkerExpander
+    controllers.tree.expand: controller=ControllerExpander worker=WorkerExpander
 search_scorers | search scorer | controllers.tree.score:Scorer | adapted_scorer
-    controllers.tree.score: checker=CheckerScorer confidence_weighted=ConfidenceWeighted controller=ControllerScorer
-    controllers.tree.score: entropy=EntropyScorer mean_logprob=LogprobScorer random=RandomScorer verdict=VerdictScorer
+    controllers.tree.score: checker=CheckerScorer controller=ControllerScorer mean_logprob=LogprobScorer
+    controllers.tree.score: random=RandomScorer verdict=VerdictScorer
 search_selectors | search selector | controllers.tree.select:Selector
-    controllers.tree.select: best=Best first_accepted=FirstAccepted vote=Vote
+    controllers.tree.select: best=Best vote=Vote
 search_stops | search stop | controllers.tree.stops:SearchStop
     controllers.tree.stops: accepted=Accepted agreement=Agreement certaindex=Certaindex unchanged=Unchanged
 policies | scheduling policy | scheduling:Policy

@@ -42,7 +42,6 @@ from scaffolding_ext.controllers.tree.strategies.base import Strategy
 from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.controllers.tree.strategies.best_first import BestFirst
 from scaffolding_ext.controllers.tree.strategies.best_of_n import BestOfN
-from scaffolding_ext.controllers.tree.strategies.budget_guided_mcts import BudgetGuidedMCTS
 from scaffolding_ext.controllers.tree.strategies.dvts import DVTS
 from scaffolding_ext.controllers.tree.strategies.mcts import MCTS
 from scaffolding_ext.controllers.tree.strategies.particle_filter import ParticleFilter
@@ -79,7 +78,6 @@ def strategies(width: int) -> dict[str, Strategy]:
         "particle filter": ParticleFilter(width),
         "best first": BestFirst(),
         "MCTS": MCTS(rollouts=True),
-        "budget-guided MCTS": BudgetGuidedMCTS(),
         "adaptive branching": AdaptiveBranching("beta", saturation=1.0, max_depth=2),
     }
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.prompting import reading_of
 from scaffolding_ext.documents import decoded, located, parse_json
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask
@@ -16,11 +15,7 @@ from scaffolding_ext.request.program import current_program
 
 T = TypeVar("T")
 PACKAGED_HINTS = "configs:branch_hints.json"
-QUESTION, ANSWER = "{question}", "{answer}"
-REFINE = (
-    "{question}\n\nA solution was:\n\n{answer}\n\nCheck it. If it is wrong, say where, and solve the question anew. "
-    "Give a whole solution with its answer."
-)
+QUESTION = "{question}"
 
 
 class Beginnings(NamedTuple):
@@ -76,12 +71,6 @@ def templates_of(phrasings: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(found)
 
 
-def refine_template_of(template: str) -> str:
-    if not isinstance(template, str) or template.count(QUESTION) != 1 or template.count(ANSWER) != 1:
-        raise ConfigError(f"is {template!r}; give a text with one {QUESTION} and one {ANSWER}", "template")
-    return template
-
-
 def least_similarity_of(least: float | None, templates: Sequence[str], hints: Sequence[str]) -> float | None:
     if least is None:
         return None
@@ -111,12 +100,3 @@ def phrased(prompt: GenerationTask, template: str) -> GenerationTask:
         raise ConfigError(f"cannot rephrase the question, because {why}: leave phrasings out", "phrasings")
     question.put(wording, template.replace(QUESTION, question.prompt))
     return wording
-
-
-def refined(prompt: GenerationTask, template: str, solution: str) -> GenerationTask:
-    """Build the prompt that asks to improve a solution, without its thinking; raises like `phrased`."""
-    reading = reading_of(prompt, solution)
-    answer = reading.answer if reading.has_thought else solution
-    before, _, behind = template.partition(ANSWER)
-    # `phrased` fills every {question}; one that the solution wrote must not count.
-    return phrased(prompt, f"{before}{answer.strip().replace(QUESTION, 'question')}{behind}")

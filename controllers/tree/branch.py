@@ -26,7 +26,6 @@ class Branch(Node):
         max_tokens: Tokens of a whole branch, from the root.
         phrasing: The branch's wording of the prompt; None inherits the parent's.
         beginnings: Of the root: beginnings of its children.
-        refines: Of the root: each node is a whole solution that replaces its parent's.
 
     Attributes:
         prompt: The branch's copy of the task, in its wording.
@@ -48,12 +47,10 @@ class Branch(Node):
         hint: str = "",
         phrasing: GenerationTask | None = None,
         beginnings: Beginnings | None = None,
-        refines: bool = False,
     ) -> None:
         super().__init__(path, parent, to_end)
         self.hint = hint
         self.root = prompt
-        self.refines: bool = refines if parent is None else parent.refines
         self.prompt = copy.copy(prompt)
         self.read(phrasing or (prompt if parent is None else parent.prompt))
         self.prompt.customized_result_fields = {}
@@ -67,7 +64,7 @@ class Branch(Node):
         self.logprobs: list[float] | None = []
         self._beginnings = beginnings
         self._top_probabilities = 0.0
-        if parent is not None and not self.refines:
+        if parent is not None:
             self.chain.keep(parent.chain.as_chunk(), None)
             self.logprobs = None if parent.logprobs is None else list(parent.logprobs)
             self._top_probabilities = parent._top_probabilities
@@ -87,7 +84,7 @@ class Branch(Node):
 
     @property
     def has_ended(self) -> bool:
-        return self.chain.ended and (self.to_end or not self.refines)
+        return self.chain.ended
 
     @property
     def is_settled(self) -> bool:
@@ -104,17 +101,17 @@ class Branch(Node):
 
     @property
     def inherited_tokens(self) -> list[int]:
-        """Token ids of its ancestors that it continues; empty if it replaces its parent."""
-        return [] if self.parent is None or self.refines else self.parent.token_ids
+        """Token ids of its ancestors."""
+        return [] if self.parent is None else self.parent.token_ids
 
     @property
     def num_own_tokens(self) -> int:
-        return self.chain.num_tokens - (0 if self.parent is None or self.refines else self.parent.chain.num_tokens)
+        return self.chain.num_tokens - (0 if self.parent is None else self.parent.chain.num_tokens)
 
     @property
     def own_logprobs(self) -> list[float]:
         """Log-probabilities of its step's tokens; raises if there are none."""
-        num_before = len(self.parent.logprobs or ()) if self.parent is not None and not self.refines else 0
+        num_before = len(self.parent.logprobs or ()) if self.parent is not None else 0
         return self.known_logprobs()[num_before:]
 
     @property
@@ -149,8 +146,6 @@ class Branch(Node):
         """Token ids that it may share with its siblings: the prompt and their parent's text."""
         if self.parent is None:
             return self.root.input_tokens or []
-        if self.refines:
-            return self.prompt.input_tokens or []
         return [*(self.parent.prompt.input_tokens or []), *self.parent.token_ids]
 
     def advance(self, num_tokens: int) -> list[GenerationTask]:

@@ -14,14 +14,11 @@ from scaffolding_ext.controllers.needs import Needs, refuse_worker
 from scaffolding_ext.controllers.time_limit import TimeLimit
 from scaffolding_ext.controllers.tree.beginnings import (
     PACKAGED_HINTS,
-    REFINE,
     Beginnings,
     hints_of,
     in_turn,
     least_similarity_of,
     phrased,
-    refine_template_of,
-    refined,
     templates_of,
 )
 from scaffolding_ext.controllers.tree.branch import Branch
@@ -64,14 +61,12 @@ class Expander(BaseController):
 
     Attributes:
         writes_steps: Can write part of a branch and continue it later.
-        refines: Writes whole solutions, each replacing its parent's.
         needs: Pieces bring `num_logprobs`; set by the search.
         limit: The search's time limit, set by the search; once it is over, a branch without an output has not grown.
     """
 
     writes_steps = True
     needs = Needs(num_logprobs=1)
-    refines = False
     limit: TimeLimit | None = None
 
     def __init__(
@@ -248,37 +243,6 @@ def write_in_time(
                 break
             length = max(SLICE_LEN, int(length * min(2.0, left / 2 / max(limit.spent - began, 1e-6))))
     return [node for node, _ in going]
-
-
-class RefineExpander(WorkerExpander):
-    """Writes whole solutions: the root's children answer the question, a solution's children improve it.
-
-    Args:
-        template: Text with one `{question}` and one `{answer}`.
-
-    Reference:
-        Inoue et al., arXiv 2503.04412: a child is a refinement of its parent's answer.
-    """
-
-    refines = True
-
-    def __init__(
-        self,
-        template: str = REFINE,
-        *,
-        hints: str | Sequence[str] | None = None,
-        hints_file: str | os.PathLike[str] = PACKAGED_HINTS,
-    ) -> None:
-        super().__init__(hints, hints_file=hints_file)
-        self.template = refine_template_of(template)
-
-    def write(
-        self, branches: Sequence[Branch], positions: Sequence[int], steps: StepEnds | None
-    ) -> ControllerGenerator:
-        for branch in branches:
-            if branch.parent is not None and branch.parent.depth and not branch.chain.num_generated:
-                branch.read(refined(branch.root, self.template, branch.parent.chain.text))
-        yield from super().write(branches, [branch.chain.max_tokens for branch in branches], None)
 
 
 class ControllerExpander(Expander):

@@ -27,7 +27,7 @@ from scaffolding_ext.controllers.tree.rounds import (
     settled,
     value_of,
 )
-from scaffolding_ext.controllers.tree.score import ConfidenceWeighted, Scorer, VerdictScorer
+from scaffolding_ext.controllers.tree.score import Scorer, VerdictScorer
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.select import Leaf, Selector
 from scaffolding_ext.controllers.tree.stops import Budget
@@ -97,17 +97,15 @@ class KVShareBranchingController(SearchController):
         judge: Scorer = search_scorers.obtain(scorer, "scorer")
         if depth > 1 and not writer.writes_steps:
             raise ConfigError("needs steps, and the expander writes whole branches: leave it out", "max_depth")
-        verdicts = judge.scorer if isinstance(judge, ConfidenceWeighted) else judge
         known_skip = None
-        if isinstance(verdicts, VerdictScorer):
+        if isinstance(judge, VerdictScorer):
             known = self.calibration
             known_skip = None if known is None else known.skip_gate
-            completed = verdicts.completed(
+            judge = judge.completed(
                 None if known is None else known.layer_exit,
                 None if known is None else known.median_exit,
                 weighs_confidence=True,
             )
-            judge = completed if judge is verdicts else ConfidenceWeighted(completed)
         with require.under("beam_width") if depth > 1 else require.under():
             strategy = Beam(branching_factor, beam_width, depth) if depth > 1 else BestOfN(branching_factor)
         super().__init__(

@@ -22,14 +22,13 @@ from scaffolding_ext.controllers.prompting import encode, longest_len, prompt_fa
 from scaffolding_ext.controllers.reward import ask_verdicts, first_tokens
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.gates.confidence import gate_from
-from scaffolding_ext.controllers.vote.weights import top_logprobs
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, RewardTask, Worker
 from scaffolding_ext.protocol.branching import LAYER_EXIT, LayerExit, VerifyTask
 from scaffolding_ext.protocol.meta import VERIFY, note
 from scaffolding_ext.protocol.tasks import REWARD
 from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
-from scaffolding_ext.registry import controllers, search_scorers
+from scaffolding_ext.registry import controllers
 from scaffolding_ext.request.program import record
 
 Part = Literal["step", "chain"]
@@ -76,38 +75,6 @@ class LogprobScorer(Scorer):
         for branch in branches:
             own = branch.own_logprobs if self.of == "step" else branch.known_logprobs()
             branch.score = math.exp(math.fsum(own) / len(own)) if own else 0.0
-        yield from ()
-
-
-class EntropyScorer(Scorer):
-    """exp(-H), H the mean entropy of the likeliest tokens at the positions of a branch's step, in nats.
-
-    Args:
-        of: `"step"` or `"chain"`.
-        top_k: Tokens per position; their probabilities are scaled to sum to 1. A worker that reports fewer is refused.
-
-    Reference:
-        its_hub's particle filter without a reward model (20 likeliest tokens).
-    """
-
-    is_free = True
-
-    def __init__(self, of: Part = "step", top_k: int = 20) -> None:
-        super().__init__()
-        self.of: Part = require.one_of("of", of, get_args(Part))
-        self.top_k = require.whole("top_k", top_k, least=2)
-        self.needs = Needs(tags=(), num_logprobs=top_k)
-
-    def prepare(self, prompt: GenerationTask) -> None:
-        prompt.num_logprobs = max(self.top_k, prompt.num_logprobs or 0)
-
-    def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
-        for branch in branches:
-            task = GenerationTask(num_logprobs=self.top_k)
-            task.output_tokens, task.logprobs = branch.token_ids, branch.chain.prefix.token_logprobs()
-            rows = top_logprobs(task, self.top_k)
-            rows = rows[-branch.num_own_tokens :] if self.of == "step" and branch.num_own_tokens else rows
-            branch.score = math.exp(-_mean_entropy(rows)) if rows else 0.0
         yield from ()
 
 
@@ -284,32 +251,6 @@ class CheckerScorer(Scorer):
         record("check", scores=[branch.score for branch in branches], overran=overran)
 
 
-class ConfidenceWeighted(Scorer):
-    """Another scorer's scores, times the square root of each branch's confidence (RKSC, selection).
-
-    Args:
-        scorer: The other scorer.
-    """
-
-    registries: ClassVar = {"scorer": search_scorers}
-    needs = Needs(tags=(), num_logprobs=1)
-
-    def __init__(self, scorer: Scorer | Mapping[str, Any] | str = "verdict") -> None:
-        super().__init__()
-        self.scorer: Scorer = search_scorers.obtain(scorer, "scorer")
-        self.is_free = self.scorer.is_free
-
-    def prepare(self, prompt: GenerationTask) -> None:
-        self.scorer.prepare(prompt)
-
-    def reserved(self) -> int:
-        return self.scorer.reserved()
-
-    def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
-        yield from self.scorer.score(branches)
-        _weigh(branches)
-
-
 class RandomScorer(Scorer):
     """A random score in [0, 1): the baseline that separates the gain of the tree from that of its scores."""
 
@@ -329,12 +270,6 @@ def adapted_scorer(given: Any) -> Scorer | None:
 def _weigh(branches: Sequence[Branch]) -> None:
     for branch in branches:
         branch.weight = math.sqrt(branch.confidence)
-
-
-def _mean_entropy(rows: Sequence[Sequence[float]]) -> float:
-    logs = np.array(rows)
-    logs = logs - np.log(np.exp(logs).sum(axis=1, keepdims=True))
-    return float(-(np.exp(logs) * logs).sum(axis=1).mean())
 
 
 def _written(branch: Branch) -> list[int]:

@@ -43,8 +43,6 @@ from scaffolding_ext.request.program import (
     next_seed,
 )
 
-TEMPLATE_LEN = 64  # tokens of the refinement prompt around a solution
-
 
 class SearchController(BaseController):
     """Searches a tree of steps for a solution, and answers with the best or the most frequent one.
@@ -187,7 +185,7 @@ class SearchController(BaseController):
             Variety(self)([prompt])
         longest = max((task, *beginnings.wordings), key=lambda each: len(each.input_tokens or ()))
         max_tokens = self._branch_budget(longest, beginnings.hints)
-        return Branch(prompt, (), max_tokens, beginnings=beginnings, refines=self.expander.refines)
+        return Branch(prompt, (), max_tokens, beginnings=beginnings)
 
     @property
     def _parts(self) -> SearchParts:
@@ -212,8 +210,6 @@ class SearchController(BaseController):
             reserved += max(self.scorer.reserved(), longest_len(family.close, family.close_closed) + ANSWER_LEN)
         else:
             reserved += self.scorer.reserved()
-        if self.expander.refines:  # a refinement's prompt contains another solution
-            return self.budget_within_context(WorkerTag.GENERATION, task, 2 * wanted, reserved + TEMPLATE_LEN) // 2
         return self.budget_within_context(WorkerTag.GENERATION, task, wanted, reserved)
 
 

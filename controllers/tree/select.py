@@ -75,18 +75,3 @@ class Vote(Selector):
         if min(weights) < 0:
             return [math.exp(weight - highest) for weight in weights]
         return weights if highest > 0 else None
-
-
-class FirstAccepted(Selector):
-    """The first leaf whose value is high enough, for example accepted by a checker; otherwise the best.
-
-    Args:
-        at_least: Minimum value of an accepted leaf.
-    """
-
-    def __init__(self, at_least: float = 1.0) -> None:
-        self.at_least = require.number("at_least", at_least)
-
-    def choose(self, leaves: Sequence[Leaf]) -> int:
-        accepted = (number for number, leaf in enumerate(leaves) if leaf.value >= self.at_least)
-        return next(accepted, Best().choose(leaves))

@@ -98,8 +98,6 @@ CONTROLLERS = {
     "search_rebase": lambda: search({"type": "Rebase", "args": {"width": 3}}, selector="vote"),
     "search_best_first": lambda: search("BestFirst", stop="unchanged"),
     "search_mcts": lambda: search({"type": "MCTS", "args": {"rollouts": True}}),
-    "search_budget_guided": lambda: search("BudgetGuidedMCTS", budget={"tokens": 900}),
-    "search_refine": lambda: search("BestFirst", expander="refine"),
     "search_over_chains": lambda: search("BestOfN", expander=DynasorCoTController(rule="consecutive", chunk_size=24)),
     "vote_of_searches": lambda: MajorityVoteController(search({"type": "Beam", "args": {"width": 2}}), 2),
     "budget_cut": lambda: BudgetForcingController(40),

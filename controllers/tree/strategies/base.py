@@ -95,8 +95,8 @@ class Strategy(ABC):
         """
         if self.at_once is None:
             raise ConfigError(
-                f"{type(self).__name__} does not grow: use Rebase, BestOfN, ParticleFilter, MCTS, BestFirst, "
-                "BudgetGuidedMCTS or AdaptiveBranching, or leave out widths",
+                f"{type(self).__name__} does not grow: use Rebase, BestOfN, ParticleFilter, MCTS, BestFirst or "
+                "AdaptiveBranching, or leave out widths",
                 "widths",
             )
         return None

@@ -14,7 +14,7 @@ from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibrati
 from scaffolding_ext.controllers.tree.gates.confidence import fit_gate
 from scaffolding_ext.controllers.tree.gates.layer_exit import fit_layer_exit, judged_exit, median_layer_exit
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
-from scaffolding_ext.controllers.tree.score import ConfidenceWeighted, ControllerScorer, VerdictScorer
+from scaffolding_ext.controllers.tree.score import ControllerScorer, VerdictScorer
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.runner import evaluate
@@ -202,6 +202,4 @@ def _full_verdict(scorer: Any) -> dict[str, Any]:
     kind = scorer.get("type") if isinstance(scorer, Mapping) else None
     args: dict[str, Any] = dict(scorer.get("args") or {}) if isinstance(scorer, Mapping) and kind else {}
     factory = search_scorers.resolve(kind) if kind else None
-    if factory is ConfidenceWeighted:
-        return _full_verdict(args.get("scorer"))
     return {"type": "verdict", "args": {**(args if factory is VerdictScorer else {}), "layer_exit": False}}

@@ -15,7 +15,6 @@ from scaffolding_ext.controllers.tree.strategies.base import Strategy
 from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.controllers.tree.strategies.best_first import BestFirst
 from scaffolding_ext.controllers.tree.strategies.best_of_n import BestOfN
-from scaffolding_ext.controllers.tree.strategies.budget_guided_mcts import BudgetGuidedMCTS
 from scaffolding_ext.controllers.tree.strategies.dvts import DVTS
 from scaffolding_ext.controllers.tree.strategies.mcts import MCTS
 from scaffolding_ext.controllers.tree.strategies.particle_filter import ParticleFilter
@@ -144,12 +143,11 @@ STRATEGIES = st.one_of(
     st.builds(BestFirst, few(1, 3), few(1, 4), few(1, 5), st.booleans()),
     st.builds(BestOfN, few(1, 6)),
     st.builds(MCTS, few(1, 3), rollouts=st.booleans(), at_once=few(1, 4), max_depth=few(1, 5)),
-    st.builds(BudgetGuidedMCTS, initial=few(1, 3), root_visits=st.booleans(), at_once=few(1, 3), max_depth=few(1, 5)),
     st.builds(AdaptiveBranching, st.sampled_from(["gaussian", "beta", "widening"]), at_once=few(1, 4),
               saturation=st.sampled_from([0.75, 1.0]), max_depth=few(1, 5)),
 )  # fmt: skip
 SCORERS = st.one_of(
-    st.sampled_from(["mean_logprob", "random", "verdict", "confidence_weighted"]),
+    st.sampled_from(["mean_logprob", "random", "verdict"]),
     st.builds(Judge, st.sampled_from([-5.0, 0.0]), st.sampled_from([-0.5, 0.5, 1.0]), st.booleans()),
 )
 STOPS = st.sampled_from([None, "agreement", "unchanged", "accepted", ["certaindex", "agreement"]])
@@ -176,10 +174,9 @@ SEARCHES = st.fixed_dictionaries(
         "budget": BUDGETS,
         "stop": STOPS,
         "gates": GATES,
-        "selector": st.sampled_from(["best", "vote", "first_accepted", {"type": "vote", "args": {"weight": "visits"}}]),
+        "selector": st.sampled_from(["best", "vote", {"type": "vote", "args": {"weight": "visits"}}]),
         "steps": st.sampled_from([{"ends": ["\n\n"], "max_tokens": 5}, 3]),
         "insist_on_answer": st.booleans(),
-        "expander": st.sampled_from([None, None, "refine"]),
     }
 )
 WORKERS = st.builds(

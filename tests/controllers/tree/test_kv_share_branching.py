@@ -360,7 +360,7 @@ def test_a_calibration_sets_gates_and_what_is_given_goes_before_it(tmp_path):
 
     known = ConfidenceGate(0.75, 0.2), LayerExit(2.0, 0.5, 4)
     assert gates_of(scorer="verdict") == gates_of(scorer=verdict(question="Right?"), gates={"skip": None}) == known
-    assert gates_of(scorer="confidence_weighted") == gates_of(scorer=VerdictScorer()) == known
+    assert gates_of(scorer=VerdictScorer()) == known
     assert gates_of(scorer=verdict(layer_exit=False), gates={"skip": {"least": 0.9}}) == (ConfidenceGate(0.9), None)
     assert gates_of(scorer="verdict", gates={"skip": False}) == (None, known[1])
     assert gates_of(scorer=verdict(layer_exit=LayerExit(1.0, 1.0))) == (known[0], LayerExit(1.0, 1.0))
@@ -418,11 +418,11 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path):
         ({"gates": {"layer_exit": False}}, "gates", "layer_exit is an argument of the scorer verdict"),
         ({"gates": True}, "gates", "give a mapping of skip and decode_exit"),
         (
-            {"scorer": {"type": "confidence_weighted", "args": {"scorer": verdict(layer_exit={"min_layer": 2})}}},
-            "scorer.args.scorer.args.layer_exit",
+            {"scorer": verdict(layer_exit={"min_layer": 2})},
+            "scorer.args.layer_exit",
             "give a mapping of its arguments",
         ),
-        ({"expander": 3}, "expander", r"give a search expander, the name of one \(controller, refine, worker\), or"),
+        ({"expander": 3}, "expander", r"give a search expander, the name of one \(controller, worker\), or"),
         (
             {"scorer": {"type": "controller", "args": {"controller": Longest(), "question": "Right?"}}},
             "scorer.args.question",

@@ -90,7 +90,7 @@ def test_a_stack_that_is_no_branching_one_is_refused():
 LEAVES = "{type: verdict, args: {layer_exit: {max_entropy: 99.0, max_change: 99.0}}}"  # at the second layer
 
 
-@pytest.mark.parametrize("scorer", ["verdict", LEAVES, f"{{type: confidence_weighted, args: {{scorer: {LEAVES}}}}}"])
+@pytest.mark.parametrize("scorer", ["verdict", LEAVES])
 def test_layers_end_where_the_workers_verdict_is(scorer):
     config = load_config(
         "configs:kv_share_branching", [*SMALL, f"controller.args.scorer={scorer}", "controller.args.gates.skip=true"]

@@ -13,7 +13,6 @@ from scaffolding_ext.controllers.tree.strategies.arms import arm, draws
 from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.controllers.tree.strategies.best_first import BestFirst
 from scaffolding_ext.controllers.tree.strategies.best_of_n import BestOfN
-from scaffolding_ext.controllers.tree.strategies.budget_guided_mcts import BudgetGuidedMCTS
 from scaffolding_ext.controllers.tree.strategies.dvts import DVTS
 from scaffolding_ext.controllers.tree.strategies.mcts import MCTS
 from scaffolding_ext.controllers.tree.strategies.particle_filter import ParticleFilter
@@ -27,8 +26,6 @@ STRATEGIES = {
     "beam_leave": lambda: Beam(8, 3, ended="leave"),
     "best_first": BestFirst,
     "best_of_n": BestOfN,
-    "budget_guided": BudgetGuidedMCTS,
-    "budget_guided_code": lambda: BudgetGuidedMCTS(root_visits=False),
     "dvts": DVTS,
     "mcts": MCTS,
     "mcts_rollouts": lambda: MCTS(rollouts=True),
@@ -210,48 +207,6 @@ def plain_uct(world, branching, c, most):
     return rounds
 
 
-def plain_budget_guided(world, most, root_visits):
-    """One node at a time, after the first two of each parent."""
-    tree, scores, order = Plain(world), {}, []
-    c = math.sqrt(2)
-
-    def children(path):
-        return [p for p in scores if p[:-1] == path and p]
-
-    def below(path):
-        return [p for p in scores if p[: len(path)] == path]
-
-    while len(order) < most:
-        path, rho = (), 1 - min(1.0, len(order) / most)
-        while children(path):
-            own = children(path)
-            values = [scores[p] for p in own]
-            answers = [len(p) for p in scores if tree.ended(p)]
-            d = sum(answers) / len(answers) if answers else max(map(len, scores))
-            total = sum(math.exp(v) for v in values)
-            num_parent = len(below(path)) if path or root_visits else 1
-            bounds = {}
-            for p in own:
-                if tree.ended(p):
-                    continue
-                value = sum(scores[x] + (1 - rho) * (0 if tree.ended(x) else len(x)) / d for x in below(p)) / len(
-                    below(p)
-                )
-                explore = math.exp(scores[p]) / total * math.sqrt(math.log(num_parent) / len(below(p)))
-                bounds[p] = value + rho * c * explore
-            mean = sum(values) / len(values)
-            widening = mean + rho * sum((v - mean) ** 2 for v in values) / len(values)
-            best = max(bounds, key=bounds.get, default=None)
-            if best is None or widening >= bounds[best]:
-                break
-            path = best
-        count = 1 if children(path) else 2
-        new = [tree.grow(path) for _ in range(min(count, most - len(order)))]
-        order += new
-        scores |= {p: world.score(p) for p in new}
-    return order
-
-
 @pytest.mark.parametrize("seed", range(15))
 def test_levels_are_those_of_the_references(seed):
     world = World(seed)
@@ -269,33 +224,6 @@ def test_levels_are_those_of_the_references(seed):
 def test_bandits_walk_as_the_references_do(seed):
     world = World(seed)
     assert searched(MCTS(3, at_once=1), world) == plain_uct(world, 3, math.sqrt(2), 120)
-    for root_visits in (True, False):
-        found = searched(BudgetGuidedMCTS(at_once=2, root_visits=root_visits), World(seed), 60, budget=60)
-        one_by_one = searched_singly(BudgetGuidedMCTS(root_visits=root_visits), world, 60)
-        assert one_by_one == plain_budget_guided(world, 60, root_visits)
-        assert found[0] == [(0,), (1,)]
-
-
-def searched_singly(strategy, world, most):
-    """As the reference counts: two children of a node that has none, else one node at a time."""
-    strategy.at_once = 2
-    search, order = strategy.begin(Node(), np.random.default_rng(0)), []
-    while len(order) < most:
-        search.used = min(1.0, len(order) / most)
-        node = search._selected()
-        count = 1 if node.children else 2
-        new = [search._expand(node) for _ in range(min(count, most - len(order)))]
-        search._asked.update(each.path for each in new)
-        search.num_open += len(new)
-        for each in new:
-            if world.has_ended(each.path) or each.to_end:
-                each.end()
-            search.tell(each, world.score(each.path))
-        for each in sorted(search._new, key=lambda each: each.path):
-            search._learn(each, search.score[each.path])
-        search._new = []
-        order += [each.path for each in new]
-    return order
 
 
 def test_rebase_never_deals_out_more_than_its_width_and_ends_with_as_many_solutions():
@@ -370,7 +298,7 @@ class TwoArms:
         return float(np.clip((0.8 if path[0] % 2 == 0 else 0.2) + self.rng.normal(0, 0.1), 0, 1))
 
 
-@pytest.mark.parametrize("name", ["adaptive_gaussian", "adaptive_beta", "adaptive_widening", "mcts", "budget_guided"])
+@pytest.mark.parametrize("name", ["adaptive_gaussian", "adaptive_beta", "adaptive_widening", "mcts"])
 def test_bandits_spend_their_nodes_on_the_better_arm(name):
     """Most of the nodes below the root's children stand below good ones."""
     shares = []
@@ -547,9 +475,7 @@ def num_calls(strategy, num_nodes):
     return calls
 
 
-@pytest.mark.parametrize(
-    "name", ["adaptive_beta", "adaptive_gaussian", "adaptive_widening", "best_first", "budget_guided", "mcts"]
-)
+@pytest.mark.parametrize("name", ["adaptive_beta", "adaptive_gaussian", "adaptive_widening", "best_first", "mcts"])
 def test_the_own_work_of_a_strategy_grows_like_n_log_n(name):
     """Within 10 %; a walk over all children would make four times the nodes cost up to 16 times as much."""
 
