@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, size
 from benchmarks._lib.drawing import beside, drawing
+from benchmarks._lib.fifo_queue import simulate, simulate_fifo
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.budgets.files import TaskTypes
 from scaffolding_ext.controllers.budgets.queueing.model import (
@@ -25,9 +26,7 @@ from scaffolding_ext.controllers.budgets.queueing.model import (
     pollaczek_khinchine,
 )
 from scaffolding_ext.controllers.budgets.queueing.plan import solve
-from scaffolding_ext.controllers.budgets.queueing.queues import Queue, simulate
 from scaffolding_ext.controllers.budgets.queueing.rounding import lower_bound
-from scaffolding_ext.controllers.budgets.queueing.simulation import simulate_fifo
 from scaffolding_ext.controllers.budgets.queueing.solvers import SOLVERS, projected_gradient
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix
 
@@ -103,9 +102,7 @@ class Circle(NamedTuple):
 
 def add_circle(report: Report, mix: Mix, budgets: Floats, formula: float, num_queries: int) -> Circle:
     """Simulate figure 4's queue at one budget of GSM8K: arrivals, their waiting, and right or wrong answers."""
-    time = simulate(
-        mix.tasks, budgets.tolist(), mix.arrival_rate, Queue(), num_queries, report.rng
-    ).simulated.system_time
+    time = simulate(mix.tasks, budgets.tolist(), mix.arrival_rate, num_queries, report.rng).system_time
     chance = float(mix.pi @ accuracies(mix, budgets))
     right = report.rng.binomial(num_queries, chance) / num_queries
     value = mix.alpha * right - time.value

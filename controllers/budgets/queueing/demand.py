@@ -13,12 +13,11 @@ from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType, solv
 from scaffolding_ext.controllers.budgets.queueing.model import Moments
 from scaffolding_ext.controllers.budgets.queueing.plan import solve
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-from scaffolding_ext.controllers.budgets.queueing.rounding import best
-from scaffolding_ext.controllers.budgets.queueing.solvers import maximised
-from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, TaskType, check_served, shares_of
+from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, TaskType, shares_of
 from scaffolding_ext.errors import ConfigError
 
 _FLAT = 8.0  # times 1 / b: accuracy is flat beyond
+_NUM_STEPS = 256  # budgets of a fitted curve that are compared for several places
 
 
 class Forecast(NamedTuple):
@@ -83,22 +82,21 @@ class Demand:
     def best(self) -> tuple[int, ...]:
         """Budgets with the largest objective: the optimum of fitted curves, or of all measured combinations.
 
-        For fitted curves and a queue of several places, an optimizer starts from the best single budget; the result is
-        rounded.
+        For fitted curves and a queue of several places, evenly spaced budgets of each curve are compared.
         """
         if self.measured:
             return solve_on_grid(self.measured, self.arrival_rate, self.alpha, self.queue).budgets
         if self.queue.places == 1:
             return solve(self.fitted, self.arrival_rate, self.alpha, self.max_tokens).integer_budgets
-        shortest = float(sum(task.probability * task.t0 for task in self.fitted))
-        check_served(self.arrival_rate, shortest, self.queue.capacity, "even without thinking")
-        start = np.full(len(self.types), float(self.best_uniform()))
-        scale = np.array([1 / task.b for task in self.fitted])
-        budgets = maximised(lambda tried: float(self._worth(tried)), None, start, self.max_tokens, scale)
-        return tuple(int(tokens) for tokens in best(self._worth, budgets, self.max_tokens))
+        return solve_on_grid(list(map(self._sampled, self.fitted)), self.arrival_rate, self.alpha, self.queue).budgets
 
-    def _worth(self, budgets: Floats) -> Floats:
-        return self.forecast(budgets).objective
+    def _sampled(self, task: TaskType) -> MeasuredType:
+        """Return points of a fitted curve, up to where it is flat."""
+        most = min(float(self.max_tokens), _FLAT / task.b)
+        budgets = np.unique(np.linspace(0, most, _NUM_STEPS + 1).astype(int))
+        of = task.given(budgets)
+        columns = (tuple(column.tolist()) for column in (budgets, of.accuracy, of.seconds))
+        return MeasuredType(task.name, task.probability, *columns)
 
     def best_uniform(self) -> int:
         """Single budget for all types with the largest objective, among whole numbers or measured budgets."""

@@ -1,23 +1,14 @@
-"""Queues: mean time by formula, and simulation of types of questions in them."""
+"""Queues: mean time by formula."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.budgets.queueing.model import Moments
-from scaffolding_ext.controllers.budgets.queueing.simulation import (
-    Simulated,
-    serve_by_servers,
-    serve_in_batch,
-    simulate_fifo,
-    summarized,
-)
-from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, TaskType, check_served, shares_of
+from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
 
 
 @dataclass(frozen=True)
@@ -86,46 +77,3 @@ class Queue:
             waiting = waiting + (self.places - served) * line + weight * full / (1 - full) ** 2
             times = (inside + waiting * second / (2 * first**2)) / total / arrival_rate
         return np.where(full < 1, np.where(first > 0, times, 0.0), np.inf)
-
-
-class QueueOutcome(NamedTuple):
-    """Result of a simulation.
-
-    Attributes:
-        formula: Mean time by Pollaczek-Khinchine; None if several are served at once.
-    """
-
-    simulated: Simulated
-    formula: float | None
-
-
-def simulate(
-    tasks: Sequence[TaskType],
-    budgets: Sequence[int],
-    arrival_rate: float,
-    queue: Queue,
-    num_queries: int,
-    rng: np.random.Generator,
-) -> QueueOutcome:
-    """Simulate Poisson arrivals of the types, each with its budget."""
-    require.whole("num_queries", num_queries, 1000)
-    require.number("arrival_rate", arrival_rate, above=0)
-    shares = shares_of(tasks)
-    seconds = np.array([task.t0 + task.c * tokens for task, tokens in zip(tasks, budgets, strict=True)])
-    of = Moments(seconds @ shares, seconds**2 @ shares)
-    check_served(arrival_rate, float(of.first), queue.capacity, "under these budgets")
-    ends = np.cumsum(shares)[:-1]
-
-    def drawn(generator: np.random.Generator, number: int) -> Floats:
-        return np.asarray(seconds[np.searchsorted(ends, generator.random(number), side="right")])
-
-    if queue.places == 1:
-        formula = float(queue.mean_time(arrival_rate, of))
-        return QueueOutcome(simulate_fifo(drawn, arrival_rate, num_queries, rng), formula)
-    arrivals = np.cumsum(rng.standard_exponential(num_queries)) / arrival_rate
-    services = drawn(rng, num_queries)
-    if queue.slowdown is None:
-        departures = serve_by_servers(arrivals, services, queue.places)
-    else:
-        departures = serve_in_batch(arrivals, services, queue.places, queue.speed)
-    return QueueOutcome(summarized(arrivals, services, departures), None)

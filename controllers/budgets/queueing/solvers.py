@@ -1,4 +1,4 @@
-"""Budgets that maximize J, by the paper's two methods; scipy's L-BFGS-B maximizes what has no closed form.
+"""Budgets that maximize J, by the paper's two methods.
 
 J is strictly concave if the load can be served, so it has one optimum there, and `model.kkt_residual` measures the
 distance to it. The methods' convergence conditions fail in the paper's own example, so each step is halved until J
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import Bounds, minimize
 from scipy.special import wrightomega
 
 from scaffolding_ext.controllers.budgets.queueing.model import (
@@ -28,44 +27,8 @@ from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix
 
 _TOLERANCE = 1e-10  # a sufficiently small KKT residual
 _POLISH = 3
-_UNSERVED = 1e9  # replaces an infinite loss, which line searches cannot handle
 _GAIN = 1e-4  # required share of the gain that the gradient promises
 _SHORTEST = 2.0**-60
-
-
-def maximised(
-    worth: Callable[[Floats], float],
-    slope: Callable[[Floats], Floats] | None,
-    start: Floats,
-    max_tokens: float,
-    scale: Floats,
-) -> Floats:
-    """Maximize the worth of budgets between 0 and a bound by L-BFGS-B.
-
-    Args:
-        worth: Worth of budgets; not finite if they cannot be served.
-        slope: Derivatives of `worth` if it is finite; None uses differences.
-        start: Budgets that can be served, shape [num_types].
-        scale: Unit of each budget in tokens, chosen for equal curvature, shape [num_types].
-    """
-
-    def loss(scaled: Floats) -> float | tuple[float, Floats]:
-        budgets = np.clip(scaled * scale, 0, max_tokens)
-        value = float(worth(budgets))
-        lost = -value if np.isfinite(value) else _UNSERVED
-        if slope is None:
-            return lost
-        return lost, np.zeros(len(scale)) if lost == _UNSERVED else -slope(budgets) * scale
-
-    found = minimize(
-        loss,
-        start / scale,
-        jac="3-point" if slope is None else True,
-        method="L-BFGS-B",
-        bounds=Bounds(np.zeros(len(scale)), max_tokens / scale),
-        options={"ftol": 0.0, "gtol": 1e-14, "maxiter": 3000, "maxcor": 20},
-    )
-    return np.asarray(np.clip(found.x * scale, 0, max_tokens))
 
 
 def best_responses(mix: Mix, base: float, slope: float) -> Floats:
@@ -115,17 +78,6 @@ def fixed_point(mix: Mix, start: Floats, max_steps: int = 200) -> Floats:
     return budgets
 
 
-def constant_step(mix: Mix) -> float | None:
-    """Step with which plain projected gradient ascent converges; None if the largest budgets cannot be served.
-
-    It is 1 / L, with L from `lipschitz` over all budgets.
-    """
-    largest = np.full(len(mix.pi), float(mix.max_tokens))
-    if mix.arrival_rate * float(moments(mix, largest).first) >= 1:
-        return None
-    return 1 / lipschitz(mix, largest)
-
-
 def lipschitz(mix: Mix, largest: Floats) -> float:
     """Bound on the largest eigenvalue of the negative Hessian of J over all budgets from 0 to the largest.
 
@@ -173,12 +125,12 @@ def projected_gradient(mix: Mix, start: Floats, max_steps: int = 20_000, step: f
         mix: The types.
         start: Budgets that can be served.
         max_steps: Maximum number of steps.
-        step: Constant step for every type and iteration, such as `constant_step`; None scales and backtracks.
+        step: Constant step for every type and iteration, such as 1 / `lipschitz`; None scales and backtracks.
 
     Reference: arXiv 2601.10274, eq. 38.
-    Deviation: `constant_step` is our own bound. Like the paper's, it requires that even the largest budgets can be
-    served, which the paper's example does not meet (its load there is 41). Without `step`, the diagonal curvature
-    scales a step, the last step sizes it, and it is halved until J improves.
+    Deviation: The paper's constant step requires that even the largest budgets can be served, which its example does
+    not meet (its load there is 41). Without `step`, the diagonal curvature scales a step, the last step sizes it, and
+    it is halved until J improves.
     """
     budgets, size = start, 1.0
     for _ in range(max_steps):

@@ -14,8 +14,8 @@ import numpy as np
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-from scaffolding_ext.controllers.budgets.queueing.simulation import NEVER, BatchingEngine
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
+from scaffolding_ext.evaluation.traffic.engine import NEVER, BatchingEngine
 from scaffolding_ext.evaluation.traffic.programs import Program, RequestRound, RoundEnd, Work
 from scaffolding_ext.request.program import Progress
 from scaffolding_ext.scheduling import Fifo, Policy, WaitingLine

@@ -22,7 +22,7 @@ from scaffolding_ext.controllers.budgets.files import PlannedBudgets, TaskTypes
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType, best_of_sums, undominated
 from scaffolding_ext.controllers.budgets.queueing.model import Moments
-from scaffolding_ext.controllers.budgets.queueing.queues import Queue, simulate
+from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.tasks import check_served
 from scaffolding_ext.documents import fingerprint
 from scaffolding_ext.errors import ConfigError
@@ -43,12 +43,10 @@ from scaffolding_ext.evaluation.tune.stack_file import (
 from scaffolding_ext.evaluation.tune.table import rows_of
 from scaffolding_ext.evaluation.tune.votes import Played, assembled, in_order_of_ends, rounds_of
 from scaffolding_ext.stack.config import StackConfig
-from scaffolding_ext.stats.intervals import Estimate
 
 TOGETHER, BUDGETS, SINGLE = "by type, together", "by type, budgets alone", "one setting for all"
 FAMILIES = (SINGLE, BUDGETS, TOGETHER)  # the plainest first
 NUM_SIMULATED = 2000
-_NUM_QUERIES = 200_000  # simulated for budgets
 _LEAN = (0.5, 0.7, 1.0, 1.4, 2.0)  # factors on alpha to simulate, because the formula may misjudge waiting
 _LEAN_IN_TIME = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # factors on the seconds of the objective
 _RATES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)  # factors on the arrival rate for which the plan has settings
@@ -433,11 +431,10 @@ def planned_settings(
 
 
 class BudgetsByType(NamedTuple):
-    """A budget of one chain for each type of question, and the simulated mean seconds in the system."""
+    """A budget of one chain for each type of question."""
 
     plan: PlannedBudgets
     types: TaskTypes
-    simulated: Estimate
     stack: StackConfig
 
     def document(self) -> dict[str, Any]:
@@ -446,7 +443,6 @@ class BudgetsByType(NamedTuple):
             "budgets": self.plan.budgets,
             **{name: float(value) for name, value in found._asdict().items()},
             "for_all": {"budget": self.plan.mixture_budget, **self.plan.uniform_forecast},
-            "simulated_time": self.simulated._asdict(),
             "types": self.types.model_dump(mode="json", include={"tasks", "fits"}),
         }
 
@@ -464,7 +460,6 @@ class BudgetsByType(NamedTuple):
                 f"{name:12} objective {forecast['objective'] or float('-inf'):.4f}, {forecast['accuracy']:.1%} right, "
                 f"{float('inf') if time is None else time:.4g} s at load {forecast['load']:.3f}"
             )
-        yield f"simulated    {self.simulated.value:.4g} s ({self.simulated.low:.4g} to {self.simulated.high:.4g})"
         for fit in self.types.fits:
             own: Any = fit
             fitted = ", ".join(f"{name} {_interval(getattr(own, name))}" for name in ("A", "b", "D", "t0", "c"))
@@ -474,7 +469,7 @@ class BudgetsByType(NamedTuple):
 def planned_budgets(
     types: TaskTypes, goal: QueueGoal, max_tokens: int, measured: bool, file: Path | None, base: StackConfig | None
 ) -> BudgetsByType:
-    """Choose the best budgets of types under a load, and simulate them with the seconds of their fitted lines.
+    """Choose the best budgets of types under a load.
 
     With `measured` they are among the budgets of the runs. A `file` is the origin of the types, a `base` the stack
     whose workers are kept.
@@ -486,9 +481,7 @@ def planned_budgets(
     demand = Demand(tuple(own), goal.arrival_rate, goal.alpha, max_tokens, goal.queue)
     origin = {} if file is None else {"data": file.name, "fingerprint": fingerprint(file)}
     plan = PlannedBudgets.of(demand, model=types.model, **origin)
-    budgets = list(plan.budgets.values())
-    found = simulate(types.tasks, budgets, demand.arrival_rate, demand.queue, _NUM_QUERIES, np.random.default_rng(0))
-    return BudgetsByType(plan, types, found.simulated.system_time, budgets_stack_of(plan, base))
+    return BudgetsByType(plan, types, budgets_stack_of(plan, base))
 
 
 def _interval(estimate: Mapping[str, float]) -> str:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-from scaffolding_ext.controllers.budgets.queueing.simulation import serve_in_batch
 from scaffolding_ext.evaluation.traffic.programs import (
     Program,
     RequestRound,
@@ -130,16 +129,6 @@ def test_every_policy_serves_everybody_and_loses_no_time(name: str) -> None:
     assert ends.max() == pytest.approx(busy.max())
     slowest = serve_programs(works, np.zeros(len(programs)), Queue(4, 0.2), 1.0, policies.obtain(name))
     assert slowest.departures.max() >= sum(alone) / Queue(4, 0.2).capacity
-
-
-def test_programs_of_one_request_are_the_queries_of_a_batching_engine() -> None:
-    rng = np.random.default_rng(1)
-    lengths = rng.integers(1, 300, 2000)
-    arrivals = np.cumsum(rng.exponential(20.0, len(lengths)))
-    queue = Queue(16, 0.1)
-    programs = [program((length,)).work for length in lengths.tolist()]
-    expected = serve_in_batch(arrivals, lengths * 0.5, 16, queue.speed)
-    np.testing.assert_allclose(serve_programs(programs, arrivals, queue, 0.5).departures, expected)
 
 
 def test_the_first_to_finish_stop_the_others_and_those_count_what_they_have_decoded() -> None:

@@ -13,7 +13,6 @@ from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.controllers.budgets.queueing.model import Moments, objective, pollaczek_khinchine
 from scaffolding_ext.controllers.budgets.queueing.plan import solve
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-from scaffolding_ext.controllers.budgets.queueing.simulation import serve_in_batch, summarized
 from scaffolding_ext.controllers.budgets.queueing.tasks import Mix, TaskType, UnstableLoadError
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
@@ -52,13 +51,13 @@ def test_servers_that_do_not_hinder_each_other_are_erlang_s() -> None:
 def test_an_engine_that_batches_takes_as_long_as_simulated(queue: Queue, load: float) -> None:
     seconds, shares, rng = np.array([0.3, 1.0, 4.0]), np.array([0.5, 0.3, 0.2]), np.random.default_rng(0)
     rate = load * queue.capacity / float(seconds @ shares)
-    arrivals = np.cumsum(rng.standard_exponential(60_000)) / rate
-    services = rng.choice(seconds, len(arrivals), p=shares)
-    found = summarized(arrivals, services, serve_in_batch(arrivals, services, queue.places, queue.speed)).system_time
+    arrivals = arrival_times(rate, 30_000, rng)
+    programs = [fixed_program(RequestRound((each,))) for each in rng.choice(seconds, len(arrivals), p=shares).tolist()]
+    times = (serve_programs(programs, arrivals, queue, 1.0).departures - arrivals)[600:].reshape(40, -1).mean(axis=1)
     formula = float(queue.mean_time(rate, Moments(seconds @ shares, seconds**2 @ shares)))
-    half = found.high - found.value
-    assert half < 0.12 * formula
-    assert abs(found.value - formula) < 2 * half + 0.02 * formula
+    half = 1.96 * float(times.std(ddof=1)) / np.sqrt(len(times))
+    assert half < 0.15 * formula
+    assert abs(float(times.mean()) - formula) < 2 * half + 0.02 * formula
 
 
 @pytest.mark.parametrize("load", [0.4, 0.8])

@@ -31,8 +31,6 @@ from scaffolding_ext.controllers.budgets.queueing.rounding import best, coordina
 from scaffolding_ext.controllers.budgets.queueing.solvers import (
     SOLVERS,
     best_responses,
-    constant_step,
-    contraction,
     fixed_point,
     projected_gradient,
 )
@@ -156,49 +154,6 @@ def test_best_responses_keep_their_digits_where_lambert_s_argument_overflows() -
     mix = Mix.of([task], 1e-9, 30.0, 1e6)
     budget = best_responses(mix, 1.0, 1e-9)  # its exponent is 1e10
     assert budget[0] == pytest.approx(np.log(30 * 0.5 * 0.01 / 0.001) / 0.01, rel=1e-7)
-
-
-def test_a_constant_step_where_the_largest_budgets_can_be_served() -> None:
-    mix = mix_of(11, 3, load=0.2, alpha=20, max_tokens=5)
-    step = constant_step(mix)
-    assert step is not None
-    budgets = start = np.zeros(3)
-    values = []
-    for _ in range(50):
-        budgets = projected_gradient(mix, budgets, step=step, max_steps=1)
-        values.append(float(objective(mix, budgets)))
-    assert values == sorted(values)
-    assert values[-1] > float(objective(mix, start))
-    assert constant_step(mix_of(11, 3)) is None
-
-
-def test_a_constant_step_is_bounded_by_the_bend_of_accuracy_and_of_the_queue() -> None:
-    """By hand, where one type of two thinks and takes time: 1 / (bend of accuracy at 0 + both bends at the end)."""
-    A, b, c, t0, rate, alpha, most, share = 0.5, 0.1, 0.1, 1.0, 0.2, 20.0, 5.0, 0.25
-    nothing = TaskType("nothing", 1 - share, 0.0, b, 0.1, 0.0, 1e-12)
-    mix = Mix.of([TaskType("one", share, A, b, 0.1, t0, c), nothing], rate, alpha, most)
-    time = t0 + c * most
-    price = rate / (1 - rate * share * time)
-    of_queue = share**2 * c**2 * (price**3 * share * time**2 + 2 * price**2 * time)
-    bend = share * alpha * A * b**2
-    assert constant_step(mix) == pytest.approx(1 / (bend + bend * np.exp(-b * most) + share * c**2 * price + of_queue))
-
-
-@settings(max_examples=20, deadline=None)
-@given(mixes, st.integers(0, 1000))
-def test_the_contraction_is_the_largest_row_sum_of_the_fixed_point_s_derivative(mix: Mix, seed: int) -> None:
-    budgets = stable_budgets(mix, seed, 0.5)
-
-    def answered(at: np.ndarray) -> np.ndarray:
-        return best_responses(mix, *prices(mix, at))
-
-    steps = 1e-5 * np.diag(mix.max_tokens + 0 * budgets)
-    columns = [(answered(budgets + s) - answered(budgets - s)) / (2 * s.max()) for s in steps]
-    here = answered(budgets)
-    is_smooth = (here > 0.01 * mix.max_tokens) & (here < 0.99 * mix.max_tokens)
-    rows = np.abs(np.array(columns)).sum(axis=0)
-    if is_smooth.all():
-        assert contraction(mix, budgets) == pytest.approx(rows.max(), rel=1e-3, abs=1e-9)
 
 
 def test_the_paper_s_constant_step_and_contraction_on_table_1() -> None:
