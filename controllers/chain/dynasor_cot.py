@@ -185,7 +185,7 @@ class DynasorCoTController(BaseController):
     def unstopped(self) -> DynasorCoTController:
         twin = self.clone()
         assert isinstance(twin, DynasorCoTController)
-        twin.rule = Never()
+        twin.rule, twin.looker = Never(), Looker(self.probe, Never.needs)
         return twin
 
 

@@ -122,6 +122,8 @@ class Looker:
     """Asks a chain for the data that a rule needs at a look, and reads the responses."""
 
     def __init__(self, probe: AnswerProbe, needs: LookNeeds) -> None:
+        if not isinstance(needs, LookNeeds):
+            raise ConfigError(f"has needs of type {type(needs).__name__}; give LookNeeds(answer=..., ...)", "rule")
         self._probe = probe
         self._needs = needs
 

@@ -19,6 +19,7 @@ from scaffolding_ext.errors import ForkError, RequestCancelledError, RequestErro
 from scaffolding_ext.host import arguments, dispatch
 from scaffolding_ext.host.dispatch import Dispatcher, each_once
 from scaffolding_ext.host.request import Request, abort, clone_of, release, start_timeout
+from scaffolding_ext.host.twin import check_seed
 from scaffolding_ext.prompts.served_model import take_prompting
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.protocol.worker import declared
@@ -77,6 +78,7 @@ class ScaffoldingLlm:
         self.telemetry = telemetry
         self._dispatcher = Dispatcher(self.workers)
         self._seeds = RequestSeeds(arguments.checked_seed(seed))
+        check_seed(self.prototype_controller, self._seeds.seed)
         self._worker_shutdown = WorkerShutdown(self.workers)
         self._inbox: deque[Request] = deque()
         self._waiting: WaitingLine[Request] = WaitingLine(_PATIENCE)

@@ -84,6 +84,9 @@ class Request(ScaffoldingResult):
         audit = self.program.audit = Audit()
         try:
             controller = clone_of(prototype)
+            other = twin.twin_of(controller, self.kwargs, self.program)
+            if other is not None:
+                dispatcher = twin.RecordingDispatcher(dispatcher)
             work = controller.generate(self.prompt, **self.kwargs)
             output = await dispatcher.drive(self.program.meter.watch(work), self, ExecutionScope(self.id), self.alarm)
             self.task_collections = getattr(controller, "task_collections", None)
@@ -92,13 +95,13 @@ class Request(ScaffoldingResult):
                 raise NoOutputError(
                     f"{name}.generate returned {type(output).__name__}; it must return a ScaffoldingOutput"
                 )
-            other = twin.twin_of(controller, self.kwargs, output, self.program)
-            if other is None:
+            if other is None or not isinstance(dispatcher, twin.RecordingDispatcher) or not twin.is_comparable(output):
                 self.finish(output)
                 return
             audit.begin()
             self.finish(output)
-            await self._run_twin(twin.compared(controller, other, output, self.prompt, self.kwargs), audit, dispatcher)
+            again = twin.RecordingDispatcher(dispatcher, dispatcher.kept)
+            await self._run_twin(twin.compared(controller, other, output, self.prompt, self.kwargs), audit, again)
         except Exception as error:
             self.fail(error)
         except asyncio.CancelledError:
@@ -107,7 +110,7 @@ class Request(ScaffoldingResult):
             self.fail(error)
             raise
 
-    async def _run_twin(self, work: Any, audit: Audit, dispatcher: dispatch.Dispatcher) -> None:
+    async def _run_twin(self, work: Any, audit: Audit, dispatcher: twin.RecordingDispatcher) -> None:
         """Run an audit to its end after the answer; a failure is recorded in the trace and the log."""
         program, behind = self.program, self.program.twin()
         program.caller.show = None  # the caller has the answer
@@ -121,8 +124,9 @@ class Request(ScaffoldingResult):
             failure = f"{type(error).__name__}: {error}"
             _log.warning("the audit of request %s failed: %s", self.id, failure)
         finally:
-            if any(behind.ledger.total):
-                program.ledger.add(Purpose.AUDIT, *behind.ledger.total)
+            computed = behind.ledger.total.minus(dispatcher.reused)
+            if any(computed):
+                program.ledger.add(Purpose.AUDIT, *computed)
             told = {"failed": failure} if finding is None else finding._asdict()
             program.trace.record("audit", **told)
             audit.end(finding)

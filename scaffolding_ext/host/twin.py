@@ -1,37 +1,56 @@
 """Audits by a twin: the same request from the same seeds, run by a clone of its controller that no rule stops.
 
-A twin draws all samples again, the early ones included. Without a seed, or with a worker that does not keep it, these
-are other samples, so the finding also counts the change that chance makes to a full vote.
+The request's finished generations are kept, and the twin's equal ones are answered from them. What the request cut
+short is generated from its beginning.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.protocol import Controller, ControllerGenerator
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.host.dispatch import Dispatcher
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, StreamGenerationTask, Task
+from scaffolding_ext.protocol.meta import PAUSED, TokenCounts, meta_of, note
+from scaffolding_ext.protocol.task_results import finish_reason_of
 from scaffolding_ext.request.audit import AuditFinding
 from scaffolding_ext.request.program import DEADLINE
 from scaffolding_ext.request.results import Completion
-from scaffolding_ext.request.seeds import derive_seed
+from scaffolding_ext.request.seeds import branch_path, derive_seed
 
 if TYPE_CHECKING:
     from scaffolding_ext.request.program import Program
 
 WHOLE = ("vote", "end", "length")  # exit reasons of requests that no rule has stopped
+_RESULTS = ("output_str", "output_tokens", "finish_reason", "logprobs")
+# Fields that do not decide what is generated: results, and the ways in which a task is sent and streamed.
+_IGNORED = {
+    *(*_RESULTS, "context_logits", "customized_result_fields", "ttft_s", "latency_s", "request_id", "meta"),
+    *("usage_prompt_tokens", "usage_completion_tokens", "llm_request_params", "streaming_output_flag"),
+    *("streaming_output_list", "cancel_flag", "streaming_step", "request_handle", "end_flag"),
+}
 
 
-def twin_of(controller: Controller, kwargs: Mapping[str, Any], output: Any, program: Program) -> BaseController | None:
-    """Draw by chance if an answered request is audited, and return the controller of its twin; None if it is not."""
+def check_seed(controller: Controller, seed: int | None) -> None:
+    """Refuse audits without a seed: the twin would draw other samples, and chance would count as a changed answer."""
+    if getattr(controller, "audit", 0.0) and seed is None:
+        raise ConfigError("needs a seed, from which the twin draws the same samples: set seed", "audit")
+
+
+def twin_of(controller: Controller, kwargs: Mapping[str, Any], program: Program) -> BaseController | None:
+    """Draw from the seed if a request is audited, and return the controller of its twin; None if it is not."""
     own = kwargs.get("controller", controller)  # `serve` sets one per request
-    if not isinstance(own, BaseController) or not isinstance(output, Completion) or not own.audit:
+    if not isinstance(own, BaseController) or not own.audit:
         return None
-    seed = program.seeds.seed
-    chance = random.random() if seed is None else derive_seed(seed, "audit") / 2**63
-    return own.unstopped() if chance < own.audit and output.exit_reason != DEADLINE else None
+    check_seed(own, program.seeds.seed)
+    return own.unstopped() if derive_seed(program.seeds.seed, "audit") / 2**63 < own.audit else None
+
+
+def is_comparable(output: Any) -> bool:
+    return isinstance(output, Completion) and output.exit_reason != DEADLINE
 
 
 def compared(
@@ -46,3 +65,55 @@ def compared(
         whole = yield from twin.generate(prompt, **kwargs)
     first, second = yield from classify(twin, [early.answer, whole.answer])
     return AuditFinding(early.answer, whole.answer, first != second)
+
+
+class _Kept(NamedTuple):
+    asked: dict[str, Any]
+    results: dict[str, Any]
+    counts: TokenCounts | None
+
+
+class RecordingDispatcher(Dispatcher):
+    """Keeps what one request generates, for its twin.
+
+    A generation answers the twin's if it is of the same branch and all fields are equal that decide what is generated,
+    the seed among them.
+
+    Attributes:
+        reused: Tokens of the generations that were not run again.
+    """
+
+    def __init__(self, plain: Dispatcher, known: Mapping[Any, _Kept] | None = None) -> None:
+        self.__dict__.update(plain.__dict__)
+        self.kept: dict[Any, _Kept] = {}
+        self.reused = TokenCounts()
+        self._known = known or {}
+        self._running: dict[int, tuple[Any, dict[str, Any]]] = {}  # streams come several times
+
+    async def _run_task(self, task: Task) -> None:
+        if not isinstance(task, GenerationTask) or type(task) not in (GenerationTask, StreamGenerationTask):
+            await super()._run_task(task)
+            return
+        if id(task) not in self._running:
+            asked = {name: value for name, value in task.__dict__.items() if name not in _IGNORED}
+            key = branch_path(), task.seed, task.max_tokens, len(task.input_str or ""), len(task.input_tokens or ())
+            known = self._known.get(key)
+            if known is not None and known.asked == asked:
+                self._answer(task, known)
+                return
+            self._running[id(task)] = key, asked
+        await super()._run_task(task)
+        if isinstance(task, StreamGenerationTask) and not (task.end_flag or task.cancel_flag):
+            return
+        key, asked = self._running.pop(id(task))
+        if not getattr(task, "cancel_flag", False) and finish_reason_of(task) != PAUSED:
+            results = {name: task.__dict__.get(name) for name in _RESULTS}
+            self.kept[key] = _Kept(asked, results, meta_of(task).counts)
+
+    def _answer(self, task: GenerationTask, known: _Kept) -> None:
+        task.__dict__.update(known.results)
+        if known.counts is not None:
+            note(task, counts=known.counts)
+            self.reused = TokenCounts(*map(sum, zip(self.reused, known.counts, strict=True)))
+        if isinstance(task, StreamGenerationTask):
+            task.end_flag = True

@@ -159,8 +159,8 @@ class StackConfig(Section):
         default=0.0,
         ge=0,
         le=1,
-        description="Share of the requests, drawn by their seeds, that continue after the answer as if no rule had "
-        "stopped them; the two answers are compared.",
+        description="Share of the requests, drawn by their seeds, that run again behind their answer with nothing to "
+        "stop them; the two answers are compared. Needs a seed.",
     )
     dataset: DatasetConfig | None = Field(default=None, description="Dataset of `eval`.")
     evaluation: Any = Field(default_factory=lambda: section_reader("evaluation")(), description="Settings of `eval`.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from scaffolding_ext import (
     NativeGenerationController,
     ScaffoldingLlm,
 )
+from scaffolding_ext.controllers.chain.stopping.base import Never
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
@@ -69,21 +71,29 @@ def test_an_audited_vote_finds_what_the_full_vote_says() -> None:
         behind = ledger.pop(Purpose.AUDIT, TokenCounts())
         assert ledger == own
         is_early = result.exit_reason not in ("vote",)
-        assert behind.decoded == (whole.program.ledger.total.decoded if is_early else 0)
+        drawn = whole.program.ledger.total.decoded - own[Purpose.CHAIN].decoded
+        assert behind.decoded == (drawn if is_early else 0)
         (event,) = [event for event in result.program.trace if event["event"] == "audit"]
         assert (event["early"], event["whole"], event["changed"]) == finding
 
 
-def test_an_audited_chain_is_written_to_its_end() -> None:
-    chain = DynasorCoTController(1000, 2, 32, sampling_params={"temperature": 0.7})
+@pytest.mark.parametrize("mode", ["stream", "chunk"])
+def test_an_audited_chain_is_written_to_its_end(mode: Any) -> None:
+    def chain(**how: Any) -> DynasorCoTController:
+        return DynasorCoTController(1000, chunk_size=32, mode=mode, sampling_params={"temperature": 0.7}, **how)
+
     prompts = [each.prompt for each in load_dataset("tinylm:held_out", num_samples=3)]
     with HuggingFaceWorker("tinylm/target") as worker:
-        found = run(audited(chain), worker, prompts)
-    stopped = [(result, finding) for result, finding in found if result.exit_reason == "certain"]
+        found = run(audited(chain(certainty_threshold=2)), worker, prompts)
+        whole = run(chain(rule=Never()), worker, prompts)
+    stopped = [(n, result, finding) for n, (result, finding) in enumerate(found) if result.exit_reason == "certain"]
     assert stopped
-    for result, finding in stopped:
-        assert finding.early == result.answer
-        assert result.program.ledger.by_purpose[Purpose.AUDIT].decoded > 0
+    for number, result, finding in stopped:
+        full, _ = whole[number]
+        assert finding == (result.answer, full.answer, finding.changed)
+        own, audit = (result.program.ledger.by_purpose[each].decoded for each in (Purpose.CHAIN, Purpose.AUDIT))
+        total = full.program.ledger.total.decoded
+        assert audit == total if mode == "stream" else total - own <= audit < total  # a stopped stream begins again
     for result, finding in found:
         if result.exit_reason != "certain":
             assert finding == (result.answer, result.answer, False)
@@ -95,6 +105,39 @@ def test_the_share_is_drawn_from_the_seed() -> None:
     assert 40 <= sum(chosen[0]) <= 80  # 60 with a standard deviation of 6.5
 
 
+def test_an_audit_needs_a_seed() -> None:
+    with pytest.raises(ConfigError, match="audit: needs a seed"):
+        ScaffoldingLlm(vote(0.5), {"generation": Dice()})
+
+
+BY_INDEX = {"in_flight": 3, "order": "index"}
+
+
+@pytest.mark.parametrize(
+    ("num", "how"), [(20, {}), (4, {"in_flight": 3}), (4, BY_INDEX), pytest.param(200, {}, marks=pytest.mark.slow)]
+)
+def test_a_twin_equals_the_full_vote_and_runs_only_what_is_new(num: int, how: Any) -> None:
+    """On the embedded model. `-m slow --log-cli-level INFO` prints what 200 audits cost."""
+    native = NativeGenerationController({"temperature": 1.0, "max_tokens": 500})
+    prompts = [each.prompt for each in load_dataset("tinylm:held_out", num_samples=num)]
+    with HuggingFaceWorker("tinylm/target") as worker:
+        found = run(audited(MajorityVoteController(native, 6, **how)), worker, prompts)
+        full = run(MajorityVoteController(native, 6, allocation=None), worker, prompts)
+    costs = []
+    for (early, finding), (whole, _) in zip(found, full, strict=True):
+        assert finding.whole == whole.answer
+        used = early.program.ledger.by_purpose
+        own, audit = (used.get(purpose, TokenCounts()).decoded for purpose in (Purpose.CHAIN, Purpose.AUDIT))
+        rest = whole.program.ledger.total.decoded - own
+        if early.exit_reason == "certain":
+            assert audit == rest if not how else audit <= rest  # samples that ended and did not count are reused, too
+        costs.append((own, audit))
+    votes, audits = map(sum, zip(*costs, strict=True))
+    changed = sum(finding.changed for _, finding in found)
+    cost = f"audits decoded {audits / votes:.2f} of the votes' tokens"
+    logging.getLogger(__name__).info("%d of %d findings equal, %d changed; %s", num, num, changed, cost)
+
+
 def test_a_part_of_a_vote_is_not_audited() -> None:
     inner = vote(1.0)
     ((result, finding),) = run(MajorityVoteController(inner, 2, allocation=None), Dice(), ["what?"])
@@ -102,8 +145,8 @@ def test_a_part_of_a_vote_is_not_audited() -> None:
     assert Purpose.AUDIT not in result.program.ledger.by_purpose
 
 
-class Numbered(BaseWorker):
-    """Answers 7 in the first nine calls, and 8, at greater length, behind them; tells how long each call has."""
+class Timed(BaseWorker):
+    """Answers 7, and tells if each call has a deadline."""
 
     tasks = (GenerationTask,)
 
@@ -114,25 +157,18 @@ class Numbered(BaseWorker):
     async def run_task(self, task: Any) -> TaskStatus:
         self.has_deadline.append(seconds_left() is not None)
         assert self.has_deadline[-1] == (current_program().place.progress.deadline is not None)
-        is_early = len(self.has_deadline) <= SAMPLES + 1
-        task.output_str, task.output_tokens = f"so \\boxed{{{7 if is_early else 8}}}", [1] * (2 if is_early else 9)
-        note(task, counts=TokenCounts(len(task.output_tokens), 1, 0))
+        task.output_str, task.output_tokens = "so \\boxed{7}", [1, 1]
+        note(task, counts=TokenCounts(2, 1, 0))
         return TaskStatus.SUCCESS
 
 
-def test_an_audit_waits_for_all_samples_though_the_rule_waits_for_the_first() -> None:
-    """The vote has two sevens of the first to finish; its audit adds one seven and five eights."""
-    ((result, finding),) = run(vote(1.0, {"type": "FirstToFinish", "args": {"num_first": 2}}), Numbered(), ["what?"])
-    assert finding == (result.answer, "8", True)
-
-
 def test_an_audit_has_no_deadline() -> None:
-    worker = Numbered()
+    worker = Timed()
     rule = {"type": "StaticThreshold", "args": {"threshold": 0.9, "knob": 2}}
     with ScaffoldingLlm(vote(1.0, rule), {"generation": worker}, seed=4, deadline=600) as llm:
         result = llm.generate_async("what?")
         assert asyncio.run(result.audited()) == ("7", "7", False)
-    assert worker.has_deadline == [True] * 2 + [False] * SAMPLES
+    assert worker.has_deadline == [True] * 2 + [False] * (SAMPLES - 2)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +250,7 @@ def test_a_shutdown_ends_an_audit_and_says_so() -> None:
     assert asyncio.run(result.audited()) is None
     (event,) = [event for event in result.program.trace if event["event"] == "audit"]
     assert event["failed"] == "the host was shut down"
-    assert worker.num_calls == 2 + 4
+    assert worker.num_calls == 4
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])

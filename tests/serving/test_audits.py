@@ -31,7 +31,7 @@ def stack(respond: str, **tuned: Any) -> dict[str, Any]:
     vote = {"default_sample_num": 6, "allocation": RULE, "generation_controller": native}
     worker = {"type": "ScriptedWorker", "args": {"respond": respond}}
     found = {"controller": {"type": "MajorityVoteController", "args": vote}, "workers": {"generation": worker}}
-    return {**found, "audit": 1.0, **({"tuned": TUNED | tuned} if tuned else {})}
+    return {**found, "audit": 1.0, "seed": 0, **({"tuned": TUNED | tuned} if tuned else {})}
 
 
 def waited_for(served: Any, number: int) -> None:

@@ -72,7 +72,9 @@ class StoppingRule(DecisionRule[int]):
 
 
 class Never(StoppingRule):
-    """Ends no chain; audits compare with it."""
+    """Ends no chain, and probes none."""
+
+    needs = LookNeeds(answer=False)
 
     def __call__(self, probes: Sequence[Probe]) -> bool:
         return False
