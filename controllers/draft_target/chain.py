@@ -88,7 +88,7 @@ class DraftTargetChain:
         self.exit_reason: str | None = None
         self.draft_chunk: Chunk | None = None
         self.score: float | None = None
-        self.waits_since = self.seconds_drafting = 0.0
+        self.waits_since = self.seconds_drafting = self._began = 0.0
         self.answer: str | None = None
         self.is_decided = False
         self.accepted_scores: list[float] = []
@@ -137,14 +137,17 @@ class DraftTargetChain:
         return chunk is not None and bool(chunk.text if chunk.token_ids is None else chunk.token_ids)
 
     def draft(self) -> ControllerGenerator:
-        """Draft the next chunk and, if chunks are scored, score it."""
-        began = elapsed()
-        chunk = yield from self._write(self._draft, self._draft_tokens)
-        self.draft_chunk, self.score = chunk, None
-        if self._score is not None and self.wrote_something:
-            self.score = yield from self._scored(chunk, self._score)
+        """Draft the next chunk; it waits for its score and decision."""
+        self._began = elapsed()
+        self.score = None
+        self.draft_chunk = yield from self._write(self._draft, self._draft_tokens)
+
+    def score_draft(self) -> ControllerGenerator:
+        """Let the target score the waiting chunk, if chunks are scored and it has a token."""
+        if self._score is not None and self.draft_chunk is not None and self.wrote_something:
+            self.score = yield from self._scored(self.draft_chunk, self._score)
         self.waits_since = elapsed()
-        self.seconds_drafting = self.waits_since - began
+        self.seconds_drafting = self.waits_since - self._began
 
     def settle(self, taken_over: bool, priority: float = 0.0, is_final: bool = False) -> ControllerGenerator:
         """Keep the drafted chunk, or let the target take over for a chunk; return the tokens that the target wrote.

@@ -8,7 +8,6 @@ is for a single decision; unlike the paper's propositions, it does not cover all
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,7 +34,6 @@ from scaffolding_ext.protocol import Controller, ControllerGenerator, Generation
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import WorkerTag, model_of, worker_for
 from scaffolding_ext.registry import chain_weights, take_over_rules
-from scaffolding_ext.request.parts import when_counted
 
 
 class ConformalDraftTargetController(BaseController):
@@ -131,7 +129,10 @@ class ConformalDraftTargetController(BaseController):
         _warn(self.rule.doubt(self.max_turns))
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
-        """Answer the task's prompt; keyword arguments are this request's sampling fields, for both models."""
+        """Grow all chains at once, each chunk by chunk: draft, score, decide, keep. Then they vote.
+
+        Keyword arguments are this request's sampling fields, for both models.
+        """
         run = Run(self, task)
         run.set(sampling_params)
         if (doubt := self.rule.doubt(self.max_turns, task.input_str or "")) is not None:
@@ -140,47 +141,43 @@ class ConformalDraftTargetController(BaseController):
         rule = self.rule.for_request()
         chains = self.open_chains(task, scores=rule.scores_chunks)
         rngs = run.rngs(self.num_chains, sampling_params_of(self.draft.controller).get("seed"))
-        decisions: dict[int, Decision] = {}
-        turn = 0
-        while rule.in_step(turn) and (going := [chain for chain in chains if chain.exit_reason is None]):
-            yield side_by_side([self._advance(run, chain, decisions.get(chain.index)) for chain in going])
-            waiting = [chain for chain in going if chain.wrote_something]
-            decided = (yield from rule.decide(waiting, [rngs[chain.index] for chain in waiting])) if waiting else []
-            decisions = {chain.index: decision for chain, decision in zip(waiting, decided, strict=True)}
-            turn += 1
-        if going := [chain for chain in chains if chain.exit_reason is None]:
-            yield side_by_side([self._run_chain(run, c, rule, rngs[c.index], decisions.get(c.index)) for c in going])
+        first: dict[int, Decision] = {}
+        if rule.is_joint:
+            yield side_by_side([self.propose(chain) for chain in chains])
+            drafted = [chain for chain in chains if chain.wrote_something]
+            decided = (yield from rule.decide(drafted, [rngs[chain.index] for chain in drafted])) if drafted else []
+            first = {chain.index: decision for chain, decision in zip(drafted, decided, strict=True)}
+        yield side_by_side([self._grow(run, each, rule, rngs[each.index], first.get(each.index)) for each in chains])
         alpha, num_decided = getattr(rule, "alpha", 0), sum(chain.turn for chain in chains)
         if alpha and num_decided:
             num_taken_over = sum(chain.num_taken_over for chain in chains)
             run.sum_up(budget_prediction=budget_prediction(num_taken_over, num_decided, alpha))
-        when_counted(functools.partial(rule.observe, chains))
+        run.tell(rule, chains)
         yield from end_with_vote(run, chains, self.aggregator, rule.figures())
 
-    def _run_chain(
+    def _grow(
         self, run: Run, chain: DraftTargetChain, rule: TakeOverRule, rng: np.random.Generator, decision: Decision | None
     ) -> ControllerGenerator:
+        """Draft and score a chunk, decide on it, keep it or let the target write. The first decision may be given."""
         while chain.exit_reason is None:
-            if decision is not None or chain.draft_chunk is None:
-                yield from self._advance(run, chain, decision)
-            if chain.exit_reason is None:
-                decision = Decision(False, {})
-                if not chain.is_decided:
-                    (decision,) = yield from rule.decide([chain], [rng])
-
-    def _advance(self, run: Run, chain: DraftTargetChain, decision: Decision | None) -> ControllerGenerator:
-        """Carry out the decision on a chain's chunk, if any; then draft the next chunk or extract the answer."""
-        if decision is not None:
-            yield from chain.carry_out(run, decision)
-            if chain.turn >= self.max_turns:
-                chain.end("max_turns")
-        if chain.exit_reason is None:
-            yield from chain.draft()
+            if chain.draft_chunk is None:
+                yield from self.propose(chain)
             if not chain.wrote_something:
                 yield from chain.settle(False)
                 chain.end("end")
-        if chain.exit_reason is not None:
-            yield from chain.conclude(run.family, self.answer_sampling_params)
+                break
+            if decision is None and not chain.is_decided:
+                (decision,) = yield from rule.decide([chain], [rng])
+            yield from chain.carry_out(run, decision or Decision(False, {}))
+            decision = None
+            if chain.turn >= self.max_turns:
+                chain.end("max_turns")
+        yield from chain.conclude(run.family, self.answer_sampling_params)
+
+    def propose(self, chain: DraftTargetChain) -> ControllerGenerator:
+        """Let the draft model write a chunk, and the target score it (equation 11)."""
+        yield from chain.draft()
+        yield from chain.score_draft()
 
     def open_chains(self, task: GenerationTask, *, scores: bool = True) -> list[DraftTargetChain]:
         """Build the chains of a task's prompt, none of which has begun."""

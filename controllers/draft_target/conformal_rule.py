@@ -70,6 +70,7 @@ class ConformalRule(TakeOverRule):
         }
         self.alpha = require.number("alpha", alpha, least=0, most=1)
         self.coverage = require.one_of("coverage", coverage, get_args(Coverage))
+        self.is_joint = self.coverage == "conditional"
         self.ties = require.one_of("ties", ties, get_args(Ties))
         self.pool = require.one_of("pool", pool, get_args(Pool))
         self.any_chunk_len = any_chunk_len
@@ -141,13 +142,10 @@ class ConformalRule(TakeOverRule):
             )
         return self if self.coverage == "marginal" else copy.copy(self)
 
-    def in_step(self, turn: int) -> bool:
-        return self.coverage == "conditional" and turn == 0
-
     def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
         yield from ()
         scores = [chain.score for chain in chains if chain.score is not None]
-        if self.in_step(chains[0].turn):
+        if self.is_joint and chains[0].turn == 0:
             self._own = ScorePool(scores)
             p_values = leave_one_out_p_values(scores, self.ties, rngs[0]).tolist()
             return [self._decision(p_value, len(scores)) for p_value in p_values]

@@ -33,6 +33,8 @@ class Router(TakeOverRule):
     Deviation: The score is the target's likelihood of a beginning, not a trained judge's of an answer.
     """
 
+    is_joint = True
+
     @classmethod
     def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {"router": [{"share": share} for share in SHARES]}
@@ -54,9 +56,6 @@ class Router(TakeOverRule):
 
     def for_request(self) -> Router:
         return copy.copy(self)
-
-    def in_step(self, turn: int) -> bool:
-        return turn == 0
 
     def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
         yield from ()

@@ -18,16 +18,18 @@ SHARES = (0.6, 0.4, 0.25, 0.1)  # shares of take-overs to try
 
 
 class TakeOverRule(DecisionRule[Sequence[DraftTargetChain]]):
-    """Decides on drafted chunks, each as it comes or all chunks of a turn together.
+    """Decides on drafted chunks, each as it comes; a joint rule decides on the first chunks of all chains together.
 
     `observe` receives all chains of a request that ended successfully.
 
     Attributes:
         scores_chunks: The target scores every chunk before its decision; otherwise `chain.score` stays None.
+        is_joint: The first chunks of a request wait for each other, and are decided together.
         calibration_cost: Tokens spent on its calibration before any request; None without one, or if unknown.
     """
 
     scores_chunks: bool = True
+    is_joint: bool = False
     calibration_cost: TokenCounts | None = None
 
     @property
@@ -50,19 +52,12 @@ class TakeOverRule(DecisionRule[Sequence[DraftTargetChain]]):
         """Return the rule for one request: a fresh copy if the rule keeps state of a request."""
         return self
 
-    def in_step(self, turn: int) -> bool:
-        """Return True if the chunks of a turn, from 0, wait for each other and are decided together.
-
-        A rule that lets the chains run freely at one turn does so at all later ones.
-        """
-        return False
-
     @abstractmethod
     def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
         """Decide on the waiting chunks of some chains; the host does any work that is yielded.
 
         Args:
-            chains: All chains of a turn in step, otherwise one. Each has written something.
+            chains: All chains at the first turn of a joint rule, otherwise one. Each has drafted something.
         """
 
     def figures(self) -> dict[str, Any]:

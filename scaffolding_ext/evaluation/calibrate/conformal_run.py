@@ -88,7 +88,7 @@ class CalibrateDraftTargetController(BaseController):
         chains = [(number, chain) for number, each in tasks for chain in self.controller.open_chains(each)]
         num_scores = turn = 0
         while chains and turn < self.num_turns:
-            yield side_by_side([chain.draft() for _, chain in chains])
+            yield side_by_side([self.controller.propose(chain) for _, chain in chains])
             scored = [(number, chain, chain.score) for number, chain in chains if chain.score is not None]
             scores = [score for _, _, score in scored]
             p_values = leave_one_out_p_values(scores, self.rule.ties, rng) if scores else np.empty(0)

@@ -46,7 +46,7 @@ def taken_over(draft, target, concludes=False, **options):
         program = Program()
         program.question = Question(prompting=TOKENIZER, raw=True)
         enter_program(program)
-        works = [chain.draft, lambda: chain.settle(True)]
+        works = [chain.draft, chain.score_draft, lambda: chain.settle(True)]
         if concludes:
             works.append(lambda: chain.conclude(TOKENIZER.family, {"max_tokens": 5}))
         for work in works:

@@ -306,12 +306,10 @@ def test_half_a_character_does_not_go_to_the_other_model() -> None:
 
 
 class Every(TakeOverRule):
-    """Takes over every chunk, of all chains together, and has the target read none."""
+    """Takes over every chunk, the first ones of all chains together, and has the target read none."""
 
     scores_chunks = False
-
-    def in_step(self, turn):
-        return turn < 2
+    is_joint = True
 
     def decide(self, chains, rngs):
         yield from ()
@@ -319,12 +317,12 @@ class Every(TakeOverRule):
         return [Decision(True, {"num_decided": len(chains)}) for _ in chains]
 
 
-def test_any_rule_decides_and_in_step_all_chunks_of_a_turn_together(events) -> None:
+def test_a_joint_rule_decides_on_all_first_chunks_together(events) -> None:
     target = scored(lambda task: 0.0)
     made = controller(rule=Every(), calibration=None, num_chains=3, max_turns=3)
     decisions = events(run(made, target=target), "accept", "take_over")
     assert all((e["event"], e["score"]) == ("take_over", None) for e in decisions)
-    assert sorted((e["turn"], e["num_decided"]) for e in decisions) == [(0, 3)] * 3 + [(1, 3)] * 3 + [(2, 1)] * 3
+    assert sorted((e["turn"], e["num_decided"]) for e in decisions) == [(0, 3)] * 3 + [(1, 1)] * 3 + [(2, 1)] * 3
     assert not [task for task in target.tasks if isinstance(task, ScoreTask)]
 
 
@@ -340,16 +338,13 @@ def test_the_page_s_own_rule_decides(events) -> None:
     assert told == [("accept", 1.0, 1.0), ("take_over", 3.0, 1.0), ("accept", 1.5, 1.0)]
 
 
-class InStep(Every):
-    """Has the chains wait for each other at every turn."""
+class Joint(Every):
+    """Has the target read the chunks, too."""
 
     scores_chunks = True
 
-    def in_step(self, turn):
-        return True
 
-
-class AcceptsInStep(InStep):
+class AcceptsJointly(Joint):
     """Accepts every chunk."""
 
     scores_chunks = False
@@ -359,11 +354,11 @@ class AcceptsInStep(InStep):
         return [Decision(False, {}) for _ in chains]
 
 
-def test_in_step_a_chain_that_has_ended_has_its_answer_while_others_go_on(events) -> None:
+def test_a_chain_that_has_ended_has_its_answer_while_others_go_on(events) -> None:
     replies = iter(["so \\boxed{3}"])  # of the first chain; the other drafts on
     draft = ScriptedWorker(lambda task: "7}" if task.input_str.endswith("{") else next(replies, "d" * 20))
     settings = {"draft_tokens": 12, "num_chains": 2, "max_turns": 3}
-    result = run(controller(rule=AcceptsInStep(), calibration=None, **settings), draft)
+    result = run(controller(rule=AcceptsJointly(), calibration=None, **settings), draft)
     told = [(event["event"], event["chain"]) for event in events(result, "accept", "end")]
     assert told.index(("end", 0)) < told.index(("end", 1)) - 1
     assert told.count(("accept", 1)) == 3
@@ -378,12 +373,10 @@ class OneByOne(Every):
     """Lets every chain go on by itself."""
 
     scores_chunks = True
-
-    def in_step(self, turn):
-        return False
+    is_joint = False
 
 
-@pytest.mark.parametrize(("rule", "waited"), [(InStep(), [2.0, 2.0]), (OneByOne(), [0.0, 0.0])])
+@pytest.mark.parametrize(("rule", "waited"), [(Joint(), [2.0, 2.0]), (OneByOne(), [0.0, 0.0])])
 def test_the_trace_says_how_long_a_chunk_waited_for_its_decision(rule, waited) -> None:
     """One branch after the other, a second a task.
 
