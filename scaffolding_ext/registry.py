@@ -342,15 +342,14 @@ take_over_rules | take-over rule | controllers.draft_target.take_over:TakeOverRu
     controllers.draft_target.router: router=Router
 allocation_rules | allocation rule | controllers.vote.allocation.base:AllocationRule
     controllers.vote.allocation.agreement: AgreementDoubling EarlyStoppingWindow
-    controllers.vote.allocation.adaptive_consistency: BetaConsistency DirichletConsistency
+    controllers.vote.allocation.adaptive_consistency: BetaConsistency
     controllers.vote.allocation.leader_change: Curtailment LeaderChange
     controllers.vote.allocation.skyline: DynamicSkyline InitialStepSkyline
-    controllers.vote.allocation.first_to_finish: FirstToFinish
     controllers.vote.allocation.baselines: Even LengthThreshold
     controllers.vote.allocation.threshold: StaticThreshold ThresholdEvery
 vote_weights | vote weight | controllers.vote.weights:Weight | weight_of_function
     controllers.vote.weights: uniform=UniformWeight answer_probability=AnswerProbabilityWeight
-    controllers.vote.weights: mean_logprob=MeanLogprobWeight confidence=ConfidenceWeight reward=RewardWeight
+    controllers.vote.weights: mean_logprob=MeanLogprobWeight reward=RewardWeight
     controllers.vote.weights: shortness=ShortnessWeight
 chain_weights | weight of a chain | collections.abc:Callable
     controllers.draft_target.aggregate: uniform=EqualChains target_likelihood=TargetLikelihood

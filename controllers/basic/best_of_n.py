@@ -12,14 +12,12 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.reward import checked_scores, prepare, reads_logprobs, score
 from scaffolding_ext.controllers.run import Run
-from scaffolding_ext.controllers.vote.sample import Sample, look_for_copies, published_answers
+from scaffolding_ext.controllers.vote.sample import Sample, published_answers
 from scaffolding_ext.controllers.vote.sampler import Sampler, needs_of_samples
 from scaffolding_ext.controllers.vote.weights import Weight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.registry import vote_weights
-
-_REWARDS = ("mean_logprob", "confidence")
 
 
 class BestOfNController(BaseController):
@@ -29,11 +27,11 @@ class BestOfNController(BaseController):
         generation_controller: Draws one sample; any controller, a vote included.
         reward_controller: Scores the samples: its `process` leaves one score per task in its attribute `scores`.
         default_sample_num: Number of samples.
-        reward: Instead of a reward controller, without a further request: `"mean_logprob"`, `"confidence"` (DeepConf's
-            lowest group), or a function of the sample.
+        reward: Instead of a reward controller, without a further request: `"mean_logprob"`, or a function of the
+            sample.
 
     Raises:
-        ConfigError: Neither or both of `reward_controller` and `reward` are given, or samples would all be alike.
+        ConfigError: Neither or both of `reward_controller` and `reward` are given.
     """
 
     registries: ClassVar = {"reward": vote_weights}
@@ -50,13 +48,13 @@ class BestOfNController(BaseController):
         if reward is None and reward_controller is None:
             raise ConfigError("there is neither a reward_controller nor a reward; give one of the two", "reward")
         if isinstance(reward, str):
-            require.one_of("reward", reward, _REWARDS, instead="a function")
+            require.one_of("reward", reward, ("mean_logprob",), instead="a function")
         self.generation_controller = generation_controller
         self.reward_controller = reward_controller
         self.reward: Weight | None = None if reward is None else vote_weights.obtain(reward, "reward")
         self.default_sample_num = require.whole("default_sample_num", default_sample_num)
         reads = reads_logprobs(reward_controller) if self.reward is None else self.reward.reads_logprobs
-        self.needs = needs_of_samples(generation_controller, self.default_sample_num, reads)
+        self.needs = needs_of_samples(generation_controller, reads)
 
     def run(
         self,
@@ -74,7 +72,6 @@ class BestOfNController(BaseController):
         run.event("begin", controller=run.name, left=num)
         yield sampler.start(num)
         samples = sampler.samples
-        look_for_copies(run, samples)
         if self.reward_controller is not None:
             scores = yield from score(self.reward_controller, [sample.task for sample in samples])
         else:

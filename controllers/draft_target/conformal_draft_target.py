@@ -96,7 +96,7 @@ class ConformalDraftTargetController(BaseController):
         self.num_chains = require.whole("num_chains", num_chains)
         self.max_turns = require.whole("max_turns", max_turns)
         self.max_tokens = require.whole("max_tokens", max_tokens)
-        self.draft, self.target = on_their_workers(draft_controller, target_controller, self.num_chains)
+        self.draft, self.target = on_their_workers(draft_controller, target_controller)
         self.setting = DraftTargetSetting(
             draft_model=None,
             target_model=None,

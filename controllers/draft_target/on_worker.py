@@ -8,7 +8,6 @@ from typing import Any
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.needs import Needs, joined
-from scaffolding_ext.controllers.vote.sampler import check_variety
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, Task, Worker
 from scaffolding_ext.protocol.relay import relay
@@ -51,11 +50,10 @@ class OnWorker(BaseController):
         return on_worker(self.controller.process(tasks, **kwargs), self.tag)
 
 
-def on_their_workers(draft: Controller | None, target: Controller | None, num_chains: int) -> tuple[OnWorker, OnWorker]:
-    """Put draft and target on their workers; by default they generate plainly. Several chains must differ."""
+def on_their_workers(draft: Controller | None, target: Controller | None) -> tuple[OnWorker, OnWorker]:
+    """Put draft and target on their workers; by default they generate plainly."""
     draft = draft or NativeGenerationController({"temperature": 0.7})
     target = target or NativeGenerationController({"temperature": 0.7})
-    check_variety(num_chains, draft_controller=draft, target_controller=target)
     return OnWorker(draft, WorkerTag.DRAFT), OnWorker(target, WorkerTag.TARGET)
 
 

@@ -23,7 +23,7 @@ from scaffolding_ext.controllers.tree.beginnings import (
 )
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.steps import StepEnds
-from scaffolding_ext.controllers.vote.sampler import Variety, check_variety
+from scaffolding_ext.controllers.vote.sampler import Variety
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.protocol import (
@@ -87,9 +87,6 @@ class Expander(BaseController):
         """Return True if two of the first branches begin alike, so that only sampling makes them differ."""
         beginnings = {(in_turn(self.phrasings, number), in_turn(self.hints, number)) for number in range(num_branches)}
         return len(beginnings) < num_branches
-
-    def check_differ(self, num_branches: int) -> None:
-        """Refuse arguments that would make all branches of a parent equal."""
 
     def write(
         self, branches: Sequence[Branch], positions: Sequence[int], steps: StepEnds | None
@@ -275,9 +272,6 @@ class ControllerExpander(Expander):
             )
         self.controller = controller
         self.writes_steps = writes_steps
-
-    def check_differ(self, num_branches: int) -> None:
-        check_variety(num_branches, controller=self.controller)
 
     def write(
         self, branches: Sequence[Branch], positions: Sequence[int], steps: StepEnds | None

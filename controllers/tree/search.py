@@ -28,7 +28,6 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import (
     apply_sampling_params,
     checked_sampling_params,
-    refuse_greedy,
 )
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.worker import WorkerTag
@@ -143,10 +142,6 @@ class SearchController(BaseController):
                 )
         if self.gates.skip is not None and self.scorer.is_free:
             raise ConfigError("saves verdicts, and the scorer needs none: leave it out", "gates.skip")
-        if self.draws_alike and self.sampling_params.get("temperature") == 0:
-            refuse_greedy("sampling_params.temperature")
-        if self.draws_alike:
-            self.expander.check_differ(2)
 
     @property
     def draws_alike(self) -> bool:

@@ -31,7 +31,7 @@ from scaffolding_ext.controllers.vote.trace_confidence import (
 from scaffolding_ext.controllers.vote.voting import elect, vote
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.prompts.families import family_named
-from scaffolding_ext.prompts.sampling_params import checked_sampling_params, refuse_greedy, set_sampling_params
+from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import record
@@ -91,8 +91,6 @@ class DeepConfController(BaseController):
         self.trace_controller = _TraceController(
             group_size, top_k, check_every, max_tokens, answer_tokens, sampling_params, family
         )
-        if self.default_sample_num > 1 and self.trace_controller.sampling_params.get("temperature") == 0:
-            refuse_greedy("sampling_params.temperature")
 
     def run(self, task: GenerationTask, sample_num: int | None = None, **sampling_params: Any) -> ControllerGenerator:
         run = Run(self, task)

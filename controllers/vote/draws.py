@@ -25,7 +25,7 @@ from scaffolding_ext.protocol import ControllerGenerator, StreamGenerationTask
 from scaffolding_ext.protocol.tasks import RollingBranches
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.parts import reached
-from scaffolding_ext.request.program import current_program, record, seconds_left
+from scaffolding_ext.request.program import current_program, seconds_left
 
 Order: TypeAlias = Literal["tokens", "index", "arrival"]
 MOST_AHEAD = 2  # by index: begun samples that do not count yet, as a multiple of those that run at once
@@ -80,7 +80,6 @@ class Draws:
             order = "index"
         self._sampler, self._in_flight, self._order = sampler, in_flight, order
         self._is_asked_at_each = in_flight is not None and isinstance(rule, SequentialRule)
-        self._first = None if rule is None else rule.num_to_wait_for
         self._step = RollingBranches()
         self._begun: list[_Begun] = []
         self._awaited: _Begun | None = None  # runs, and may end before one that has ended
@@ -103,21 +102,16 @@ class Draws:
             TaskError: A sample has failed, and no more may fail.
         """
         self.num_rounds += 1
-        num = 1 if self._is_asked_at_each else min(num_more, self._first or num_more)
         if self._in_flight is not None:
-            return (yield from self._wait_for(num, self._order))
-        is_whole = num == num_more and seconds_left() is None and not self._sampler.allow_failed
-        if is_whole or not self._can_roll:
+            return (yield from self._wait_for(1 if self._is_asked_at_each else num_more, self._order))
+        if not self._can_roll or (seconds_left() is None and not self._sampler.allow_failed):
             new = self._sampler.next(num_more)
             yield self._sampler.branches(new)
             self._num_counted += len(new)
             return new
-        order: Order = "index" if num == num_more else "arrival"
-        self._begin(num_more, order)
-        new = yield from self._wait_for(num, order)
-        if self._begun:
-            num_discarded = yield from self.close()
-            record("first_to_finish", kept=[sample.index for sample in new], discarded_tokens=num_discarded)
+        self._begin(num_more, "index")
+        new = yield from self._wait_for(num_more, "index")
+        yield from self.close()
         return new
 
     def close(self) -> ControllerGenerator:

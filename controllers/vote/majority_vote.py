@@ -85,7 +85,7 @@ class MajorityVoteController(BaseController):
         self.order: Order = require.one_of("order", order, get_args(Order))
         self.allow_failed = require.whole("allow_failed", allow_failed, 0)
         reads = self.weight.reads_logprobs or reads_logprobs(reward_controller)
-        self.needs = needs_of_samples(generation_controller, self.default_sample_num, reads)
+        self.needs = needs_of_samples(generation_controller, reads)
 
     def run(self, task: GenerationTask, **asked: Any) -> ControllerGenerator:
         """Draw, count and ask the rule until it is certain, then elect. At the deadline, the samples so far vote."""

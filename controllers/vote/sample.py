@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.relay import Visit
@@ -63,9 +62,3 @@ def _mean_logprob(sample: Sample) -> float | None:
     except NoOutputError:
         return None
     return sum(logprobs) / len(logprobs) if logprobs else None
-
-
-def look_for_copies(run: Run, samples: Sequence[Sample]) -> None:
-    """Warn if all samples are the same text; such a vote is costly and says nothing."""
-    if len(samples) > 1 and len({sample.task.output_str for sample in samples}) == 1:
-        run.warn("samples", "all samples are the same text: set a temperature, and give each sample its own seed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scaffolding_ext import require
@@ -19,10 +19,10 @@ from scaffolding_ext.controllers.base import (
 from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.allocation.base import Votes
-from scaffolding_ext.controllers.vote.sample import Sample, look_for_copies, published_answers
+from scaffolding_ext.controllers.vote.sample import Sample, published_answers
 from scaffolding_ext.controllers.vote.voting import Election
 from scaffolding_ext.errors import TaskError
-from scaffolding_ext.prompts.sampling_params import SAMPLE_TEMPERATURE, refuse_greedy, vary
+from scaffolding_ext.prompts.sampling_params import SAMPLE_TEMPERATURE, vary
 from scaffolding_ext.protocol import (
     Controller,
     ControllerGenerator,
@@ -62,37 +62,16 @@ class Variety:
                     record("sampling", temperature=SAMPLE_TEMPERATURE, reason="no temperature is set")
 
 
-def check_variety(num_samples: int, **controllers: Controller) -> None:
-    """Refuse controllers whose sampling parameters would make all samples alike."""
-    for key, params in _sampling(controllers) if num_samples > 1 else ():
-        if params.get("temperature") == 0:
-            refuse_greedy(f"{key}.temperature")
-
-
-def _sampling(controllers: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the sampling parameters of the controllers and of the sub-controllers that draw for them."""
-    for key, controller in controllers.items():
-        yield f"{key}.sampling_params", sampling_params_of(controller)
-        inner = {name: value for name, value in vars(controller).items() if name in _DRAWERS and value is not None}
-        yield from _sampling({f"{key}.{name}": value for name, value in inner.items()})
-
-
-_DRAWERS = ("generation_controller", "draft_controller", "target_controller")
-
-
 _log = logging.getLogger(__name__)
 
 
-def needs_of_samples(controller: Controller, num_samples: int, reads_logprobs: bool) -> Needs:
+def needs_of_samples(controller: Controller, reads_logprobs: bool) -> Needs:
     """Return the needs of a controller that draws samples of another one.
 
     Args:
         reads_logprobs: True if the samples' log-probabilities are read; a chain cut at a thinking budget has none.
 
-    Raises:
-        ConfigError: All samples would be alike.
     """
-    check_variety(num_samples, generation_controller=controller)
     fields = honoured_by(controller) - ONE_GENERATION - ({"thinking_budget"} if reads_logprobs else set())
     return Needs(tags=(), fields=fields)
 
@@ -105,7 +84,6 @@ def end_vote(run: Run, votes: Votes, elected: Election, reason: str, **figures: 
     """
     reason = reason if elected.winner >= 0 else "no_answer"
     samples, classes = votes.samples, votes.classes
-    look_for_copies(run, samples)
     run.sum_up(samples=len(samples), stop_reason=reason, answers=published_answers(samples, classes))
     run.event(
         "vote",

@@ -8,15 +8,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from scaffolding_ext import require
 from scaffolding_ext.protocol.task_results import highest_logprobs
-
-Aggregate = Literal["mean", "tail", "lowest_group", "bottom_10"]
 
 
 def token_confidence(step: Mapping[int, Any], top_k: int) -> float:
@@ -26,53 +23,6 @@ def token_confidence(step: Mapping[int, Any], top_k: int) -> float:
     """
     highest = highest_logprobs(step, top_k)
     return -math.fsum(highest) / len(highest)
-
-
-def trace_confidence(
-    top_logprobs: npt.ArrayLike, aggregate: Aggregate = "lowest_group", group_size: int = 2048
-) -> float:
-    """Return a trace's confidence, in nats, from the log-probabilities of each position's k likeliest tokens."""
-    return confidence_of_positions(position_confidences(top_logprobs), aggregate, group_size)
-
-
-def position_confidences(top_logprobs: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Return the negative mean log-probability of the k likeliest tokens at each position of a trace.
-
-    Args:
-        top_logprobs: Natural logs, at most 0, shape [num_tokens, k], at least one token.
-
-    Reference: DeepConf, section 3.
-    """
-    values = np.asarray(top_logprobs, dtype=float)
-    if values.ndim != 2 or not values.size:
-        raise ValueError(f"top_logprobs has shape {values.shape}; it must be [num_tokens, k] with at least one token")
-    return -values.mean(axis=1)  # type: ignore[no-any-return]
-
-
-def confidence_of_positions(
-    positions: npt.NDArray[np.float64], aggregate: Aggregate = "lowest_group", group_size: int = 2048
-) -> float:
-    """Return the confidence of a trace, in nats, from that of its positions. A group is a sliding window of positions.
-
-    Args:
-        aggregate: `"mean"` over all positions, `"tail"` over the last `group_size`, `"lowest_group"` of all groups, or
-            `"bottom_10"`, the mean of the lowest tenth of them.
-
-    Reference: DeepConf, section 3.
-    """
-    require.whole("group_size", group_size)
-    if aggregate == "mean":
-        return float(positions.mean())
-    if aggregate == "tail":
-        return float(positions[-group_size:].mean())
-    size = min(group_size, len(positions))
-    sums = np.cumsum(np.concatenate(([0.0], positions)))
-    groups = np.sort((sums[size:] - sums[:-size]) / size)
-    if aggregate == "lowest_group":
-        return float(groups[0])
-    if aggregate == "bottom_10":
-        return float(groups[: max(1, len(groups) // 10)].mean())
-    raise ValueError(f"aggregate is {aggregate!r}; choose mean, tail, lowest_group or bottom_10")
 
 
 def filtered_weights(classes: Sequence[int], confidences: Sequence[float], keep_share: float) -> list[float]:
@@ -118,7 +68,7 @@ class RunningGroupConfidence:
 
     @property
     def lowest(self) -> float:
-        """Lowest group confidence so far, equal to `trace_confidence(..., "lowest_group")` of the tokens so far.
+        """Lowest group confidence so far.
 
         A trace shorter than one group is one group; an empty trace has infinite confidence.
         """

@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import numpy as np
-
-from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.ending import ANSWER_PROBABILITY, without_end
 from scaffolding_ext.controllers.chain.looking import Looker, LookNeeds
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.controllers.vote.sample import Sample
-from scaffolding_ext.controllers.vote.trace_confidence import (
-    Aggregate,
-    confidence_of_positions,
-    position_confidences,
-    trace_confidence,
-)
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.task_results import (
-    highest_logprobs,
     mean_token_probability,
     reported_logprobs,
     sampled_logprobs,
 )
-
-_POSITIONS = 256  # per turn on the event loop
 
 
 class Weight(ABC):
@@ -103,46 +91,6 @@ class MeanLogprobWeight(Weight):
         return mean_token_probability(sampled_logprobs(sample.task.output_tokens, reported_logprobs(sample.task)))
 
 
-class ConfidenceWeight(Weight):
-    """Weighs by DeepConf's confidence of a trace, in nats.
-
-    Args:
-        top_k: Likeliest tokens read at each position.
-        aggregate: Aggregation over positions; see `trace_confidence`.
-        group_size: Tokens in a group.
-
-    Reference: Fu et al., "Deep Think with Confidence", section 3.
-    """
-
-    reads_logprobs = True
-
-    def __init__(self, top_k: int = 20, aggregate: Aggregate = "lowest_group", group_size: int = 2048) -> None:
-        self.top_k = require.whole("top_k", top_k)
-        self.aggregate: Aggregate = require.one_of("aggregate", aggregate, get_args(Aggregate))
-        self.group_size = require.whole("group_size", group_size)
-
-    def prepare(self, task: GenerationTask) -> None:
-        task.num_logprobs = max(self.top_k, task.num_logprobs or 0)
-
-    def __call__(self, sample: Sample) -> float:
-        top = top_logprobs(sample.task, self.top_k)
-        return trace_confidence(top, self.aggregate, self.group_size) if top else 0.0
-
-    def weigh(self, samples: Sequence[Sample]) -> ControllerGenerator:
-        weights = []
-        for sample in samples:
-            reported = reported_logprobs(sample.task)
-            width = _width(reported, self.top_k)
-            pieces = []
-            for begin in range(0, len(reported) if width else 0, _POSITIONS):
-                pieces.append(position_confidences(_highest(reported[begin : begin + _POSITIONS], width)))
-                yield []
-            positions = np.concatenate(pieces) if pieces else None
-            weight = 0.0 if positions is None else confidence_of_positions(positions, self.aggregate, self.group_size)
-            weights.append(weight)
-        return weights
-
-
 class RewardWeight(Weight):
     """Weighs by the reward controller's score."""
 
@@ -206,22 +154,3 @@ class ShortnessWeight(Weight):
 
 def weight_of_function(part: Any) -> Weight | None:
     return FunctionWeight(part) if callable(part) else None
-
-
-def top_logprobs(task: GenerationTask, top_k: int) -> list[list[float]]:
-    """Return the k highest log-probabilities of each position, shape (tokens, k).
-
-    A worker may report k + 1 with the sampled token; the k highest are used. If some position has fewer than k, all
-    positions are cut to the fewest.
-    """
-    reported = reported_logprobs(task)
-    width = _width(reported, top_k)
-    return _highest(reported, width) if width else []
-
-
-def _width(reported: Sequence[Mapping[int, Any]], top_k: int) -> int:
-    return min(top_k, min(map(len, reported), default=0))
-
-
-def _highest(reported: Sequence[Mapping[int, Any]], width: int) -> list[list[float]]:
-    return [highest_logprobs(step, width) for step in reported]

@@ -7,7 +7,7 @@ from typing import Any
 from scaffolding_ext.answers import Verdict, compare
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.prompting import next_turn
-from scaffolding_ext.controllers.vote.sampler import Sampler, check_variety
+from scaffolding_ext.controllers.vote.sampler import Sampler
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.request.program import record
@@ -18,7 +18,6 @@ class SecondLookController(BaseController):
 
     def __init__(self, generation_controller: Controller) -> None:
         super().__init__()
-        check_variety(2, generation_controller=generation_controller)
         self.generation_controller = generation_controller
 
     def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:

@@ -139,7 +139,6 @@ CONTROLLERS: dict[str, Callable[[int], Controller]] = {
     "vote": lambda _: MajorityVoteController(_native(), 4 * WIDTH, allocation=None),
     "vote in rounds": lambda _: MajorityVoteController(_native(), WIDTH),
     "vote of chains": lambda chunk_size: MajorityVoteController(_dynasor(chunk_size), 4),
-    "vote by confidence": lambda _: MajorityVoteController(_native(), WIDTH, allocation=None, weight="confidence"),
     "deepconf": lambda chunk_size: DeepConfController(WIDTH, max_tokens=NUM_TOKENS, check_every=chunk_size),
     "best of n": lambda _: BestOfNController(_native(), Longest(), WIDTH),
     "branching": lambda _: KVShareBranchingController(WIDTH, max_tokens=NUM_TOKENS, selector="vote"),

@@ -17,7 +17,6 @@ from scaffolding_ext.controllers.chain.stopping.text import PatternStop
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.controllers.vote.weights import ConfidenceWeight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.record_chain import RecordChainController
 
@@ -61,7 +60,7 @@ def numbers(factory: Callable[..., object]) -> list[tuple[str, tuple[object, ...
 
 CASES = [
     pytest.param(factory, name, value, id=f"{factory.__name__}-{name}-{value!r}")
-    for factory in dict.fromkeys([*OWN, ConfidenceWeight])
+    for factory in dict.fromkeys(OWN)
     for name, values in numbers(factory)
     for value in values
     if value != -2 or (factory.__name__, name) not in UNBOUNDED

@@ -369,7 +369,7 @@ def test_steps_are_scored_by_their_log_probabilities(prompting, aggregate, of):
     [
         ({}, "neither a reward_controller nor a reward"),
         ({"reward": "mean_logprob", "reward_controller": RewardController()}, "conflicts with reward_controller"),
-        ({"reward": "uniform"}, "reward: is 'uniform'; choose one of mean_logprob, confidence, or give a function"),
+        ({"reward": "uniform"}, "reward: is 'uniform'; choose one of mean_logprob, or give a function"),
     ],
 )
 def test_best_of_n_takes_one_score(arguments, message):

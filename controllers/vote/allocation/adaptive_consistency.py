@@ -8,35 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
-from scipy.special import betainc, gammainc, gammaincinv
+from scipy.special import betainc
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.vote.allocation.base import SequentialRule, Standing
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 
 CONFIDENCES = (0.95, 0.9, 0.85, 0.8, 0.7)  # tried by `tune`
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
 
 
 def beta_probability(lead: float, runner_up: float) -> float:
     """P(the leader is likelier than the runner-up), given only their votes: 1 - I_{1/2}(lead + 1, runner_up + 1)."""
     return 1.0 - float(betainc(lead + 1, runner_up + 1, 0.5))
-
-
-@lru_cache(maxsize=65_536)
-def dirichlet_probability(lead: float, rivals: tuple[float, ...]) -> float:
-    """P(the leader is the likeliest of the classes seen) under a Dirichlet posterior with a prior of 1 per class.
-
-    The shares are independent gamma variables over their sum, so the probability is one integral over the leader's
-    gamma variable, taken by Gauss-Legendre quadrature over its quantiles.
-    """
-    quantiles = gammaincinv(lead + 1, (_NODES + 1) / 2)
-    below = np.prod([gammainc(votes + 1, quantiles) for votes in rivals], axis=0)
-    return float(np.sum(_WEIGHTS * below) / 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,28 +54,3 @@ class BetaConsistency(SequentialRule):
     def is_certain(self, standing: Standing) -> bool:
         enough = standing.num_samples >= self.min_samples
         return enough and beta_probability(standing.lead, standing.runner_up) >= self.confidence
-
-
-@dataclass(frozen=True, kw_only=True)
-class DirichletConsistency(SequentialRule):
-    """The paper's other criterion: the leader against all seen classes at once, and one unseen class.
-
-    Args:
-        confidence: Probability at which to stop, in (0.5, 1).
-
-    Deviation: The prior includes one unseen class; without it a single sample would be certain.
-    """
-
-    confidence: float = 0.95
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require.number("confidence", self.confidence, above=0.5, below=1)
-
-    @classmethod
-    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        return {"Adaptive-Consistency, Dirichlet": [{"confidence": value} for value in CONFIDENCES]}
-
-    def is_certain(self, standing: Standing) -> bool:
-        rivals = (*(rival.num_votes for rival in standing.rivals), 0)
-        return dirichlet_probability(standing.lead, rivals) >= self.confidence

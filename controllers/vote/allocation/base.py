@@ -64,11 +64,6 @@ class AllocationRule(DecisionRule[Votes]):
         """Inputs of the rule: `"size"`, `"counts"` (per class), `"answers"` (in order), or columns of `Votes`."""
         return frozenset({"counts"})
 
-    @property
-    def num_to_wait_for(self) -> int | None:
-        """Samples of a round that must end before the rule decides; the others are then stopped. None: all."""
-        return None
-
     @classmethod
     def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
-from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
+from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.draws import Order
@@ -71,8 +71,7 @@ class Setting:
     def rule_config(self) -> dict[str, Any] | None:
         """Return the rule as a stack file names it."""
         if self.num_first is not None:
-            rule = FirstToFinish(num_first=self.num_first)
-            return {"type": allocation_rules.name_of(FirstToFinish), "args": rule.settings()}
+            return {"type": allocation_rules.name_of(Even), "args": {"num_samples": self.num_first}}
         if self.rule is None:
             return None
         return {"type": allocation_rules.name_of(type(self.rule)), "args": self.rule.settings()}

@@ -15,7 +15,7 @@ from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.select import Vote as VoteSelector
 from scaffolding_ext.controllers.tree.stops import Agreement, Unchanged
-from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
+from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.vote.weights import UniformWeight
 from scaffolding_ext.errors import ConfigError
@@ -223,7 +223,8 @@ def setting_of(config: StackConfig, recording: Recording) -> Setting:
     ending, rule = _ending_of(config.controller.args["generation_controller"]), controller.allocation
     if ending == Whole() and weight == ASKED:
         ending = Whole(is_asked=True)
-    num_first = rule.num_first if isinstance(rule, FirstToFinish) else None
+    is_race = controller.order == "arrival" and controller.in_flight == controller.default_sample_num
+    num_first = rule.num_samples if is_race and isinstance(rule, Even) else None
     return Setting(
         ending,
         controller.default_sample_num,
@@ -231,8 +232,8 @@ def setting_of(config: StackConfig, recording: Recording) -> Setting:
         weight,
         num_first=num_first,
         total_tokens=config.evaluation.total_tokens if num_first is None else None,
-        in_flight=controller.in_flight,
-        order=controller.order,
+        in_flight=controller.in_flight if num_first is None else None,
+        order=controller.order if num_first is None else "tokens",
     )
 
 
@@ -282,6 +283,8 @@ def controller_of(setting: Setting, base: ComponentConfig | None, max_tokens: in
     args: dict[str, Any] = {"default_sample_num": setting.num_samples, "allocation": setting.rule_config()}
     if setting.weight is not None:
         args["weight"] = setting.weight
+    if setting.num_first is not None:
+        args |= {"in_flight": setting.num_samples, "order": "arrival"}
     if setting.in_flight is not None:
         args |= {"in_flight": setting.in_flight, "order": setting.order}
     return {"type": controllers.name_of(MajorityVoteController), "args": {**args, "generation_controller": sample}}

@@ -435,7 +435,6 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path):
             "the expander writes whole branches",
         ),
         ({"sampling_params": {"top_p": 0.9}, "expander": Longest()}, "sampling_params", "set them there"),
-        ({"sampling_params": {"temperature": 0}}, "sampling_params.temperature", "are equal"),
         ({"max_depth": 2, "beam_width": 9}, "beam_width", "at most 8"),
     ],
 )

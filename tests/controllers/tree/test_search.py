@@ -511,7 +511,6 @@ def test_a_stack_file_says_it_as_python_does():
         ({"budget": {"token": 3}}, "budget.*give a mapping of nodes"),
         ({"budget": 0}, "budget: is 0; it must be at least 1"),
         ({"stop": {"type": "certaindex", "args": {"thresholds": "gsm8k"}}}, "thresholds"),
-        ({"sampling_params": {"temperature": 0}}, "are equal"),
         ({"scorer": "mean_logprob", "gates": {"skip": True}}, r"^gates\.skip: saves verdicts"),
         ({"gates": {"decode_exit": {"after": 0}}}, r"^gates\.decode_exit\.after: "),
         ({"gates": {"layer_exit": False}}, "^gates: .*give a mapping of skip and decode_exit"),

@@ -11,7 +11,6 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.basic.process_reward import ProcessRewardController
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
-from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
 from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment, LeaderChange
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
@@ -233,7 +232,7 @@ def test_the_requests_sampling_fields_reach_every_sample():
     ("arguments", "message"),
     [
         ({"default_sample_num": 0}, "default_sample_num: is 0"),
-        ({"weight": "luck"}, "weight: unknown vote weight 'luck'; known: answer_probability, confidence"),
+        ({"weight": "luck"}, "weight: unknown vote weight 'luck'; known: answer_probability, mean_logprob"),
         ({"weight": 3}, "weight: is 3"),
         ({"allocation": "Coin"}, "allocation: unknown allocation rule 'Coin'; known: AgreementDoubling"),
         ({"weight": "reward"}, "needs a reward_controller"),
@@ -293,7 +292,7 @@ def test_one_sample_alone_is_the_one_that_the_vote_draws():
     assert all(result.outputs[0].text.endswith("at 0.7") for result in alone)
 
 
-@pytest.mark.parametrize(("weight", "is_honoured"), [("uniform", True), ("mean_logprob", False), ("confidence", False)])
+@pytest.mark.parametrize(("weight", "is_honoured"), [("uniform", True), ("mean_logprob", False)])
 def test_a_vote_that_reads_log_probabilities_takes_no_thinking_budget_since_a_cut_chain_has_none(weight, is_honoured):
     vote = MajorityVoteController(NativeGenerationController(), 3, weight=weight, allocation=None)
     assert ("thinking_budget" in vote.needs.fields) is is_honoured
@@ -306,7 +305,6 @@ def test_a_vote_that_reads_log_probabilities_takes_no_thinking_budget_since_a_cu
     ("arguments", "is_honoured"),
     [
         ({"reward": "mean_logprob"}, False),
-        ({"reward": "confidence"}, False),
         ({"reward": lambda sample: 1.0}, True),
         ({"reward_controller": ProcessRewardController(reward="mean_logprob")}, False),
         ({"reward_controller": ProcessRewardController()}, True),
@@ -339,12 +337,6 @@ def test_more_failures_than_allowed_fail_the_vote(numbers, allowed):
 
 def test_a_vote_in_rounds_goes_on_behind_a_failed_sample():
     result = voted(failing(1), default_sample_num=6, allocation=LeaderChange(), allow_failed=2)
-    assert result.answer == "4"
-    assert vote_event(result)["num_failed"] == 1
-
-
-def test_a_round_that_waits_for_the_first_counts_no_failed_sample():
-    result = voted(failing(0), default_sample_num=6, allocation=FirstToFinish(num_first=3), allow_failed=1)
     assert result.answer == "4"
     assert vote_event(result)["num_failed"] == 1
 

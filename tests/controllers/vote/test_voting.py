@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaffolding_ext.controllers.vote.trace_confidence import filtered_weights, trace_confidence
+from scaffolding_ext.controllers.vote.trace_confidence import filtered_weights
 from scaffolding_ext.controllers.vote.voting import vote
 
 classes = st.lists(st.integers(-1, 4), max_size=20)
@@ -31,21 +30,6 @@ def test_weights_decide() -> None:
     assert vote([0, 1, 1, 0], [0.9, 0.3, 0.3, 0.1]) == 0
     assert vote([0, 1, 1], [0.5, 0.3, 0.3]) == 1
     assert vote([-1, 1], [9.0, 0.0]) == 1
-
-
-def test_confidence_of_a_trace_by_hand() -> None:
-    top = -np.array([[1.0, 3.0], [2.0, 4.0], [0.0, 2.0], [4.0, 6.0]])  # positions: 2, 3, 1, 5
-    assert trace_confidence(top, "mean") == pytest.approx(2.75)
-    assert trace_confidence(top, "tail", 2) == pytest.approx(3.0)
-    assert trace_confidence(top, "lowest_group", 2) == pytest.approx(2.0)
-    assert trace_confidence(top, "lowest_group", 100) == pytest.approx(2.75)
-    assert trace_confidence(top, "bottom_10", 1) == pytest.approx(1.0)
-
-
-def test_a_surer_model_is_more_confident() -> None:
-    sure = np.log(np.array([[0.98, 0.01, 0.01]]))
-    unsure = np.log(np.array([[0.4, 0.3, 0.3]]))
-    assert trace_confidence(sure) > trace_confidence(unsure)
 
 
 @given(values=st.lists(st.floats(0, 10), min_size=1, max_size=20), share=st.floats(0.01, 1))
@@ -87,9 +71,3 @@ def test_malformed_votes_are_refused() -> None:
         filtered_weights([0], [1.0, 2.0], 0.5)
     with pytest.raises(ValueError, match="keep_share: is 0"):
         filtered_weights([0], [1.0], 0)
-    with pytest.raises(ValueError, match=r"top_logprobs has shape \(2,\)"):
-        trace_confidence([-1.0, -2.0])
-    with pytest.raises(ValueError, match="group_size: is 0"):
-        trace_confidence([[-1.0]], group_size=0)
-    with pytest.raises(ValueError, match="aggregate is 'median'"):
-        trace_confidence([[-1.0]], "median")  # type: ignore[arg-type]

@@ -201,11 +201,13 @@ def test_the_first_to_finish_are_tried_and_their_stack_file_gives_the_setting_ba
     assert critical == sorted(critical, reverse=True)  # fewer to wait for, less time
     assert critical[0] <= trial.full.costs["critical"].mean()
     rule = settings[-1].rule_config()
-    assert rule == {"type": "FirstToFinish", "args": {"num_first": settings[-1].num_first}}
+    assert rule == {"type": "Even", "args": {"num_samples": settings[-1].num_first}}
     native = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.7}}}
     vote = {
         "default_sample_num": settings[-1].num_samples,
         "allocation": rule,
+        "in_flight": settings[-1].num_samples,
+        "order": "arrival",
         "generation_controller": native,
     }
     stack = StackConfig.model_validate(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency, DirichletConsistency
+from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling, EarlyStoppingWindow
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.controllers.vote.allocation.baselines import Even, LengthThreshold
@@ -30,7 +30,6 @@ RULES: list[AllocationRule | None] = [
     Curtailment(leap=1.0),
     Curtailment(),
     BetaConsistency(confidence=0.8),
-    DirichletConsistency(confidence=0.8),
     AgreementDoubling(),
     EarlyStoppingWindow(window=2),
     StaticThreshold(knob=2),

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from scaffolding_ext.controllers.certaindex import Threshold
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import (
     BetaConsistency,
-    DirichletConsistency,
     beta_probability,
-    dirichlet_probability,
 )
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling, EarlyStoppingWindow
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, SequentialRule, Votes, standing_of
@@ -39,7 +37,6 @@ SEQUENTIAL: tuple[SequentialRule, ...] = (
     BetaConsistency(),
     BetaConsistency(confidence=0.8, min_samples=2),
     BetaConsistency(confidence=0.9, give_up=True),
-    DirichletConsistency(confidence=0.9),
     LeaderChange(leap=0.0, miss=0.1),
     LeaderChange(leap=0.0, miss=0.02, concentration=3.0, give_up=True),
 )
@@ -137,19 +134,6 @@ def test_four_agreeing_samples_satisfy_the_beta_rule_at_its_default() -> None:
     assert [beta_probability(n, 0) >= 0.95 for n in (3, 4)] == [False, True]
     assert replay(BetaConsistency(), [0] * 16).num_samples == 4
     assert replay(BetaConsistency(leap=1.0), [0] * 16) == (4, 1, 0)
-
-
-def test_dirichlet_rule_of_two_classes_is_the_beta_rule() -> None:
-    for lead, runner_up in ((1, 0), (4, 0), (6, 3)):
-        assert dirichlet_probability(lead, (runner_up,)) == pytest.approx(beta_probability(lead, runner_up), abs=1e-5)
-
-
-def test_dirichlet_rule_matches_simulation() -> None:
-    """100,000 draws; the share is held to 4 binomial standard errors."""
-    shares = np.random.default_rng(0).dirichlet([6, 3, 2, 1], size=100_000)
-    found = float(np.mean(shares.argmax(axis=1) == 0))
-    tolerance = 4 * math.sqrt(found * (1 - found) / 100_000)
-    assert dirichlet_probability(5, (2, 1, 0)) == pytest.approx(found, abs=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +261,6 @@ def test_trials_try_windows_of_two_to_eight_samples() -> None:
         (lambda: LengthThreshold(max_mean_length=1, knob=0), "knob: is 0"),
         (lambda: BetaConsistency(confidence=1.0), "confidence: is 1"),
         (lambda: BetaConsistency(min_samples=0), "min_samples: is 0"),
-        (lambda: DirichletConsistency(confidence=0.2), "confidence: is 0.2"),
         (lambda: Curtailment(leap=-1.0), "leap: is -1"),
         (lambda: LeaderChange(leap=math.nan), "leap: is nan"),
         (lambda: LeaderChange(miss=1.0), "miss: is 1"),

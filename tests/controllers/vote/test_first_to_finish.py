@@ -9,8 +9,8 @@ import pytest
 
 from scaffolding_ext import HuggingFaceWorker, MajorityVoteController, ScaffoldingLlm
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.controllers.vote.allocation.first_to_finish import FirstToFinish
-from scaffolding_ext.errors import ConfigError, TaskError
+from scaffolding_ext.controllers.vote.allocation.baselines import Even
+from scaffolding_ext.errors import TaskError
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note
@@ -47,7 +47,8 @@ class Ordered(BaseWorker):
 
 def vote(num_first: int = NUM_FIRST) -> MajorityVoteController:
     native = NativeGenerationController({"temperature": 0.7, "max_tokens": 1000})
-    return MajorityVoteController(native, NUM_SAMPLES, allocation=FirstToFinish(num_first=num_first))
+    rule = Even(num_samples=num_first)
+    return MajorityVoteController(native, NUM_SAMPLES, allocation=rule, in_flight=NUM_SAMPLES, order="arrival")
 
 
 def run(worker: Any, prompt: str = "what?", controller: Any = None) -> Any:
@@ -59,10 +60,8 @@ def test_the_others_are_stopped_and_their_tokens_discarded() -> None:
     worker = Ordered(NUM_FIRST)
     result = run(worker)
     assert (worker.num_calls, worker.num_cancelled) == (NUM_SAMPLES, NUM_SAMPLES - NUM_FIRST)
-    (event,) = [event for event in result.program.trace if event["event"] == "first_to_finish"]
     (ended,) = [event for event in result.program.trace if event["event"] == "vote"]
-    assert (event["kept"], ended["num_samples"]) == ([0, 1], NUM_FIRST)
-    assert event["discarded_tokens"] == 30 + 40 + 50 + 60
+    assert (ended["answers"], ended["num_samples"]) == (["1", "2"], NUM_FIRST)
     by_purpose = result.program.ledger.by_purpose
     assert (by_purpose[Purpose.CHAIN].decoded, by_purpose[Purpose.DISCARDED].decoded) == (10 + 20, 180)
 
@@ -70,8 +69,8 @@ def test_the_others_are_stopped_and_their_tokens_discarded() -> None:
 def test_where_more_have_ended_the_shortest_vote() -> None:
     """As under a host that waits for all branches."""
     result = run(Ordered(NUM_SAMPLES), controller=vote(3))
-    (event,) = [event for event in result.program.trace if event["event"] == "first_to_finish"]
-    assert event["kept"] == [0, 1, 2]
+    (event,) = [event for event in result.program.trace if event["event"] == "vote"]
+    assert event["answers"] == ["1", "2", "3"]
 
 
 def test_a_sample_that_fails_fails_the_vote() -> None:
@@ -98,9 +97,3 @@ def test_an_engine_frees_the_samples_that_are_stopped() -> None:
     by_purpose = result.program.ledger.by_purpose
     assert by_purpose[Purpose.CHAIN].decoded == sum(ended["num_decoded"])
     assert by_purpose[Purpose.DISCARDED].decoded > 0
-
-
-@pytest.mark.parametrize("num_first", [0, -1])
-def test_at_least_one_must_end(num_first: int) -> None:
-    with pytest.raises(ConfigError, match="num_first"):
-        FirstToFinish(num_first=num_first)
