@@ -12,7 +12,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +111,8 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file, replacing an old one only when complete. A link's target is written.
+def write_text(path: str | os.PathLike[str], text: str | Iterable[str]) -> None:
+    """Write a text file, given whole or in parts, replacing an old one only when complete. A link's target is written.
 
     Raises:
         OutputError: It cannot be written; an old file is unchanged.
@@ -123,7 +123,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     try:
         try:
             with open(partial, "w", encoding="utf-8") as file:
-                file.write(text)
+                file.writelines([text] if isinstance(text, str) else text)
             if not is_special:
                 os.replace(partial, target)
         except OSError:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option, verbose_option
+from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option
 
 
-@click.command(cls=Command, short_help="Compare runs: paired differences, a frontier, a report.")
+@click.command(cls=Command, short_help="Compare runs: paired differences, a report.")
 @click.argument(
     "runs", nargs=-1, required=True, metavar="RUN_A RUN_B ...", type=click.Path(exists=True, path_type=Path)
 )
@@ -31,7 +31,6 @@ from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option
     help="Points of accuracy that may be lost.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the resamples.")
-@verbose_option
 @json_option
 def compare(
     runs: tuple[Path, ...],
@@ -40,20 +39,18 @@ def compare(
     num_traces: int,
     margin: float,
     seed: int,
-    verbose: bool,
     as_json: bool,
 ) -> None:
     """Compare runs with the first of them, paired by question: accuracy, tokens and time with intervals.
 
-    A RUN is a folder that `eval --output_path` wrote, or a file of its records. Several runs of one controller become
-    a frontier, with their savings at the first run's accuracy.
+    A RUN is a folder that `eval --output_path` wrote, or a file of its records.
 
     \b
     Example:
       scaffolding-ext compare runs/native runs/dynasor --report_path report.html
     """
     from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_samples
-    from scaffolding_ext.evaluation.report.terminal import compare_lines, text_of
+    from scaffolding_ext.evaluation.report.terminal import compare_lines
 
     if len(runs) < 2:
         raise click.UsageError("give the folders of at least two runs: each is compared with the first")
@@ -72,8 +69,6 @@ def compare(
     if as_json:
         click.echo(json.dumps(compared.to_json()))
     else:
-        if verbose:
-            click.echo(text_of(compared))
         written = {"report": report_path, "trace": chrome_trace}
         kept = {what: path for what, path in written.items() if path is not None}
         click.echo("\n".join(compare_lines(compared, kept)))

@@ -27,7 +27,6 @@ from scaffolding_ext.cli.options import (
     model_options,
     set_option,
     skip_option,
-    verbose_option,
 )
 
 
@@ -84,22 +83,6 @@ def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dic
 )
 @click.option("--seed", type=int, help="Seed of the run instead of the stack file's; 0 if neither is given.")
 @click.option("--max_parallel_requests", type=click.IntRange(min=1), help="Requests that run at once.")
-@click.option(
-    "--arrival_rate",
-    type=Finite(min=0, min_open=True),
-    help="Mean requests per second, at random arrival times; without it, --max_parallel_requests are in flight.",
-)
-@click.option("--slo", type=Finite(min=0, min_open=True), help="Seconds within which an answer is in time.")
-@click.option(
-    "--burst",
-    type=Finite(min=0, min_open=True),
-    help="Coefficient of variation of the times between arrivals; above 1 they come in bursts.  [default: 1, Poisson]",
-)
-@click.option(
-    "--max_queue",
-    type=click.IntRange(min=0),
-    help="Maximum waiting requests at an --arrival_rate; others are refused.  [default: 256]",
-)
 @click.option("--request_timeout", type=Finite(min=0, min_open=True), help="Seconds after which a request fails.")
 @click.option(
     "--output_path",
@@ -110,7 +93,6 @@ def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dic
     "--keep_samples/--no_keep_samples", default=None, help="Keep each answer of a vote, with its text, in its record."
 )
 @click.option("--resume", is_flag=True, help="Continue the run in --output_path: only the missing requests are sent.")
-@click.option("--retry_failed", is_flag=True, help="With --resume: send the failed requests again.")
 @click.option(
     "--fail_on_error",
     type=Finite(0, 1),
@@ -122,18 +104,7 @@ def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dic
     callback=_prices,
     help="Price of a million decoded, prefilled, reused tokens, to show the cost.",
 )
-@click.option(
-    "--against",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of another run; the progress shows the decoded tokens saved against it.",
-)
-@click.option("--engine", type=click.Choice(["local", "ray"]), help="Where stacks run.  [default: local]")
-@click.option("--num_actors", type=click.IntRange(min=1), help="Actors of --engine ray, each with its own stack.")
-@click.option(
-    "--gpus_per_actor", type=Finite(min=0), help="GPUs that Ray assigns to an actor.  [default: an even share of all]"
-)
 @click.option("--dry_run", is_flag=True, help="Check the stack and the dataset; load no model and run nothing.")
-@verbose_option
 @json_option
 @click.pass_context
 def evaluate(
@@ -148,10 +119,7 @@ def evaluate(
     max_parallel_requests: int | None,
     output_path: Path | None,
     resume: bool,
-    retry_failed: bool,
-    against: Path | None,
     dry_run: bool,
-    verbose: bool,
     as_json: bool,
     looks: int | None,
     num_logprobs: int,
@@ -168,13 +136,11 @@ def evaluate(
       scaffolding-ext eval --config configs:dynasor_cot --limit 20 --epochs 4 --output_path runs/dynasor --resume
       scaffolding-ext eval --config configs:majority_vote --total_tokens 100000 --output_path runs/budget
       scaffolding-ext eval --config stack.yaml --until "vs runs/plain" --output_path runs/vote
-      scaffolding-ext eval --config stack.yaml --arrival_rate 2 --slo 5 --output_path runs/load
       scaffolding-ext eval --config stack.yaml --epochs 8 --looks 64 --output_path runs/samples
     """
     from scaffolding_ext.evaluation.calibrate.conformal_run import calibrated_online
-    from scaffolding_ext.evaluation.report.terminal import eval_lines, first_lines, most_line, summary_text
-    from scaffolding_ext.evaluation.run.records import decoded_of
-    from scaffolding_ext.evaluation.run.run_folder import answers_of, claimed
+    from scaffolding_ext.evaluation.report.terminal import eval_lines, first_lines
+    from scaffolding_ext.evaluation.run.run_folder import claimed
     from scaffolding_ext.evaluation.run.session import Session
     from scaffolding_ext.stack.build import missing_here, plan_stack
 
@@ -189,14 +155,6 @@ def evaluate(
     folder = None if kept_in is None else Path(kept_in)
     if resume and folder is None:
         raise click.UsageError("--resume is given without a folder: name the run's folder with --output_path", ctx)
-    if retry_failed and (not resume or dry_run or config.evaluation.total_tokens is not None):
-        raise click.UsageError("--retry_failed needs --resume, and takes neither --dry_run nor --total_tokens", ctx)
-    if against is not None and config.evaluation.total_tokens is not None:
-        raise click.UsageError(
-            "--against cannot be given with --total_tokens, which asks questions in parts: compare the finished "
-            "runs with scaffolding-ext compare",
-            ctx,
-        )
     claim = nullcontext(False) if folder is None else claimed(folder, resume=resume)
     with claim as goes_on, ExitStack() as held:
         config = config.for_run()
@@ -204,21 +162,20 @@ def evaluate(
             config = calibrated_online(config, folder or Path(held.enter_context(TemporaryDirectory())))
         run = Session.of(config, folder)
         if goes_on:
-            run.take_up(is_mended=not dry_run, retrying=held if retry_failed else None)
+            run.take_up(is_mended=not dry_run)
         if dry_run:
             done = f", {len(run.done)} of them done" if goes_on else ""
             missing = missing_here(plan_stack(run.config))
-            plan = f"stack and dataset are fine: {run.described}{done}"
+            most = "no known limit" if run.most_tokens is None else f"at most {run.most_tokens:,}"
+            plan = f"stack and dataset are fine: {run.described}{done}\ntokens of chains: {most}"
             first = run.first_question
             document = run.document() | {
-                "most": run.most_work._asdict(),
+                "most_tokens": run.most_tokens,
                 "config": run.config.model_dump(),
                 "missing": missing,
                 "first": {"prompt": first.prompt, "target": first.target, "unread": first.unread},
             }
-            click.echo(
-                json.dumps(document) if as_json else f"{plan}\n{most_line(run.most_work)}\n\n{first_lines(first)}"
-            )
+            click.echo(json.dumps(document) if as_json else f"{plan}\n\n{first_lines(first)}")
             for each in missing:
                 _say(f"Missing on this machine: {each}")
             if missing:
@@ -227,7 +184,7 @@ def evaluate(
         if folder is None:
             _say("Note: this run is not saved; --output_path FOLDER saves its records, summary and stack.")
         with families_told():
-            stopped_by = run.go(_say, None if against is None else decoded_of(answers_of(against)))
+            stopped_by = run.go(_say)
         document, summary = run.finish(stopped_by)
     for warning in summary.warnings:
         _say(f"Warning: {warning}")
@@ -236,10 +193,7 @@ def evaluate(
         click.echo(json.dumps(document))
     else:
         name, budget = Path(source).stem.rpartition(":")[2], document.get("budget")
-        if verbose:
-            click.echo(summary_text(name, summary, tally.first_error, budget))
-        parts = (document.get(part) for part in ("load", "until"))
-        click.echo("\n".join(eval_lines(name, summary, tally.first_error, budget, folder, *parts)))
+        click.echo("\n".join(eval_lines(name, summary, tally.first_error, budget, folder, document.get("until"))))
     if run.num_left:
         kept = "" if folder is None else f" ({folder})"
         waited = f"{config.evaluation.outage_seconds:g} s"
@@ -249,11 +203,11 @@ def evaluate(
         kept = "none are saved" if folder is None else f"to continue, give the same command with --resume ({folder})"
         _say(f"Interrupted after {tally.num_samples:,} requests of {run.described}; {kept}.")
         ctx.exit(SIGNAL_EXIT + stopped_by)
-    num_failed = tally.num_failed - (tally.num_refused if config.evaluation.arrival_rate is not None else 0)
+    num_failed = tally.num_failed
     if num_failed > config.evaluation.fail_on_error * tally.num_samples:
         _say(f"{num_failed} of {tally.num_samples} requests failed; the first failure: {tally.first_error}")
         if folder is not None and config.evaluation.total_tokens is None:
-            _say("To rerun the failed ones, give the same command with --resume --retry_failed.")
+            _say("To rerun the failed ones, give the same command with --resume.")
         ctx.exit(1)
 
 

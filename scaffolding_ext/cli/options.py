@@ -102,7 +102,6 @@ limit_option = click.option("--limit", metavar="N|A-B", help="First N questions,
 max_tokens_option = click.option(
     "--max_tokens", type=click.IntRange(min=1), help="Maximum tokens of each chain, instead of the stack's."
 )
-verbose_option = click.option("--verbose", is_flag=True, help="Show all figures.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
 
 

@@ -44,35 +44,6 @@ class EvaluationConfig(Section):
     request_timeout: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="Seconds after which a request fails."
     )
-    slo: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="Seconds within which an answer is in time; null takes the stack's `deadline`.",
-    )
-    deadline_times: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
-        default_factory=dict,
-        description="Factors on `deadline` and `slo` by kind of question, such as `{hard: 3}`; others have 1.",
-    )
-    arrival_rate: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="Mean requests per second, at random times (by the run's seed). Null keeps "
-        "`max_parallel_requests` in flight.",
-    )
-    burst: float = Field(
-        default=1.0,
-        gt=0,
-        allow_inf_nan=False,
-        description="Coefficient of variation of the times between arrivals: 1 is a Poisson process; above 1 they come "
-        "in bursts.",
-    )
-    max_queue: int = Field(
-        default=256,
-        ge=0,
-        description="Maximum waiting requests at an `arrival_rate`, besides running ones; others are refused.",
-    )
     fail_on_error: float = Field(
         default=0.0, ge=0, le=1, description="Share of requests that may fail; if more do, the exit code is 1."
     )
@@ -81,12 +52,11 @@ class EvaluationConfig(Section):
         ge=0,
         allow_inf_nan=False,
         description="Seconds to wait for a server that is down; then the run stops, to be resumed. 0 records its "
-        "requests as failed. With an `arrival_rate` nothing waits.",
+        "requests as failed.",
     )
-    engine: Literal["local", "ray"] = Field(
-        default="local", description="`local`, one stack in this process, or `ray`, one in each actor of a Ray cluster."
+    num_actors: int | None = Field(
+        default=None, ge=1, description="Actors of a Ray cluster, each with its own stack; null runs in this process."
     )
-    num_actors: int | None = Field(default=None, ge=1, description="Actors of `ray`, which needs it.")
     gpus_per_actor: float | None = Field(
         default=None, ge=0, description="GPUs that Ray assigns to an actor; null divides those of the cluster evenly."
     )
@@ -99,29 +69,9 @@ class EvaluationConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _check_actors(self) -> EvaluationConfig:
-        if (self.engine == "ray") != (self.num_actors is not None):
-            raise PydanticCustomError(
-                "actors", "engine ray needs num_actors, which no other engine takes: give both, or neither"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_arrivals(self) -> EvaluationConfig:
-        if self.arrival_rate is not None and (self.engine != "local" or self.total_tokens is not None):
-            raise PydanticCustomError(
-                "arrivals", "arrival_rate needs the engine local, and no total_tokens: leave one of them out"
-            )
-        if self.arrival_rate is None and self.burst != 1:
-            raise PydanticCustomError("arrivals", "burst is given without arrival_rate: set it, or leave burst out")
-        return self
-
-    @model_validator(mode="after")
     def _check_until(self) -> EvaluationConfig:
-        if self.until is not None and (self.total_tokens is not None or self.arrival_rate is not None):
-            raise PydanticCustomError(
-                "until", "until takes neither total_tokens nor arrival_rate: leave one of them out"
-            )
+        if self.until is not None and self.total_tokens is not None:
+            raise PydanticCustomError("until", "until takes no total_tokens: leave one of them out")
         return self
 
     @model_validator(mode="after")
@@ -137,11 +87,6 @@ class EvaluationConfig(Section):
                 "budget", "spending is given without total_tokens: set total_tokens, or leave spending out"
             )
         return self
-
-    def check(self, stack: StackConfig) -> None:
-        """Refuse settings that the rest of the stack does not allow."""
-        if self.deadline_times and stack.deadline is None and self.slo is None:
-            raise PydanticCustomError("deadline", "evaluation.deadline_times are multiples of deadline: set it also")
 
 
 class TunedConfig(Section):

@@ -188,11 +188,6 @@ class StackConfig(Section):
             key, message = _described(error.errors()[0], "")
             raise PydanticCustomError("section", "{message}", {"message": message, "key": key}) from error
 
-    @model_validator(mode="after")
-    def _check_sections(self) -> StackConfig:
-        self.evaluation.check(self)
-        return self
-
     @field_validator("dataset", mode="before")
     @classmethod
     def _expand_source(cls, value: Any) -> Any:

@@ -185,10 +185,6 @@ def test_an_ordinary_run_and_one_with_a_budget_do_not_mix() -> None:
         ),
         ((*SPEND, "--set", "controller={type: NativeGenerationController}"), "evaluation.total_tokens: needs a vote"),
         ((*SPEND, "--epochs", "2"), "evaluation: epochs and total_tokens are both given"),
-        (
-            (*SPEND, "--against", "."),
-            "--against cannot be given with --total_tokens",
-        ),
         (("--spending", "even"), "evaluation: spending is given without total_tokens"),
         (
             (*SPEND, "--set", "controller.args.default_sample_num=1"),

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.errors import OutputError
 from scaffolding_ext.evaluation.run.records import Record, read_records
-from scaffolding_ext.evaluation.run.run_folder import claimed, forget_failed
+from scaffolding_ext.evaluation.run.run_folder import claimed, mend
 
 NUM_SAMPLES, NUM_KILLS = 400, 20
 STACK = {
@@ -192,19 +192,20 @@ def test_samples_that_failed_with_their_server_are_run_again(folder: Path) -> No
     failed = call(*command)
     assert failed.exit_code == 1
     assert "12 of 30 requests failed" in failed.stderr
-    assert failed.stderr.endswith("give the same command with --resume --retry_failed.\n")
+    assert failed.stderr.endswith("give the same command with --resume.\n")
+    assert "12 of 30 requests failed" in call(*command, "--resume").stderr  # the server is still down
     (folder / "down").unlink()
-    assert "12 of 30 requests failed" in call(*command, "--resume").stderr  # they count as done
-    for wrong in (("--retry_failed",), ("--resume", "--retry_failed", "--dry_run")):
-        assert "--retry_failed needs --resume" in call(*command, *wrong).stderr
-    mended = call(*command, "--resume", "--retry_failed", "--json")
+    assert len(read_records(SAMPLES)) == 30
+    assert call(*command, "--resume", "--dry_run").exit_code == 0
+    assert len(read_records(SAMPLES)) == 30  # a dry run changes nothing
+    mended = call(*command, "--resume", "--json")
     assert mended.exit_code == 0, mended.stderr
     assert json.loads(mended.stdout)["summary"]["num_failed"] == 0
     again = call(*command[:6], "whole", *command[7:])
     assert again.exit_code == 0
     assert outcomes(SAMPLES) == outcomes(Path("whole") / "samples.jsonl")
     before = SAMPLES.read_bytes()
-    assert call(*command, "--resume", "--retry_failed").exit_code == 0
+    assert call(*command, "--resume").exit_code == 0
     assert SAMPLES.read_bytes() == before
 
 
@@ -213,12 +214,10 @@ def test_a_folder_whose_failed_records_are_taken_out_is_still_held(folder: Path)
     (folder / "down").touch()
     call(*RUN, "--limit", "3", "--set", "workers.generation={type: cli_held:Down}")
     with claimed(Path("run"), resume=True):
-        held = forget_failed(Path("run"))
-        assert held is not None
+        mend(SAMPLES, keeps_failed=False)
         assert [record.id for record in read_records(SAMPLES)] == ["1", "2"]
-        with held, pytest.raises(OutputError, match="another process runs in run"), claimed(Path("run"), resume=True):
+        with pytest.raises(OutputError, match="another process runs in run"), claimed(Path("run"), resume=True):
             pass
-        assert forget_failed(Path("run")) is None
 
 
 def test_another_stack_is_refused_by_the_key(folder: Path) -> None:
@@ -236,7 +235,7 @@ def test_a_torn_line_is_mended_with_a_warning(folder: Path) -> None:
     dry = call(*RUN, "--limit", "4", "--resume", "--dry_run")
     assert dry.stdout.startswith("stack and dataset are fine: 4 questions, 4 requests, 3 of them done\n")
     result = call(*RUN, "--limit", "4", "--resume")
-    assert "Warning: run/samples.jsonl: its last line was incomplete, and was repaired" in result.stderr
+    assert "Warning: run/samples.jsonl, line 4: skipped, because it is incomplete" in result.stderr
     assert outcomes(SAMPLES) == whole
 
 

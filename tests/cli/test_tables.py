@@ -1,9 +1,7 @@
-"""Every table of the command line at 80 columns: no line is longer, and no figure is cut."""
+"""The lines of `compare`: 80 columns wide, one a run."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,15 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from scaffolding_ext.cli.main import main
-from scaffolding_ext.evaluation.compare.compared import compare_runs
-from scaffolding_ext.evaluation.report import terminal
-from scaffolding_ext.evaluation.tables import PIPE_WIDTH, Table, console
+from scaffolding_ext.evaluation.tables import PIPE_WIDTH, console
 
 STACK = """
 controller: {{type: DynasorCoTController, args: {{certainty_threshold: {threshold}, chunk_size: {chunk}}}}}
 workers: {{generation: {{type: HuggingFaceWorker, args: {{model: tinylm/target}}}}}}
 """
-INTERVAL = re.compile(r"\([^()]* to [^()]*\)")
 
 
 @pytest.fixture(autouse=True, params=[80, 60])
@@ -32,16 +27,6 @@ def shown(*arguments: object) -> str:
     result = CliRunner().invoke(main, list(map(str, arguments)))
     assert result.exit_code == 0, result.output
     return str(result.stdout)
-
-
-def check(text: str, tables: list[Table], width: int) -> None:
-    """Every cell of the tables stands in the text whole, each line within the width."""
-    assert "…" not in text
-    assert max(map(len, text.splitlines())) <= width
-    for table in tables:
-        for column in table.columns:
-            for cell in (column.header, *column.cells):
-                assert re.search(rf"(^|\s){re.escape(str(cell))}(\s|$)", text, re.MULTILINE), cell
 
 
 @pytest.fixture
@@ -61,40 +46,6 @@ def runs(write_run: Callable[..., Path]) -> list[Path]:
     }
     configs = (None, STACK.format(threshold=2, chunk=32), STACK.format(threshold=3, chunk=64))
     return [write_run(name, own, config) for (name, own), config in zip(rows.items(), configs, strict=True)]
-
-
-def test_compare(runs: list[Path], width: int) -> None:
-    text = shown("compare", *runs, "--verbose").rpartition("\n" + 12 * " ")[0]
-    compared = compare_runs(runs)
-    tables = [
-        terminal.comparison_table({run.name: run.summary for run in compared.runs}),
-        terminal.pairs_table(compared.comparisons),
-        terminal.reasons_table(compared.runs),
-    ]
-    check(text, tables, width)
-    assert len(INTERVAL.findall(" ".join(text.split()))) >= 2 * 3 + 2 * 2  # of two comparisons, and of the sweep's runs
-    [sweep] = compared.sweeps
-    for column in terminal.sweep_table(sweep).columns[:-1]:
-        assert all(str(cell) in text for cell in column.cells)
-
-
-def test_eval(tmp_path: Path, width: int) -> None:
-    rows = [json.dumps({"question": f"say {n}", "answer": n, "id": f"q{n}"}) for n in range(3)]
-    (tmp_path / "data.jsonl").write_text("\n".join(rows))
-    stack = {
-        "controller": {"type": "NativeGenerationController"},
-        "workers": {"generation": {"type": "ScriptedWorker", "args": {"respond": "\\boxed{1}"}}},
-        "evaluation": {"price": {"decoded": 1.0}},
-    }
-    path = tmp_path / "a_stack_with_a_long_name.yaml"
-    path.write_text(json.dumps(stack))
-    arguments = ("eval", "--config", path, "--dataset", tmp_path / "data.jsonl", "--output_path", tmp_path / "run")
-    text, found, _ = shown(*arguments, "--verbose").partition("\na_stack_with_a_long_name: 1 of 3 right")
-    assert found
-    heads = ("n", "failed", "correct %", "decoded", "discarded", "saved", "computed", "seconds", "cost")
-    table = Table("run", *heads)
-    table.add_row("a_stack_with_a_long_name", "3", "0", "33.3 (6.1 to 79.2)")
-    check(text, [table], width)
 
 
 def test_compare_ends_in_a_line_a_run_and_80_columns(runs: list[Path], tmp_path: Path, folder: Path) -> None:

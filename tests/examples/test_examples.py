@@ -58,14 +58,6 @@ def test_own_data_are_checked_run_and_compared(tmp_path: Path, warm_torch: Path)
     assert {record["id"] for record in records} == {"walk", "run", "climb"}
 
 
-def test_a_sweep_has_a_frontier(tmp_path: Path, warm_torch: Path) -> None:
-    run(["bash", EXAMPLES / "sweep.sh", "2"], tmp_path, warm_torch)
-    compared = json.loads((tmp_path / "runs" / "sweep" / "compared.json").read_text())
-    assert len(compared["sweeps"]) == 1
-    assert set(compared["runs"]) == {"whole", "threshold_2", "threshold_3", "threshold_5"}
-    assert (tmp_path / "runs" / "sweep" / "report.html").is_file()
-
-
 def test_draft_and_target_with_a_calibration(tmp_path: Path, warm_torch: Path) -> None:
     run(["bash", EXAMPLES / "draft_target.sh", "2"], tmp_path, warm_torch)
     folder = tmp_path / "runs" / "draft_target"

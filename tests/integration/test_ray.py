@@ -74,7 +74,7 @@ def test_a_killed_actor_costs_only_what_it_had_in_flight(folder: Path) -> None:
     run_eval(folder, "--output_path", "local")
     (folder / "log").unlink()
     (folder / "kill").touch()
-    actors = ["--engine", "ray", "--num_actors", "2", "--output_path", "ray"]
+    actors = ["--set", "evaluation.num_actors=2", "--output_path", "ray"]
     run_eval(folder, *actors, "--limit", "30")
     assert (folder / "killed").exists()
     begun = [line.split() for line in (folder / "log").read_text().splitlines()]
@@ -91,7 +91,7 @@ def test_an_actor_that_is_gone_for_good_loses_nothing_and_repeats_nothing(folder
     run_eval(folder, "--output_path", "local")
     (folder / "log").unlink()
     (folder / "kill for good").touch()
-    summary = json.loads(run_eval(folder, "--engine", "ray", "--num_actors", "3", "--output_path", "ray", "--json"))[
+    summary = json.loads(run_eval(folder, "--set", "evaluation.num_actors=3", "--output_path", "ray", "--json"))[
         "summary"
     ]
     assert (folder / "kill for gooded").exists()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.run.datasets import Example
-from scaffolding_ext.evaluation.run.runner import EvaluationJob, LocalEngine
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.request.program import current_program
 from scaffolding_ext.scheduling import EarliestDeadline
@@ -50,20 +47,10 @@ def test_a_stack_file_sets_the_hosts_deadline() -> None:
         assert llm.deadline == 12.5
 
 
-def test_harder_questions_have_more_time() -> None:
-    samples = [Example(kind or "other", "2+2?", "4", kind) for kind in ("easy", "medium", "hard", None)]
-    with host(deadline=10) as llm:
-        engine = LocalEngine(llm, deadline_times={"easy": 1, "medium": 2, "hard": 3})
-        records = [asyncio.run(engine.run(EvaluationJob(sample, 0))) for sample in samples]
-    assert [record.output for record in records] == ["10", "20", "30", "10"]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"deadline": 0}, "deadline"),
-        ({"evaluation": {"deadline_times": {"easy": 1}}}, "deadline_times are multiples of deadline: set it"),
-        ({"deadline": 1, "evaluation": {"deadline_times": {"easy": 0}}}, "evaluation.deadline_times.easy"),
     ],
 )
 def test_deadlines_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:

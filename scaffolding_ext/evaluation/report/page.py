@@ -15,10 +15,8 @@ from scaffolding_ext.errors import install_command
 from scaffolding_ext.evaluation.compare.compared import Compared, PairedSample
 from scaffolding_ext.evaluation.compare.finished_run import UNKNOWN, FinishedRun
 from scaffolding_ext.evaluation.compare.paired import Point
-from scaffolding_ext.evaluation.compare.sweeps import Sweep
 from scaffolding_ext.evaluation.drawing import COLOURS, drawing, point
 from scaffolding_ext.evaluation.report import terminal as tables
-from scaffolding_ext.evaluation.report.timeline import lanes_of, steps_of, trees_of
 from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.tally import Column
 from scaffolding_ext.evaluation.web_page import data_uri, render_page
@@ -31,22 +29,12 @@ def color_of(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def frontier_chart(points: Sequence[Point], sweeps: Sequence[Sweep]) -> str:
-    """Plot accuracy against decoded tokens.
-
-    Runs have both intervals, sweeps are dashed lines, and a hollow diamond marks the tokens at which a sweep reaches
-    the baseline's accuracy.
-    """
+def frontier_chart(points: Sequence[Point]) -> str:
+    """Plot accuracy against decoded tokens, with both intervals."""
     image, baseline = io.BytesIO(), points[0]
     level = 100 * baseline.accuracy.value
     with drawing(image, figsize=(5.4, 3.5)) as (_, axes):
         axes.axhline(level, color="0.6", linestyle=":", lw=1)
-        for sweep in sweeps:
-            places = [(point.tokens.value, 100 * point.accuracy.value) for point, _ in sweep.runs]
-            axes.plot(*zip(*places, strict=True), "--", color="0.5", lw=1)
-            if sweep.saving.saved is not None:
-                reached = (1 - sweep.saving.saved.value) * baseline.tokens.value
-                axes.plot(reached, level, "D", color="0.2", mfc="white", ms=7)
         for number, each in enumerate(points):
             accuracy = Estimate(*(100 * value for value in each.accuracy))
             point(axes, each.tokens, accuracy, each.run, fmt="o", ms=6, color=color_of(number))
@@ -91,7 +79,7 @@ def rendered(compared: Compared, samples: Sequence[PairedSample]) -> str:
         runs=[{"name": run.name, "color": color_of(number), "summary": run.summary} for number, run in enumerate(runs)],
         compared=compared,
         tables=tables,
-        frontier=frontier_chart(compared.points, compared.sweeps) if has_charts else None,
+        frontier=frontier_chart(compared.points) if has_charts else None,
         charts_need=None if has_charts else install_command("plots"),
         purposes=_purposes(runs),
         purpose_colors=PURPOSE_COLORS,
@@ -168,12 +156,8 @@ def _details(sample: PairedSample) -> dict[str, Any]:
 
 
 def _run_details(record: Record) -> dict[str, Any]:
-    steps = steps_of(record)
     return {
         "output": record.output,
         "error": None if record.error is None else record.error.message,
         "tokens": record.ledger["by_purpose"],
-        "lanes": lanes_of(steps),
-        "steps": steps,
-        "trees": trees_of(steps),
     }

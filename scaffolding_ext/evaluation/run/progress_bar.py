@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
@@ -24,7 +24,6 @@ from rich.text import Text
 from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.tally import Tally
 
-Decoded = Mapping[tuple[str, int], int]  # tokens that another run decoded, by id and epoch
 _NUM_LINES = 10
 
 
@@ -32,7 +31,6 @@ _NUM_LINES = 10
 def progress_shown(
     total: int,
     tally: Tally,
-    against: Decoded | None = None,
     clock: Callable[[], float] = time.monotonic,
     *,
     in_tokens: bool = False,
@@ -43,12 +41,10 @@ def progress_shown(
     Args:
         total: All requests of the run, or the tokens that it may decode.
         tally: Must count each record before the yielded function is called with it.
-        against: Another run; tokens saved against it are shown.
         in_tokens: Show progress in decoded tokens instead of requests.
         decoded_so_far: Tokens that the workers have decoded, including those of running requests.
     """
     console = Console(stderr=True)
-    saving = SavedTokens(against)
     step = max(1, total // _NUM_LINES)
 
     def num_done() -> int:
@@ -59,14 +55,13 @@ def progress_shown(
 
     def show_line(record: Record) -> None:
         nonlocal num_shown
-        saving.add(record)
         done = num_done()
         if done // step > num_shown // step or done == total > num_shown:
             num_shown = done
             left = max(0.0, (clock() - started) / (done - num_before) * (total - done))
             ending = f", {datetime.timedelta(seconds=round(left))} left" if left else ""
             unit = " tokens" if in_tokens else ""
-            click.echo(f"{done} of {total}{unit} done, {figures(tally, saving)}{ending}", err=True)
+            click.echo(f"{done} of {total}{unit} done, {figures(tally)}{ending}", err=True)
 
     if not console.is_terminal:
         yield show_line
@@ -74,14 +69,13 @@ def progress_shown(
     num_others = tally.tokens["decoded"] - decoded_so_far()
 
     def shown() -> str:
-        return figures(tally, saving, max(tally.tokens["decoded"], num_others + decoded_so_far()))
+        return figures(tally, max(tally.tokens["decoded"], num_others + decoded_so_far()))
 
     columns = (BarColumn(), MofNCompleteColumn(), _Live(shown), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("", total=total, completed=num_before)
 
         def advance(record: Record) -> None:
-            saving.add(record)
             progress.update(bar, completed=num_done())
 
         yield advance
@@ -111,29 +105,8 @@ class _Live(ProgressColumn):
         return Text(self._text())
 
 
-class SavedTokens:
-    """Decoded tokens saved against another run, on the samples that both have done.
-
-    Args:
-        against: The other run; None shows no saving.
-    """
-
-    def __init__(self, against: Decoded | None) -> None:
-        self._against = against
-        self._own = self._other = 0
-
-    def add(self, record: Record) -> None:
-        other = None if self._against is None else self._against.get((record.id, record.epoch))
-        if other is not None:
-            self._own += record.ledger["total"]["decoded"]
-            self._other += other
-
-    def __str__(self) -> str:
-        return f", {1 - self._own / self._other:.1%} saved" if self._other else ""
-
-
-def figures(tally: Tally, saving: SavedTokens, num_decoded: int | None = None) -> str:
+def figures(tally: Tally, num_decoded: int | None = None) -> str:
     """Format accuracy, tokens and failures so far in one line; `num_decoded` replaces the tokens of ended requests."""
     decoded = tally.tokens["decoded"] if num_decoded is None else num_decoded
     right = f"{tally.num_correct / tally.num_samples:.1%}" if tally.num_samples else "-"
-    return f"{right} right, {decoded:,} tokens{saving}, {tally.num_failed} failed"
+    return f"{right} right, {decoded:,} tokens, {tally.num_failed} failed"

@@ -129,11 +129,6 @@ def read_records(path: str | os.PathLike[str]) -> list[Record]:
     return list(each_record(path))
 
 
-def decoded_of(path: str | os.PathLike[str]) -> dict[tuple[str, int], int]:
-    """Return the decoded tokens of each record in a file, by id and epoch; raises like `each_record`."""
-    return {(record.id, record.epoch): record.ledger["total"]["decoded"] for record in each_record(path)}
-
-
 def each_record(path: str | os.PathLike[str]) -> Iterator[Record]:
     """Yield the records of a `record_writer`, one per line, without keeping them.
 

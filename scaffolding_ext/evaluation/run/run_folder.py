@@ -12,12 +12,13 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from scaffolding_ext.documents import json_text
+from scaffolding_ext.documents import json_text, write_text
 from scaffolding_ext.errors import ConfigError, DatasetError, OutputError
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, each_record, prompt_hash
 
 SAMPLES, SUMMARY, CONFIG = "samples.jsonl", "summary.json", "config.yaml"
+LOCK = ".lock"  # of its own, since `samples.jsonl` may be replaced
 VOTES = "votes.jsonl"  # of a run with one budget for all votes; its samples.jsonl has the single samples
 _FILES = (SAMPLES, VOTES, SUMMARY, CONFIG)
 
@@ -44,37 +45,35 @@ def claimed(folder: Path, *, resume: bool = False) -> Iterator[bool]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         goes_on = resume and (folder / SAMPLES).exists()
-        samples = _locked(folder, goes_on)
+        lock = _locked(folder, goes_on)
     except OutputError:
         raise
     except OSError as error:
         _remove(new_folders)
         raise OutputError(f"cannot write into {folder} ({error}); name another --output_path") from error
-    with samples:
+    with lock:
         try:
             yield goes_on
         finally:
             if not goes_on and not (folder / SAMPLES).stat().st_size:
-                for name in _FILES:
+                for name in (*_FILES, LOCK):
                     (folder / name).unlink(missing_ok=True)
                 _remove(new_folders)
 
 
 def _locked(folder: Path, goes_on: bool) -> FileIO:
-    """Open and lock the samples file; the process that holds it owns the run."""
+    """Open and lock the lock file; the process that holds it owns the run."""
     taken = [name for name in _FILES if os.path.lexists(folder / name)]
     if taken and not goes_on:
         raise _occupied(folder, taken)
+    lock = FileIO(folder / LOCK, "w")
     try:
-        samples = FileIO(folder / SAMPLES, "a" if goes_on else "x")
-    except FileExistsError:  # another process was quicker
-        raise _occupied(folder, [SAMPLES]) from None
-    try:
-        fcntl.flock(samples, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (folder / SAMPLES).open("a" if goes_on else "x").close()
     except BlockingIOError:
-        samples.close()
+        lock.close()
         raise OutputError(f"another process runs in {folder}; wait for it, or name another --output_path") from None
-    return samples
+    return lock
 
 
 def _occupied(folder: Path, taken: list[str]) -> OutputError:
@@ -96,8 +95,6 @@ def _remove(folders: list[Path]) -> None:
 
 # Keys that no output depends on: amount, place and speed. A deadline counts, because it ends chains and votes.
 _FREE = ("max_parallel_requests", "evaluation", "opentelemetry")
-_DEADLINES = "evaluation.deadline_times"
-_TAIL_BYTES = 2**16
 _MISSING = object()
 
 
@@ -107,9 +104,7 @@ def fingerprint(config: Mapping[str, Any]) -> str:
 
 
 def _bound(config: Mapping[str, Any]) -> dict[str, Any]:
-    times = (config.get("evaluation") or {}).get("deadline_times")
-    bound = {key: value for key, value in config.items() if key not in _FREE}
-    return bound | {_DEADLINES: times} if times else bound
+    return {key: value for key, value in config.items() if key not in _FREE}
 
 
 def check_config(config: Mapping[str, Any], of_run: Mapping[str, Any], folder: Path) -> None:
@@ -128,64 +123,22 @@ def check_config(config: Mapping[str, Any], of_run: Mapping[str, Any], folder: P
             )
 
 
-def mend(path: Path) -> bool:
-    """Remove the last line of a file of records if it is incomplete; return True if it was.
-
-    A line that lacks only its line break gets it.
-    """
-    with path.open("r+b") as file:
-        end = file.seek(0, os.SEEK_END)
-        start = end
-        tail = b""
-        while start and b"\n" not in tail:
-            step = min(start, _TAIL_BYTES)
-            start -= step
-            file.seek(start)
-            tail = file.read(step) + tail
-        torn = tail.rpartition(b"\n")[2]
-        if not torn:
-            return False
-        try:
-            Record.from_json(json.loads(torn))
-        except (ValueError, TypeError, AttributeError):
-            file.truncate(end - len(torn))
-        else:
-            file.seek(end)
-            file.write(b"\n")
-        return True
-
-
-def forget_failed(folder: Path) -> FileIO | None:
-    """Remove the records of failed requests from a run, so that they are run again.
+def mend(path: Path, *, keeps_failed: bool) -> None:
+    """Remove an incomplete last line and the failed requests of a file of records, so that they are run again.
 
     The file is replaced atomically: a killed process leaves the old one or the new one.
-
-    Returns:
-        The new file, locked as `claimed` locks the old one; the caller holds it until the run ends. None if no request
-        has failed.
 
     Raises:
         DatasetError: The file is damaged.
         OutputError: The folder cannot be written; the old file is kept.
     """
-    path = folder / SAMPLES
-    if all(record.error is None for record in each_record(path)):
-        return None
-    new = folder / f"{SAMPLES}.new"
-    try:
-        with new.open("wb") as file:
-            for record in each_record(path):
-                if record.error is None:
-                    file.write((json_text(record.to_json()) + "\n").encode())
-            file.flush()
-            os.fsync(file.fileno())
-        held = FileIO(new, "a")
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        new.replace(path)
-    except OSError as error:
-        new.unlink(missing_ok=True)
-        raise OutputError(f"cannot write into {folder} ({error}); all its records are kept") from error
-    return held
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        is_whole = file.read() == b"\n"
+    if is_whole and (keeps_failed or all(record.error is None for record in each_record(path))):
+        return
+    kept = (record for record in each_record(path) if keeps_failed or record.error is None)
+    write_text(path, (json_text(record.to_json()) + "\n" for record in kept))
 
 
 class Done:

@@ -54,9 +54,6 @@ class LocalEngine:
 
     Args:
         units_implied: Questions imply units (see `scoring.score`).
-        slo: Seconds within which an answer is in time; None takes the stack's deadline. Controllers know only the
-            deadline.
-        deadline_times: Multiple of the deadline or objective by a sample's kind; 1 for other kinds.
         samples_of_votes: A job is one sample of the stack's vote, its epoch the sample's index.
     """
 
@@ -67,8 +64,6 @@ class LocalEngine:
         clock: Callable[[], float] = time.perf_counter,
         units_implied: bool = False,
         samples_of_votes: bool = False,
-        deadline_times: Mapping[str, float] | None = None,
-        slo: float | None = None,
     ) -> None:
         self.max_parallel_requests = llm.max_parallel_requests
         self._llm = llm
@@ -76,8 +71,6 @@ class LocalEngine:
         self._clock = clock
         self._units_implied = units_implied
         self._samples_of_votes = samples_of_votes
-        self._deadline_times = deadline_times or {}
-        self._slo = llm.deadline if slo is None else slo
         self._asks_for_types = "task_type" in honoured_by(llm.prototype_controller)
         self.decoded_so_far = llm.decoded_so_far
 
@@ -90,9 +83,8 @@ class LocalEngine:
         )
         if self._asks_for_types and sample.kind is not None:
             which["task_type"] = sample.kind
-        times = self._deadline_times.get(sample.kind or "", 1.0)
         if self._llm.deadline is not None:
-            which["deadline"] = self._llm.deadline * times
+            which["deadline"] = self._llm.deadline
         result = self._llm.generate_async(sample.prompt, sample_id=sample.id, timeout=self._timeout, **which)
         error: Exception | None = None
         try:
@@ -124,7 +116,7 @@ class LocalEngine:
             seconds={
                 "total": seconds,
                 "ended_at": ended_at,
-                **({} if self._slo is None else {"within": self._slo * times}),
+                **({} if self._llm.deadline is None else {"within": self._llm.deadline}),
                 **result.program.meter.seconds,
             },
             seed=result.program.seeds.seed,

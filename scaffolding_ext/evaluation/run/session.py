@@ -8,21 +8,16 @@ import itertools
 import json
 import signal
 import threading
-import warnings
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from scaffolding_ext import __version__
 from scaffolding_ext.controllers.base import sub_controllers
-from scaffolding_ext.documents import json_text, plain, write_text
+from scaffolding_ext.documents import json_text, write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import Example, format_of, load_dataset
-from scaffolding_ext.evaluation.run.load_test import PICTURE, draw_load, requests_of, run_arrivals
-from scaffolding_ext.evaluation.run.most_work import MostWork, most_work
 from scaffolding_ext.evaluation.run.outage import Outage
 from scaffolding_ext.evaluation.run.progress_bar import progress_shown
 from scaffolding_ext.evaluation.run.ray_engine import ray_engine
@@ -36,7 +31,6 @@ from scaffolding_ext.evaluation.run.run_folder import (
     Done,
     check_config,
     fingerprint,
-    forget_failed,
     mend,
     taken_up,
 )
@@ -45,8 +39,6 @@ from scaffolding_ext.evaluation.run.summary import Summary, summary_of
 from scaffolding_ext.evaluation.run.tally import Tally
 from scaffolding_ext.evaluation.run.until import UntilKnown, stop_of
 from scaffolding_ext.evaluation.run.vote_budget import SampleOfVote, VoteBudget
-from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
-from scaffolding_ext.evaluation.traffic.served_requests import traffic_figures
 from scaffolding_ext.protocol import Controller
 from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.stack.build import build_stack, check_stack
@@ -66,8 +58,6 @@ def local_engine(config: StackConfig) -> Iterator[Engine]:
             settings.request_timeout,
             units_implied=units_implied(config),
             samples_of_votes=settings.total_tokens is not None,
-            deadline_times=settings.deadline_times,
-            slo=settings.slo,
         )
 
 
@@ -168,10 +158,17 @@ class Session:
         return f"{len(self._samples):,} questions, {most}{self.num_requests:,} requests"
 
     @property
-    def most_work(self) -> MostWork:
-        """The most calls and decoded tokens of the whole run; a budget of tokens may end it far earlier."""
+    def most_tokens(self) -> int | None:
+        """The most tokens of all chains of the run, without probes and forced answers; None if nothing bounds them."""
+        num_samples, controller, inner = 1, self.controller, self.controller
+        while inner is not None:
+            controller = inner
+            num_samples *= getattr(controller, "default_sample_num", 0) or getattr(controller, "num_chains", 1)
+            inner = getattr(controller, "generation_controller", None) or getattr(controller, "trace_controller", None)
+        sampling = getattr(controller, "sampling_params", None) or {}
+        each = getattr(controller, "max_tokens", None) or sampling.get("max_tokens")
         num_votes = self.num_requests if self._budget is None else len(self._samples)
-        return most_work(self.controller).times(num_votes)
+        return None if each is None else num_votes * num_samples * int(each)
 
     @property
     def first_question(self) -> Example:
@@ -194,12 +191,12 @@ class Session:
             "price": settings.price or None,
         }
 
-    def take_up(self, *, is_mended: bool, retrying: ExitStack | None = None) -> None:
-        """Read the folder's earlier records.
+    def take_up(self, *, is_mended: bool) -> None:
+        """Read the folder's earlier records; failed requests are run again.
 
         Args:
-            is_mended: Repair an incomplete last line, with a warning.
-            retrying: Failed samples are removed from the folder, to be run again; this holds the folder's new file.
+            is_mended: Remove an incomplete last line and failed requests; a run with a budget keeps those, which
+                spent from it.
 
         Raises:
             ConfigError: The run is of another stack, or has samples that are not in this one.
@@ -222,17 +219,12 @@ class Session:
                 f"{units_implied(before)}; name another --output_path",
                 "evaluation.units_implied",
             )
-        if is_mended and mend(path):
-            warnings.warn(f"{path}: its last line was incomplete, and was repaired", stacklevel=2)
-        if retrying is not None and (held := forget_failed(self._folder)) is not None:
-            retrying.enter_context(held)
+        if is_mended:
+            mend(path, keeps_failed=self._budget is not None)
         self.done = taken_up(path, self._samples, self._epochs, self._count)
 
-    def go(self, say: Callable[[str], object], against: Mapping[tuple[str, int], int] | None = None) -> int | None:
+    def go(self, say: Callable[[str], object]) -> int | None:
         """Run the rest, writing each record when it is done.
-
-        Args:
-            against: Decoded tokens of another run by id and epoch; progress shows the saving.
 
         Returns:
             The signal that ended the run early, or None.
@@ -253,9 +245,7 @@ class Session:
         with ExitStack() as stack:
             engine = stack.enter_context(engine_of(self.config))
             in_tokens = settings.total_tokens is not None
-            shown = progress_shown(
-                total, self.tally, against, in_tokens=in_tokens, decoded_so_far=engine.decoded_so_far
-            )
+            shown = progress_shown(total, self.tally, in_tokens=in_tokens, decoded_so_far=engine.decoded_so_far)
             heard.append(stack.enter_context(shown))
             if self._folder is not None:
                 write_text(self._folder / CONFIG, self.config.to_yaml())
@@ -268,11 +258,7 @@ class Session:
             def is_stopped() -> bool:
                 return interrupts.is_stopped() or self._is_known
 
-            if settings.arrival_rate is None:
-                work = run_rounds(engine, itertools.chain([first], rounds), on_record, is_stopped, outage)
-            else:
-                jobs = list(first)
-                work = run_arrivals(engine, jobs, self._arrivals(jobs), on_record, is_stopped, settings.max_queue)
+            work = run_rounds(engine, itertools.chain([first], rounds), on_record, is_stopped, outage)
             asyncio.run(interrupts.run(work))
         self.num_left = self.num_requests - self.tally.num_samples if outage.given_up else 0
         return None if self._is_whole else interrupts.signal
@@ -307,12 +293,6 @@ class Session:
             **({} if self._budget is None else {"budget": self._budget.figures()}),
             **({} if self._until is None else {"until": self._until.figures()}),
         }
-        if self.config.evaluation.arrival_rate is not None and tally.num_samples:
-            requests = requests_of(tally.columns())
-            document["load"] = plain(traffic_figures(requests))
-            if self._folder is not None:
-                slo = self.config.evaluation.slo or self.config.deadline
-                draw_load(requests, slo, self._folder / PICTURE)
         if self._folder is not None:
             write_text(self._folder / SUMMARY, json.dumps(document, indent=2) + "\n")
         return Finished(document, summary)
@@ -323,16 +303,6 @@ class Session:
             yield from self._budget.rounds()
         elif len(self.done) < self.num_requests and not self._is_known:
             yield jobs_of(self._samples, self._epochs, self.done)
-
-    def _arrivals(self, jobs: Sequence[EvaluationJob]) -> list[float]:
-        """Return the arrival time of each job, by the run's seed. The rest of an interrupted run keeps its gaps."""
-        settings = self.config.evaluation
-        assert settings.arrival_rate is not None
-        rng = np.random.default_rng(self.config.seed)
-        times = arrival_times(settings.arrival_rate, self.num_requests, rng, settings.burst)
-        places = {(job.sample.id, job.epoch): place for place, job in enumerate(jobs_of(self._samples, self._epochs))}
-        left = times[[places[job.sample.id, job.epoch] for job in jobs]]
-        return [float(each) for each in left - left[0] + times[0]]
 
     def _count(self, record: Record) -> None:
         self.tally.add(record)

@@ -176,10 +176,6 @@ class Tally:
             if event.get("num_rounds", 1) > 1:
                 self.vote_sizes[str(event["num_samples"])] += 1
 
-    @property
-    def num_refused(self) -> int:
-        return sum(self.errors[name] for name in REFUSALS)
-
     def columns(self) -> dict[str, Column]:
         """Return the columns of all records, in order; add no record while you hold them.
 

@@ -136,8 +136,7 @@ def test_the_file_says_what_the_calibration_cost(stack):
     assert level.ledger["total"]["decoded"] == drafted + level.num_target_tokens
 
 
-def test_a_run_counts_what_its_calibration_cost(stack, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")  # narrower, the line would be broken
+def test_a_run_counts_what_its_calibration_cost(stack):
     made, _ = calibrate(stack, "--alpha", "0.25")
     marginal = ("--set", "controller.args.coverage=marginal", "--set", "controller.args.calibration=made.json")
     evaluated = (
@@ -149,14 +148,11 @@ def test_a_run_counts_what_its_calibration_cost(stack, monkeypatch):
         "controller.args.alpha=0.4",
         "--output_path",
         "run",
-        "--verbose",
     )
-    shown = call(*evaluated).output
+    call(*evaluated)
     cost = made.level(0.4).ledger["total"]
     summary = json.loads(Path("run", "summary.json").read_text())["summary"]
     assert summary["calibration_tokens"] == cost
-    assert f"calibration tokens, spent before: decoded {cost['decoded']}, " in shown
-    assert f"{cost['decoded'] / 6:.4g} decoded a request of this run" in shown
 
 
 def test_the_cost_of_a_calibration_is_found_in_sub_controllers_too(stack):

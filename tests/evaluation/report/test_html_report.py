@@ -16,7 +16,7 @@ import pytest
 
 from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_samples
 from scaffolding_ext.evaluation.report.page import distribution_chart, frontier_chart, rendered
-from scaffolding_ext.evaluation.report.timeline import TimelineStep, trees_of, write_chrome_trace
+from scaffolding_ext.evaluation.report.timeline import write_chrome_trace
 
 STACK = "controller: {{type: Controller, args: {{threshold: {}}}}}\n"
 HOSTILE = '</script><script>alert("x")</script>&amp;'
@@ -62,7 +62,6 @@ def test_nothing_is_loaded_from_elsewhere_and_no_text_leaves_its_script(text: st
     assert [tag for tag, _ in page.tags].count("script") == 2 + 30 + 1
     details: dict[str, Any] = json.loads(page.scripts["s0"])
     assert details["runs"][1]["output"] == HOSTILE
-    assert details["runs"][1]["steps"][0] == ["main", 0.0, 0.1, "probe", {"position": 64, "answer": HOSTILE}]
 
 
 def test_a_number_that_is_not_finite_is_null_in_its_data(write_run: Callable[..., Path], tmp_path: Path) -> None:
@@ -79,18 +78,14 @@ def test_a_number_that_is_not_finite_is_null_in_its_data(write_run: Callable[...
     page = Page(rendered(compared, kept))
     for text in page.scripts.values():
         json.loads(text, parse_constant=pytest.fail)
-    figures = json.loads(page.scripts["s0"])["runs"][0]["steps"][0][4]
-    assert figures == {"confidence": None, "scores": [1.0, None]}
 
 
-def test_it_holds_tables_charts_and_the_interpolated_saving(text: str) -> None:
+def test_it_holds_tables_and_charts(text: str) -> None:
     overview = json.loads(Page(text).scripts["data"])
     assert [run["name"] for run in overview["runs"]] == ["plain", "<2>", "<5>"]
     assert len(overview["samples"]) == 30
     assert overview["samples"][0]["cells"][0].keys() == {"answer", "right", "reason", "decoded", "seconds"}
     assert "30 of 40: those on which runs disagree" in text
-    assert "&lt;5&gt;: threshold=5" in text
-    assert re.search(r"saves at the accuracy of plain: 7[0-9.]+ % \(.*\), interpolated \(◇\)", text)
     assert text.count("data:image/png;base64,") == 1 + 3
 
 
@@ -115,36 +110,9 @@ def test_charts_are_drawn_in_the_style(
         for name, tokens in (("a", 0), ("b", 9_000_000))
     ]
     compared = compare_runs(folders)
-    frontier_chart(compared.points, compared.sweeps)
+    frontier_chart(compared.points)
     distribution_chart(np.array([0.0, 0.0]), 0.0, "#000")
     frontier, distribution = drawn
     assert [fault for figure in drawn for fault in style_faults(figure) if fault != "no title"] == []
     assert [len(bars.lines[2]) for bars in frontier.axes[0].containers] == [2, 2], "both intervals of both runs"
     assert sum(patch.get_height() for patch in distribution.axes[0].patches) == 2
-
-
-def test_a_search_is_drawn_as_its_tree_step_by_step() -> None:
-    def at(event: str, **figures: Any) -> TimelineStep:
-        return TimelineStep("main", 0.0, 0.0, event, figures)
-
-    first = {"paths": [[0], [1]], "answers": [None, None], "finish_reasons": [None, None]}
-    second = {"paths": [[1, 0], [1, 1]], "answers": ["7", None], "finish_reasons": ["stop", None]}
-    steps = [
-        at("branches", **first),
-        at("select", paths=[[0], [1]], values=[0.2, 0.9], kept=[[1]]),
-        at("branches", **second),
-        at("select", paths=[[1, 0], [1, 1]], values=[0.8, 0.1], kept=[[1, 0]]),
-        at("tree", winner=[1, 0]),
-    ]
-    (tree,) = trees_of(steps)
-    told = [(node["path"], node["parent"], node["state"], node["visits"], node["step"]) for node in tree["nodes"]]
-    assert told == [
-        ([0], None, "cut", 1, 0),
-        ([1], None, "won", 3, 0),
-        ([1, 0], 1, "won", 1, 2),
-        ([1, 1], 1, "cut", 1, 2),
-    ]
-    assert [node["value"] for node in tree["nodes"]] == [0.2, 0.9, 0.8, 0.1]
-    assert [node["x"] for node in tree["nodes"]] == pytest.approx([1 / 6, 2 / 3, 1 / 2, 5 / 6])
-    assert trees_of([at("vote", winner=0)]) == []
-    assert trees_of([at("tree", winner=None)]) == []  # given up before anything was written

@@ -9,15 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from scaffolding_ext.cli.main import main
-from scaffolding_ext.errors import ConfigError, EngineError, MissingDependencyError
+from scaffolding_ext.errors import EngineError, MissingDependencyError
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.ray_engine import RayEngine, ray_engine
 from scaffolding_ext.evaluation.run.runner import EvaluationJob, failed_record
-from scaffolding_ext.evaluation.stack_sections import EvaluationConfig
-from scaffolding_ext.stack.config import validated
 
 JOB = EvaluationJob(Example("a", "say 1", "1", "sum"), 2)
 
@@ -169,15 +165,3 @@ def test_ray_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingDependencyError, match=r"\[ray\]"), ray_engine(lambda: None, 1):  # type: ignore[arg-type, return-value]
         pass
-
-
-@pytest.mark.parametrize("settings", [{"engine": "ray"}, {"num_actors": 2}])
-def test_actors_and_ray_go_together(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="engine ray needs num_actors, which no other engine takes"):
-        validated(EvaluationConfig, settings, "evaluation")
-
-
-def test_the_options_reach_the_stack() -> None:
-    result = CliRunner().invoke(main, ["eval", "--config", "configs:native", "--engine", "ray", "--dry_run"])
-    assert result.exit_code == 2
-    assert "engine ray needs num_actors" in result.stderr
