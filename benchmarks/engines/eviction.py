@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.report import Report
-from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.tree.search import SearchController
+from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.evaluation.run.datasets import EMBEDDED, load_dataset
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, GenerationTask
@@ -136,9 +136,8 @@ def stressed(rng: np.random.Generator, max_cached: int = 2000, num_evicted: int 
 def main(report: Report, model: str, num_questions: int, num_blocks: int) -> None:
     """Prefilled tokens by the order of eviction, and what the frontier of a search is worth beside least recent use."""
     questions = [sample.prompt for sample in load_dataset(EMBEDDED, num_samples=num_questions, seed=report.seed)]
-    branching = KVShareBranchingController(
-        branching_factor=4, max_depth=3, beam_width=2, step_tokens=24, max_tokens=240, scorer="verdict"
-    )
+    judge = {"type": "verdict", "args": {"weighs_confidence": True}}
+    branching = SearchController(Beam(4, 2, 3), judge, selector="vote", steps=24, max_tokens=240)
     loads: dict[str, Callable[[HuggingFaceWorker], Outcome]] = {
         **{f"searches, {name}": partial(searched, controller=search(name), questions=questions) for name in SEARCHES},
         "branching with verdicts": lambda engine: searched(engine, branching, questions),

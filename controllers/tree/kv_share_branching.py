@@ -31,13 +31,12 @@ from scaffolding_ext.controllers.tree.score import Scorer, VerdictScorer
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.select import Leaf, Selector
 from scaffolding_ext.controllers.tree.stops import Budget
-from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.controllers.tree.strategies.best_of_n import BestOfN
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Worker
 from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.protocol.worker import WorkerTag, model_of, worker_for
-from scaffolding_ext.registry import search_expanders, search_scorers
+from scaffolding_ext.registry import search_scorers
 from scaffolding_ext.request.figures import Answers
 from scaffolding_ext.request.program import discard
 
@@ -45,16 +44,15 @@ from scaffolding_ext.request.program import discard
 class KVShareBranchingController(SearchController):
     """Writes several branches on one prompt, judges them, and returns the most frequent or the best answer.
 
-    It is a `SearchController` of depth 1 with the gates of RKSC, or a beam search beyond depth 1. All branches share
-    the prompt's KV, through `BranchTask` or the engine's block reuse. Three optional gates save work: a skip gate omits
-    the verdicts if one branch is far more confident than the others, a layer exit reads verdicts before the last layer,
-    and a decode exit ends all other branches after a few tokens.
+    It has one level; deeper trees are `SearchController`'s. All branches share the prompt's KV, through `BranchTask` or
+    the engine's block reuse. Three optional gates save work: a skip gate omits the verdicts if one branch is far more
+    confident than the others, a layer exit reads verdicts before the last layer, and a decode exit ends all other
+    branches after a few tokens.
 
     Args:
         branching_factor: Branches written at once.
-        max_depth: Levels of the tree.
         expander: Writes the branches: `{type: worker, args: {hints, hints_file, phrasings, least_similarity}}`, or any
-            controller, at depth 1. None is the worker `generation` without hints.
+            controller. None is the worker `generation` without hints.
         scorer: `"mean_logprob"`, `"verdict"` (times the square root of the branch's confidence), or any scorer of
             `SearchController`.
         selector: Chooses the answer: `vote` (weighted by scores), `best`, or any selector of `SearchController`.
@@ -62,8 +60,6 @@ class KVShareBranchingController(SearchController):
             false for never. A `skip` of None takes the calibration's.
         calibration: File of `scaffolding-ext calibrate branching`. Its skip gate and layer exit apply to verdicts if
             `gates.skip` and the scorer's `layer_exit` are None.
-        beam_width: Branches kept for the next level; only beyond depth 1.
-        step_tokens: Tokens of a branch at each level; the last level is written to its end.
         max_tokens: Tokens of a branch from the root to its end.
         insist_on_answer: Force the answer of a branch without one.
         sampling_params: `temperature`, `top_p` and `top_k` of the branches. The temperature is 0.7 by default, unless
@@ -76,27 +72,19 @@ class KVShareBranchingController(SearchController):
     def __init__(
         self,
         branching_factor: int = 8,
-        max_depth: int = 1,
         *,
         expander: Expander | Controller | Mapping[str, Any] | str | None = None,
         scorer: Scorer | Controller | Mapping[str, Any] | str = "mean_logprob",
         selector: Selector | Mapping[str, Any] | str = "vote",
         gates: Gates | Mapping[str, Any] | None = None,
         calibration: str | os.PathLike[str] | None = None,
-        beam_width: int = 2,
-        step_tokens: int = 128,
         max_tokens: int = 8192,
         insist_on_answer: bool = True,
         sampling_params: dict[str, Any] | None = None,
     ) -> None:
         self.branching_factor = require.whole("branching_factor", branching_factor)
-        self.max_depth = depth = require.whole("max_depth", max_depth)
-        require.whole("beam_width", beam_width)
         self.calibration = None if calibration is None else BranchingCalibration.load(calibration)
-        writer: Expander = search_expanders.obtain("worker" if expander is None else expander, "expander")
         judge: Scorer = search_scorers.obtain(scorer, "scorer")
-        if depth > 1 and not writer.writes_steps:
-            raise ConfigError("needs steps, and the expander writes whole branches: leave it out", "max_depth")
         known_skip = None
         if isinstance(judge, VerdictScorer):
             known = self.calibration
@@ -106,26 +94,26 @@ class KVShareBranchingController(SearchController):
                 None if known is None else known.median_exit,
                 weighs_confidence=True,
             )
-        with require.under("beam_width") if depth > 1 else require.under():
-            strategy = Beam(branching_factor, beam_width, depth) if depth > 1 else BestOfN(branching_factor)
+        self.gates = Gates.of(gates, known_skip)
         super().__init__(
-            strategy,
+            BestOfN(branching_factor),
             judge,
-            expander=writer,
+            expander=expander,
             selector=selector,
-            budget=Budget(nodes=self.branching_factor * depth + 1),
-            steps=require.whole("step_tokens", step_tokens),
+            budget=Budget(nodes=self.branching_factor + 1),
             max_tokens=max_tokens,
-            gates=Gates.of(gates, known_skip),
             insist_on_answer=insist_on_answer,
             sampling_params=sampling_params,
         )
+        if self.gates.decode_exit is not None and not self.expander.writes_steps:
+            raise ConfigError("needs steps, and the expander writes whole branches: leave it out", "gates.decode_exit")
+        if self.gates.skip is not None and self.scorer.is_free:
+            raise ConfigError("saves verdicts, and the scorer needs none: leave it out", "gates.skip")
+        if self.gates.skip is not None or self.gates.decode_exit is not None:
+            self.expander.needs = self.expander.needs._replace(num_logprobs=1)
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
-        """At depth 1: share the prompt, gate (eq. 4), verify (eq. 5), vote (eq. 3). Beyond it, search."""
-        if self.max_depth > 1:
-            yield from super().run(task, **sampling_params)
-            return
+        """Share the prompt, gate (eq. 4), verify (eq. 5), vote (eq. 3)."""
         run = Run(self, task)
         root = self.root(run, sampling_params)
         limit = self.expander.limit = TimeLimit(seconds_of(self.budget))

@@ -14,7 +14,6 @@ from scaffolding_ext.controllers.time_limit import SPARE, TimeLimit
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.closing import Closings
 from scaffolding_ext.controllers.tree.expand import Expander, WorkerExpander, write_in_time
-from scaffolding_ext.controllers.tree.gates.confidence import Gates
 from scaffolding_ext.controllers.tree.score import Scorer
 from scaffolding_ext.controllers.tree.select import Leaf, Selector
 from scaffolding_ext.controllers.tree.steps import StepEnds
@@ -45,7 +44,6 @@ class SearchParts(NamedTuple):
     widths: Sequence[int]
     budget: Budget
     steps: StepEnds
-    gates: Gates
     insist_on_answer: bool
 
 
@@ -185,28 +183,13 @@ class Rounds:
         yield [KeepKVTask(worker_tag=WorkerTag.GENERATION, sequences=[prompt, *sequences.values()])]
 
     def _write(self, nodes: list[Branch]) -> ControllerGenerator:
-        """Write the steps of a round; a decode exit may cut all of them but one."""
-        expander, gate = self.parts.expander, self.parts.gates.decode_exit
+        """Write the steps of a round; those that are late are cut."""
         self.nodes += nodes
-        going = nodes
-        if gate is not None and len(nodes) > 1:
-            first = [node.chain.num_tokens + gate.after for node in nodes]
-            yield from expander.write(nodes, first, None)
-            confidences = [node.confidence for node in nodes]
-            leader = gate.leader(confidences)
-            record("decode_exit", leader=leader, confidences=confidences)
-            self._run.sum_up(decode_exit_rate=leader is not None)
-            if leader is not None:
-                for node in nodes:
-                    node.is_cut = node is not nodes[leader]
-                discard(Purpose.CHAIN, sum(node.chain.num_generated for node in nodes if node.is_cut))
-                going = [nodes[leader]]
-        open_ones = [node for node in going if not node.is_whole]
+        open_ones = [node for node in nodes if not node.is_whole]
         positions = self._positions(open_ones)
         steps = None if all(node.to_end for node in open_ones) else self.parts.steps
-        late = yield from write_in_time(expander, self.limit, open_ones, positions, steps)
-        self._cut(late)
-        going = [node for node in going if not node.is_cut]
+        self._cut((yield from write_in_time(self.parts.expander, self.limit, open_ones, positions, steps)))
+        going = [node for node in nodes if not node.is_cut]
         lines: list[Any] = [each for node in going for each in (node, *node.ancestors())]
         held = {id(each): each.num_own_tokens for each in lines}
         self.most_held = max(self.most_held, sum(held.values()) + len(self._root.prompt.input_tokens or ()))
@@ -227,20 +210,10 @@ class Rounds:
         return [node.chain.num_tokens + (most if node.to_end else min(most, step)) for node in nodes]
 
     def _judge(self, nodes: list[Branch]) -> ControllerGenerator:
-        """Score the nodes. The scorer is skipped if there is no choice or the skip gate passes."""
-        gate = self.parts.gates.skip
+        """Score the nodes, unless there is no choice."""
         if len(nodes) == 1 and self.parts.strategy.max_depth == 1:
             nodes[0].score = 1.0
             return
-        if gate is not None:
-            confidences = [node.confidence for node in nodes]
-            leader = gate.leader(confidences)
-            record("skip", leader=leader, confidences=confidences)
-            self._run.sum_up(skip_rate=leader is not None)
-            if leader is not None:
-                for node, confidence in zip(nodes, confidences, strict=True):
-                    node.score = settled(confidence)
-                return
         yield from self.parts.scorer.score(nodes)
         layers = Counter(f"layer {node.exit_layer}" for node in nodes if node.exit_layer is not None)
         if layers:

@@ -16,7 +16,6 @@ from scaffolding_ext.controllers.tree.answer import choose, exit_reason, record_
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.closing import ANSWER_LEN
 from scaffolding_ext.controllers.tree.expand import ControllerExpander, Expander, WorkerExpander
-from scaffolding_ext.controllers.tree.gates.confidence import Gates
 from scaffolding_ext.controllers.tree.rounds import Rounds, SearchParts
 from scaffolding_ext.controllers.tree.score import Scorer
 from scaffolding_ext.controllers.tree.select import Selector
@@ -61,7 +60,6 @@ class SearchController(BaseController):
         budget: `{nodes, tokens, computed_tokens, seconds}`, or a number of nodes.
         steps: End of a step: `{ends, max_tokens}`, or a number of tokens.
         max_tokens: Tokens of a solution from the root to its end.
-        gates: `{skip, decode_exit}`, each a mapping of its arguments, true for the paper's values, or false for never.
         insist_on_answer: Force the answer of a leaf without one.
         sampling_params: Sampling fields of the steps; the temperature is 0.7 by default.
 
@@ -93,7 +91,6 @@ class SearchController(BaseController):
         budget: Budget | Mapping[str, Any] | int | None = None,
         steps: StepEnds | Mapping[str, Any] | int | None = None,
         max_tokens: int = 8192,
-        gates: Gates | Mapping[str, Any] | None = None,
         insist_on_answer: bool = True,
         sampling_params: dict[str, Any] | None = None,
     ) -> None:
@@ -113,22 +110,17 @@ class SearchController(BaseController):
         self.budget = Budget.of(budget)
         self.steps = StepEnds.of(steps)
         self.max_tokens = require.whole("max_tokens", max_tokens)
-        self.gates = Gates.of(gates)
         self.insist_on_answer = insist_on_answer
         self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))
-        reads = self.scorer.needs.num_logprobs or self.gates.skip is not None or self.gates.decode_exit is not None
-        self.expander.needs = self.expander.needs._replace(num_logprobs=int(bool(reads)))
+        self.expander.needs = self.expander.needs._replace(num_logprobs=int(bool(self.scorer.needs.num_logprobs)))
         self._check_together()
         writes = isinstance(self.expander, WorkerExpander)
         self.needs = Needs(tags=(WorkerTag.GENERATION,) if writes or insist_on_answer else (), fields=CHAIN_FIELDS)
 
     def _check_together(self) -> None:
         whole = self.strategy.max_depth == 1
-        if not self.expander.writes_steps:
-            looks = {"strategy": not whole, "gates.decode_exit": self.gates.decode_exit}
-            key = next((key for key, looks_in in looks.items() if looks_in), None)
-            if key is not None:
-                raise ConfigError("needs steps, and the expander writes whole branches: leave it out", key)
+        if not self.expander.writes_steps and not whole:
+            raise ConfigError("needs steps, and the expander writes whole branches: leave it out", "strategy")
         if isinstance(self.expander, ControllerExpander) and self.sampling_params:
             raise ConfigError("belong to the controller that writes the branches; set them there", "sampling_params")
         limits = [self.strategy.most_leaves, self.budget.nodes, *self.widths[-1:]]
@@ -140,8 +132,6 @@ class SearchController(BaseController):
                     "smaller number, or a wider search",
                     "stop.every",
                 )
-        if self.gates.skip is not None and self.scorer.is_free:
-            raise ConfigError("saves verdicts, and the scorer needs none: leave it out", "gates.skip")
 
     @property
     def draws_alike(self) -> bool:
@@ -193,7 +183,6 @@ class SearchController(BaseController):
             self.widths,
             self.budget,
             self.steps,
-            self.gates,
             self.insist_on_answer,
         )
 

@@ -91,7 +91,6 @@ CONTROLLERS = {
     "branching_in_other_words": lambda: branching(
         3, expander=WorkerExpander(phrasings=["{question}", "Well, {question}"])
     ),
-    "branching_deep": lambda: branching(4, max_depth=3, step_tokens=30),
     "branching_over_chains": lambda: branching(3, expander=DynasorCoTController(rule="consecutive", chunk_size=24)),
     "search_beam": lambda: search({"type": "Beam", "args": {"width": 3, "keep": 2, "max_depth": 4}}),
     "search_dvts": lambda: search("DVTS"),

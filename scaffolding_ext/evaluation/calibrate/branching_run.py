@@ -189,8 +189,8 @@ def _checked(config: StackConfig) -> StackConfig:
         raise ConfigError(
             f"is a {type(controller).__name__}; calibrate the KVShareBranchingController by itself", "controller.type"
         )
-    if controller.max_depth > 1 or controller.branching_factor < 2 or isinstance(controller.scorer, ControllerScorer):
-        raise ConfigError("must write several branches of depth 1, without a reward controller", "controller.args")
+    if controller.branching_factor < 2 or isinstance(controller.scorer, ControllerScorer):
+        raise ConfigError("must write several branches, without a reward controller", "controller.args")
     args = config.controller.args
     scorer = _full_verdict(args.get("scorer"))
     component = ComponentConfig(type=config.controller.type, args={**args, **OFF, "scorer": scorer})

@@ -160,20 +160,12 @@ BUDGETS = st.fixed_dictionaries(
         "seconds": st.just(SECONDS),
     },
 ).filter(bool)
-GATES = st.fixed_dictionaries(
-    {},
-    optional={
-        "decode_exit": st.fixed_dictionaries({"least": st.just(0.4), "gap": st.just(0.0), "after": few(1, 9)}),
-        "skip": st.just({"least": 0.5, "gap": 0.02}),
-    },
-)
 SEARCHES = st.fixed_dictionaries(
     {
         "strategy": STRATEGIES,
         "scorer": SCORERS,
         "budget": BUDGETS,
         "stop": STOPS,
-        "gates": GATES,
         "selector": st.sampled_from(["best", "vote", {"type": "vote", "args": {"weight": "visits"}}]),
         "steps": st.sampled_from([{"ends": ["\n\n"], "max_tokens": 5}, 3]),
         "insist_on_answer": st.booleans(),
@@ -236,11 +228,10 @@ def check(arguments, worker, rounds):
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
-LATE = {  # the whole second round is late, and its leader, too
+LATE = {  # the whole second round is late
     "strategy": DVTS(1, 3, 2),
     "scorer": "verdict",
     "budget": {"nodes": 5, "seconds": SECONDS},
-    "gates": {"decode_exit": {"least": 0.4, "gap": 0.0, "after": 1}},
     "steps": {"ends": ["\n\n"], "max_tokens": 5},
     "insist_on_answer": False,
 }

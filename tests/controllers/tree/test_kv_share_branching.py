@@ -13,6 +13,8 @@ from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibrati
 from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate, DecodeExit, Gates
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.tree.score import VerdictScorer
+from scaffolding_ext.controllers.tree.search import SearchController
+from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -226,8 +228,7 @@ class Forked(Sharer):
 
 def test_beyond_depth_one_the_best_go_on(events):
     worker = Forked({}, {"c\\boxed": 0.9, "d\\boxed": 0.8, "boxed": 0.6, "aaaa": 0.3, "bbbb": 0.7, "": 0.5})
-    controller = KVShareBranchingController(4, max_depth=2, beam_width=2, step_tokens=4, scorer="verdict")
-    result = answer(worker, controller=controller)
+    result = answer(worker, controller=SearchController(Beam(4, 2, 2), verdict(weighs_confidence=True), steps=4))
     first, *second = of_type(worker, BranchTask)
     assert (first.depth, first.max_tokens, first.branch_scores, first.temperature) == (1, 4, [1.0] * 4, 0.7)
     assert [Characters().decode(task.prefix_tokens) for task in second] == ["What?bbbb", "What?cccc"]
@@ -241,9 +242,9 @@ def test_beyond_depth_one_the_best_go_on(events):
 
 def test_a_branch_that_has_ended_stays_in_the_running():
     worker = Sharer(TEXTS, VERDICTS | {"boxed{3}": 0.95, "A so": 0.9, "B hence": 0.2})
-    result = answer(
-        worker, max_depth=2, beam_width=2, step_tokens=16, selector="best", sampling_params={"temperature": 1.0}
-    )
+    given = {"expander": worker_with(hints=HINTS), "insist_on_answer": False, "sampling_params": {"temperature": 1.0}}
+    controller = SearchController(Beam(3, 2, 2), verdict(weighs_confidence=True), steps=16, **given)
+    result = answer(worker, controller=controller)
     second = of_type(worker, BranchTask)[1]
     assert Characters().decode(second.prefix_tokens) == r"What?A so it is \boxed"
     assert len(second.suffixes) == 3  # all that may run at once
@@ -428,14 +429,12 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path):
             "scorer.args.question",
             "controller takes no such argument",
         ),
-        ({"max_depth": 2, "expander": Longest()}, "max_depth", "the expander writes whole branches"),
         (
             {"gates": {"decode_exit": True}, "expander": Longest()},
             "gates.decode_exit",
             "the expander writes whole branches",
         ),
         ({"sampling_params": {"top_p": 0.9}, "expander": Longest()}, "sampling_params", "set them there"),
-        ({"max_depth": 2, "beam_width": 9}, "beam_width", "at most 8"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(arguments, key, message):

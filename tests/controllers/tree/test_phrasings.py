@@ -5,6 +5,8 @@ import pytest
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.tree.beginnings import phrased, templates_of
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
+from scaffolding_ext.controllers.tree.search import SearchController
+from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -104,9 +106,12 @@ def words(**arguments):
     return {"type": "worker", "args": {"hints": HINTS, "phrasings": PHRASINGS, **arguments}}
 
 
-def asked(worker, beginnings=None, raw=False, **arguments):
-    given = {"branching_factor": 3, "max_tokens": 4, "scorer": "verdict", "insist_on_answer": False}
-    controller = KVShareBranchingController(expander=words(**beginnings or {}), **given | arguments)
+def asked(worker, beginnings=None, raw=False, is_deep=False, **arguments):
+    given = {"max_tokens": 4, "scorer": "verdict", "insist_on_answer": False, "expander": words(**beginnings or {})}
+    if is_deep:
+        controller = SearchController(Beam(3, 2, 2), steps=2, **given)
+    else:
+        controller = KVShareBranchingController(3, **given | arguments)
     controller.prompting = Brackets()
     with ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm:
         return llm.generate("Why?", timeout=30, raw=raw)
@@ -155,7 +160,7 @@ def test_a_leader_goes_on_behind_the_words_that_it_has_read_without_another_gate
 @pytest.mark.parametrize(("stays", "first", "second"), [("", 0, 1), ("B", 0, 0)])
 def test_children_stand_behind_the_words_that_their_parent_read(stays, first, second):
     worker = Sharer(stays=stays)
-    asked(worker, {"least_similarity": 0.5}, max_depth=2, step_tokens=2)
+    asked(worker, {"least_similarity": 0.5}, is_deep=True)
     _, *children = of_type(worker, BranchTask)
     assert [text(task.prefix_tokens) for task in children] == [f"{WORDS[first]}AAA", f"{WORDS[second]}BBB"]
     assert {task.phrasings for task in children} == {task.least_similarity for task in children} == {None}

@@ -357,11 +357,7 @@ def test_a_verdict_counts_under_verify():
     assert searched(SearchController("Beam", judged)).outputs[0].answer is not None
 
 
-def test_every_search_takes_the_gates_and_the_weights_of_branches(events):
-    worker = Stepper()
-    result = searched(SearchController("Beam", "verdict", gates={"skip": {"least": 0.0, "gap": 0.0}}), worker)
-    assert all(event["leader"] is not None for event in events(result, "skip"))
-    assert not of_type(worker, VerifyTask)
+def test_every_search_takes_the_weights_of_branches(events):
     plain, weighed = (
         searched(SearchController("Beam", scorer))
         for scorer in ("verdict", {"type": "verdict", "args": {"weighs_confidence": True}})
@@ -511,9 +507,6 @@ def test_a_stack_file_says_it_as_python_does():
         ({"budget": {"token": 3}}, "budget.*give a mapping of nodes"),
         ({"budget": 0}, "budget: is 0; it must be at least 1"),
         ({"stop": {"type": "certaindex", "args": {"thresholds": "gsm8k"}}}, "thresholds"),
-        ({"scorer": "mean_logprob", "gates": {"skip": True}}, r"^gates\.skip: saves verdicts"),
-        ({"gates": {"decode_exit": {"after": 0}}}, r"^gates\.decode_exit\.after: "),
-        ({"gates": {"layer_exit": False}}, "^gates: .*give a mapping of skip and decode_exit"),
         ({"scorer": {"type": "verdict", "args": {"layer_exit": 3}}}, r"^scorer\.args\.layer_exit: "),
     ],
 )
@@ -711,41 +704,6 @@ def test_a_judge_that_stalls_ends_the_search_with_what_was_judged(monkeypatch, e
     }
     assert judged[tree["best"]] == max(judged.values())
     assert result.outputs[0].answer is not None
-
-
-EXITS_AT_ONCE = {"decode_exit": {"least": 0.0, "gap": 0.0, "after": 1}}
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("scorer", ["mean_logprob", Judge(lambda text: -1.0)], ids=["probabilities", "negative"])
-def test_nothing_is_written_below_a_branch_that_a_gate_has_cut(strategy, scorer, events):
-    if strategy in ("AdaptiveBranching", "ParticleFilter") and isinstance(scorer, Judge):
-        scorer = Judge(lambda text: 0.25)  # they take scores in [0, 1] alone
-    controller = SearchController(strategy, scorer, gates=EXITS_AT_ONCE, budget=40, steps=4)
-    result = searched(controller, Stepper(num_steps=6))
-    written = {()}
-    for each in events(result, "branches"):
-        assert all(path[:-1] in written for path in each["paths"])
-        written.update(each["paths"])
-    assert len(written) < 1 + tree_of(result)["num_nodes"], "no branch was cut"
-    assert any(len(path) > 1 for path in written) or strategy == "BestOfN"
-    assert tree_of(result)["winner"] in written
-
-
-def test_a_beam_of_one_goes_on_with_the_leader_whatever_its_score(events):
-    controller = SearchController(Beam(4, 1), Judge(lambda text: -1.0), gates=EXITS_AT_ONCE)
-    result = searched(controller)
-    assert [len(each["paths"]) for each in events(result, "branches")] == [1, 1, 1, 1]
-    assert [each["kept"][0] for each in events(result, "select")] == [
-        each["paths"][0] for each in events(result, "branches")
-    ]
-
-
-def test_branches_that_a_gate_has_cut_are_no_leaves_even_where_they_had_ended():
-    strategy = {"type": "BestOfN", "args": {"num_samples": 4}}
-    gates = {"decode_exit": {"least": 0.0, "gap": 0.0, "after": 500}}
-    tree = tree_of(searched(SearchController(strategy, "mean_logprob", gates=gates)))
-    assert (tree["num_nodes"], tree["num_leaves"]) == (4, 1)
 
 
 @pytest.mark.parametrize("selector", ["best", "vote"])

@@ -75,8 +75,8 @@ def test_answers_are_compared_by_what_they_say():
 def test_a_stack_that_is_no_branching_one_is_refused():
     with pytest.raises(ConfigError, match="calibrate the KVShareBranchingController by itself"):
         run_branches(load_config("configs:native"), [])
-    config = load_config("configs:kv_share_branching", ["controller.args.max_depth=2"])
-    with pytest.raises(ConfigError, match="several branches of depth 1"):
+    config = load_config("configs:kv_share_branching", ["controller.args.branching_factor=1"])
+    with pytest.raises(ConfigError, match="several branches"):
         run_branches(config, [])
     config = load_config(
         "configs:kv_share_branching", ["workers.generation={type: ScriptedWorker, args: {respond: a}}"]

@@ -11,6 +11,8 @@ import pytest
 
 from scaffolding_ext.controllers.tree.expand import WorkerExpander
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
+from scaffolding_ext.controllers.tree.search import SearchController
+from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError, MissingDependencyError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
@@ -411,8 +413,9 @@ def test_branches_share_their_prefix_and_say_how_long_to_keep_it(
 
 def test_a_tree_of_branches_says_what_is_worth_keeping() -> None:
     sampling = {"top_k": 1, "temperature": 0.7}  # this release tells the log-probability of the likeliest token alone
-    controller = KVShareBranchingController(
-        4, max_depth=2, beam_width=2, step_tokens=4, max_tokens=8, scorer="verdict", sampling_params=sampling
+    judge = {"type": "verdict", "args": {"weighs_confidence": True}}
+    controller = SearchController(
+        Beam(4, 2, 2), judge, selector="vote", steps=4, max_tokens=8, sampling_params=sampling
     )
     with TRTLLMWorker(MODEL, self_test=False) as worker, ScaffoldingLlm(controller, {"generation": worker}) as llm:
         result = llm.generate("Start with 5. Apply a+3,b-2. Find the total.")
