@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from scaffolding_ext import require
 from scaffolding_ext.errors import ForkError, RequestCancelledError, RequestError, ShutdownError, WorkerShutdownError
@@ -27,9 +27,6 @@ from scaffolding_ext.request.program import Program
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.request.seeds import RequestSeeds
 from scaffolding_ext.scheduling import Policy, WaitingLine
-
-if TYPE_CHECKING:
-    from scaffolding_ext.host.telemetry import Telemetry
 
 _PATIENCE = 512  # requests that may overtake a waiting one
 
@@ -47,7 +44,7 @@ class ScaffoldingLlm:
         scheduling: Policy that orders requests, in the host and in workers that order tasks; None serves the oldest
             first.
         deadline: Seconds after arrival within which an answer is wanted, for requests that set no deadline.
-        telemetry: Creates OpenTelemetry spans of the requests.
+        telemetry: Watches the requests, such as `plugins.opentelemetry.Telemetry`.
         keep_samples: Let votes publish all of their samples (`request.figures.KeptSample`).
 
     Raises:
@@ -66,7 +63,7 @@ class ScaffoldingLlm:
         scheduling: Policy | None = None,
         deadline: float | None = None,
         keep_samples: bool = False,
-        telemetry: Telemetry | None = None,
+        telemetry: Any = None,
     ) -> None:
         self.prototype_controller = arguments.checked_controller(prototype_controller, workers)
         self.workers = arguments.checked_workers(workers)
@@ -162,7 +159,7 @@ class ScaffoldingLlm:
         request = Request(program, prompt, kwargs, timeout, self.loop, self._thread)
         if self.telemetry is not None:
             controller = kwargs.get("controller", self.prototype_controller)  # `serve` sets one per request
-            self.telemetry.begin(request, type(controller).__name__, self.workers, trace_parent)
+            self.telemetry.begin(request, type(controller).__name__, trace_parent)
         with self._close_lock:
             if self._closed:
                 raise ShutdownError("the host is shut down; make a new ScaffoldingLlm")

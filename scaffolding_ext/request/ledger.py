@@ -116,14 +116,6 @@ class Ledger:
         }
 
 
-class TaskObserver:
-    def asked(self, task: Task) -> None:
-        """Handle a task on its way to the worker; a stream passes several times."""
-
-    def counted(self, task: Task, purpose: Purpose, counts: TokenCounts | None) -> None:
-        """Handle a finished task, its purpose, and its tokens since it was asked; None if unknown."""
-
-
 class Meter(Watch):
     """Counts the cost of passing tasks in ledgers.
 
@@ -133,7 +125,7 @@ class Meter(Watch):
         parts: Returns the parts of the request that enclose the calling context, from the outermost one inwards.
     """
 
-    __slots__ = ("_began", "_counted", "_first_token", "_ledger", "_parts", "_waited", "observer")
+    __slots__ = ("_began", "_counted", "_first_token", "_ledger", "_parts", "_waited")
 
     def __init__(
         self,
@@ -149,7 +141,6 @@ class Meter(Watch):
         self._waited: dict[Purpose, float] = {}
         self._first_token: float | None = None
         self._counted: dict[int, tuple[Task, TokenCounts, int]] = {}
-        self.observer: TaskObserver | None = None
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -171,9 +162,6 @@ class Meter(Watch):
         for part in reversed(self._parts()):
             if part.look is not None:
                 part.look(work)
-        if self.observer is not None:
-            for task in _tasks_of(work):
-                self.observer.asked(task)
         return 0.0 if self.clock is None else self.clock()
 
     def count(self, work: Any, began: float = 0.0) -> None:
@@ -202,8 +190,6 @@ class Meter(Watch):
                     if counts.prefilled or counts.reused:
                         ledger.add(read_for, 0, counts.prefilled, counts.reused)
                     ledger.add(written_for, counts.decoded, 0, copied)
-            if self.observer is not None:
-                self.observer.counted(task, written_for, counts)
         if self.clock is not None:
             took = self.clock() - began
             for purpose in waited:

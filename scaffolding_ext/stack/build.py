@@ -48,9 +48,7 @@ def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None
     controller = check_stack(config, references)
     telemetry = None
     if config.opentelemetry:
-        from scaffolding_ext.host.telemetry import Telemetry
-
-        telemetry = Telemetry.from_environment()
+        telemetry = registry.import_target("scaffolding_ext.plugins.opentelemetry:from_environment")()
     with ExitStack() as undo:
         builder = _Builder(references, config.sampling, undo)
         workers = {tag: builder.component(worker, registry.workers, _at(tag)) for tag, worker in config.workers.items()}

@@ -28,7 +28,7 @@ from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteControlle
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.record_chain import RecordChainController
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.host.telemetry import Telemetry
+from scaffolding_ext.plugins.opentelemetry import Telemetry
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.protocol.tasks import ScoreTask
@@ -169,7 +169,7 @@ def test_no_span_holds_what_was_asked_or_answered(name):
         result = llm.generate(f"Which {MARKER}?")
     assert MARKER in result.outputs[0].text
     spans = exporter.get_finished_spans()
-    assert len(spans) > 1
+    assert spans
     assert MARKER not in "".join(
         f"{span.name} {dict(span.attributes)} {span.events} {span.status.description}" for span in spans
     )
