@@ -89,15 +89,17 @@ class MajorityVoteController(BaseController):
 
     def run(self, task: GenerationTask, **asked: Any) -> ControllerGenerator:
         """Draw, count and ask the rule until it is certain, then elect. At the deadline, the samples so far vote."""
-        run, sampler = Run(self, task), self.sampler(task, **asked)
+        run = Run(self, task)
+        sampler = self.sampler(task, **asked)
         draws = Draws(run, sampler, self.allocation, self.in_flight, self.order)
-        votes = self._no_votes(sampler)
+        votes = self.no_votes(sampler)
         run.event("begin", controller=run.name, left=votes.num_remaining)
-        num_more = max(1, self._num_more(votes))
+        num_more = max(1, self.num_more(votes))
         while num_more and not draws.are_over:
             new = yield from draws.next(num_more)
-            votes = yield from self.count(run, replace(votes, max_samples=sampler.most_votes), new)
-            num_more = self._num_more(votes)
+            votes = replace(votes, max_samples=sampler.max_samples - sampler.num_failed)
+            votes = yield from self.count(run, votes, new)
+            num_more = self.num_more(votes)
             run.event("allocate", **self._progress(votes, num_more))
         yield from draws.close()
         elected = yield from self.elect(run, votes)
@@ -123,9 +125,12 @@ class MajorityVoteController(BaseController):
         self.weight.prepare(task)
         prepare(self.reward_controller, task)
         asked = {**(generation_kwargs or {}), **sampling_params}
-        return Sampler(self.generation_controller, task, most, asked, self.allow_failed)
+        return Sampler(self.generation_controller, task, most, asked, self.allow_failed, self.vary)
 
-    def _no_votes(self, sampler: Sampler) -> Votes:
+    def vary(self, sample: Sample) -> None:
+        """Change the task of a sample before it is drawn, in a subclass; all differ only by their seeds here."""
+
+    def no_votes(self, sampler: Sampler) -> Votes:
         weights = None if self.weight.is_uniform else ()
         return Votes((), sampler.max_samples, lengths=(), weights=weights, most_weight=self.weight.most)
 
@@ -135,7 +140,10 @@ class MajorityVoteController(BaseController):
             scores = yield from score(self.reward_controller, [sample.task for sample in new])
             for sample, value in zip(new, scores, strict=True):
                 sample.reward = value
-        weights = None if votes.weights is None else [*votes.weights, *(yield from self.weight.weigh(new))]
+        weights = votes.weights
+        if weights is not None:
+            more = yield from self.weight.weigh(new)
+            weights = [*weights, *more]
         samples = [*votes.samples, *new]
         classes = yield from run.group([sample.answer for sample in samples])
         rewards = [sample.reward for sample in samples if sample.reward is not None] or None
@@ -147,7 +155,7 @@ class MajorityVoteController(BaseController):
         return voting.elect(votes.classes, votes.weights)
         yield
 
-    def _num_more(self, votes: Votes) -> int:
+    def num_more(self, votes: Votes) -> int:
         """Return the number of samples that the rule still wants; 0 ends the vote."""
         return votes.num_remaining if self.allocation is None else self.allocation.num_more(votes)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from scaffolding_ext import require
@@ -109,6 +109,7 @@ class Sampler:
         max_samples: Maximum number of runs. If more than one may be drawn and no temperature is set, 0.7 is used and
             recorded in the trace.
         allow_failed: Runs that may fail in their worker; the others go on.
+        vary: Changes the task of a run before it starts.
 
     Attributes:
         controller: Draws the next runs; it may be replaced between rounds.
@@ -122,7 +123,9 @@ class Sampler:
         max_samples: int,
         kwargs: Mapping[str, Any] | None = None,
         allow_failed: int = 0,
+        vary: Callable[[Sample], object] | None = None,
     ) -> None:
+        self._vary = vary
         self.allow_failed = min(allow_failed, max_samples - 1)
         self.num_failed = 0
         self.samples: list[Sample] = []
@@ -175,11 +178,6 @@ class Sampler:
         """Runs that may still be started; stopped ones count as started."""
         return self.max_samples - self._num_begun
 
-    @property
-    def most_votes(self) -> int:
-        """Runs that can vote: the maximum, less failed ones."""
-        return self.max_samples - self.num_failed
-
     def fail(self, sample: Sample, error: Exception) -> None:
         """Report a failed run; raise its error if no more may fail."""
         if not isinstance(error, TaskError) or self.num_failed >= self.allow_failed:
@@ -215,4 +213,7 @@ class Sampler:
         twin.customized_result_fields = {}
         twin.streaming_output_flag, twin.streaming_output_list = False, []  # no single sample is the output
         twin.seed = None if self._seed is None else derive_seed(self._seed, index)
-        return Sample(index, twin, self._variety)
+        sample = Sample(index, twin, self._variety)
+        if self._vary is not None:
+            self._vary(sample)
+        return sample

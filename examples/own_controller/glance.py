@@ -7,13 +7,13 @@ from typing import Any
 from scaffolding_ext.answers import Verdict, compare, up_to_brace
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.prompting import encode, prompt_family
+from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.meta import PROBE, note
 from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.protocol.worker import WorkerTag
-from scaffolding_ext.request.figures import Ratio
-from scaffolding_ext.request.program import next_seed, publish_figures, record
+from scaffolding_ext.request.program import next_seed
 
 
 class GlanceController(BaseController):
@@ -38,6 +38,7 @@ class GlanceController(BaseController):
 
     def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
         """Answer the task's prompt."""
+        run = Run(self, task)
         guesses = [self._guess(task) for _ in range(self.num_guesses)]
         yield guesses  # one list: the host runs them concurrently and resumes here when all are done
         answers = [up_to_brace(output_of(guess)) for guess in guesses]
@@ -45,12 +46,12 @@ class GlanceController(BaseController):
         agree = first is not None and all(
             answer is not None and compare(first, answer) is Verdict.EQUAL for answer in answers[1:]
         )
-        record("glance", answers=answers, agree=agree)
-        publish_figures("GlanceController", agreed=Ratio(int(agree), 1), guesses=self.num_guesses)
+        run.event("glance", answers=answers, agree=agree)
+        run.sum_up(agreed=agree, guesses=self.num_guesses)
         if first is None or not agree:
             yield from self.generation_controller.process([task], **kwargs)
             return
-        family = prompt_family()
+        family = run.family
         text = family.close + first + family.answer_end
         finish(task, text, encode(text), answer=first, exit_reason="glance")
 

@@ -8,11 +8,10 @@ from typing import Any
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.chain.ending import conclude
 from scaffolding_ext.controllers.chain.stream_chain import start_chain
-from scaffolding_ext.controllers.prompting import prompt_family
+from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
+from scaffolding_ext.prompts.sampling_params import checked_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.request.program import record
 
 
 class PatternStopController(BaseController):
@@ -38,12 +37,12 @@ class PatternStopController(BaseController):
 
     def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
         """Answer the task's prompt; keyword arguments are sampling fields of this request."""
-        set_sampling_params(task, kwargs)
-        family = prompt_family()
+        run = Run(self, task)
+        run.set(kwargs)
         chain = start_chain(
             self,
             task,
-            family,
+            run.family,
             max_tokens=self.max_tokens,
             sampling_params=self.sampling_params,
             answer_tokens=self.answer_params["max_tokens"],
@@ -53,7 +52,7 @@ class PatternStopController(BaseController):
                 yield from chain.grow(self.max_tokens)  # let it finish its answer
                 continue
             if self.pattern.search(chain.text):
-                record("stop", position=chain.num_tokens)
+                run.event("stop", position=chain.num_tokens)
                 break
             yield from chain.grow(chain.num_tokens + self.look_every)
         yield from conclude(chain, self.answer_params, exit_reason="pattern")

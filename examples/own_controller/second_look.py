@@ -7,10 +7,10 @@ from typing import Any
 from scaffolding_ext.answers import Verdict, compare
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.prompting import next_turn
+from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.sampler import Sampler
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.task_results import output_of
-from scaffolding_ext.request.program import record
 
 
 class SecondLookController(BaseController):
@@ -25,7 +25,7 @@ class SecondLookController(BaseController):
         sampler = Sampler(self.generation_controller, task, max_samples=2, kwargs=kwargs)
         yield sampler.start(2)
         first, second = (sample.answer for sample in sampler.samples)
-        record("second_look", first=first, second=second)
+        Run(self, task).event("second_look", first=first, second=second)
         last = sampler.samples[0].task
         if first is None or second is None or compare(first, second) is not Verdict.EQUAL:
             last = next_turn(last, f"Another try gave {second}. Which is right?")

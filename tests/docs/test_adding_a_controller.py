@@ -81,10 +81,10 @@ def test_a_controller_and_a_rule_are_short() -> None:
     assert len((EXAMPLES / "share_rule.py").read_text(encoding="utf-8").splitlines()) < 15
 
 
-@pytest.mark.parametrize("file", ["test_glance.py", "test_second_look.py", "test_watching.py"])
+@pytest.mark.parametrize("file", ["test_glance.py", "test_second_look.py", "test_votes.py", "test_watching.py"])
 def test_its_tests_pass(file: str, folder: Path) -> None:
     (command,) = (text for text in COMMANDS if file in text)
-    assert command == "python -m pytest test_glance.py test_second_look.py test_watching.py\n"
+    assert command == "python -m pytest test_glance.py test_second_look.py test_votes.py test_watching.py\n"
     output = run(["python", "-m", "pytest", "-p", "no:cacheprovider", file], folder)
     assert " passed" in output
     assert "failed" not in output
