@@ -351,8 +351,6 @@ vote_weights | vote weight | controllers.vote.weights:Weight | weight_of_functio
     controllers.vote.weights: uniform=UniformWeight answer_probability=AnswerProbabilityWeight
     controllers.vote.weights: mean_logprob=MeanLogprobWeight reward=RewardWeight
     controllers.vote.weights: shortness=ShortnessWeight
-chain_weights | weight of a chain | collections.abc:Callable
-    controllers.draft_target.aggregate: uniform=EqualChains target_likelihood=TargetLikelihood
 search_strategies | search strategy | controllers.tree.strategies.base:Strategy
     controllers.tree.strategies.adaptive_branching: AdaptiveBranching
     controllers.tree.strategies.beam: Beam
@@ -403,7 +401,6 @@ answer_probes = _known["answer_probes"]
 take_over_rules = _known["take_over_rules"]
 allocation_rules = _known["allocation_rules"]
 vote_weights = _known["vote_weights"]
-chain_weights = _known["chain_weights"]
 search_strategies = _known["search_strategies"]
 search_expanders = _known["search_expanders"]
 search_scorers = _known["search_scorers"]

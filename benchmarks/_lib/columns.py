@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scaffolding_ext.stats.intervals import Estimate, crossed, paired_bootstrap_ratio, wilson_interval
+from scaffolding_ext.stats.intervals import Estimate, bootstrap_quotients, crossed, wilson_interval
 from scaffolding_ext.stats.resampling import Floats, group_by_question
 
 DIGITS = 6  # significant ones that a column keeps; figures are computed from what is kept
@@ -83,12 +83,17 @@ class Columns:
         theirs = np.zeros_like(ours) if parts[1] == NONE else self[parts[1]]
         if estimator == "difference":
             samples = np.ones_like(ours) if parts[2] == NONE else self[parts[2]]
-            found = paired_bootstrap_ratio(ours - theirs, samples, rng=rng)
+            found = _ratio(ours - theirs, samples, rng)
             return Estimate(*(float(parts[3]) * value for value in found))
-        found = paired_bootstrap_ratio(ours, theirs, rng=rng)
+        found = _ratio(ours, theirs, rng)
         if estimator == "ratio":
             return found
         return Estimate(1 - found.value, 1 - found.high, 1 - found.low)
+
+
+def _ratio(a: Floats, b: Floats, rng: np.random.Generator) -> Estimate:
+    (estimate,) = bootstrap_quotients(a[:, None], b[:, None], rng=rng)
+    return estimate
 
 
 def mismatches(document: Mapping[str, Any], every: int = 1) -> Iterator[str]:

@@ -168,7 +168,6 @@ def controller(
         draft_tokens=setting.chunk_tokens,
         target_tokens=setting.chunk_tokens,
         on_reject=setting.on_reject,
-        score="mean_nll",
     )
     calibration = ConformalCalibration(
         source="held_out",

@@ -1,9 +1,9 @@
-"""The final vote of a request's chains, and their weights."""
+"""The final vote of a request's chains."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from scaffolding_ext.controllers.base import finish
@@ -11,28 +11,7 @@ from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.protocol import ControllerGenerator
-from scaffolding_ext.protocol.task_results import mean_token_probability
 from scaffolding_ext.request.figures import Answers
-
-Aggregator = Callable[[DraftTargetChain], float]
-
-
-class EqualChains:
-    """Gives every chain the weight 1."""
-
-    def __call__(self, chain: DraftTargetChain) -> float:
-        return 1.0
-
-
-class TargetLikelihood:
-    """Weighs a chain by the geometric mean of the target's probabilities of its drafted tokens, over chunks.
-
-    A chain without a drafted chunk weighs 1.
-    """
-
-    def __call__(self, chain: DraftTargetChain) -> float:
-        scores = chain.accepted_scores
-        return mean_token_probability([-score for score in scores]) if scores else 1.0
 
 
 def budget_prediction(num_taken_over: float, num_decided: float, alpha: float) -> float:
@@ -44,17 +23,14 @@ def budget_prediction(num_taken_over: float, num_decided: float, alpha: float) -
     return 1 - abs(num_taken_over - predicted) / predicted
 
 
-def end_with_vote(
-    run: Run, chains: Sequence[DraftTargetChain], aggregator: Aggregator, figures: dict[str, Any]
-) -> ControllerGenerator:
+def end_with_vote(run: Run, chains: Sequence[DraftTargetChain], figures: dict[str, Any]) -> ControllerGenerator:
     """Write the chain with the elected answer into the request's task."""
     answers = [chain.answer for chain in chains]
     classes = yield from run.group(answers)
-    weights = [aggregator(chain) for chain in chains]
-    winner, first = elect(classes, weights)
+    winner, first = elect(classes)
     elected = chains[first]
     ends = Counter(str(chain.exit_reason) for chain in chains)
     run.sum_up(chain_ends=ends, answers=Answers(answers, classes))
-    run.event("vote", answers=answers, classes=classes, weights=weights, winner=winner, **figures)
+    run.event("vote", answers=answers, classes=classes, winner=winner, **figures)
     reason = elected.exit_reason if len(chains) == 1 else "vote" if winner >= 0 else "no_answer"
     finish(run.task, elected.text, elected.token_ids, elected.answer, reason)

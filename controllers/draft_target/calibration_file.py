@@ -35,7 +35,7 @@ class DraftTargetSetting(_Frozen):
     draft_tokens: int
     target_tokens: int
     on_reject: OnReject
-    score: str
+    score: str = "mean_nll"
 
     def of_models(self, draft_model: str | None, target_model: str | None) -> DraftTargetSetting:
         return self.model_copy(update={"draft_model": draft_model, "target_model": target_model})

@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain, wri
 from scaffolding_ext.controllers.chain.ending import forcing
 from scaffolding_ext.controllers.chain.probe import asked_answer, forced_answer
 from scaffolding_ext.controllers.draft_target.on_worker import OnWorker, on_worker
-from scaffolding_ext.controllers.draft_target.scores import NonconformityScore
+from scaffolding_ext.controllers.draft_target.scores import mean_nll
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.sampler import Variety
 from scaffolding_ext.errors import NoOutputError
@@ -64,7 +64,7 @@ class DraftTargetChain:
     so that no token is split at the border of two chunks.
 
     Args:
-        score: Nonconformity of a chunk; None scores no chunk.
+        scores: Score the drafted chunks.
         keeps_rejected: A rejected chunk stays, and the target continues it; otherwise the target rewrites it.
 
     Attributes:
@@ -78,7 +78,7 @@ class DraftTargetChain:
         prompt: GenerationTask,
         index: int,
         writers: Writers,
-        score: NonconformityScore | None,
+        scores: bool,
         max_tokens: int,
         keeps_rejected: bool,
         variety: Variety | None = None,
@@ -88,12 +88,12 @@ class DraftTargetChain:
         self.exit_reason: str | None = None
         self.draft_chunk: Chunk | None = None
         self.score: float | None = None
+        self.accepted_scores: list[float] = []
         self.waits_since = self.seconds_drafting = self._began = 0.0
         self.answer: str | None = None
         self.is_decided = False
-        self.accepted_scores: list[float] = []
         self._prompt = prompt
-        self._draft, self._target, self._score = writers.draft.clone(), writers.target.clone(), score
+        self._draft, self._target, self._scores = writers.draft.clone(), writers.target.clone(), scores
         self._draft_tokens, self._target_tokens = writers.draft_tokens, writers.target_tokens
         self._keeps_rejected = keeps_rejected
         self._variety = variety
@@ -107,7 +107,7 @@ class DraftTargetChain:
         num_chains: int,
         prompt: GenerationTask,
         writers: Writers,
-        score: NonconformityScore | None,
+        scores: bool,
         max_tokens: int,
         keeps_rejected: bool,
         owner: BaseController,
@@ -115,7 +115,7 @@ class DraftTargetChain:
         """Build the chains of one prompt; several chains get a temperature even if none is set."""
         variety = Variety(owner) if num_chains > 1 else None
         numbers = range(num_chains)
-        return [cls(prompt, number, writers, score, max_tokens, keeps_rejected, variety) for number in numbers]
+        return [cls(prompt, number, writers, scores, max_tokens, keeps_rejected, variety) for number in numbers]
 
     @property
     def text(self) -> str:
@@ -144,8 +144,8 @@ class DraftTargetChain:
 
     def score_draft(self) -> ControllerGenerator:
         """Let the target score the waiting chunk, if chunks are scored and it has a token."""
-        if self._score is not None and self.draft_chunk is not None and self.wrote_something:
-            self.score = yield from self._scored(self.draft_chunk, self._score)
+        if self._scores and self.draft_chunk is not None and self.wrote_something:
+            self.score = yield from self._scored(self.draft_chunk)
         self.waits_since = elapsed()
         self.seconds_drafting = self.waits_since - self._began
 
@@ -158,14 +158,14 @@ class DraftTargetChain:
         """
         self._priority = priority
         if is_final:
-            self.is_decided, self._score = True, None
+            self.is_decided, self._scores = True, False
         chunk, self.draft_chunk = self.draft_chunk, None
         assert chunk is not None, "draft() comes first"
         self.turn += 1
         if not taken_over:
-            self._keep(chunk)
             if self.score is not None:
                 self.accepted_scores.append(self.score)
+            self._keep(chunk)
             return 0
         self.num_taken_over += 1
         if self._keeps_rejected:
@@ -233,7 +233,7 @@ class DraftTargetChain:
             chunk = chunk._replace(text=chunk.text.rstrip("\ufffd"), token_ids=None)
         return chunk
 
-    def _scored(self, chunk: Chunk, score: NonconformityScore) -> ControllerGenerator:
+    def _scored(self, chunk: Chunk) -> ControllerGenerator:
         """Let the target score a chunk after the chain so far; return its nonconformity."""
         ids = self._written.prefix.token_ids
         if ids is None or chunk.token_ids is None:
@@ -246,7 +246,7 @@ class DraftTargetChain:
         yield [task]
         if not task.logprobs:
             raise NoOutputError("the worker 'target' left no log-probabilities in a ScoreTask: read its log")
-        return score(task.logprobs)
+        return mean_nll(task.logprobs)
 
     def _keep(self, chunk: Chunk) -> None:
         self._written.keep(chunk, self._prompt.stop)

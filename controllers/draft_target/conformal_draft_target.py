@@ -18,22 +18,20 @@ import numpy as np
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, sampling_params_of, side_by_side
 from scaffolding_ext.controllers.calibration_file import CalibrationWarning
-from scaffolding_ext.controllers.draft_target.aggregate import Aggregator, budget_prediction, end_with_vote
+from scaffolding_ext.controllers.draft_target.aggregate import budget_prediction, end_with_vote
 from scaffolding_ext.controllers.draft_target.calibration_file import ConformalCalibration, DraftTargetSetting, OnReject
 from scaffolding_ext.controllers.draft_target.chain import Decision, DraftTargetChain, Writers
 from scaffolding_ext.controllers.draft_target.conformal_rule import Coverage, rule_from
 from scaffolding_ext.controllers.draft_target.on_worker import on_their_workers, shares_tokens
-from scaffolding_ext.controllers.draft_target.scores import SCORES
 from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
 from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.controllers.run import Run
-from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Worker
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import WorkerTag, model_of, worker_for
-from scaffolding_ext.registry import chain_weights, take_over_rules
+from scaffolding_ext.registry import take_over_rules
 
 
 class ConformalDraftTargetController(BaseController):
@@ -60,14 +58,11 @@ class ConformalDraftTargetController(BaseController):
         max_turns: Maximum chunks that a chain drafts.
         max_tokens: Tokens of a chain.
         on_reject: `"resample"` lets the target rewrite the rejected chunk, `"continue"` lets it continue after it.
-        score: Name of the nonconformity score, in `controllers.draft_target.scores`.
         shares_prompt: Let both read one rendered prompt even if their chat templates differ; else that is refused.
-        aggregator: Weight of a chain's vote: `"uniform"`, `"target_likelihood"` (geometric mean of the target's
-            probabilities of its drafted chunks), or a function.
         answer_sampling_params: Sampling fields of a forced answer.
     """
 
-    registries: ClassVar = {"rule": take_over_rules, "aggregator": chain_weights}
+    registries: ClassVar = {"rule": take_over_rules}
 
     def __init__(
         self,
@@ -84,15 +79,11 @@ class ConformalDraftTargetController(BaseController):
         max_turns: int = 15,
         max_tokens: int = 8192,
         on_reject: OnReject = "resample",
-        score: str = "mean_nll",
         shares_prompt: bool = False,
-        aggregator: str | Aggregator = "uniform",
         answer_sampling_params: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.rule = rule_from(rule, alpha=alpha, coverage=coverage, calibration=calibration)
-        if aggregator == "target_likelihood" and (score != "mean_nll" or not self.rule.scores_chunks):
-            raise ConfigError("is 'target_likelihood', which needs chunks scored by mean_nll", "aggregator")
         self.num_chains = require.whole("num_chains", num_chains)
         self.max_turns = require.whole("max_turns", max_turns)
         self.max_tokens = require.whole("max_tokens", max_tokens)
@@ -103,11 +94,9 @@ class ConformalDraftTargetController(BaseController):
             draft_tokens=require.whole("draft_tokens", draft_tokens),
             target_tokens=require.whole("target_tokens", target_tokens),
             on_reject=require.one_of("on_reject", on_reject, get_args(OnReject)),
-            score=require.one_of("score", score, SCORES),
         )
         self.rule.check(self.setting)
         self.shares_prompt, self._shares_tokens = shares_prompt, False
-        self.aggregator: Aggregator = chain_weights.obtain(aggregator, "aggregator")
         self.answer_sampling_params = {"max_tokens": 20, "temperature": 0.0} | checked_sampling_params(
             answer_sampling_params, "answer_sampling_params"
         )
@@ -153,7 +142,7 @@ class ConformalDraftTargetController(BaseController):
             num_taken_over = sum(chain.num_taken_over for chain in chains)
             run.sum_up(budget_prediction=budget_prediction(num_taken_over, num_decided, alpha))
         run.tell(rule, chains)
-        yield from end_with_vote(run, chains, self.aggregator, rule.figures())
+        yield from end_with_vote(run, chains, rule.figures())
 
     def _grow(
         self, run: Run, chain: DraftTargetChain, rule: TakeOverRule, rng: np.random.Generator, decision: Decision | None
@@ -185,10 +174,10 @@ class ConformalDraftTargetController(BaseController):
         reserved = longest_len(family.close, family.close_closed) + self.answer_sampling_params["max_tokens"]
         wanted = self.max_tokens if task.max_tokens is None else min(task.max_tokens, self.max_tokens)
         max_tokens = min(self.budget_within_context(tag, task, wanted, reserved) for tag in self.needs.tags)
-        setting, score = self.setting, SCORES[self.setting.score] if scores else None
+        setting = self.setting
         writers = Writers(self.draft, self.target, setting.draft_tokens, setting.target_tokens, self._shares_tokens)
         keeps_rejected = setting.on_reject == "continue"
-        return DraftTargetChain.several(self.num_chains, task, writers, score, max_tokens, keeps_rejected, self)
+        return DraftTargetChain.several(self.num_chains, task, writers, scores, max_tokens, keeps_rejected, self)
 
 
 def _warn(doubt: str | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import isfinite
 from typing import Literal
 
@@ -10,10 +10,6 @@ import numpy as np
 from sortedcontainers import SortedList
 
 from scaffolding_ext.controllers.draft_target.p_values import Ranks, Ties
-
-NonconformityScore = Callable[[Sequence[float]], float]
-
-_TAIL_SHARE = 0.1
 
 
 def mean_nll(logprobs: Sequence[float]) -> float:
@@ -24,19 +20,6 @@ def mean_nll(logprobs: Sequence[float]) -> float:
     Deviation: The released code omits the chunk's first token.
     """
     return -float(np.mean(logprobs))
-
-
-def tail_nll(logprobs: Sequence[float]) -> float:
-    """Mean negative log-likelihood of the least likely tenth of the tokens, at least one: one bad step shows."""
-    worst = np.sort(logprobs)[: max(1, round(_TAIL_SHARE * len(logprobs)))]
-    return -float(np.mean(worst))
-
-
-def max_nll(logprobs: Sequence[float]) -> float:
-    return -float(np.min(logprobs))
-
-
-SCORES: dict[str, NonconformityScore] = {"mean_nll": mean_nll, "tail_nll": tail_nll, "max_nll": max_nll}
 
 
 class ScorePool:

@@ -129,34 +129,6 @@ def paired_bootstrap(
     return _quotient(totals, num_samples, rng, num_resamples, confidence)
 
 
-def paired_bootstrap_ratio(
-    a: npt.ArrayLike,
-    b: npt.ArrayLike,
-    questions: npt.ArrayLike | None = None,
-    *,
-    rng: np.random.Generator,
-    num_resamples: int = 10_000,
-    confidence: float = 0.95,
-) -> Estimate:
-    """Ratio `sum(a) / sum(b)`, for example of tokens, with a percentile interval from resampling whole questions.
-
-    A ratio of sums, not a mean of ratios. Arguments and errors are those of `paired_bootstrap`.
-
-    Raises:
-        ValueError: A question's total of `b` is not above 0, so a resample could divide by 0.
-    """
-    values_a, values_b = checked_pair("a", a, "b", b)
-    grouped = group_by_question(questions, len(values_a))
-    denominators = grouped.totals(values_b)
-    worst = int(np.argmin(denominators))
-    if denominators[worst] <= 0:
-        raise ValueError(
-            f"b totals {denominators[worst]:g} on question {grouped.ids[worst]}; every total must be above 0, "
-            "or a resample could divide by 0. Leave that question out of both, or compare means with paired_bootstrap."
-        )
-    return _quotient(grouped.totals(values_a), denominators, rng, num_resamples, confidence)
-
-
 def mcnemar_exact(a_correct: npt.ArrayLike, b_correct: npt.ArrayLike) -> McNemar:
     """Exact two-sided test that two systems are right equally often on the same questions.
 

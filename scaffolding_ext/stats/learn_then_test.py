@@ -19,7 +19,6 @@ from scipy.stats import binom
 
 from scaffolding_ext import require
 
-TESTINGS = ("fixed_sequence", "bonferroni")
 ORDERING_SHARE = 0.3  # share of the questions that order the settings; the others test them
 Floats = npt.NDArray[np.float64]
 _ROUNDING = 1e-9  # tolerance for a mean of 0/1 losses
@@ -71,12 +70,6 @@ def fixed_sequence(p_values: npt.ArrayLike, delta: float) -> int:
     return int(np.argmax(above)) if above.any() else len(above)
 
 
-def bonferroni(p_values: npt.ArrayLike, delta: float) -> npt.NDArray[np.bool_]:
-    """Mask of the rejected ones among m hypotheses: those with a p-value of at most `delta` / m."""
-    values = np.asarray(p_values, dtype=np.float64)
-    return values <= require.number("delta", delta, above=0, below=1) / max(1, values.size)
-
-
 def pareto_sequence(risk: npt.ArrayLike, cost: npt.ArrayLike) -> list[int]:
     """The settings that no other beats in both cost and risk; the safest first, the cheapest last.
 
@@ -91,12 +84,9 @@ def pareto_sequence(risk: npt.ArrayLike, cost: npt.ArrayLike) -> list[int]:
     return sequence
 
 
-def questions_needed(level: float, delta: float, testing: str = "fixed_sequence", num_settings: int = 1) -> int:
+def questions_needed(level: float, delta: float) -> int:
     """Fewest questions with which `learn_then_test` can choose; with fewer, even a setting without loss cannot pass."""
-    share = delta / (num_settings if testing == "bonferroni" else 1)
-    num_tests = math.ceil(math.log(share) / math.log1p(-level) - _ROUNDING)
-    if testing == "bonferroni":
-        return max(2, num_tests)
+    num_tests = math.ceil(math.log(delta) / math.log1p(-level) - _ROUNDING)
     num = math.ceil(num_tests / (1 - ORDERING_SHARE)) - 2
     while num - _num_ordering(num) < num_tests:
         num += 1
@@ -113,35 +103,27 @@ def learn_then_test(
     level: float,
     delta: float,
     rng: np.random.Generator,
-    testing: str = "fixed_sequence",
 ) -> Tested:
     """Choose the cheapest setting such that P(risk > level) <= delta over draws of the questions.
+
+    Some questions order the settings (`pareto_sequence`); the rest test them in turn.
 
     Args:
         losses: Loss of each question under each setting, in [0, 1], shape [num_questions, num_settings].
         costs: Cost of each question under each setting, same shape.
         level: The largest risk allowed, in (0, 1).
         delta: Probability that a setting of higher risk is chosen, in (0, 1).
-        testing: `"fixed_sequence"` orders the settings on some questions (`pareto_sequence`) and tests them in turn on
-            the rest; `"bonferroni"` tests each on all questions, at `delta` divided by their number.
     """
     lost, paid = _losses(losses), np.asarray(costs, dtype=np.float64)
-    require.one_of("testing", testing, TESTINGS)
     if lost.ndim != 2 or lost.shape != paid.shape or len(lost) < 2:
         raise ValueError(
             f"losses have shape {lost.shape} and costs {paid.shape}; give [num_questions, num_settings] twice, with "
             "at least 2 questions"
         )
-    if testing == "bonferroni":
-        p_values = hoeffding_bentkus(lost.mean(axis=0), len(lost), level)
-        passed = np.flatnonzero(bonferroni(p_values, delta)).tolist()
-        tests = np.arange(len(lost))
-    else:
-        order = rng.permutation(len(lost))
-        orders, tests = np.split(order, [_num_ordering(len(lost))])
-        sequence = pareto_sequence(lost[orders].mean(axis=0), paid[orders].mean(axis=0))
-        p_values = hoeffding_bentkus(lost[tests].mean(axis=0), len(tests), level)
-        passed = sequence[: fixed_sequence(p_values[sequence], delta)]
+    orders, tests = np.split(rng.permutation(len(lost)), [_num_ordering(len(lost))])
+    sequence = pareto_sequence(lost[orders].mean(axis=0), paid[orders].mean(axis=0))
+    p_values = hoeffding_bentkus(lost[tests].mean(axis=0), len(tests), level)
+    passed = sequence[: fixed_sequence(p_values[sequence], delta)]
     cost = paid.mean(axis=0)
     return Tested(passed, min(passed, key=lambda index: cost[index], default=None), p_values, len(tests))
 

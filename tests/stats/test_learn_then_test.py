@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from scaffolding_ext.stats.learn_then_test import (
-    TESTINGS,
-    bonferroni,
     fixed_sequence,
     hoeffding_bentkus,
     learn_then_test,
@@ -66,10 +64,6 @@ def test_a_sequence_ends_at_the_first_that_fails():
     assert fixed_sequence([], 0.1) == 0
 
 
-def test_bonferroni_divides_by_the_number_of_tests():
-    assert bonferroni([0.02, 0.025, 0.026, 0.5], 0.1).tolist() == [True, True, False, False]
-
-
 def test_only_settings_that_none_is_better_than_are_tested_the_safest_first():
     risk, cost = [0.1, 0.0, 0.2, 0.15, 0.1], [5, 9, 1, 6, 4]
     assert pareto_sequence(risk, cost) == [1, 4, 2]
@@ -79,27 +73,25 @@ def bernoulli(rng, num_questions, risks):
     return (rng.random((num_questions, 1)) < risks).astype(float)  # the cheap lose where the dear do, and elsewhere
 
 
-@pytest.mark.parametrize("testing", TESTINGS)
-def test_the_cheapest_that_holds_is_chosen_and_none_where_none_does(testing):
+def test_the_cheapest_that_holds_is_chosen_and_none_where_none_does():
     rng = np.random.default_rng(0)
     risks, costs = np.array([0.0, 0.01, 0.3, 0.5]), np.tile([4.0, 3.0, 2.0, 1.0], (800, 1))
-    found = learn_then_test(bernoulli(rng, 800, risks), costs, 0.05, 0.1, rng, testing)
+    found = learn_then_test(bernoulli(rng, 800, risks), costs, 0.05, 0.1, rng)
     assert found.chosen == 1
     assert sorted(found.passed) == [0, 1]
-    assert found.num_questions == (800 if testing == "bonferroni" else 560)
-    none = learn_then_test(bernoulli(rng, 800, risks + 0.2), costs, 0.05, 0.1, rng, testing)
+    assert found.num_questions == 560
+    none = learn_then_test(bernoulli(rng, 800, risks + 0.2), costs, 0.05, 0.1, rng)
     assert none.chosen is None
     assert none.passed == []
 
 
-@pytest.mark.parametrize("testing", TESTINGS)
-def test_the_guarantee_holds_by_simulation(testing):
+def test_the_guarantee_holds_by_simulation():
     # 12 settings, the cheaper the riskier; how often is one chosen whose risk is above the level?
     num_runs, delta, level = 600, 0.2, 0.1
     rng = np.random.default_rng(1)
     risks = np.linspace(0.06, 0.17, 12)
     costs = np.tile(np.linspace(12.0, 1.0, 12), (150, 1))
-    found = [learn_then_test(bernoulli(rng, 150, risks), costs, level, delta, rng, testing) for _ in range(num_runs)]
+    found = [learn_then_test(bernoulli(rng, 150, risks), costs, level, delta, rng) for _ in range(num_runs)]
     num_broken = sum(each.chosen is not None and risks[each.chosen] > level for each in found)
     assert any(each.chosen is not None for each in found)
     assert num_broken <= binom.ppf(0.999, num_runs, delta)
@@ -112,7 +104,6 @@ def test_the_guarantee_holds_by_simulation(testing):
         ({"losses": [[2.0], [0.0]]}, "scale them to"),
         ({"level": 1.0}, "level"),
         ({"delta": 0.0}, "delta"),
-        ({"testing": "holm"}, "choose one of fixed_sequence, bonferroni"),
     ],
 )
 def test_what_cannot_be_tested_is_refused(change, told):
@@ -122,11 +113,10 @@ def test_what_cannot_be_tested_is_refused(change, told):
 
 
 @pytest.mark.parametrize(("level", "delta"), [(0.05, 0.1), (0.01, 0.1), (0.2, 0.05), (0.5, 0.5)])
-@pytest.mark.parametrize(("testing", "num_settings"), [("fixed_sequence", 3), ("bonferroni", 3), ("bonferroni", 1)])
-def test_as_many_questions_as_needed_let_a_setting_pass_and_one_fewer_does_not(level, delta, testing, num_settings):
-    needed = questions_needed(level, delta, testing, num_settings)
+def test_as_many_questions_as_needed_let_a_setting_pass_and_one_fewer_does_not(level, delta):
+    needed = questions_needed(level, delta)
     for num, passes in ((needed, True), (needed - 1, False)):
         if num >= 2:
-            losses = np.zeros((num, num_settings))
-            tested = learn_then_test(losses, losses + 1, level, delta, np.random.default_rng(0), testing)
+            losses = np.zeros((num, 3))
+            tested = learn_then_test(losses, losses + 1, level, delta, np.random.default_rng(0))
             assert (tested.chosen is not None) is passes

@@ -283,7 +283,6 @@ class Session:
             calibrations,
             price=price,
             promised_loss=None if tuned is None else tuned.max_loss,
-            tuned_sizes=None if tuned is None or self.config.deadline is not None else tuned.samples_drawn,
             most_answers=getattr(self.controller, "default_sample_num", None) if self._budget is None else None,
         )
         document = self.document() | {

@@ -15,7 +15,6 @@ from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.sections import SectionFigure
 from scaffolding_ext.evaluation.run.tally import OUTCOMES, Column, Tally, Undetermined
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts
-from scaffolding_ext.stats.drift import Drift, drift_between
 from scaffolding_ext.stats.intervals import Estimate, Interval, share_of_questions
 from scaffolding_ext.stats.repeats import majority_at_k, pass_at_k
 from scaffolding_ext.stats.watching import lower_bound
@@ -86,7 +85,6 @@ def _classes(numbers: Sequence[int], right: Sequence[bool], answers: Sequence[st
 
 _MOST_DISCARDED = 0.1  # share of the decoded tokens that triggers a warning
 _MOST_UNANSWERED = 0.5  # share of the finished outputs that triggers a warning
-_DRIFT_LEVEL = 0.01
 _ALPHA = 0.05  # of the bound on lost answers
 _PRICED = 1e6  # tokens per price
 _TIME_OUTS = ("RequestTimeoutError", "ServerTimeoutError")
@@ -193,8 +191,6 @@ class Summary:
         calibration_tokens: Tokens of the stack's calibrations before the run: decoded, prefilled and reused. No other
             figure includes them. None without a calibration, or if its file has no cost.
         audits: Findings of the audits; None if no request was audited.
-        drift: Comparison of the votes' sample numbers with those at tuning; None if the stack has none, or if questions
-            were asked several times.
         undetermined: The first undetermined answers, three at most.
         lateness: None if no request had a deadline or an objective.
         drawn: None if the stack is no vote.
@@ -229,7 +225,6 @@ class Summary:
     calibration_tokens: dict[str, int] | None = None
     mean_suffix_tokens: float | None = None
     audits: Audits | None = None
-    drift: Drift | None = None
     undetermined: tuple[Undetermined, ...] = ()
     lateness: Lateness | None = None
     num_unknown_reuse_tasks: int = 0
@@ -275,11 +270,6 @@ class Summary:
                 f"the promise of this stack is broken: {self.audits}. Record its model again, then tune again: "
                 "scaffolding-ext tune"
             )
-        if self.drift is not None and self.drift.p_value <= _DRIFT_LEVEL:
-            found.append(
-                f"votes draw other numbers of answers than when this stack was tuned: {self.drift}. The model or the "
-                "questions have changed: tune again (scaffolding-ext tune)"
-            )
         num_ended = self.num_samples - self.num_failed - self.num_cut_off
         if self.num_unanswered > _MOST_UNANSWERED * num_ended:
             found.append(
@@ -324,7 +314,6 @@ def summary_of(
     *,
     price: Mapping[str, float] | None = None,
     promised_loss: float | None = None,
-    tuned_sizes: Sequence[int] | None = None,
     most_answers: int | None = None,
 ) -> Summary:
     """Compute the figures of a tally.
@@ -333,8 +322,6 @@ def summary_of(
         calibration_cost: Result of `session.calibration_cost` for the run's controller.
         price: Price of a million tokens that were `decoded`, `prefilled`, `reused`; None for no costs.
         promised_loss: Share of requests that the stack's tuning promised to lose at most.
-        tuned_sizes: Number of questions that drew 0, 1, 2 and more samples when the stack was tuned; None tests no
-            drift, for example if a deadline may end votes.
         most_answers: The largest number of answers that a vote of the stack may draw; None if it is no vote.
     """
     num_samples, num_finished = tally.num_samples, tally.num_samples - tally.num_failed
@@ -392,7 +379,6 @@ def summary_of(
         calibration_tokens=None if calibration_cost is None else calibration_cost._asdict(),
         mean_suffix_tokens=mean(tally.num_suffix_tokens),
         audits=_audits(tally, promised_loss),
-        drift=_drift(tally, tuned_sizes),
         undetermined=tuple(tally.undetermined),
         lateness=_lateness(columns),
         num_unknown_reuse_tasks=tally.num_unknown_reuse_tasks,
@@ -425,14 +411,6 @@ def _lateness(columns: Mapping[str, Column]) -> Lateness | None:
 def _audits(tally: Tally, promised: float | None) -> Audits | None:
     num, changed, lost = (tally.audits[name] for name in ("num", "changed", "lost"))
     return Audits(num, changed, lost, lower_bound(lost, num, _ALPHA), promised) if num else None
-
-
-def _drift(tally: Tally, tuned: Sequence[int] | None) -> Drift | None:
-    """Test drift, only if each question was asked once, because votes of one question are alike."""
-    votes = {int(size): number for size, number in tally.votes_drawn.items()}
-    if not tuned or not votes or len(tally.questions) < tally.num_samples:
-        return None
-    return drift_between(dict(enumerate(tuned)), votes, np.random.default_rng(0))
 
 
 def _share_of(columns: Mapping[str, Column], chosen: npt.NDArray[np.bool_]) -> Interval:

@@ -79,7 +79,6 @@ class Tally:
         num_suffix_tokens: Tokens of suffixes that asked chains for something.
         exit_reasons: Of finished requests; those without one count under `"unknown"`.
         vote_sizes: Numbers of samples that votes of several rounds drew.
-        votes_drawn: Numbers of samples that all votes drew.
         audits: Requests audited (`num`), answers `changed` by stopping, and right ones `lost`.
         undetermined: The first undetermined answers, three at most.
     """
@@ -99,7 +98,6 @@ class Tally:
         self.errors: Counter[str] = Counter()
         self.num_with_event: Counter[str] = Counter()
         self.vote_sizes: Counter[str] = Counter()
-        self.votes_drawn: Counter[str] = Counter()
         self.phase_seconds: Counter[str] = Counter()
         self.audits: Counter[str] = Counter()
         self.undetermined: list[Undetermined] = []
@@ -172,7 +170,6 @@ class Tally:
         for event in trace:
             if event["event"] != "vote" or "num_samples" not in event:
                 continue  # chains of draft and target also vote, but none is drawn on demand
-            self.votes_drawn[str(event["num_samples"])] += 1
             if event.get("num_rounds", 1) > 1:
                 self.vote_sizes[str(event["num_samples"])] += 1
 

@@ -43,7 +43,7 @@ from scaffolding_ext.workers.budgeted import BudgetedWorker
 
 pytestmark = pytest.mark.filterwarnings("ignore:the take-over rule. the calibration has scores of")
 
-SETTING = {"draft_tokens": 4, "target_tokens": 6, "on_reject": "resample", "score": "mean_nll"}
+SETTING = {"draft_tokens": 4, "target_tokens": 6, "on_reject": "resample"}
 
 
 def calibration(*turns, alpha=0.4, source="held_out", prompts=("another question",), **changed):
@@ -276,24 +276,6 @@ def test_chains_vote_and_the_output_is_the_first_of_the_winners(events) -> None:
     result = run(made, draft, scored(lambda task: 0.0))
     assert (result.answer, result.exit_reason) == ("2", "vote")
     assert events(result, "vote")[0]["winner"] == 1
-
-
-@pytest.mark.parametrize(
-    ("aggregator", "winner"), [("uniform", "2"), ("target_likelihood", "1"), (lambda chain: 2 - chain.index, "1")]
-)
-def test_the_aggregator_weighs_the_votes(aggregator, winner) -> None:
-    """One chain says 1, and the target finds it likely; two say 2."""
-    answers = iter("122")
-    draft = ScriptedWorker(lambda task: f"\\boxed{{{next(answers)}}}")
-    target = scored(lambda task: 0.1 if "1" in task.continuation_str else 5.0)
-    made = controller(
-        NINE,
-        num_chains=3,
-        draft_tokens=20,
-        calibration=calibration([9.0] * 9, draft_tokens=20),
-        aggregator=aggregator,
-    )
-    assert run(made, draft, target).answer == winner
 
 
 def test_half_a_character_does_not_go_to_the_other_model() -> None:
@@ -607,13 +589,10 @@ def test_a_calibration_file_is_read_as_it_was_written(tmp_path) -> None:
     [
         ({"draft_tokens": 5}, "was calibrated with draft_tokens 4, but here it is 5.*any_chunk_len"),
         ({"target_tokens": 7}, "was calibrated with target_tokens 6, but here it is 7"),
-        ({"score": "max_nll"}, "was calibrated with score 'mean_nll'"),
         ({"alpha": 0.25}, r"alpha: is 0.25, but the calibration has 0.4"),
         ({"alpha": 4}, "alpha: is 4; it must be at least 0 and at most 1"),
         ({"num_chains": 0}, "num_chains: is 0; it must be at least 1"),
         ({"coverage": "total"}, "coverage: is 'total'; choose one of marginal, conditional"),
-        ({"aggregator": "most"}, "aggregator: unknown weight of a chain 'most'; known: target_likelihood"),
-        ({"aggregator": "target_likelihood", "score": "max_nll"}, "aggregator: is 'target_likelihood', which needs"),
         ({"calibration": None}, "calibration: is None, but marginal coverage"),
     ],
 )
@@ -629,8 +608,8 @@ def test_a_calibration_of_chunks_of_another_length_is_taken_on_request_and_doubt
     assert ConformalDraftTargetController(rule=made, **own).rule is made
     assert made.changed(ties="conservative").any_chunk_len
     assert "chunks of another length" in str(made.doubt(3))
-    with pytest.raises(ConfigError, match="was calibrated with score"):
-        ConformalDraftTargetController(rule=made, **SETTING | {"score": "max_nll"})
+    with pytest.raises(ConfigError, match="was calibrated with on_reject"):
+        ConformalDraftTargetController(rule=made, **SETTING | {"on_reject": "continue"})
 
 
 def test_other_models_than_the_calibrated_are_refused() -> None:

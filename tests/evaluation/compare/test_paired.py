@@ -14,7 +14,7 @@ from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.compare.finished_run import Key, distinct_names, read_run
 from scaffolding_ext.evaluation.compare.paired import Comparison, compare
 from scaffolding_ext.evaluation.run.records import RecordError
-from scaffolding_ext.stats.intervals import paired_bootstrap, paired_bootstrap_ratio
+from scaffolding_ext.stats.intervals import bootstrap_quotients, paired_bootstrap
 
 Rows = list[tuple[Any, ...]]
 CONFIG = (
@@ -48,7 +48,7 @@ def test_figures_are_those_of_the_paired_samples_whatever_their_order(compared: 
     by_hand = paired_bootstrap(right[1], right[0], rng=np.random.default_rng(5))
     assert found.accuracy_difference == pytest.approx(by_hand, abs=0.02)
     assert found.accuracy_difference.value == pytest.approx(by_hand.value)
-    ratio = paired_bootstrap_ratio(tokens[1] + 5, tokens[0], rng=np.random.default_rng(5))
+    (ratio,) = bootstrap_quotients(tokens[1][:, None] + 5, tokens[0][:, None], rng=np.random.default_rng(5))
     assert found.ratios["decoded"] == pytest.approx(ratio, rel=0.01)
     assert found.seconds_ratio == pytest.approx(tokens[1].sum() / tokens[0].sum())
     only = [[f"q{n}" for n in range(60) if a(n) and not b(n)] for a, b in ((_by(3), _by(4)), (_by(4), _by(3)))]

@@ -215,7 +215,7 @@ def test_budgets_and_chains_say_what_they_kept() -> None:
 
 def test_branching_tells_skips_exits_and_evictions() -> None:
     worker = HuggingFaceWorker("tinylm/draft")
-    settings: dict[str, Any] = {"max_tokens": 24, "step_tokens": 8}
+    settings: dict[str, Any] = {"max_tokens": 24}
     verdicts = KVShareBranchingController(
         2, scorer={"type": "verdict", "args": {"layer_exit": {"max_entropy": 50.0, "max_change": 50.0}}}, **settings
     )
