@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from scaffolding_ext.errors import InvalidYieldError, TaskError, UnknownWorkerTagError
@@ -29,69 +28,6 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 5.0  # time for a worker to react to cancellation before the caller continues anyway
 _MAX_TURNS = 32  # of one generator before others run: workers that answer at once never suspend it
-
-
-class _Call:
-    __slots__ = ("call", "when")
-
-    def __init__(self, when: float, call: Callable[[], object]) -> None:
-        self.when = when
-        self.call: Callable[[], object] | None = call
-
-    def __lt__(self, other: _Call) -> bool:
-        return self.when < other.when
-
-
-class Alarm:
-    """Calls functions at given times, with a single timer per request."""
-
-    __slots__ = ("_calls", "_timer")
-
-    def __init__(self) -> None:
-        self._calls: list[_Call] = []
-        self._timer: asyncio.TimerHandle | None = None
-
-    def call_later(self, seconds: float, call: Callable[[], object]) -> _Call:
-        """Schedule a function to be called once; pass the result to `cancel`."""
-        planned = _Call(asyncio.get_running_loop().time() + seconds, call)
-        heapq.heappush(self._calls, planned)
-        self._set()
-        return planned
-
-    def cancel(self, planned: _Call) -> None:
-        planned.call = None
-        self._set()
-
-    def clear(self) -> None:
-        self._calls.clear()
-        self._set()
-
-    async def wait(self, running: Iterable[asyncio.Future[Any]], seconds: float) -> None:
-        over = asyncio.get_running_loop().create_future()
-        planned = self.call_later(seconds, over.cancel)
-        try:
-            await asyncio.wait((*running, over), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self.cancel(planned)
-            over.cancel()
-
-    def _set(self) -> None:
-        while self._calls and self._calls[0].call is None:
-            heapq.heappop(self._calls)
-        first = self._calls[0].when if self._calls else None
-        if self._timer is not None:
-            if self._timer.when() == first:
-                return
-            self._timer.cancel()
-        self._timer = None if first is None else asyncio.get_running_loop().call_at(first, self._ring)
-
-    def _ring(self) -> None:
-        due, self._timer = self._calls[0].when, None
-        while self._calls and self._calls[0].when <= due:
-            call = heapq.heappop(self._calls).call
-            if call is not None:
-                call()
-        self._set()
 
 
 class _ToCaller:
@@ -129,14 +65,13 @@ class Dispatcher:
         self._found: dict[Any, Worker] = {}
         self._scope_listeners = [worker for worker in each_once(workers) if _listens_to_scopes(worker)]
 
-    async def drive(self, generator: Any, result: ScaffoldingResult, scope: ExecutionScope, alarm: Alarm) -> Any:
+    async def drive(self, generator: Any, result: ScaffoldingResult, scope: ExecutionScope) -> Any:
         """Run a controller's generator to its end, in a scope, and return its value.
 
         Args:
             generator: Yields lists of tasks and ParallelProcesses.
             result: Receives the streamed parts of the tasks.
             scope: Current scope of all requested work; it ends with the generator.
-            alarm: The request's timer.
 
         Raises:
             InvalidYieldError: The generator yielded something else.
@@ -162,7 +97,7 @@ class Dispatcher:
                     for task in work:
                         self._prepare(task, result)
                     if isinstance(work, LimitedStep):
-                        await self._run_in_time(work, alarm)
+                        await self._run_in_time(work)
                     elif len(work) == 1:
                         await self._run_task(work[0])
                     elif not work:  # a busy controller lets other work run
@@ -173,10 +108,10 @@ class Dispatcher:
                     if id(work) not in rolling:
                         rolling[id(work)] = _Rolling(work)
                     held = rolling[id(work)]
-                    held.start(self._branches(work, result, scope, alarm))
-                    await held.wait(alarm)
+                    held.start(self._branches(work, result, scope))
+                    await held.wait()
                 elif isinstance(work, ParallelProcess):
-                    await _all_or_none([branch for _, branch in self._branches(work, result, scope, alarm)])
+                    await _all_or_none([branch for _, branch in self._branches(work, result, scope)])
                 else:
                     raise InvalidYieldError(
                         f"a controller yielded {type(work).__name__}; yield a list of Task or a ParallelProcess"
@@ -190,7 +125,7 @@ class Dispatcher:
                 await self._end_scope(scope)
 
     def _branches(
-        self, process: ParallelProcess, result: ScaffoldingResult, scope: ExecutionScope, alarm: Alarm
+        self, process: ParallelProcess, result: ScaffoldingResult, scope: ExecutionScope
     ) -> list[tuple[int, Coroutine[Any, Any, Any]]]:
         """Return the work of a step's branches, each with the last number of its path."""
         paths = getattr(process, "branch_paths", None)
@@ -202,11 +137,11 @@ class Dispatcher:
             ]  # some releases have no method for it
         )
         return [
-            (child.branch_path[-1], self.drive(branch, result, child, alarm))
+            (child.branch_path[-1], self.drive(branch, result, child))
             for branch, child in zip(process.sub_gens, scopes, strict=True)
         ]
 
-    async def _run_in_time(self, step: LimitedStep, alarm: Alarm) -> None:
+    async def _run_in_time(self, step: LimitedStep) -> None:
         """Run a step's tasks until its time is over, then cancel the rest.
 
         A worker that ignores cancellation beyond the grace keeps running; its result is dropped.
@@ -216,11 +151,11 @@ class Dispatcher:
             return
         running = asyncio.create_task(_all_or_none(map(self._run_task, step)))
         try:
-            await alarm.wait((running,), step.seconds)
+            await asyncio.wait((running,), timeout=step.seconds)
             if not running.done():
                 step.is_given_up = True
                 running.cancel()
-                await alarm.wait((running,), GRACE_SECONDS)
+                await asyncio.wait((running,), timeout=GRACE_SECONDS)
         except asyncio.CancelledError:
             await _end([running])
             raise
@@ -294,9 +229,9 @@ class _Rolling:
         self.running.update({asyncio.create_task(branch): number for number, branch in branches})
         self._step.sub_gens, self._step.branch_paths = [], []
 
-    async def wait(self, alarm: Alarm) -> None:
+    async def wait(self) -> None:
         if self._step.is_closing:
-            await self._cancel(alarm)
+            await self._cancel()
             return
         loop, seconds = asyncio.get_running_loop(), self._step.seconds
         due = None if seconds is None else loop.time() + seconds
@@ -305,11 +240,7 @@ class _Rolling:
             if left is not None and left <= 0:
                 return
             self._woken = loop.create_future()
-            awaited = (*self.running, self._woken)
-            if left is None:
-                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-            else:
-                await alarm.wait(awaited, left)
+            await asyncio.wait((*self.running, self._woken), timeout=left, return_when=asyncio.FIRST_COMPLETED)
             woken, self._woken = self._woken, None
             if woken.done():
                 return
@@ -326,9 +257,9 @@ class _Rolling:
                 raise failure
         return bool(ended)
 
-    async def _cancel(self, alarm: Alarm) -> None:
+    async def _cancel(self) -> None:
         over = asyncio.create_task(_end(self.running))
-        await alarm.wait((over,), GRACE_SECONDS)
+        await asyncio.wait((over,), timeout=GRACE_SECONDS)
         self.running = {}
 
     def _wake(self) -> None:

@@ -36,7 +36,7 @@ class Request(ScaffoldingResult):
         abort_error: Reason for its early end.
     """
 
-    __slots__ = ("_host_thread", "_loop", "abort_error", "alarm", "kwargs", "prompt", "runner", "timeout")
+    __slots__ = ("_host_thread", "_loop", "abort_error", "kwargs", "prompt", "runner", "timeout", "timers")
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Request(ScaffoldingResult):
         self.timeout = timeout
         self.runner: asyncio.Task[None] | None = None
         self.abort_error: RequestError | None = None
-        self.alarm = dispatch.Alarm()
+        self.timers: list[asyncio.TimerHandle] = []
         self._loop = loop
         self._host_thread = host_thread
 
@@ -88,7 +88,7 @@ class Request(ScaffoldingResult):
             if other is not None:
                 dispatcher = twin.RecordingDispatcher(dispatcher)
             work = controller.generate(self.prompt, **self.kwargs)
-            output = await dispatcher.drive(self.program.meter.watch(work), self, ExecutionScope(self.id), self.alarm)
+            output = await dispatcher.drive(self.program.meter.watch(work), self, ExecutionScope(self.id))
             self.task_collections = getattr(controller, "task_collections", None)
             if not isinstance(output, ScaffoldingOutput):
                 name = type(controller).__name__
@@ -118,7 +118,7 @@ class Request(ScaffoldingResult):
         finding: AuditFinding | None = None
         failure: str | None = "the host was shut down"
         try:
-            finding = await dispatcher.drive(behind.meter.watch(work), self, ExecutionScope(self.id), self.alarm)
+            finding = await dispatcher.drive(behind.meter.watch(work), self, ExecutionScope(self.id))
             failure = None
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
@@ -143,7 +143,7 @@ def clone_of(prototype: Controller) -> Controller:
 def start_timeout(request: Request) -> None:
     if request.timeout is not None:
         error = RequestTimeoutError(f"request {request.id} did not end within {request.timeout} s")
-        request.alarm.call_later(request.timeout, lambda: abort(request, error))
+        request.timers.append(asyncio.get_running_loop().call_later(request.timeout, abort, request, error))
 
 
 def abort(request: Request, error: RequestError) -> None:
@@ -159,11 +159,12 @@ def abort(request: Request, error: RequestError) -> None:
         release(request)
         return
     request.runner.cancel()
-    request.alarm.call_later(dispatch.GRACE_SECONDS, lambda: request.fail(error))
+    request.timers.append(asyncio.get_running_loop().call_later(dispatch.GRACE_SECONDS, request.fail, error))
 
 
 def release(request: Request) -> None:
-    request.alarm.clear()
+    for timer in request.timers:
+        timer.cancel()
     request.runner = None  # breaks the reference cycle of request and task
     try:
         request.program.close()
