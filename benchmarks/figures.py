@@ -110,7 +110,6 @@ STUDIES: Mapping[str, Study] = {
     "conformal_replay_draft_only": Study("studies.conformal_replay", 5, (("--runs", SAMPLES[1]),)),
     "queueing": Study("studies.queueing", 2, draws=True),
     "queueing_fit": Study("studies.queueing_fit", 3, (("--chains", "qwen3_chains.jsonl.gz"),), draws=True),
-    "by_type": Study("studies.by_type --seed 100", 15, stores=True),
     "tinylm": Study("studies.tinylm --seed 90", 30),
     "judge_quality": Study("studies.judge_quality", 35, stores=True, draws=True),
     "judge_quality_greedy": Study("studies.judge_quality --only beam --auc 1 --width 4", 3, stores=True),

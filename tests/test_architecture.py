@@ -63,7 +63,7 @@ INNER_LAYERS = {
 }
 MOST_LOOSE_MODULES = 8
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
-MAY_SCHEDULE = ("evaluation.traffic", "host", "workers.budgeted", "workers.huggingface", "scheduling", "serving")
+MAY_SCHEDULE = ("host", "workers.budgeted", "workers.huggingface", "scheduling", "serving")
 
 
 def modules() -> dict[str, Path]:

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks._lib.traffic.engine import NEVER
+from benchmarks._lib.traffic.programs import Program, RequestRound, Work
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import RecordedQuestion
-from scaffolding_ext.evaluation.traffic.engine import NEVER
-from scaffolding_ext.evaluation.traffic.programs import Program, RequestRound, Work
 from scaffolding_ext.request.program import LAST_STEP, StepCounts
 
 NumMore = Callable[[tuple[int, ...], int], int]

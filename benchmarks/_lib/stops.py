@@ -32,14 +32,14 @@ class Ended(NamedTuple):
         return self.decoded if name == "decoded" else self.computed
 
 
-def ended(chains: RecordedChains, ending: Ending, cache: Cost = "kept") -> Ended:
+def ended(chains: RecordedChains, ending: Ending, cache: Cost = "decoded") -> Ended:
     """The chains of a recording, had they ended in this way."""
     samples = chains.ended(ending)
     means = (samples.correct, samples.costs["decoded"], samples.costs[cache])
     return Ended(*(np.asarray(each, dtype=float).mean(axis=1) for each in means))
 
 
-def fixed_cuts(recording: Recording, cache: Cost = "kept") -> list[Ended]:
+def fixed_cuts(recording: Recording, cache: Cost = "decoded") -> list[Ended]:
     """Cuts at equal distances up to the longest chain, and last the whole chains."""
     longest = max(looks.length for each in recording.questions for looks in each.looks or ())
     places = np.unique(np.linspace(longest / NUM_CUTS, longest, NUM_CUTS).round().astype(int)).tolist()

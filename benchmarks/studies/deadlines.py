@@ -34,6 +34,9 @@ from benchmarks._lib.load_programs import (
     votes_of,
 )
 from benchmarks._lib.report import Report
+from benchmarks._lib.traffic.arrivals import arrival_times
+from benchmarks._lib.traffic.programs import Program
+from benchmarks._lib.traffic.simulator import serve_programs
 from benchmarks.studies.real import SIMULATED, simulated_recording
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
@@ -42,9 +45,6 @@ from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVo
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
 from scaffolding_ext.evaluation.logs.samples import RecordedQuestion
-from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
-from scaffolding_ext.evaluation.traffic.programs import Program
-from scaffolding_ext.evaluation.traffic.simulator import serve_programs
 from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, Policy, ShortestRemaining
 
 Floats = npt.NDArray[np.float64]

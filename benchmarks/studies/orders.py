@@ -24,6 +24,7 @@ import numpy.typing as npt
 from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.report import Report
 from benchmarks._lib.served_queue import PassClock, hosted, serve
+from benchmarks._lib.traffic.arrivals import arrival_times
 from benchmarks.engines.eviction import TOKENS_PER_BLOCK, Order, worker
 from scaffolding_ext import MajorityVoteController, NativeGenerationController, Prompting, SearchController
 from scaffolding_ext.controllers.base import BaseController
@@ -32,7 +33,6 @@ from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold
 from scaffolding_ext.evaluation.run.datasets import EMBEDDED, load_dataset
 from scaffolding_ext.evaluation.run.rows import Example
-from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
 from scaffolding_ext.scheduling import Fifo, Gang, LongestPrefix, Policy, ShortestRemaining
 from scaffolding_ext.workers.huggingface.worker import EvictionPolicy
 

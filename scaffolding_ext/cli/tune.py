@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from scaffolding_ext.evaluation.tune.choose import Goal
     from scaffolding_ext.evaluation.tune.costs import Price
     from scaffolding_ext.evaluation.tune.plays import Plays
-    from scaffolding_ext.evaluation.tune.queue import ServiceLine
     from scaffolding_ext.stack.config import StackConfig
 
-_COSTS = ("decoded", "kept", "blocks", "nothing", "dollars", "seconds", "critical")
+_COSTS = ("decoded", "dollars", "seconds", "critical")
 
 
 def _numbers(text: str, count: int, what: str, example: str) -> list[float]:
@@ -39,13 +38,6 @@ def _price(ctx: click.Context, param: click.Parameter, text: str | None) -> Pric
 
     what = "dollars per million tokens read, read from a cache, and decoded"
     return None if text is None else Price(*_numbers(text, 3, what, "0.5,0.05,2"))
-
-
-def _service(ctx: click.Context, param: click.Parameter, text: str | None) -> ServiceLine | None:
-    from scaffolding_ext.evaluation.tune.queue import ServiceLine
-
-    what = "seconds of a sample without tokens, and per token"
-    return None if text is None else ServiceLine(*_numbers(text, 2, what, "0.14,0.0129"))
 
 
 def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
@@ -94,7 +86,7 @@ class Logs(NamedTuple):
         from scaffolding_ext.evaluation.tune.plays import Plays
 
         recording = read_recording(self.paths, task=self.task, num_samples=self.num_samples)
-        if all(each.num_samples == 1 and each.looks is None and each.rounds is None for each in recording.questions):
+        if all(each.num_samples == 1 and each.looks is None for each in recording.questions):
             raise DatasetError(
                 f"{', '.join(recording.sources)}: each question has one sample, but rules need several: sample "
                 "each question again (scaffolding-ext eval --epochs 8), or keep a vote's samples (--keep_samples)"
@@ -117,8 +109,7 @@ _LOG_OPTIONS = (
         type=click.Choice(_COSTS),
         default="decoded",
         show_default=True,
-        help="Cost to minimize: decoded tokens; computed tokens with the KV of a chain kept, prefixes cached in "
-        "blocks, or nothing kept; dollars; seconds; tokens of the longest sample of each round.",
+        help="Cost to minimize: decoded tokens, dollars, seconds, or tokens of the longest sample of each round.",
     ),
     click.option(
         "--price",
@@ -135,10 +126,8 @@ class PlanFor(NamedTuple):
 
     plan: float | None
     alpha: float | None
-    slo: float | None
     batch: int | None
     slowdown: float
-    service: ServiceLine | None
     max_tokens: int
     measured: bool
     plan_path: Path | None
@@ -151,11 +140,9 @@ _PLAN_OPTIONS = (
         "--plan",
         type=_ABOVE_0,
         metavar="RATE",
-        help="Choose a setting or a budget for each type of question, for RATE questions per second in a queue. "
-        "Needs --alpha or --slo.",
+        help="Choose a thinking budget for each type of question, for RATE questions per second in a queue.",
     ),
     click.option("--alpha", type=_ABOVE_0, help="With --plan: seconds that a right answer is worth."),
-    click.option("--slo", type=_ABOVE_0, help="With --plan: seconds within which a right answer counts."),
     click.option("--batch", type=click.IntRange(1), help="With --plan: requests served at once.  [default: 1]"),
     click.option(
         "--slowdown",
@@ -163,12 +150,6 @@ _PLAN_OPTIONS = (
         default=0.0,
         show_default=True,
         help="With --batch: each of n concurrent requests runs at the speed 1 / (1 + slowdown (n - 1)).",
-    ),
-    click.option(
-        "--service",
-        callback=_service,
-        metavar="T0,C",
-        help="With --plan: seconds of a sample that runs alone, without tokens and per token.  [default: fitted]",
     ),
     click.option("--max_tokens", type=click.IntRange(1), default=32768, show_default=True, help="Largest budget."),
     click.option("--measured", is_flag=True, help="Choose among the budgets of the runs, without a fitted curve."),
@@ -246,13 +227,12 @@ def tune(
 
     A LOG is a log of inspect_ai, the samples of lm-evaluation-harness, details of lighteval, a folder of `eval`, or a
     JSONL file with a question and its samples per line. No model is run; `eval --epochs 8 --looks 64` records a stack.
-    With --plan, LOG may also be a YAML file of types of questions, or folders of `eval` at several thinking budgets.
+    With --plan, LOG is a YAML file of types of questions, or folders of `eval` at several thinking budgets.
 
     \b
     Example:
       scaffolding-ext tune logs/gpqa.eval --output_path stack.yaml --report_path tuned.html
       scaffolding-ext replay logs/other.eval --config stack.yaml
-      scaffolding-ext tune logs/types.jsonl --plan 2 --slo 5 --batch 16 --slowdown 0.1 --output_path stack.yaml
       scaffolding-ext tune configs:calibrations/queueing_table_1.yaml --plan 0.1 --alpha 30
     """
     from scaffolding_ext.documents import write_text
@@ -269,8 +249,8 @@ def tune(
     if plan_for.plan is not None:
         if confidence is not None or budget is not None or one_budget or report_path is not None:
             raise click.UsageError("--plan takes no --confidence, --budget, --one_budget or --report_path", ctx)
-        if (plan_for.alpha is None) == (plan_for.slo is None):
-            raise click.UsageError("--plan needs --alpha or --slo, and not both", ctx)
+        if plan_for.alpha is None:
+            raise click.UsageError("--plan needs --alpha", ctx)
         plan = _planned(logs, plan_for, base)
         if output_path is not None:
             output_path.write_text(plan.stack.to_yaml())
@@ -306,27 +286,19 @@ def tune(
 
 
 def _planned(logs: Logs, options: PlanFor, base: StackConfig | None) -> Any:
-    """Plan budgets for types or for runs at several budgets, or a setting per type from recorded samples."""
+    """Plan budgets for types, or for runs at several budgets."""
     from scaffolding_ext import require
     from scaffolding_ext.controllers.budgets.files import TaskTypes
     from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-    from scaffolding_ext.evaluation.tune.queue import QueueGoal, planned_budgets, planned_settings
+    from scaffolding_ext.evaluation.tune.queue import planned_budgets
     from scaffolding_ext.evaluation.tune.sweep import is_sweep, read_sweep
 
     assert options.plan is not None
+    assert options.alpha is not None
     queue = Queue() if options.batch is None else Queue(options.batch, options.slowdown)
-    with require.under():
-        goal = QueueGoal(options.plan, queue, options.alpha, options.slo)
     is_file = [path.suffix for path in logs.paths] == [".yaml"]
     if not is_file and not is_sweep(logs.paths):
-        if options.plan_path is not None or options.types_path is not None or options.measured:
-            raise click.UsageError("--plan_path, --types_path and --measured are for types or runs at several budgets")
-        plays = logs.plays()
-        plays.try_all()
-        with require.under():
-            return planned_settings(plays, goal, options.service, base or plays.recording.stack)
-    if options.alpha is None:
-        raise click.UsageError("a plan of budgets needs --alpha; --slo needs a LOG with recorded lengths")
+        raise click.UsageError("--plan needs a YAML file of types, or folders of `eval` at several thinking budgets")
     if is_file:
         types, file = TaskTypes.load(logs.paths[0]), logs.paths[0]
     else:
@@ -336,7 +308,9 @@ def _planned(logs: Logs, options: PlanFor, base: StackConfig | None) -> Any:
         if options.types_path is not None:
             types.save(options.types_path)
     with require.under():
-        found = planned_budgets(types, goal, options.max_tokens, options.measured, file, base)
+        found = planned_budgets(
+            types, options.plan, options.alpha, queue, options.max_tokens, options.measured, file, base
+        )
     if options.plan_path is not None:
         found.plan.save(options.plan_path)
     return found
@@ -382,7 +356,7 @@ def replay(logs: Logs, source: str, overrides: tuple[str, ...], as_json: bool) -
     from scaffolding_ext.stack.load import load_config
 
     plays = logs.plays()
-    setting = setting_of(load_config(source, overrides), plays.recording)
+    setting = setting_of(load_config(source, overrides))
     plays.try_numbers()
     played = plays.play(setting)
     rows = rows_of(plays, {**baselines(plays, Cheapest(0.003)), "this stack": played})

@@ -15,7 +15,7 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.draws import Order
 from scaffolding_ext.evaluation.tune.costs import whole_samples
-from scaffolding_ext.evaluation.tune.orders import OrderedVotes, as_recorded
+from scaffolding_ext.evaluation.tune.orders import OrderedVotes
 from scaffolding_ext.evaluation.tune.rolling import ReplayedFlight
 from tests.evaluation.tune.recorded import recording
 
@@ -26,7 +26,7 @@ NUM_SAMPLES, IN_FLIGHT, PACE = 12, 3, 16  # a stream is read so many tokens at a
 @pytest.mark.parametrize("rule", [LeaderChange(), AgreementDoubling()], ids=lambda rule: type(rule).__name__)
 def test_a_replayed_flight_is_the_live_one(rule: AllocationRule, order: Order) -> None:
     logged = recording(12, NUM_SAMPLES, ability=0.5, seed=3)
-    votes = OrderedVotes(whole_samples(logged), as_recorded(12, NUM_SAMPLES))
+    votes = OrderedVotes(whole_samples(logged), np.broadcast_to(np.arange(NUM_SAMPLES), (1, 12, NUM_SAMPLES)))
     flight = ReplayedFlight(votes, NUM_SAMPLES, IN_FLIGHT, order)
     drawn = flight.sizes(rule)
     replayed = flight.play(drawn, votes.right[:, -1].astype(float))

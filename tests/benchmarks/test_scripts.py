@@ -50,7 +50,6 @@ LOG = [  # twelve questions, sixteen samples each: what a study reads that needs
 ]
 EXTRA = {
     "studies.branching": ("--target", "tinylm/draft"),
-    "studies.by_type": ("--model", "tinylm/draft", "--load", "0.7"),
     "studies.demo": ("--num_problems", "20", "--model", "tinylm/draft"),
     "engines.eviction": ("--model", "tinylm/draft"),
     "studies.live_replay": ("--model", "tinylm/draft"),
@@ -63,7 +62,6 @@ SLOW = (
     "studies.answers",
     "studies.kv_sharing",
     "studies.branching",
-    "studies.by_type",
     "studies.conformal",
     "studies.draft_target_a1",
     "studies.demo",

@@ -190,7 +190,7 @@ def test_an_ordinary_run_and_one_with_a_budget_do_not_mix() -> None:
             (*SPEND, "--set", "controller.args.default_sample_num=1"),
             "controller.args.default_sample_num: is 1; with evaluation",
         ),
-        ((*SPEND, "--set", "controller.args.weight=confidence"), "controller.args.weight: must be uniform with"),
+        ((*SPEND, "--set", "controller.args.weight=mean_logprob"), "controller.args.weight: must be uniform with"),
     ],
 )
 def test_what_a_budget_cannot_be_spent_on_is_refused_by_the_key(options: tuple[str, ...], message: str) -> None:

@@ -19,7 +19,6 @@ from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queueing.plan import solve
 from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
 from scaffolding_ext.documents import located
-from scaffolding_ext.evaluation.tune import queue as queued
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config
 
@@ -29,25 +28,6 @@ LOAD = ("--plan",)
 
 def tune(*arguments: object) -> Any:
     return CliRunner().invoke(main, ["tune", *map(str, arguments)])
-
-
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulations that take no time."""
-    monkeypatch.setattr(queued, "NUM_SIMULATED", 300)
-
-
-def write_log(path: Path, num_questions: int = 30) -> Path:
-    """Questions of two types: one sample of an easy one is right, of a hard one a vote."""
-    rng = np.random.default_rng(0)
-    lines = []
-    for number in range(num_questions):
-        for task, ability in (("easy", 0.97), ("hard", 0.55)):
-            answers = np.where(rng.random(6) < ability, 7, rng.integers(10, 15, 6)).tolist()
-            samples = [{"answer": str(each), "output_tokens": int(rng.integers(50, 250))} for each in answers]
-            lines.append(json.dumps({"question": f"{task} {number}", "target": "7", "task": task, "samples": samples}))
-    path.write_text("\n".join(lines))
-    return path
 
 
 def test_table_1_is_the_special_case_of_one_chain(tmp_path: Path) -> None:
@@ -62,49 +42,6 @@ def test_table_1_is_the_special_case_of_one_chain(tmp_path: Path) -> None:
     assert check_stack(load_config(stack)).plan.budgets == found["budgets"]
     shown = tune("configs:calibrations/queueing_table_1.yaml", *LOAD, 0.1, "--alpha", 30).stdout
     assert "plan         objective 9.7542" in shown
-
-
-def test_a_stack_by_type_from_a_log(tmp_path: Path) -> None:
-    log, stack = write_log(tmp_path / "log.jsonl"), tmp_path / "stack.yaml"
-    load = (*LOAD, 0.5, "--batch", 8, "--slowdown", 0.1, "--service", "0.2,0.01")
-    done = tune(log, *load, "--alpha", 60, "--output_path", stack, "--json")
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    rows = {row["name"]: row for row in found["rows"]}
-    assert rows["all samples"]["seconds"] is None  # its load cannot be served
-    assert rows[found["chosen"]]["objective"] == max(row["objective"] for row in found["rows"][1:])
-    assert found["service"]["easy"] == {"at_once": 0.2, "a_token": 0.01}
-    config = load_config(stack)
-    assert config.resolved() == found["stack"]
-    assert config.tuned is not None
-    assert config.tuned.cost == "queue"
-    assert found["settings"].keys() == set(check_stack(config).task_types() or ["all types"])
-
-
-def test_the_share_in_time_is_the_objective_with_a_limit(tmp_path: Path) -> None:
-    load = (*LOAD, 0.5, "--batch", 8, "--slowdown", 0.1, "--service", "0.2,0.01")
-    shown = tune(write_log(tmp_path / "log.jsonl", 10), *load, "--slo", 5)
-    assert shown.exit_code == 0, shown.output
-    assert "in time %" in shown.stdout
-    assert all(len(line) <= 80 for line in shown.stdout.splitlines()[:5])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ((*LOAD, 0.1), "--plan needs --alpha or --slo"),
-        ((*LOAD, 0.1, "--alpha", 3, "--slo", 3), "--plan needs --alpha or --slo"),
-        ((*LOAD, 0.1, "--alpha", 3, "--budget", "25%"), "--plan takes no --confidence, --budget"),
-        ((*LOAD, 0.1, "--alpha", 3, "--service", "fast"), "'fast' is not seconds of a sample"),
-        ((*LOAD, 0.1, "--alpha", 3), "service: is needed: the log has no seconds of 'easy'"),
-        ((*LOAD, 0.1, "--alpha", 3, "--measured"), "are for types or runs at several budgets"),
-        ((*LOAD, 100, "--alpha", 3, "--service", "0.2,0.01"), "even under the quickest settings"),
-    ],
-)
-def test_what_is_refused(tmp_path: Path, arguments: tuple[object, ...], says: str) -> None:
-    done = tune(write_log(tmp_path / "log.jsonl", 5), *arguments)
-    assert done.exit_code == 2
-    assert says in " ".join(done.stderr.split())
 
 
 TASKS = [

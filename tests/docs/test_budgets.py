@@ -33,7 +33,7 @@ def test_the_commands_take_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     stack, types = blocks("yaml")
     Path("types.yaml").write_text(types, encoding="utf-8")
-    sweep, commands, table_1, _ = blocks("bash")  # the last one reads a log of samples
+    sweep, commands, table_1 = blocks("bash")
     lines = (table_1 + commands).splitlines()
     assert [shlex.split(line)[:2] for line in lines] == [["scaffolding-ext", "tune"]] * 3
     for line in lines:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from click.testing import CliRunner
 
-from scaffolding_ext.cli.main import main
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
-from scaffolding_ext.evaluation.tune import queue as queued
 from scaffolding_ext.protocol.meta import PROBE, purpose_of
-from scaffolding_ext.stack.load import load_config
 
 TYPES = (
     TaskType("sums", 0.7, A=0.55, b=0.2, D=0.30, t0=0.2, c=0.1),
@@ -93,36 +88,3 @@ def test_a_stack_without_a_plan_refuses_a_type_and_reads_no_metadata(serve: Any)
         with pytest.raises(openai.BadRequestError, match="NativeGenerationController has no plan for types"):
             client.chat.completions.create(**ASK, extra_body={"scaffolding": {"task_type": "sums"}})
         client.chat.completions.create(**ASK, metadata={"task_type": "anything"})
-
-
-def test_a_tuned_stack_by_type_serves(serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queued, "NUM_SIMULATED", 300)
-    base = {
-        "controller": {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 1.0}}},
-        "workers": {
-            "generation": {"type": "scaffolding_ext.testing:ScriptedWorker", "args": {"respond": "It is \\boxed{7}."}}
-        },
-    }
-    log, stack = tmp_path / "log.jsonl", tmp_path / "stack.yaml"
-    (tmp_path / "base.yaml").write_text(json.dumps(base))
-    votes = {"easy": ["7"] * 4, "hard": ["7", "7", "8", "7", "9", "7"]}
-    rows = []
-    for number in range(20):
-        for task, answers in votes.items():
-            samples = [{"answer": answers[(number + at) % len(answers)], "tokens": 100} for at in range(6)]
-            rows.append({"question": f"{task} {number}", "target": "7", "task": task, "samples": samples})
-    log.write_text("\n".join(map(json.dumps, rows)))
-    given = ["--plan", "0.2", "--alpha", "90", "--batch", "8", "--service", "0.2,0.01"]
-    done = CliRunner().invoke(
-        main, ["tune", str(log), *given, "--config", str(tmp_path / "base.yaml"), "--output_path", str(stack)]
-    )
-    assert done.exit_code == 0, done.output
-    served = serve(stack_file=load_config(stack).resolved())
-    with served.client() as client:
-        easy, hard = (
-            client.chat.completions.create(**ASK, extra_body={"scaffolding": {"task_type": name, "trace": True}})
-            for name in ("easy", "hard")
-        )
-    assert [each.choices[0].scaffolding["ledger"]["task_type"] for each in (easy, hard)] == ["easy", "hard"]
-    assert not any(event["event"] == "vote" for event in easy.choices[0].scaffolding["trace"])
-    assert any(event["event"] == "vote" for event in hard.choices[0].scaffolding["trace"])

@@ -1,8 +1,7 @@
-"""Read run folders of `scaffolding-ext eval`: epochs, kept samples of a vote, recorded chains, or searches."""
+"""Read run folders of `scaffolding-ext eval`: epochs, kept samples of a vote, or recorded chains."""
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,7 @@ _OF_SAMPLE = ("answer", "correct", "output_tokens", "seconds", "logprob", "rewar
 def read_run(samples: Path, fingerprint: str) -> Log:
     """Read a run: the epochs of an id are its samples, or the kept samples of a vote of one epoch.
 
-    Of a search only the first epoch counts, and the solutions of its tree are the samples. Failed requests are left
-    out. If chains were recorded (`RecordChainController`), each sample has its looks.
+    Failed requests are left out. If chains were recorded (`RecordChainController`), each sample has its looks.
 
     Raises:
         DatasetError: The file cannot be read, or its chains were recorded by another version.
@@ -33,16 +31,10 @@ def read_run(samples: Path, fingerprint: str) -> Log:
     run = samples.parent.resolve().name
     questions: dict[str, LoggedQuestion] = {}
     epochs: dict[str, list[tuple[int, list[LoggedSample]]]] = {}
-    searches: dict[str, tuple[list[LoggedSample], list[int]]] = {}
     for record in each_record(samples):
         if record.error is None:
             questions.setdefault(record.id, LoggedQuestion(record.id, record.target, run=run, task=record.kind or ""))
             epochs.setdefault(record.id, []).append((record.epoch, _samples(record, samples)))
-            if record.id not in searches and (search := _search(record)) is not None:
-                searches[record.id] = search
-    for identity, (own, rounds) in searches.items():
-        questions[identity].samples, questions[identity].rounds = own, rounds
-        del epochs[identity]
     for identity, found in epochs.items():
         for _, own in sorted(found, key=lambda each: each[0]):
             questions[identity].samples += own
@@ -77,45 +69,6 @@ def _samples(record: Record, path: Path) -> list[LoggedSample]:
         return [LoggedSample(record.answer, record.correct, _decoded(record), record.seconds.get("total"))]
     decoded = _whole_chain(record, looks)  # looks take seconds, too: the chain's own are not known
     return [LoggedSample(record.answer, record.correct, decoded, looks=looks)]
-
-
-def _search(record: Record) -> tuple[list[LoggedSample], list[int]] | None:
-    """Return a search's solutions in order of their ends, and their number after each round at which a stop can end it.
-
-    A solution has its share of all tokens decoded since the previous round. Of a search that grows, the rounds are its
-    widths.
-    """
-    trace = record.trace
-    answer = next((event for event in trace if event["event"] == "answer" and "values" in event), None)
-    if answer is None:
-        return None
-    ends = {tuple(path): number for number, path in enumerate(answer["paths"])}
-    lengths: dict[tuple[int, ...], int] = {}
-    spent = num_ended = 0
-    rounds, widths = [(0, 0)], []
-    for event in trace:
-        if event["event"] == "branches":
-            steps = zip(map(tuple, event["paths"]), event["num_tokens"], event["finish_reasons"], strict=True)
-            for path, num_tokens, reason in steps:
-                spent += num_tokens - lengths.get(path, lengths.get(path[:-1], 0))
-                lengths[path] = num_tokens
-                num_ended += path in ends and reason is not None
-            rounds.append((num_ended, spent))
-        elif event["event"] == "width":
-            widths.append(rounds[-1])
-    decoded = _decoded(record)
-    closing = [(0, 0), *widths, rounds[-1]] if widths else rounds
-    closing[-1] = len(ends), spent
-    samples, sizes = [], []
-    for (before, spent_before), (size, spent_then) in itertools.pairwise(closing):
-        if size > before:
-            cost = (spent_then - spent_before) * decoded / max(1, spent) / (size - before)
-            sizes.append(size)
-            samples += [
-                LoggedSample(answer["answers"][at], None, round(cost), reward=value if 0 <= value <= 1 else None)
-                for at, value in enumerate(answer["values"][before:size], before)
-            ]
-    return samples, sizes
 
 
 def _looks(record: Record, path: Path) -> Looks | None:

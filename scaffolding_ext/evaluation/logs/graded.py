@@ -15,7 +15,6 @@ from scaffolding_ext.evaluation.logs.doubts import doubt_of
 from scaffolding_ext.evaluation.logs.samples import (
     NO_TARGET,
     LoggedQuestion,
-    LoggedSample,
     Looks,
     RecordedQuestion,
     Recording,
@@ -38,8 +37,7 @@ def recording_of(
     """Grade the questions that can be compared, with the same number of samples each.
 
     If any question has its samples' tokens, those without are left out. If a question has neither a target nor grades,
-    all are graded by agreement with their own majority. The given questions are changed: further samples are dropped,
-    and searches are filled up to the longest.
+    all are graded by agreement with their own majority. The given questions are changed: further samples are dropped.
 
     Args:
         questions: The questions as a log has them.
@@ -55,7 +53,6 @@ def recording_of(
     """
     left_out: list[str] = []
     kept = [each for each in questions if each.samples]
-    _fill_up([each for each in kept if each.rounds is not None])
     if num_samples is None:
         counts = collections.Counter(len(each.samples) for each in kept)
         num_samples = max(counts, key=lambda number: (counts[number], number), default=1)
@@ -82,15 +79,6 @@ def _kept(
     if len(kept) < len(questions):
         left_out.append(f"{len(questions) - len(kept)} questions {why}")
     return kept
-
-
-def _fill_up(searches: Sequence[LoggedQuestion]) -> None:
-    """Pad all searches to the length of the longest, with solutions that have no answer and cost nothing."""
-    most = max((len(each.samples) for each in searches), default=0)
-    for each in searches:
-        assert each.rounds is not None
-        each.rounds[-1] = most
-        each.samples += [LoggedSample(None, False, 0) for _ in range(most - len(each.samples))]
 
 
 def _has_tokens(question: LoggedQuestion) -> bool:
@@ -138,8 +126,6 @@ def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -
         correct=np.array(is_right, dtype=np.bool_),
         target=right,
         **columns,
-        chunks=[sample.chunks for sample in samples] if all(sample.chunks for sample in samples) else None,
-        rounds=question.rounds,
         missing=frozenset(missing | ({"targets"} if by_agreement else set())),
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -14,16 +13,9 @@ from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, DraftedChunk, Log, LoggedQuestion, LoggedSample, Looks
+from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, Log, LoggedQuestion, LoggedSample, Looks
 from scaffolding_ext.evaluation.logs.stated import stated
 from scaffolding_ext.evaluation.run.jsonl import Row
-
-CHUNK_TOKENS = 500  # a chunk of the released draft/target chains, unless it is the last
-CHARACTERS = 4  # of a token, in a chain of one chunk
-COUNTED = (
-    f"Tokens of drafted chunks were not recorded: a chunk followed by another counts {CHUNK_TOKENS}, the last "
-    "one by its characters at the rate of the others."
-)
 
 
 def _as_text(value: Any) -> Any:
@@ -84,26 +76,14 @@ class _Chain(_Named):
     probes: Annotated[list[_Look], Field(min_length=1)]
 
 
-class _Turn(_Row):
-    draft: str | None = None
-    target: str | None = None
-    draft_tokens: Tokens | None = None
-    target_tokens: Tokens | None = None
-    ppl: Annotated[float, Field(ge=1)] | None = None
-
-
-class _Drafts(_Named):
-    turns: Annotated[list[_Turn], Field(min_length=1)]
-
-
 def read_plain(rows: Iterable[Row], name: str, fingerprint: str) -> Log:
-    """Read rows that are all of one kind: with `samples`, `probes` or `turns`, or with the `text` or `answer` of one.
+    """Read rows that are all of one kind: with `samples` or `probes`, or with the `text` or `answer` of one.
 
     Raises:
         DatasetError: A row is of no known kind, or a field is missing or wrong; it names file, line, and the given and
             allowed values.
     """
-    kinds = {"samples": _of_samples, "probes": _of_chains, "turns": _of_drafts, "text": _of_rows, "answer": _of_rows}
+    kinds = {"samples": _of_samples, "probes": _of_chains, "text": _of_rows, "answer": _of_rows}
     every = list(rows)
     if not every:
         raise DatasetError(f"{name} is empty; give one question per line, with its `samples`")
@@ -112,7 +92,7 @@ def read_plain(rows: Iterable[Row], name: str, fingerprint: str) -> Log:
         problem = every[0].problem or f"has the fields {', '.join(sorted(every[0].value)) or 'of an empty object'}"
         raise DatasetError(
             f"{name}, line {every[0].number}: {problem}; a row of a recording has `samples` (a question with all "
-            "its samples), `text` or `answer` (one sample), `probes` (a chain with looks) or `turns` (drafts)"
+            "its samples), `text` or `answer` (one sample), or `probes` (a chain with looks)"
         )
     for row in every:
         if row.problem is not None:
@@ -122,7 +102,7 @@ def read_plain(rows: Iterable[Row], name: str, fingerprint: str) -> Log:
                 f"{name}, line {row.number}: has no `{kind}`, but line {every[0].number} has; all rows of a file "
                 "must be of one kind"
             )
-    return Log(name, fingerprint, kinds[kind](every, name), note=COUNTED if kind == "turns" else None)
+    return Log(name, fingerprint, kinds[kind](every, name))
 
 
 def _parsed(kind: type[BaseModel], row: Row, name: str) -> Any:
@@ -198,43 +178,3 @@ def _looks(looks: Sequence[_Look], length: int) -> Looks:
     forced = [look.answer if look.forced is None else look.forced for look in looks]
     tokens = np.array([look.answer_tokens for look in looks], dtype=np.int64)
     return Looks(probes, np.full(len(looks), NO_ANSWER), tokens, tokens, length, forced_answers=forced)
-
-
-def _of_drafts(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
-    """Group chains of drafts by question; the run is the file, if the row names none."""
-    questions: dict[tuple[str, str], LoggedQuestion] = {}
-    file = Path(name).name.split(".")[0]
-    for row in rows:
-        found: _Drafts = _parsed(_Drafts, row, name)
-        run = found.run or file
-        question = questions.setdefault((run, found.id), LoggedQuestion(found.id, found.target, [], run, found.task))
-        chunks = _chunks(found.turns)
-        tokens = sum(chunk.num_draft_tokens + chunk.num_target_tokens for chunk in chunks)
-        scores = [chunk.score for chunk in chunks if chunk.score is not None]
-        logprob = -sum(scores) / len(scores) if scores else None
-        text = "".join((turn.draft or "") + (turn.target or "") for turn in found.turns)
-        sample = LoggedSample(extract(text), None, tokens, logprob=logprob, chunks=chunks)
-        question.samples.append(sample)
-    return list(questions.values())
-
-
-def _chunks(turns: Sequence[_Turn]) -> list[DraftedChunk]:
-    """Return the chunks of a chain; missing token counts are estimated as in `COUNTED`."""
-    pieces = [len(text or "") for turn in turns for text in (turn.draft, turn.target)]
-    last = max((place for place, length in enumerate(pieces) if length), default=0)
-    num_before = sum(bool(length) for length in pieces[:last])
-    rate = sum(pieces[:last]) / (CHUNK_TOKENS * num_before) if num_before else CHARACTERS
-
-    def tokens(place: int, counted: int | None) -> int:
-        if counted is not None or not pieces[place]:
-            return counted or 0
-        return CHUNK_TOKENS if place < last else min(CHUNK_TOKENS, math.ceil(pieces[place] / rate))
-
-    return [
-        DraftedChunk(
-            None if turn.ppl is None else math.log(turn.ppl),
-            tokens(2 * number, turn.draft_tokens),
-            tokens(2 * number + 1, turn.target_tokens),
-        )
-        for number, turn in enumerate(turns)
-    ]

@@ -51,19 +51,6 @@ class Looks(NamedTuple):
     forced_answers: Sequence[str | None] = ()
 
 
-class DraftedChunk(NamedTuple):
-    """A chunk that a draft wrote, and the target's reaction.
-
-    Attributes:
-        score: Mean negative log-likelihood under the target; None if it was not scored.
-        num_target_tokens: Tokens that the target wrote instead of it or after it; 0 if it was accepted.
-    """
-
-    score: float | None
-    num_draft_tokens: int
-    num_target_tokens: int
-
-
 @dataclass
 class LoggedSample:
     """A sample as logged; None stands for missing data.
@@ -74,7 +61,6 @@ class LoggedSample:
         logprob: Mean log-probability of its tokens.
         reward: Its reward, in [0, 1].
         looks: Looks at its chain, not graded.
-        chunks: Its chunks, if a draft wrote it.
     """
 
     answer: str | None
@@ -84,19 +70,17 @@ class LoggedSample:
     logprob: float | None = None
     reward: float | None = None
     looks: Looks | None = None
-    chunks: Sequence[DraftedChunk] = ()
 
 
 @dataclass
 class LoggedQuestion:
-    """A question of one run, with its samples in the log's order; `rounds` are those of `RecordedQuestion`."""
+    """A question of one run, with its samples in the log's order."""
 
     id: str
     target: str | None
     samples: list[LoggedSample] = field(default_factory=list)
     run: str = ""
     task: str = ""
-    rounds: list[int] | None = None
 
 
 @dataclass
@@ -127,9 +111,6 @@ class RecordedQuestion:
             tokens counts samples.
         logprobs: Mean log-probability of each sample's tokens.
         rewards: Reward of each sample, in [0, 1].
-        chunks: Chunks of each sample, if a draft wrote them.
-        rounds: Of a search, whose solutions are the samples, in order of their ends: the number of solutions after each
-            round at which a stop can end it, increasing to `num_samples`. None: the samples are independent.
         missing: Columns that the log lacks for this question.
     """
 
@@ -144,8 +125,6 @@ class RecordedQuestion:
     logprobs: Floats | None = None
     rewards: Floats | None = None
     looks: Sequence[Looks] | None = None
-    chunks: Sequence[Sequence[DraftedChunk]] | None = None
-    rounds: Sequence[int] | None = None
     missing: frozenset[Column] = frozenset()
 
     @property
@@ -161,7 +140,7 @@ class RecordedQuestion:
                 return None if column is None else column[index]
             return [column[number] for number in index.tolist()]
 
-        names = ("classes", "correct", "tokens", "seconds", "logprobs", "rewards", "looks", "chunks")
+        names = ("classes", "correct", "tokens", "seconds", "logprobs", "rewards", "looks")
         return dataclasses.replace(self, **{name: part(getattr(self, name)) for name in names})
 
 
@@ -205,11 +184,6 @@ class Recording:
     def measure(self) -> Measure:
         """Meaning of `correct`: `"accuracy"` if all have targets, else `"agreement"` with the full vote."""
         return "agreement" if "targets" in self.missing else "accuracy"
-
-    @property
-    def is_of_searches(self) -> bool:
-        """True if the samples of a question are solutions of one search, which stay in order."""
-        return any(question.rounds is not None for question in self.questions)
 
     @property
     def runs(self) -> list[str]:

@@ -9,25 +9,22 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.record_chain import RecordChainController
 from scaffolding_ext.registry import controllers
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 
-NEVER: dict[str, Any] = {"type": "unchanged", "args": {"rounds": 10**9}}  # a stop that never fires
 _WHEN_IT_STOPS = ("rule", "certainty_threshold", "effort", "schedule", "chunk_size")  # arguments that are not recorded
 
 
 def recording_stack(config: StackConfig, look_every: int, num_logprobs: int = 20) -> StackConfig:
     """Build the stack that records the samples of another one.
 
-    Of a vote, the samples are recorded instead of the vote. A chain is recorded with its looks, and not stopped. A
-    search runs to its end, or through all its widths; its solutions are the samples.
+    Of a vote, the samples are recorded instead of the vote. A chain is recorded with its looks, and not stopped.
 
     Args:
-        config: A stack of one chain, of a vote over chains, or of a search.
+        config: A stack of one chain, or of a vote over chains.
         look_every: Tokens between two looks at a chain; 0 records no looks.
         num_logprobs: Log-probabilities per token requested from the worker, for chains with looks; 0 if it reports
             none.
@@ -38,15 +35,13 @@ def recording_stack(config: StackConfig, look_every: int, num_logprobs: int = 20
     check_stack(config)
     sample = sample_of(config.controller)
     kind, args = controllers.resolve(sample["type"]), dict(sample.get("args", {}))
-    if kind is SearchController:
-        made = {"type": sample["type"], "args": {**args, "stop": NEVER if args.get("widths") else None}}
-    elif kind not in (NativeGenerationController, DynasorCoTController, BudgetForcingController):
+    if kind not in (NativeGenerationController, DynasorCoTController, BudgetForcingController):
         raise ConfigError(
             f"is a {sample['type']}; samples are recorded of a NativeGenerationController, of a DynasorCoTController, "
-            "of a BudgetForcingController, of a vote over one of them, or of a SearchController",
+            "of a BudgetForcingController, or of a vote over one of them",
             "controller.type",
         )
-    elif not look_every:
+    if not look_every:
         made = whole_chain(sample)
     else:
         if kind is not DynasorCoTController:

@@ -154,7 +154,7 @@ def chosen(plays: Plays, goal: Goal) -> Setting | None:
 def is_too_small(plays: Plays, goal: Goal) -> bool:
     """Return True if the default setting is to be preferred to a choice on so few questions."""
     recording = plays.recording
-    is_covered = isinstance(goal, Cheapest) and plays.cost not in PATHS and not recording.is_of_searches
+    is_covered = isinstance(goal, Cheapest) and plays.cost not in PATHS
     return is_covered and recording.num_samples > 1 and len(recording.questions) < LEAST_QUESTIONS
 
 

@@ -11,12 +11,9 @@ import numpy.typing as npt
 
 from scaffolding_ext.evaluation.logs.samples import Bools, Floats, Ints, Recording
 
-Cost = Literal["decoded", "kept", "blocks", "nothing", "dollars", "critical", "seconds"]
+Cost = Literal["decoded", "dollars", "critical", "seconds"]
 COSTS: dict[Cost, str] = {
     "decoded": "decoded tokens",
-    "kept": "computed tokens, the chain's KV kept",
-    "blocks": "computed tokens, prefixes cached in blocks",
-    "nothing": "computed tokens, nothing kept between requests",
     "dollars": "dollars",
     "critical": "tokens on the critical path",
     "seconds": "seconds",
@@ -37,12 +34,10 @@ class Asked(NamedTuple):
 
     Attributes:
         prefixes: Tokens of the chain before them, including the question.
-        in_blocks: Of these, those after the last whole block.
     """
 
     suffixes: Floats
     prefixes: Floats
-    in_blocks: Floats
 
 
 class Costs(NamedTuple):
@@ -66,7 +61,6 @@ class EndedSamples:
         weights: Weight of its vote, by name; only recorded weights.
         rewards: Reward in [0, 1], if recorded.
         probabilities: Probability of the probed answer, if the chain was probed.
-        round_ends: Number of samples after the round of each sample; None for independent samples.
     """
 
     classes: Ints
@@ -77,7 +71,6 @@ class EndedSamples:
     weights: Mapping[str, Floats]
     rewards: Floats | None = None
     probabilities: Floats | None = None
-    round_ends: Ints | None = None
 
 
 def costs_of(recording: Recording, decoded: Floats, asked: Asked | None = None, price: Price | None = None) -> Costs:
@@ -89,16 +82,9 @@ def costs_of(recording: Recording, decoded: Floats, asked: Asked | None = None, 
         price: Price of tokens; without one there is no cost in dollars.
     """
     prompts = np.array([each.looks[0].num_prompt_tokens if each.looks else 0 for each in recording.questions], float)
-    suffixes, prefixes, in_blocks = asked or Asked(*np.zeros((3, *decoded.shape)))
-    each: dict[Cost, Floats] = {
-        "decoded": decoded,
-        "kept": decoded + suffixes,
-        "blocks": decoded + suffixes + in_blocks,
-        "nothing": decoded + suffixes + prefixes + prompts[:, None],
-    }
-    once: dict[Cost, Floats] = {"kept": prompts, "blocks": prompts}
-    if not recording.is_of_searches:  # a solution of a search has a share of its round's tokens, and no length
-        each["critical"] = decoded
+    suffixes, prefixes = asked or Asked(*np.zeros((2, *decoded.shape)))
+    each: dict[Cost, Floats] = {"decoded": decoded, "critical": decoded}
+    once: dict[Cost, Floats] = {}
     if price is not None:
         cached = prompts[:, None] + prefixes
         each["dollars"] = (decoded * price.decoded + cached * price.cached + suffixes * price.read) / 1e6
@@ -122,7 +108,7 @@ def whole_samples(recording: Recording, price: Price | None = None) -> EndedSamp
         weights["reward"] = np.clip(rewards, 0.0, 1.0)
     if probabilities is not None:
         weights["answer_probability"] = probabilities
-    if "tokens" not in recording.missing and not recording.is_of_searches:
+    if "tokens" not in recording.missing:
         weights["shortness"] = shortness(tokens)
     return EndedSamples(
         np.stack([each.classes for each in questions]),
@@ -132,7 +118,6 @@ def whole_samples(recording: Recording, price: Price | None = None) -> EndedSamp
         weights,
         rewards,
         probabilities,
-        _round_ends(recording) if recording.is_of_searches else None,
     )
 
 
@@ -153,12 +138,6 @@ def probabilities_of(recording: Recording) -> Floats | None:
     if any(value is None for row in found for value in row):
         return None
     return np.array(found, dtype=float)
-
-
-def _round_ends(recording: Recording) -> Ints:
-    index = np.arange(recording.num_samples)
-    rounds = [np.array(each.rounds or [recording.num_samples]) for each in recording.questions]
-    return np.stack([sizes[np.searchsorted(sizes, index, side="right")] for sizes in rounds])
 
 
 def _seconds(recording: Recording) -> Floats | None:

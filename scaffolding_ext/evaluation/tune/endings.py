@@ -18,7 +18,6 @@ from scaffolding_ext.evaluation.logs.samples import Ints, Looks, Recording
 from scaffolding_ext.evaluation.tune.costs import Asked, EndedSamples, Price, costs_of, shortness, whole_samples
 from scaffolding_ext.registry import probe_schedules, stopping_rules
 
-TOKENS_PER_BLOCK = 32  # as in TensorRT-LLM and our engine
 _UNASKED = {name: Probe._field_defaults[name] for name in ("answer", "answer_class", "hedged", "response")}
 _CUTS = (0.8, 0.6, 0.45, 0.3, 0.2, 0.1)  # lengths to try, as shares of the mean chain
 _STRIDE = 4  # of a sparse schedule, in looks
@@ -219,7 +218,7 @@ class RecordedChains:
             raise ConfigError(f"is {ending}, which needs {lacking}, but the recorded looks have none", "ending")
         shape = len(recording.questions), recording.num_samples
         classes, tokens = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
-        asked, probabilities = Asked(*np.zeros((3, *shape))), np.zeros(shape)
+        asked, probabilities = Asked(*np.zeros((2, *shape))), np.zeros(shape)
         for number, question in enumerate(recording.questions):
             assert question.looks is not None
             for index, (looks, chain) in enumerate(zip(question.looks, self._chains[number], strict=True)):
@@ -230,7 +229,6 @@ class RecordedChains:
                 tokens[at] = written + sum(ask.num_decoded for ask in end.asks)
                 asked.suffixes[at] = sum(ask.num_suffix for ask in end.asks)
                 asked.prefixes[at] = sum(ask.num_before for ask in end.asks)
-                asked.in_blocks[at] = sum(ask.num_before % TOKENS_PER_BLOCK for ask in end.asks)
                 probabilities[at] = (probe.confidence or 0.0) if probe is not None else 0.0
         targets = np.array([each.target for each in recording.questions])
         weights = {"shortness": shortness(tokens)}

@@ -42,11 +42,6 @@ def draw_orders(num_questions: int, num_samples: int, rng: np.random.Generator, 
     return np.take_along_axis(drawn[places // num_samples], rotated[:, None], axis=2)
 
 
-def as_recorded(num_questions: int, num_samples: int) -> Ints:
-    """Return the recorded order of dependent samples, in the shape of `draw_orders`."""
-    return np.broadcast_to(np.arange(num_samples), (1, num_questions, num_samples))
-
-
 class States(NamedTuple):
     """States of all partial votes: their numbers, shape [num_rows, num_samples + 1], and a row and a size of each."""
 

@@ -16,7 +16,7 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.samples import Floats, Ints, Recording
 from scaffolding_ext.evaluation.tune.costs import PATHS, Cost, EndedSamples, Price, whole_samples
 from scaffolding_ext.evaluation.tune.endings import Ending, RecordedChains, TriedEndings, Whole, endings_to_try
-from scaffolding_ext.evaluation.tune.orders import OrderedVotes, as_recorded, draw_orders
+from scaffolding_ext.evaluation.tune.orders import OrderedVotes, draw_orders
 from scaffolding_ext.evaluation.tune.rolling import ReplayedFlight
 from scaffolding_ext.evaluation.tune.space import (
     ASKED,
@@ -24,9 +24,9 @@ from scaffolding_ext.evaluation.tune.space import (
     Setting,
     first_to_try,
     labelled_votes,
+    numbers_to_try,
     rolling_to_try,
     rules_to_try,
-    sizes_to_try,
     votes_over,
     weighed_to_try,
 )
@@ -83,8 +83,7 @@ class Plays:
             lacking = "a price: give --price" if cost == "dollars" else f"{cost}: record it, or take another cost"
             raise ConfigError(f"is {cost!r}, but the recording has no {lacking}", "cost")
         size = len(recording.questions), recording.num_samples
-        orders = as_recorded(*size) if recording.is_of_searches else draw_orders(*size, self.rng(0))
-        self.votes = OrderedVotes(samples, orders)
+        self.votes = OrderedVotes(samples, draw_orders(*size, self.rng(0)))
         self._last_flight: tuple[Any, ReplayedFlight] | None = None
         self._ended: dict[Ending, EndedSamples] = {Whole(): samples}
         self.full_right = self.votes.right[:, -1].astype(float)
@@ -96,18 +95,18 @@ class Plays:
         self.played: dict[Setting, Played] = {self.all_samples: self.full}
 
     def try_numbers(self) -> None:
-        for number in sizes_to_try(self.recording):
+        for number in numbers_to_try(self.recording.num_samples):
             self._add(PLAIN_VOTES, Setting(Whole(), number, plainness=12))
 
     def try_all(self) -> None:
         self.try_numbers()
-        if self.recording.num_samples > 1 and not self.recording.is_of_searches:
+        if self.recording.num_samples > 1:
             self._add(DEFAULT, self.default)
         for weight in sorted(self.votes.samples.weights.keys() - {ASKED}):  # a look at the end costs tokens
-            for number in sizes_to_try(self.recording):
+            for number in numbers_to_try(self.recording.num_samples):
                 if number > 1:
                     self._add(f"votes by {weight}", Setting(Whole(), number, weight=weight, plainness=9))
-            for setting in [] if self.recording.is_of_searches else weighed_to_try(self.recording.num_samples, weight):
+            for setting in weighed_to_try(self.recording.num_samples, weight):
                 self._add(f"LeaderChange by {weight}", setting)
         if "critical" in self.votes.samples.costs and "tokens" not in self.recording.missing:
             for setting in first_to_try(self.recording.num_samples):
@@ -134,8 +133,6 @@ class Plays:
 
     def try_budgets(self, is_candidate: bool = False) -> None:
         """Play votes with one budget for all questions."""
-        if self.recording.is_of_searches:
-            return
         tokens = self.votes.samples.tokens
         total, first = float(tokens.sum()), float(tokens.max(axis=1).sum())
         for budget in [share * total for share in _BUDGETS if share * total >= first]:
@@ -174,7 +171,7 @@ class Plays:
             return first_to_finish(votes, setting.num_first, number, self.full_right)
         if setting.total_tokens is not None:
             return self.of_sizes(spend_on_all(votes, setting.rule, setting.total_tokens, number))
-        if number == 1 and not self.recording.is_of_searches:
+        if number == 1:
             return play(votes.each_alone(), setting.rule, 1, np.tile(self.full.right, votes.num_samples))
         return play(votes, setting.rule, number, self.full_right)
 

@@ -118,4 +118,4 @@ class ReplayedFlight:
         for name in samples.costs.keys() - set(PATHS):
             own = votes.ordered(samples.costs[name])[:, : self._num_samples] * share
             costs[name] = votes.mean(own.sum(axis=1)) + samples.once.get(name, 0.0)
-        return dataclasses.replace(played, costs=costs, tokens_squared=votes.mean(written.sum(axis=1) ** 2))
+        return dataclasses.replace(played, costs=costs)

@@ -77,14 +77,6 @@ class Setting:
         return {"type": allocation_rules.name_of(type(self.rule)), "args": self.rule.settings()}
 
 
-def sizes_to_try(recording: Recording) -> list[int]:
-    """Return numbers of samples from all of them down to one; of searches that grow, their widths."""
-    if not recording.is_of_searches:
-        return numbers_to_try(recording.num_samples)
-    rounds = {tuple(each.rounds or ()) for each in recording.questions}
-    return sorted(rounds.pop(), reverse=True) if len(rounds) == 1 else [recording.num_samples]
-
-
 def numbers_to_try(num_samples: int, most: int = _MOST_NUMBERS) -> list[int]:
     """Return at most `most` numbers of samples, from all of them down to one."""
     if num_samples <= most:
@@ -147,8 +139,6 @@ def rules_to_try(recording: Recording, votes: Sequence[LabelledVote]) -> dict[st
     lists: dict[str, RuleList] = {}
     columns = {"rewards": "rewards", "lengths": "tokens"}
     lacking = {name for name, column in columns.items() if column in recording.missing}
-    if recording.is_of_searches:
-        lacking.add("lengths")
     for name in allocation_rules.names():
         kind = allocation_rules.resolve(name)
         if not (isinstance(kind, type) and issubclass(kind, AllocationRule)):

@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from scaffolding_ext import __version__
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets
-from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController, QueueAwareController
+from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.tree.search import SearchController
-from scaffolding_ext.controllers.tree.select import Vote as VoteSelector
-from scaffolding_ext.controllers.tree.stops import Agreement, Unchanged
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.vote.weights import UniformWeight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.samples import Recording
-from scaffolding_ext.evaluation.run.recording_stack import NEVER, sample_of, whole_chain
+from scaffolding_ext.evaluation.run.recording_stack import sample_of, whole_chain
 from scaffolding_ext.evaluation.stack_sections import TunedConfig
 from scaffolding_ext.evaluation.tune.choose import Promise
 from scaffolding_ext.evaluation.tune.endings import Cut, Ending, Stopped, Whole
 from scaffolding_ext.evaluation.tune.plays import Plays
 from scaffolding_ext.evaluation.tune.space import ASKED, Setting
 from scaffolding_ext.evaluation.tune.table import TableRow
-from scaffolding_ext.registry import controllers, search_selectors, search_stops, vote_weights
+from scaffolding_ext.registry import controllers, vote_weights
 from scaffolding_ext.stack.build import build_controller
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 
-MOST_SOLUTIONS = 10**6  # of a search that ends only by its budget
 _CARRIED = (
     *("temperature", "top_p", "top_k", "min_tokens", "stop"),
     *("frequency_penalty", "presence_penalty", "logit_bias"),
@@ -40,52 +36,22 @@ _MODEL = "MODEL"  # stands for a model that the log does not name
 _MAX_TOKENS = 8192  # of a sample, if the log tells neither a limit nor lengths
 
 
-class TypedPlan(NamedTuple):
-    """A plan by type, and the settings that its numbers index."""
-
-    plan: PlannedBudgets
-    settings: list[Setting]
-
-    def named(self) -> dict[str, str]:
-        return {name: str(self.settings[number]) for name, number in self.plan.budgets.items()}
-
-
 def stack_of(
     setting: Setting,
     row: TableRow,
     plays: Plays,
     *,
     promise: Promise | None,
-    cost: str | None = None,
     base: StackConfig | None = None,
 ) -> StackConfig:
     """Build a stack that runs a setting, with the workers of a base or with a server on this machine."""
     controller = controller_of(setting, None if base is None else base.controller, limit_of(plays.recording, base))
     drawn = plays.sizes_drawn(setting)
-    stack = stack_with(
-        controller, str(setting), row, plays, cost or plays.cost, promise=promise, samples_drawn=drawn, base=base
-    )
+    stack = stack_with(controller, str(setting), row, plays, promise=promise, samples_drawn=drawn, base=base)
     if setting.total_tokens is None:
         return stack
     evaluation = stack.evaluation.model_copy(update={"total_tokens": setting.total_tokens})
     return stack.model_copy(update={"evaluation": evaluation})
-
-
-def typed_stack_of(typed: TypedPlan, row: TableRow, plays: Plays, *, base: StackConfig | None = None) -> StackConfig:
-    component = None if base is None else base.controller
-    controller = typed_controller_of(typed, component, limit_of(plays.recording, base))
-    name = "; ".join(f"{task}: {setting}" for task, setting in typed.named().items())
-    stack = stack_with(controller, name, row, plays, "queue", base=base)
-    places = typed.plan.demand.queue.places
-    return stack.model_copy(update={"max_parallel_requests": 1}) if places == 1 else stack
-
-
-def typed_controller_of(typed: TypedPlan, base: ComponentConfig | None, max_tokens: int) -> dict[str, Any]:
-    args = {
-        "plan": typed.plan.model_dump(mode="json", exclude_none=True),
-        "settings": [controller_of(setting, base, max_tokens) for setting in typed.settings],
-    }
-    return {"type": controllers.name_of(QueueAwareController), "args": args}
 
 
 def budgets_stack_of(plan: PlannedBudgets, base: StackConfig | None = None) -> StackConfig:
@@ -108,7 +74,6 @@ def stack_with(
     setting: str,
     row: TableRow,
     plays: Plays,
-    cost: str,
     *,
     promise: Promise | None = None,
     samples_drawn: list[int] | None = None,
@@ -125,7 +90,7 @@ def stack_with(
         num_questions=len(recording.questions),
         num_samples=recording.num_samples,
         measure=recording.measure,
-        cost=cost,
+        cost=plays.cost,
         cost_share=round(row.cost_share.value, 4),
         points=[round(value, 3) for value in row.points],
         promise=None if promise is None else str(promise),
@@ -187,8 +152,7 @@ def limit_of(recording: Recording, base: StackConfig | None) -> int:
 
 
 def _votes(controller: Mapping[str, Any]) -> bool:
-    is_vote = controllers.resolve(controller["type"]) is MajorityVoteController
-    return is_vote or any(map(_votes, controller.get("args", {}).get("settings", ())))
+    return controllers.resolve(controller["type"]) is MajorityVoteController
 
 
 def _carried(recording: Recording, *, is_vote: bool) -> dict[str, Any]:
@@ -200,23 +164,13 @@ def _carried(recording: Recording, *, is_vote: bool) -> dict[str, Any]:
     return found
 
 
-def setting_of(config: StackConfig, recording: Recording) -> Setting:
+def setting_of(config: StackConfig) -> Setting:
     """Return the setting that a stack plays.
 
     Raises:
         ConfigError: The stack is wrong, or cannot be replayed on such samples.
     """
     controller = build_controller(config)
-    is_search = type(controller) is SearchController
-    if is_search != recording.is_of_searches:
-        raise ConfigError(
-            f"is a {type(controller).__name__}, but the recorded samples are "
-            + ("independent chains" if is_search else "solutions of searches")
-            + ": record its own with scaffolding-ext eval --config STACK --looks 0 --output_path DIR",
-            "controller.type",
-        )
-    if is_search:
-        return _setting_of_search(controller)
     if not isinstance(controller, MajorityVoteController):
         return Setting(_ending_of(config.controller.model_dump()), 1)
     weight = None if isinstance(controller.weight, UniformWeight) else vote_weights.name_of(type(controller.weight))
@@ -274,8 +228,6 @@ def controller_of(setting: Setting, base: ComponentConfig | None, max_tokens: in
         base: The controller whose samples it has; None is a plain one.
         max_tokens: Of a sample, unless the base has its own.
     """
-    if base is not None and controllers.resolve(base.type) is SearchController:
-        return _search(setting, base)
     plain = {"type": controllers.name_of(NativeGenerationController)}
     sample = _ended(plain if base is None else sample_of(base), setting.ending, max_tokens)
     if setting.num_samples == 1:
@@ -288,37 +240,6 @@ def controller_of(setting: Setting, base: ComponentConfig | None, max_tokens: in
     if setting.in_flight is not None:
         args |= {"in_flight": setting.in_flight, "order": setting.order}
     return {"type": controllers.name_of(MajorityVoteController), "args": {**args, "generation_controller": sample}}
-
-
-def _search(setting: Setting, base: ComponentConfig) -> dict[str, Any]:
-    args: dict[str, Any] = {key: value for key, value in base.args.items() if key != "stop"}
-    weight = "uniform" if setting.weight is None else "score"
-    args["selector"] = {"type": search_selectors.name_of(VoteSelector), "args": {"weight": weight}}
-    widths = args.get("widths") or ()
-    if setting.rule is not None:
-        args["stop"] = {"type": search_stops.name_of(Agreement), "args": {"rule": setting.rule_config()}}
-    elif widths:
-        args |= {"widths": [width for width in widths if width <= setting.num_samples], "stop": NEVER}
-    return {"type": base.type, "args": args}
-
-
-def _setting_of_search(search: SearchController) -> Setting:
-    """Return the setting of a search that votes and stops by agreement.
-
-    Raises:
-        ConfigError: It has another selector or stop.
-    """
-    stops = search.stops
-    rule = stops[0].rule if len(stops) == 1 and isinstance(stops[0], Agreement) else None
-    never = all(isinstance(stop, Unchanged) and stop.rounds == NEVER["args"]["rounds"] for stop in stops)
-    if not isinstance(search.selector, VoteSelector) or search.selector.weight == "visits" or not (rule or never):
-        raise ConfigError(
-            "is a search that replay cannot play: give stop {type: agreement}, or none, and selector vote with the "
-            "weight score or uniform",
-            "controller.args",
-        )
-    weight = "reward" if search.selector.weight == "score" else None
-    return Setting(Whole(), search.strategy.most_leaves or MOST_SOLUTIONS, rule, weight)
 
 
 def _ended(sample: dict[str, Any], ending: Ending, max_tokens: int) -> dict[str, Any]:

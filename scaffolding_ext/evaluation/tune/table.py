@@ -49,7 +49,7 @@ def baselines(plays: Plays, goal: Goal) -> dict[str, Played]:
     cuts = {name: own for name, own in cuts.items() if own}
     return {
         f"all {num_samples} samples": plays.full,
-        **({} if plays.recording.is_of_searches else {"one sample": plays.play(Setting(Whole(), 1))}),
+        "one sample": plays.play(Setting(Whole(), 1)),
         "fewer samples, all drawn": judged(plays, goal, plain),
         **({"all, best cut": judged(plays, goal, cuts)} if cuts else {}),
         **{name: plays.play(Setting(Whole(), num_samples, rule)) for name, rule in fixed.items()},

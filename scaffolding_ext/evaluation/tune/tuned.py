@@ -24,7 +24,6 @@ from scaffolding_ext.evaluation.tune.choose import (
 )
 from scaffolding_ext.evaluation.tune.costs import COSTS
 from scaffolding_ext.evaluation.tune.plays import Plays
-from scaffolding_ext.evaluation.tune.signals import qualities_of, routers_of
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.stack_file import stack_of
 from scaffolding_ext.evaluation.tune.table import TableRow, baselines, frontier_of, rows_of
@@ -112,7 +111,6 @@ class Tuned:
         yield from remarks_on(self.plays)
         if self.promise is not None and self.keeps_promise:
             yield f"Promised: {self.promise}."
-        yield from signal_lines(self.plays)
 
     def document(self) -> dict[str, Any]:
         plays, promise, stack = self.plays, self.promise, self.stack()
@@ -133,10 +131,6 @@ class Tuned:
             "missing": sorted(plays.recording.missing),
             "left_out": list(plays.recording.left_out),
             "notes": list(plays.recording.notes),
-            "signals": {
-                name: {"within": quality.within._asdict(), "across": quality.across._asdict()}
-                for name, quality in qualities_of(plays).items()
-            },
             "promise": None
             if promise is None
             else {
@@ -159,7 +153,7 @@ class Tuned:
             "tuned.html",
             sentence=self.sentence,
             promise=None if self.promise is None else str(self.promise),
-            notes=[*remarks_on(self.plays), *signal_lines(self.plays)],
+            notes=remarks_on(self.plays),
             cost=COSTS[self.plays.cost],
             measure=self.plays.recording.measure,
             image=data_uri(self._picture()),
@@ -256,20 +250,6 @@ def remarks_on(plays: Plays) -> list[str]:
     if recording.left_out:
         notes.append(f"Left out: {'; '.join(recording.left_out)}.")
     return notes
-
-
-def signal_lines(plays: Plays) -> Iterator[str]:
-    for name, quality in qualities_of(plays).items():
-        yield (
-            f"{name} separates right answers from wrong ones (AUC): within a question {spread(quality.within, 2)}, "
-            f"across questions {spread(quality.across, 2)}."
-        )
-    for each in routers_of(plays):
-        yield (
-            f"A router that sends the {each.share:.0%} of the questions with the lowest {each.signal} from "
-            f"{each.kept_by} to {each.sent_to}: {spread(_percent(each.right), 1)} % right, "
-            f"{spread(each.above_chance, 1, True)} points above a random router, {each.tokens:,.0f} tokens a question."
-        )
 
 
 def spread(estimate: Estimate, digits: int, is_signed: bool = False) -> str:

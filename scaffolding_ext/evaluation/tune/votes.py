@@ -26,7 +26,6 @@ class Played:
         lost: Share of the orders in which the full vote is right and the answer is not.
         costs: Recorded costs, by the names of `COSTS`.
         rounds: Number of draws; samples of one round run in parallel.
-        tokens_squared: Mean of the squared decoded tokens.
     """
 
     right: Floats
@@ -34,7 +33,6 @@ class Played:
     costs: Mapping[Cost, Floats]
     rounds: Floats
     samples: Floats
-    tokens_squared: Floats
 
 
 def assembled(parts: Sequence[Played], folds: Ints) -> Played:
@@ -44,8 +42,7 @@ def assembled(parts: Sequence[Played], folds: Ints) -> Played:
 
 def combined(parts: Sequence[Played], combine: Callable[[Sequence[Floats]], Floats]) -> Played:
     columns = {
-        name: combine([getattr(each, name) for each in parts])
-        for name in ("right", "lost", "rounds", "samples", "tokens_squared")
+        name: combine([getattr(each, name) for each in parts]) for name in ("right", "lost", "rounds", "samples")
     }
     costs = {name: combine([each.costs[name] for each in parts]) for name in parts[0].costs}
     return Played(costs=costs, **columns)
@@ -60,19 +57,13 @@ class DrawnRound(NamedTuple):
 
 
 def rounds_of(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) -> Iterator[DrawnRound]:
-    """Yield the draws of a rule on every order of every question, round by round; None draws all samples at once.
-
-    A rule on a search is asked after each of the search's rounds, however many samples it would draw.
-    """
+    """Yield the draws of a rule on every order of every question, round by round; None draws all samples at once."""
     drawn = np.zeros(len(votes.classes), dtype=np.int64)
     decisions = Decisions(votes, rule, num_samples)
     active = np.arange(len(drawn))
     while active.size:
         more = decisions.num_more(active, drawn[active])
         active, more = active[more > 0], more[more > 0]
-        if votes.samples.round_ends is not None:
-            last = drawn[active] if rule is not None else drawn[active] + more - 1
-            more = votes.samples.round_ends[active % votes.num_questions, last] - drawn[active]
         yield DrawnRound(active, drawn[active], more)
         drawn[active] += more
 
@@ -113,8 +104,7 @@ def outcome(
     for name in votes.samples.costs.keys() - costs.keys():
         costs[name] = votes.mean(votes.spent(name, drawn)) + votes.samples.once.get(name, 0.0)
     lost = full_right * (1.0 - right)
-    squared = votes.mean(votes.spent("decoded", drawn) ** 2)
-    return Played(votes.mean(right), votes.mean(lost), costs, votes.mean(rounds), votes.mean(drawn), squared)
+    return Played(votes.mean(right), votes.mean(lost), costs, votes.mean(rounds), votes.mean(drawn))
 
 
 def first_to_finish(votes: OrderedVotes, num_first: int, num_samples: int, full_right: Floats) -> Played:
@@ -137,8 +127,7 @@ def first_to_finish(votes: OrderedVotes, num_first: int, num_samples: int, full_
     for name in samples.costs.keys() - lasted.keys():
         own = votes.ordered(samples.costs[name])[:, :num_samples] * written
         costs[name] = votes.mean(own.sum(axis=1)) + samples.once.get(name, 0.0)
-    squared = votes.mean((tokens * written).sum(axis=1) ** 2)
-    return Played(played.right, played.lost, costs, played.rounds, np.full_like(played.samples, num_samples), squared)
+    return Played(played.right, played.lost, costs, played.rounds, np.full_like(played.samples, num_samples))
 
 
 def in_order_of_ends(votes: OrderedVotes, num_samples: int) -> OrderedVotes:

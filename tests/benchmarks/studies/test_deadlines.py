@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks._lib.load_programs import Ballot, asked_once, vote_program
 from benchmarks._lib.report import Report
+from benchmarks._lib.traffic.simulator import serve_programs
 from benchmarks.studies.deadlines import (
     ALL,
     DEFAULT,
@@ -23,7 +24,6 @@ from benchmarks.studies.deadlines import (
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
-from scaffolding_ext.evaluation.traffic.simulator import serve_programs
 
 
 def votes(width: int, lengths: range = range(10, 70, 10)) -> list[LabelledVote]:

@@ -143,27 +143,6 @@ def test_questions_on_several_lines_of_samples_are_counted(tmp_path: Path) -> No
     assert read(tmp_path / "runs.jsonl", runs).notes == []
 
 
-def test_drafted_chains_have_one_count_of_tokens_and_say_how_it_was_made(tmp_path: Path) -> None:
-    """A chunk with another behind it counts 500; the last counts by its characters at the rate of the others."""
-    turns = [
-        {"draft": "x" * 1000, "ppl": np.e, "target": None},
-        {"draft": "x" * 1500, "ppl": np.e**2, "target": "y" * 500},
-        {"draft": "x" * 200 + "\\boxed{1}", "ppl": None, "target": None},
-    ]
-    row = {"question": "a", "answer": "1", "turns": turns}
-    counted = {"question": "b", "answer": "1", "turns": [turns[2] | {"draft_tokens": 77}]}
-    recording = read(tmp_path / "draft.jsonl", [row, counted], run="draft")
-    rate = 3000 / 1500  # characters a token
-    assert [each.tokens.tolist() for each in recording.questions] == [[1500 + np.ceil(209 / rate)], [77]]
-    (first,), (second,) = (each.chunks for each in recording.questions if each.chunks is not None)
-    assert [chunk.num_target_tokens for chunk in first] == [0, 500, 0]
-    assert [chunk.score for chunk in first] == pytest.approx([1.0, 2.0, None])
-    assert [chunk.num_draft_tokens for chunk in second] == [77]
-    assert recording.questions[0].logprobs is not None
-    assert recording.questions[0].logprobs[0] == pytest.approx(-1.5)
-    assert "a chunk followed by another counts 500" in recording.notes[0]
-
-
 def test_looks_of_samples_share_their_classes(tmp_path: Path) -> None:
     looks = [{"position": 8, "answer": "2.0", "probability": 0.5, "hedged": True, "forced": "1", "answer_tokens": 3}]
     row = {"id": "a", "target": "2", "samples": [sample("2", output_tokens=9, probes=looks)]}

@@ -24,7 +24,6 @@ from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.evaluation.tune.choose import MostAccurate, chosen
 from scaffolding_ext.evaluation.tune.costs import Price
 from scaffolding_ext.evaluation.tune.endings import (
-    TOKENS_PER_BLOCK,
     Cut,
     RecordedChains,
     Stopped,
@@ -155,7 +154,7 @@ def recorded(*chains: Looks, num_questions: int = 1) -> Recording:
     return Recording([own] * num_questions, ["here"], "sha256:0")
 
 
-def test_costs_in_three_regimes_by_hand() -> None:
+def test_costs_of_looks_by_hand() -> None:
     ended = RecordedChains(recorded(looked_at(["1", "7", "7", "7"]))).ended(
         Stopped(rule("consecutive", threshold=2), schedule(chunk_size=40)),
         Price(1.0, 0.1, 2.0),
@@ -164,10 +163,6 @@ def test_costs_in_three_regimes_by_hand() -> None:
     before = [50 + 40, 50 + 80, 50 + 120]
     assert ended.correct.tolist() == [[True]]
     assert ended.costs["decoded"].tolist() == [[decoded]]
-    assert ended.costs["kept"].tolist() == [[decoded + 3 * 6]]
-    assert ended.once["kept"].tolist() == [50]
-    assert ended.costs["blocks"].tolist() == [[decoded + 18 + sum(each % TOKENS_PER_BLOCK for each in before)]]
-    assert ended.costs["nothing"].tolist() == [[decoded + 18 + sum(before) + 50]]
     dollars = (decoded * 2 + (50 + sum(before)) * 0.1 + 18 * 1) / 1e6
     assert ended.costs["dollars"].tolist() == [[pytest.approx(dollars)]]
 
@@ -176,14 +171,11 @@ def test_costs_of_whole_chains_read_the_question_by_hand() -> None:
     ended = RecordedChains(recorded(looked_at(["1", "7"]))).ended(Whole(), Price(1.0, 0.1, 2.0))
     assert {name: cost.tolist() for name, cost in ended.costs.items()} == {
         "decoded": [[204]],
-        "kept": [[204]],
-        "blocks": [[204]],
-        "nothing": [[204 + 50]],
         "critical": [[204]],
         "dollars": [[pytest.approx((204 * 2 + 50 * 0.1) / 1e6)]],
     }
     once = {name: cost.tolist() for name, cost in ended.once.items()}
-    assert once == {"kept": [50], "blocks": [50], "dollars": [pytest.approx(50 * 0.9 / 1e6)]}
+    assert once == {"dollars": [pytest.approx(50 * 0.9 / 1e6)]}
 
 
 def test_the_answer_at_the_stop_weighs_as_much_as_it_is_probable() -> None:

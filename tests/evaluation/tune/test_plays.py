@@ -216,7 +216,7 @@ def test_the_first_to_finish_are_tried_and_their_stack_file_gives_the_setting_ba
             "workers": {"generation": {"type": "HuggingFaceWorker", "args": {"model": "tinylm/target"}}},
         }
     )
-    again = setting_of(stack, trial.recording)
+    again = setting_of(stack)
     assert (again.num_first, again.num_samples, again.rule) == (settings[-1].num_first, settings[-1].num_samples, None)
 
 
@@ -230,7 +230,7 @@ def test_a_weight_of_a_stack_is_played_by_its_name(weight: str | dict[str, str],
             "workers": {"generation": {"type": "HuggingFaceWorker", "args": {"model": "tinylm/target"}}},
         }
     )
-    played = trial.play(setting_of(stack, trial.recording))
+    played = trial.play(setting_of(stack))
     assert played.right.tolist() == trial.play(Setting(Whole(), 4, weight="shortness")).right.tolist()
 
 

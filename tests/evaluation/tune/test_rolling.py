@@ -117,7 +117,7 @@ def test_time_tries_flights_and_the_stack_file_gives_them_back() -> None:
     settings_tried = plays.lists["LeaderChange, 4 in flight"]
     row = rows_of(plays, {"chosen": plays.played[settings_tried[0]]})[0]
     stack = stack_of(settings_tried[0], row, plays, promise=None)
-    again = setting_of(stack, plays.recording)
+    again = setting_of(stack)
     assert (again.in_flight, again.order, again.rule) == (4, "tokens", settings_tried[0].rule)
     assert "4 in flight" in str(again)
     assert stack.tuned is not None

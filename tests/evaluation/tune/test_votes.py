@@ -45,8 +45,8 @@ def samples_of(classes: list[list[int]], seed: int = 0) -> EndedSamples:
     array = np.array(classes)
     rng = np.random.default_rng(seed)
     tokens = rng.integers(20, 100, array.shape)
-    costs = {"decoded": tokens.astype(float), "critical": tokens.astype(float), "kept": tokens + 1.0}
-    once = {"kept": np.full(len(array), 7.0)}
+    costs = {"decoded": tokens.astype(float), "critical": tokens.astype(float), "dollars": tokens + 1.0}
+    once = {"dollars": np.full(len(array), 7.0)}
     weights = {"mean_logprob": rng.random(array.shape)}
     return EndedSamples(array, array == 0, tokens, costs, once, weights)
 
@@ -54,7 +54,7 @@ def samples_of(classes: list[list[int]], seed: int = 0) -> EndedSamples:
 def by_hand(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) -> dict[str, np.ndarray]:
     """The same votes, drawn one after the other."""
     rows: dict[str, list[float]] = {
-        name: [] for name in ("right", "decoded", "critical", "kept", "rounds", "samples", "squared")
+        name: [] for name in ("right", "decoded", "critical", "dollars", "rounds", "samples")
     }
     samples = votes.samples
     for order in votes.orders:
@@ -75,7 +75,7 @@ def by_hand(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) 
             winner, first = elect(classes[:drawn], weights)
             right = winner != -1 and samples.correct[question, own[first]]
             decoded = sum(tokens[:drawn])
-            values = (right, decoded, critical, decoded + drawn + 7, rounds, drawn, decoded**2)
+            values = (right, decoded, critical, decoded + drawn + 7, rounds, drawn)
             for name, value in zip(rows, values, strict=True):
                 rows[name].append(float(value))
     shape = len(votes.orders), votes.num_questions
@@ -84,7 +84,6 @@ def by_hand(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) 
 
 def assert_equal(played: Played, expected: dict[str, np.ndarray]) -> None:
     found = {"right": played.right, "rounds": played.rounds, "samples": played.samples, **played.costs}
-    found["squared"] = played.tokens_squared
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, err_msg=name)
 
@@ -124,14 +123,13 @@ def test_a_right_full_vote_that_is_missed_is_lost() -> None:
 def test_the_first_to_finish_vote_and_the_others_are_stopped() -> None:
     classes = np.array([[1, 0, 0, 1]])
     tokens = np.array([[50, 10, 20, 90]])
-    costs = {name: tokens.astype(float) for name in ("decoded", "kept", "blocks", "nothing", "critical")}
+    costs = {name: tokens.astype(float) for name in ("decoded", "critical")}
     votes = OrderedVotes(EndedSamples(classes, classes == 0, tokens, costs, {}, {}), np.arange(4)[None, None])
     played = first_to_finish(votes, 2, 4, np.array([1.0]))
     assert played.right.tolist() == [1.0]
     assert played.costs["decoded"].tolist() == [10 + 20 + 20 + 20]
     assert played.costs["critical"].tolist() == [20]
     assert (played.rounds.tolist(), played.samples.tolist()) == ([1.0], [4.0])
-    assert played.tokens_squared.tolist() == [70**2]
 
 
 @settings(max_examples=50, deadline=None)

@@ -8,6 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks._lib.traffic.arrivals import arrival_times
+from benchmarks._lib.traffic.programs import RequestRound, fixed_program
+from benchmarks._lib.traffic.simulator import serve_programs
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.controllers.budgets.queueing.model import Moments, objective, pollaczek_khinchine
@@ -15,9 +18,6 @@ from scaffolding_ext.controllers.budgets.queueing.plan import solve
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.tasks import Mix, TaskType, UnstableLoadError
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
-from scaffolding_ext.evaluation.traffic.programs import RequestRound, fixed_program
-from scaffolding_ext.evaluation.traffic.simulator import serve_programs
 
 FITTED = (
     TaskType("sums", 0.7, A=0.55, b=0.02, D=0.30, t0=0.2, c=0.01),

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-from scaffolding_ext.evaluation.traffic.programs import (
+from benchmarks._lib.traffic.programs import (
     Program,
     RequestRound,
     RoundEnd,
@@ -16,7 +15,8 @@ from scaffolding_ext.evaluation.traffic.programs import (
     fixed_program,
     so_many,
 )
-from scaffolding_ext.evaluation.traffic.simulator import serve_programs
+from benchmarks._lib.traffic.simulator import serve_programs
+from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.registry import policies
 from scaffolding_ext.request.program import Progress, StepCounts
 from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
-from scaffolding_ext.evaluation.traffic.engine import NEVER
+from benchmarks._lib.traffic.engine import NEVER
 from scaffolding_ext.request.program import StepCounts
 
 

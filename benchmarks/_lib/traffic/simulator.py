@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks._lib.traffic.engine import NEVER, BatchingEngine
+from benchmarks._lib.traffic.programs import Program, RequestRound, RoundEnd, Work
 from scaffolding_ext import require
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
-from scaffolding_ext.evaluation.traffic.engine import NEVER, BatchingEngine
-from scaffolding_ext.evaluation.traffic.programs import Program, RequestRound, RoundEnd, Work
 from scaffolding_ext.request.program import Progress
 from scaffolding_ext.scheduling import Fifo, Policy, WaitingLine
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks._lib.traffic.arrivals import arrival_times
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.traffic.arrivals import arrival_times
 
 
 @pytest.mark.parametrize("burst", [0.5, 1.0, 2.0])
