@@ -54,7 +54,6 @@ INNER_LAYERS = {
     ),
     "evaluation": (
         ("drawing", "stack_sections", "tables", "web_page"),
-        ("traffic",),
         ("run",),
         ("logs",),
         ("compare", "calibrate", "tune"),
