@@ -16,18 +16,18 @@ class DecisionRule(ABC, Generic[E]):
     """Decides when enough is known. All requests of a stack share a rule, so it must not keep a request's state.
 
     Attributes:
-        plainness: Complexity rank, 0 the plainest: of equally good settings `tune` takes the plainest.
+        complexity_rank: 0 is the plainest: of equally good settings `tune` takes the plainest.
     """
 
-    plainness: ClassVar[int] = 3
+    complexity_rank: ClassVar[int] = 3
 
     @property
-    def looks_at(self) -> frozenset[str]:
+    def inputs(self) -> frozenset[str]:
         """Inputs of the decision. `tune` skips a rule whose inputs were not recorded."""
         return frozenset()
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Return short lists of constructor arguments, by name, each from the most careful to the boldest setting.
 
         Args:

@@ -98,7 +98,7 @@ def tuned_rule(votes: Sequence[LabelledVote]) -> AllocationRule:
     full = np.mean([vote.is_right(len(vote.classes)) for vote in votes])
     played: list[tuple[float, float, int, AllocationRule]] = []
     for kind in (LeaderChange, ThresholdEvery, StaticThreshold):
-        for settings in (each for listed in kind.settings_to_try(votes).values() for each in listed):
+        for settings in (each for listed in kind.search_space(votes).values() for each in listed):
             rule = kind(**settings)
             num_more = asked_once(rule)
             drawn = [num_drawn(vote, num_more) for vote in votes]

@@ -6,6 +6,6 @@
     yield from conclude(chain, {"max_tokens": 20}, exit_reason="enough")
 
 `stream_chain.start_chain` returns a `StreamChain` if the worker streams, else a `ChunkChain`. `chain.prefix` is a
-snapshot; `probe.asking` builds the task that asks it for the answer so far, and `looking.Looker` asks for everything
+snapshot; `probe.asking` builds the task that asks it for the answer so far, and `looking.Prober` asks for everything
 that a stopping rule needs. `ending.conclude` ends the request with the chain's answer, or asks for one.
 """

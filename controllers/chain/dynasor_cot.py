@@ -16,8 +16,8 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController
 from scaffolding_ext.controllers.chain.chain import Chain
 from scaffolding_ext.controllers.chain.ending import close, conclude
-from scaffolding_ext.controllers.chain.looking import Looker, LookTasks, ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
+from scaffolding_ext.controllers.chain.probing import Prober, ProbeSchedule, ProbeTasks
 from scaffolding_ext.controllers.chain.shorthand import Parts, warn_if_unthinking
 from scaffolding_ext.controllers.chain.stopping.base import Never, Rule, Stop
 from scaffolding_ext.controllers.chain.stream_chain import start_chain
@@ -83,7 +83,7 @@ class DynasorCoTController(BaseController):
         short |= {"chunk_size": chunk_size, "hedge_match": hedge_match}
         self.rule, self.schedule, self.probe = Parts.of(rule, schedule, probe, **short)
         self.max_tokens = require.whole("max_tokens", max_tokens)
-        self.looker = Looker(self.probe, self.rule.needs)
+        self.prober = Prober(self.probe, self.rule.needs)
         self.forcing = {**self.probe.sampling_params, "temperature": 0.0}  # no vote reads a forced answer
         self.mode = require.one_of("mode", mode, ("stream", "chunk"))
         self.overlap = overlap
@@ -121,12 +121,12 @@ class DynasorCoTController(BaseController):
             else:
                 position = prefix.num_tokens + next(gaps)
                 if self.schedule.is_due(prefix.text[len(probes[-1].prefix.text) if probes else 0 :]):
-                    asked = self.looker.asking(task, prefix, run.family)
+                    asked = self.prober.asking(task, prefix, run.family)
                     if asked.tasks and self.overlap and not chain.runs_on:  # a stream keeps running during probes
                         yield from chain.grow(position, beside=asked.tasks)
                     elif asked.tasks:
                         yield asked.tasks
-                    probe = self.looker.read(prefix, asked, run.family)
+                    probe = self.prober.read(prefix, asked, run.family)
                     probes = yield from self._classified(run, [*probes, probe], asked)
                     self._tell(run, probes, asked, chain.max_tokens, position)
                     if not chain.ended or chain.finish_reason == "length":  # otherwise it has its own answer
@@ -151,14 +151,14 @@ class DynasorCoTController(BaseController):
             max_lead=self.max_lead,
         )
 
-    def _classified(self, run: Run, probes: list[Probe], asked: LookTasks) -> ControllerGenerator:
+    def _classified(self, run: Run, probes: list[Probe], asked: ProbeTasks) -> ControllerGenerator:
         """Return the probes with their answers' classes; a shorter form of an answer may renumber earlier ones."""
         if asked.answer is None:
             return probes
         classes = yield from run.group([each.answer for each in probes])
         return [each._replace(answer_class=n) for each, n in zip(probes, classes, strict=True)]
 
-    def _tell(self, run: Run, probes: Sequence[Probe], asked: LookTasks, max_tokens: int, position: int) -> None:
+    def _tell(self, run: Run, probes: Sequence[Probe], asked: ProbeTasks, max_tokens: int, position: int) -> None:
         if asked.tasks:
             seen, at = probes[-1].figures() | asked.figures(), probes[-1].prefix.num_tokens
             left = math.ceil((max_tokens - at) / max(1, position - at))
@@ -185,7 +185,7 @@ class DynasorCoTController(BaseController):
     def unstopped(self) -> DynasorCoTController:
         twin = self.clone()
         assert isinstance(twin, DynasorCoTController)
-        twin.rule, twin.looker = Never(), Looker(self.probe, Never.needs)
+        twin.rule, twin.prober = Never(), Prober(self.probe, Never.needs)
         return twin
 
 

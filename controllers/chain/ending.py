@@ -15,7 +15,7 @@ from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.request.program import record
 
-ANSWER_PROBABILITY = "answer_probability"  # key in a task's result fields, set if a look measured it
+ANSWER_PROBABILITY = "answer_probability"  # key in a task's result fields, set if a probe measured it
 
 
 def conclude(

@@ -1,4 +1,4 @@
-"""Ask an unfinished chain for its answer, and hold the result: a look, called a probe in calibrations."""
+"""Ask an unfinished chain for its answer, and hold the result."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _START = Prefix(0, "", [], [])
 
 
 class Probe(NamedTuple):
-    """A look at an unfinished chain: everything that a stopping rule sees of it there.
+    """A probe of an unfinished chain: everything that a stopping rule sees of it there.
 
-    A look is data (`row_of`, `probes_of`), so a rule decides the same on recorded chains as on running ones. An
+    A probe is data (`row_of`, `probes_of`), so a rule decides the same on recorded chains as on running ones. An
     attribute is None if the rule does not need it.
 
     Attributes:
@@ -60,7 +60,7 @@ class Probe(NamedTuple):
 
 
 def row_of(probes: Sequence[Probe]) -> dict[str, Any]:
-    """Return the newest look as JSON-serialisable data; text, ids and log-probabilities only since the previous look.
+    """Return the newest probe as JSON-serialisable data; text, ids and log-probabilities only since the previous probe.
 
     Keys: `position` (tokens), `text`, `token_ids` (None if the worker gives none), `logprobs` (for each token pairs of
     an id and its log-probability; None if not requested), `answer_logprobs`, and the plain attributes of a `Probe`.

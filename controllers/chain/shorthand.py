@@ -7,8 +7,8 @@ import warnings
 from typing import Any, Literal, NamedTuple
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.chain.looking import ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
+from scaffolding_ext.controllers.chain.probing import ProbeSchedule
 from scaffolding_ext.controllers.chain.stopping.base import Rule, StoppingRule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.families import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named

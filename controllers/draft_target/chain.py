@@ -14,12 +14,12 @@ from scaffolding_ext.controllers.chain.probe import asked_answer, forced_answer
 from scaffolding_ext.controllers.draft_target.on_worker import OnWorker, on_worker
 from scaffolding_ext.controllers.draft_target.scores import mean_nll
 from scaffolding_ext.controllers.run import Run
-from scaffolding_ext.controllers.vote.sampler import Variety
+from scaffolding_ext.controllers.vote.sampler import ensure_sampling
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.meta import Purpose, note
-from scaffolding_ext.protocol.relay import relay
+from scaffolding_ext.protocol.relay import Visit, relay
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.figures import Ratio
@@ -81,7 +81,7 @@ class DraftTargetChain:
         scores: bool,
         max_tokens: int,
         keeps_rejected: bool,
-        variety: Variety | None = None,
+        visit: Visit | None = None,
     ) -> None:
         self.index = index
         self.turn = self.num_taken_over = 0
@@ -96,7 +96,7 @@ class DraftTargetChain:
         self._draft, self._target, self._scores = writers.draft.clone(), writers.target.clone(), scores
         self._draft_tokens, self._target_tokens = writers.draft_tokens, writers.target_tokens
         self._keeps_rejected = keeps_rejected
-        self._variety = variety
+        self._visit = visit
         self._written = ChunkChain(prompt, max_tokens, {}, writers.shares_tokens and prompt.input_tokens is not None)
         self._closing = ""
         self._priority = 0.0
@@ -113,9 +113,9 @@ class DraftTargetChain:
         owner: BaseController,
     ) -> list[DraftTargetChain]:
         """Build the chains of one prompt; several chains get a temperature even if none is set."""
-        variety = Variety(owner) if num_chains > 1 else None
+        visit = ensure_sampling(owner) if num_chains > 1 else None
         numbers = range(num_chains)
-        return [cls(prompt, number, writers, scores, max_tokens, keeps_rejected, variety) for number in numbers]
+        return [cls(prompt, number, writers, scores, max_tokens, keeps_rejected, visit) for number in numbers]
 
     @property
     def text(self) -> str:
@@ -227,7 +227,7 @@ class DraftTargetChain:
         task = self._written.next_chunk(asked, self.index, self.turn, writer.tag.value)
         priority = self._priority if writer is self._target else 0.0
         note(task, priority=priority, is_chunk=True)
-        work = relay(writer.process([task]), before=self._variety)
+        work = relay(writer.process([task]), before=self._visit)
         chunk: Chunk = yield from written_chunk(work, task)
         if self._written.prefix.token_ids is None:  # drop half a character, which the other model could not read
             chunk = chunk._replace(text=chunk.text.rstrip("\ufffd"), token_ids=None)

@@ -22,7 +22,7 @@ class Coin(TakeOverRule):
     """
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {"coin": [{"rate": share} for share in SHARES]}
 
     def __init__(self, rate: float = 0.4, scores: bool = False) -> None:

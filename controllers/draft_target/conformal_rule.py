@@ -45,7 +45,7 @@ class ConformalRule(TakeOverRule):
     """
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {"conformal": [{"alpha": share, "coverage": "conditional"} for share in SHARES]}
 
     def __init__(

@@ -85,7 +85,7 @@ class GrowingRule(TakeOverRule):
     """
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {"growing": [{"alpha": alpha} for alpha in SHARES]}
 
     def __init__(

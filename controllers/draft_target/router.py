@@ -36,7 +36,7 @@ class Router(TakeOverRule):
     is_joint = True
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {"router": [{"share": share} for share in SHARES]}
 
     def __init__(

@@ -33,7 +33,7 @@ class TakeOverRule(DecisionRule[Sequence[DraftTargetChain]]):
     calibration_cost: TokenCounts | None = None
 
     @property
-    def looks_at(self) -> frozenset[str]:
+    def inputs(self) -> frozenset[str]:
         """`"scores"` of the target, `"texts"` of chunks, or `"verdicts"` that it asks for."""
         return frozenset({"scores"} if self.scores_chunks else ())
 

@@ -18,8 +18,8 @@ PACKAGED_HINTS = "configs:branch_hints.json"
 QUESTION = "{question}"
 
 
-class Beginnings(NamedTuple):
-    """Beginnings of the branches at depth 1, assigned in turn; an empty list makes them equal."""
+class BranchPrompts(NamedTuple):
+    """BranchPrompts of the branches at depth 1, assigned in turn; an empty list makes them equal."""
 
     hints: Sequence[str] = ()
     wordings: Sequence[GenerationTask] = ()

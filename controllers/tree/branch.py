@@ -9,7 +9,7 @@ from typing import cast
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain
 from scaffolding_ext.controllers.prompting import encode
-from scaffolding_ext.controllers.tree.beginnings import Beginnings, in_turn
+from scaffolding_ext.controllers.tree.beginnings import BranchPrompts, in_turn
 from scaffolding_ext.controllers.tree.node import Node
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import GenerationTask
@@ -46,7 +46,7 @@ class Branch(Node):
         *,
         hint: str = "",
         phrasing: GenerationTask | None = None,
-        beginnings: Beginnings | None = None,
+        beginnings: BranchPrompts | None = None,
     ) -> None:
         super().__init__(path, parent, to_end)
         self.hint = hint

@@ -14,7 +14,7 @@ from scaffolding_ext.controllers.needs import Needs, refuse_worker
 from scaffolding_ext.controllers.time_limit import TimeLimit
 from scaffolding_ext.controllers.tree.beginnings import (
     PACKAGED_HINTS,
-    Beginnings,
+    BranchPrompts,
     hints_of,
     in_turn,
     least_similarity_of,
@@ -23,7 +23,7 @@ from scaffolding_ext.controllers.tree.beginnings import (
 )
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.steps import StepEnds
-from scaffolding_ext.controllers.vote.sampler import Variety
+from scaffolding_ext.controllers.vote.sampler import ensure_sampling
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.protocol import (
@@ -80,8 +80,8 @@ class Expander(BaseController):
         self.hints = hints_of(hints, hints_file)
         self.phrasings = templates_of(phrasings)
 
-    def beginnings(self, prompt: GenerationTask) -> Beginnings:
-        return Beginnings(self.hints, [phrased(prompt, template) for template in self.phrasings])
+    def beginnings(self, prompt: GenerationTask) -> BranchPrompts:
+        return BranchPrompts(self.hints, [phrased(prompt, template) for template in self.phrasings])
 
     def draws_alike(self, num_branches: int) -> bool:
         """Return True if two of the first branches begin alike, so that only sampling makes them differ."""
@@ -286,9 +286,9 @@ class ControllerExpander(Expander):
             pieces.append(piece)
         if self.needs.num_logprobs:
             ask_logprobs(pieces)
-        variety = Variety(self.controller)
+        visit = ensure_sampling(self.controller)
         process = ParallelProcess([], [], [])
-        process.sub_gens = [relay(self.controller.clone().process([piece]), variety) for piece in pieces]
+        process.sub_gens = [relay(self.controller.clone().process([piece]), visit) for piece in pieces]
         scope = current_scope.get()
         path = () if scope is None else tuple(scope.branch_path)
         process.branch_paths = [(*path, *branch.path) for branch in branches]

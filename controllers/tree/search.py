@@ -22,7 +22,7 @@ from scaffolding_ext.controllers.tree.select import Selector
 from scaffolding_ext.controllers.tree.steps import StepEnds
 from scaffolding_ext.controllers.tree.stops import Budget, Certaindex, SearchStop
 from scaffolding_ext.controllers.tree.strategies.base import Strategy
-from scaffolding_ext.controllers.vote.sampler import Variety
+from scaffolding_ext.controllers.vote.sampler import ensure_sampling
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import (
     apply_sampling_params,
@@ -167,7 +167,7 @@ class SearchController(BaseController):
         self.scorer.prepare(prompt)
         beginnings = self.expander.beginnings(prompt)
         if self.draws_alike and isinstance(self.expander, WorkerExpander):
-            Variety(self)([prompt])
+            ensure_sampling(self)([prompt])
         longest = max((task, *beginnings.wordings), key=lambda each: len(each.input_tokens or ()))
         max_tokens = self._branch_budget(longest, beginnings.hints)
         return Branch(prompt, (), max_tokens, beginnings=beginnings)

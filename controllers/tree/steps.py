@@ -8,7 +8,7 @@ from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.chain.looking import TURN_WORDS
+from scaffolding_ext.controllers.chain.probing import TURN_WORDS
 from scaffolding_ext.controllers.prompting import decode, encode, prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask

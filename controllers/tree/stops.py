@@ -99,7 +99,7 @@ class SearchStop(DecisionRule[Look]):
     """Rule that ends a search once it has seen enough."""
 
     @property
-    def looks_at(self) -> frozenset[str]:
+    def inputs(self) -> frozenset[str]:
         """`"answers"` of leaves, `"rewards"` (their values), or what an allocation rule reads."""
         return frozenset({"answers"})
 
@@ -143,12 +143,12 @@ class Certaindex(SearchStop):
         self.every = require.whole("every", known_every if every is None else every)
 
     @property
-    def looks_at(self) -> frozenset[str]:
+    def inputs(self) -> frozenset[str]:
         measures = {each.measure for each in self.thresholds}
         return frozenset({"answers"} if measures == {"entropy"} else {"answers", "rewards"})
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         thresholds = ([{"measure": "entropy", "at_least": least}] for least in (1.0, 0.85, 0.75, 0.5))
         return {"certaindex": [{"thresholds": each} for each in thresholds]}
 
@@ -174,11 +174,11 @@ class Agreement(SearchStop):
         self.rule: AllocationRule = allocation_rules.obtain(rule, "rule")
 
     @property
-    def looks_at(self) -> frozenset[str]:
-        return self.rule.looks_at
+    def inputs(self) -> frozenset[str]:
+        return self.rule.inputs
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         rule = allocation_rules.name_of(LeaderChange)
         return {"agreement": [{"rule": {"type": rule, "args": {"miss": miss}}} for miss in MISSES]}
 
@@ -189,7 +189,7 @@ class Agreement(SearchStop):
         votes = Votes(
             classes,
             len(classes) + look.num_left,
-            [leaf.value for leaf in look.leaves] if "rewards" in self.rule.looks_at else None,
+            [leaf.value for leaf in look.leaves] if "rewards" in self.rule.inputs else None,
             [leaf.num_tokens for leaf in look.leaves],
         )
         return self.rule.num_more(votes) == 0
@@ -208,7 +208,7 @@ class Unchanged(SearchStop):
         self.share = require.share("share", share)
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {"unchanged": [{"rounds": rounds} for rounds in (5, 3, 2, 1)]}
 
     def is_enough(self, look: Look) -> bool:
@@ -228,11 +228,11 @@ class Accepted(SearchStop):
         self.at_least = require.number("at_least", at_least)
 
     @property
-    def looks_at(self) -> frozenset[str]:
+    def inputs(self) -> frozenset[str]:
         return frozenset({"rewards"})
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {"accepted": [{"at_least": least} for least in (0.99, 0.9, 0.75, 0.5)]}
 
     def is_enough(self, look: Look) -> bool:

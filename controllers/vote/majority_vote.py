@@ -74,7 +74,7 @@ class MajorityVoteController(BaseController):
         self.default_sample_num = require.whole("default_sample_num", default_sample_num)
         rule = None if allocation is None else allocation_rules.obtain(allocation, "allocation")
         self.allocation: AllocationRule | None = rule
-        for key, reads in (("weight", weight == "reward"), ("allocation", rule and "rewards" in rule.looks_at)):
+        for key, reads in (("weight", weight == "reward"), ("allocation", rule and "rewards" in rule.inputs)):
             if reads and reward_controller is None:
                 raise ConfigError("reads rewards, which needs a reward_controller", key)
         self.weight: Weight = vote_weights.obtain(weight, "weight")

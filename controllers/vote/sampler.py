@@ -30,36 +30,35 @@ from scaffolding_ext.protocol import (
     ParallelProcess,
 )
 from scaffolding_ext.protocol.meta import Meta, Purpose, meta_of, purpose_of
-from scaffolding_ext.protocol.relay import relay
+from scaffolding_ext.protocol.relay import Visit, relay
 from scaffolding_ext.protocol.worker import WorkerTag, tag_name
 from scaffolding_ext.request.ledger import Meter
 from scaffolding_ext.request.program import current_program, discard, elapsed, next_seed, record
 from scaffolding_ext.request.seeds import branch_path, derive_seed
 
 
-class Variety:
-    """Gives the chains of one request a temperature if none is set, and records that once in the trace.
+def ensure_sampling(controller: Controller) -> Visit:
+    """Return a visitor that gives the chains of one request a temperature if none is set; the trace says so once.
 
     Args:
         controller: Draws the chains. If its worker's model brings its own sampling defaults, these are kept.
     """
+    workers = attributes_of(controller).capabilities.items()
+    sampled = frozenset(tag for tag, worker in workers if worker.is_sampled)
+    was_recorded = False
 
-    def __init__(self, controller: Controller) -> None:
-        workers = attributes_of(controller).capabilities.items()
-        self._sampling = frozenset(tag for tag, worker in workers if worker.is_sampled)
-        self._told = False
-
-    def __call__(self, work: Iterable[Any]) -> None:
+    def visit(work: Iterable[Any]) -> None:
+        nonlocal was_recorded
         for task in work:
             if not isinstance(task, GenerationTask) or task.temperature:  # above 0: already sampled
                 continue
-            if task.temperature is None and tag_name(task.worker_tag or WorkerTag.GENERATION) in self._sampling:
+            if task.temperature is None and tag_name(task.worker_tag or WorkerTag.GENERATION) in sampled:
                 continue
-            if purpose_of(task).written is Purpose.CHAIN:
-                needed = vary(task)
-                if needed and not self._told:
-                    self._told = True
-                    record("sampling", temperature=SAMPLE_TEMPERATURE, reason="no temperature is set")
+            if purpose_of(task).written is Purpose.CHAIN and vary(task) and not was_recorded:
+                was_recorded = True
+                record("sampling", temperature=SAMPLE_TEMPERATURE, reason="no temperature is set")
+
+    return visit
 
 
 _log = logging.getLogger(__name__)
@@ -134,7 +133,7 @@ class Sampler:
         self.controller = controller
         self._task = task
         self._kwargs = dict(kwargs or {})
-        self._variety = Variety(controller) if max_samples > 1 else None
+        self._visit = ensure_sampling(controller) if max_samples > 1 else None
         self._seed = next_seed() if task.seed is None else task.seed
         if self._seed is None and not isinstance(
             controller, BaseController
@@ -159,7 +158,7 @@ class Sampler:
         process, path = ParallelProcess([], [], []), branch_path()
         process.sub_gens = [self._run(sample) for sample in samples]
         if current_program() is None:  # inside a foreign controller no meter counts the parts
-            process.sub_gens = [relay(self._run(each), self._variety, Meter(each.ledger)) for each in samples]
+            process.sub_gens = [relay(self._run(each), self._visit, Meter(each.ledger)) for each in samples]
         process.branch_paths = [(*path, sample.index) for sample in samples]
         return process
 
@@ -213,7 +212,7 @@ class Sampler:
         twin.customized_result_fields = {}
         twin.streaming_output_flag, twin.streaming_output_list = False, []  # no single sample is the output
         twin.seed = None if self._seed is None else derive_seed(self._seed, index)
-        sample = Sample(index, twin, self._variety)
+        sample = Sample(index, twin, self._visit)
         if self._vary is not None:
             self._vary(sample)
         return sample

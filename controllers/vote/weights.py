@@ -9,8 +9,8 @@ from typing import Any
 
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.ending import ANSWER_PROBABILITY, without_end
-from scaffolding_ext.controllers.chain.looking import Looker, LookNeeds
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
+from scaffolding_ext.controllers.chain.probing import ProbeNeeds, Prober
 from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.controllers.vote.sample import Sample
 from scaffolding_ext.errors import NoOutputError
@@ -121,7 +121,7 @@ class AnswerProbabilityWeight(Weight):
     def __init__(self, max_tokens: int = 20) -> None:
         probe = AnswerProbe(max_tokens, {"temperature": 0.0})
         self.max_tokens = probe.max_tokens
-        self._looker = Looker(probe, LookNeeds(answer=True, answer_logprobs=True))
+        self._prober = Prober(probe, ProbeNeeds(answer=True, answer_logprobs=True))
 
     def __call__(self, sample: Sample) -> float:
         return float(sample.task.customized_result_fields.get(ANSWER_PROBABILITY) or 0.0)
@@ -134,11 +134,11 @@ class AnswerProbabilityWeight(Weight):
             if sample.answer is not None and ANSWER_PROBABILITY not in task.customized_result_fields:
                 ids = task.output_tokens
                 prefix = without_end(Prefix(len(ids or ()), task.output_str or "", ids))
-                asked.append((task, prefix, self._looker.asking(task, prefix, family)))
+                asked.append((task, prefix, self._prober.asking(task, prefix, family)))
         if asked:
             yield [task for *_, look in asked for task in look.tasks]
         for task, prefix, look in asked:
-            confidence = self._looker.read(prefix, look, family).confidence
+            confidence = self._prober.read(prefix, look, family).confidence
             task.customized_result_fields[ANSWER_PROBABILITY] = confidence
         return [self(sample) for sample in samples]
 

@@ -14,7 +14,7 @@ from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController, DynasorGenerationController
-from scaffolding_ext.controllers.chain.looking import ProbeSchedule
+from scaffolding_ext.controllers.chain.probing import ProbeSchedule
 from scaffolding_ext.controllers.chain.stopping.agreement import Window
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.prompting import next_turn

@@ -109,7 +109,7 @@ def test_nothing_is_watched_by_default(name: str, events: Events) -> None:
     [
         MajorityVoteController(NativeGenerationController({"max_tokens": BUDGET, "temperature": 0.7}), 3),
         DeepConfController(3, max_tokens=BUDGET),
-        KVShareBranchingController(3, 2, step_tokens=400, max_tokens=BUDGET),
+        KVShareBranchingController(3, max_tokens=BUDGET),
     ],
     ids=lambda controller: type(controller).__name__,
 )

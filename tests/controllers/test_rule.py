@@ -23,10 +23,10 @@ def test_what_a_rule_wants_tried_can_be_built_and_says_what_it_looks_at(registry
     kind = registry.resolve(name)
     assert isinstance(kind, type)
     assert issubclass(kind, DecisionRule)
-    for title, settings in kind.settings_to_try().items():
+    for title, settings in kind.search_space().items():
         assert title, "a list has a name"
         built = [registry.obtain({"type": name, "args": dict(args)}) for args in settings]
-        assert all(each.looks_at <= LOOKS_AT[registry.kind] for each in built)
+        assert all(each.inputs <= LOOKS_AT[registry.kind] for each in built)
         names = settings[0] if settings else {}
         moving = {field for field in names if len({repr(args[field]) for args in settings}) > 1}
         for field in moving & IN_ORDER if len(moving) == 1 else ():
@@ -37,4 +37,4 @@ def test_what_a_rule_wants_tried_can_be_built_and_says_what_it_looks_at(registry
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
 def test_every_kind_of_rule_wants_something_tried(registry: Registry) -> None:
     kinds = [registry.resolve(name) for name in registry.names()]
-    assert any(kind.settings_to_try() for kind in kinds)
+    assert any(kind.search_space() for kind in kinds)

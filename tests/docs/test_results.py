@@ -10,7 +10,7 @@ import pytest
 
 import scaffolding_ext
 from scaffolding_ext import load_config
-from scaffolding_ext.controllers.chain.looking import ProbeSchedule
+from scaffolding_ext.controllers.chain.probing import ProbeSchedule
 
 PAGE = Path(__file__).parents[2] / "docs" / "results.md"
 STACKS = {

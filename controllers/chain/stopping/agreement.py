@@ -26,7 +26,7 @@ class Consecutive(StoppingRule):
     """
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {"equal answers": [{"threshold": threshold} for threshold in (6, 4, 3, 2)]}
 
     def __init__(self, threshold: int = 3) -> None:
@@ -51,7 +51,7 @@ class Window(StoppingRule):
     """
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         pairs = ((8, 0.75), (5, 0.8), (4, 0.75))
         return {"mostly equal answers": [{"threshold": threshold, "share": share} for threshold, share in pairs]}
 
@@ -83,7 +83,7 @@ class TotalVariation(StoppingRule):
     """
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         pairs = ((4, 0.0), (4, 0.25), (3, 0.34), (2, 0.0))
         return {"settled answers": [{"window": window, "tolerance": tolerance} for window, tolerance in pairs]}
 

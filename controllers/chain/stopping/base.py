@@ -1,7 +1,7 @@
 """Interface for stopping rules.
 
-A controller asks its rule after every look while thinking is open. A rule sees only data (`chain.probe.Probe`), so it
-decides the same on recorded looks as on the running chain.
+A controller asks its rule after every probe while thinking is open. A rule sees only data (`chain.probe.Probe`), so it
+decides the same on recorded probes as on the running chain.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from scaffolding_ext.controllers.chain.looking import LookNeeds, ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.probing import ProbeNeeds, ProbeSchedule
 from scaffolding_ext.controllers.rule import DecisionRule
 
 Rule = Callable[[Sequence[Probe]], bool]
@@ -33,7 +33,7 @@ class Stop(NamedTuple):
     figures: Mapping[str, float] = MappingProxyType({})
 
     def left_with(self, probes: Sequence[Probe]) -> Probe | None:
-        """Return the look that answers the request; None if there is none, or it has no answer."""
+        """Return the probe that answers the request; None if there is none, or it has no answer."""
         if self.answer == "best":
             answered = [probe for probe in probes if probe.answer is not None]
             kept = [probe for probe in answered if not probe.hedged] or answered
@@ -45,7 +45,7 @@ class Stop(NamedTuple):
 class StoppingRule(DecisionRule[int]):
     """Decides when thinking ends. `observe` receives the tokens at which a chain was left or ended."""
 
-    needs: LookNeeds = LookNeeds()
+    needs: ProbeNeeds = ProbeNeeds()
     schedule: ProbeSchedule | None = None
     exit_reason: str = "certain"
     answer: Literal["newest", "best", "none"] = "newest"
@@ -55,11 +55,11 @@ class StoppingRule(DecisionRule[int]):
         """Return True to end thinking."""
 
     @property
-    def looks_at(self) -> frozenset[str]:
+    def inputs(self) -> frozenset[str]:
         return frozenset(name for name, value in self.needs._asdict().items() if value)
 
     def figures(self, probes: Sequence[Probe]) -> Mapping[str, float]:
-        """Return the values behind the decision at the newest look, for the trace."""
+        """Return the values behind the decision at the newest probe, for the trace."""
         return {}
 
     def certaindex(self, probes: Sequence[Probe]) -> float:
@@ -74,14 +74,14 @@ class StoppingRule(DecisionRule[int]):
 class Never(StoppingRule):
     """Ends no chain, and probes none."""
 
-    needs = LookNeeds(answer=False)
+    needs = ProbeNeeds(answer=False)
 
     def __call__(self, probes: Sequence[Probe]) -> bool:
         return False
 
 
 class FunctionRule(StoppingRule):
-    """A rule that is a plain function of the looks; it sees only answers."""
+    """A rule that is a plain function of the probes; it sees only answers."""
 
     def __init__(self, function: Rule) -> None:
         self.function = function

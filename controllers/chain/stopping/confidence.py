@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.chain.looking import LookNeeds
 from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.probing import ProbeNeeds
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 
 
 class AnswerConfidence(StoppingRule):
     """The geometric mean of the probabilities of the answer's tokens is at least `threshold` (DEER).
 
-    DEER looks when a chain changes its thought (`schedule: {type: ThoughtChanges}`); any other schedule works, too.
+    DEER probes when a chain changes its thought (`schedule: {type: ThoughtChanges}`); any other schedule works, too.
 
     Reference: Yang et al., "Dynamic Early Exit in Reasoning Models" (DEER), arXiv 2504.15895, and its released code,
         whose variant for the over-confident Qwen3 models counts a trial answer only if the model closes its thinking
@@ -27,11 +27,11 @@ class AnswerConfidence(StoppingRule):
         must_close: The variant: the response must close thinking, or end; the probe's `max_tokens` must leave room.
     """
 
-    needs = LookNeeds(answer_logprobs=True)
+    needs = ProbeNeeds(answer_logprobs=True)
     exit_reason = "confidence"
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {"sure answers": [{"threshold": threshold} for threshold in (0.999, 0.99, 0.95, 0.9, 0.8, 0.5)]}
 
     def __init__(self, threshold: float = 0.95, must_close: bool = False) -> None:

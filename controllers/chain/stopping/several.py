@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.chain.looking import LookNeeds
 from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.probing import ProbeNeeds
 from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive
 from scaffolding_ext.controllers.chain.stopping.base import (
     Rule,
@@ -22,7 +22,7 @@ from scaffolding_ext.registry import stopping_rules
 
 
 class SeveralRules(StoppingRule):
-    """Rules that look at the same chain.
+    """Rules on the same chain.
 
     Args:
         rules: Rules, or names of rules, at least one.
@@ -35,7 +35,7 @@ class SeveralRules(StoppingRule):
             stopping_rules.obtain(rule, f"rules.{number}") for number, rule in enumerate(rules)
         ]
         with require.under("rules"):
-            self.needs = functools.reduce(LookNeeds.joined, [rule.needs for rule in self.rules])
+            self.needs = functools.reduce(ProbeNeeds.joined, [rule.needs for rule in self.rules])
 
     def __call__(self, probes: Sequence[Probe]) -> bool:
         return self.stop(probes) is not None
@@ -59,7 +59,7 @@ class AnyOf(SeveralRules):
 
 
 class AllOf(SeveralRules):
-    """Stops when all of several rules do at one look; the first gives the answer, and all of them the reason.
+    """Stops when all of several rules do at one probe; the first gives the answer, and all of them the reason.
 
     Reference: a conjunction of measures, as in certaindex: Fu et al., arXiv 2412.20993.
 
@@ -71,7 +71,7 @@ class AllOf(SeveralRules):
         super().__init__([Consecutive(2), AnswerConfidence(0.9)] if rules is None else rules)
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         pairs = ((3, 0.99), (2, 0.99), (2, 0.9), (2, 0.8))
         return {
             "equal and sure answers": [

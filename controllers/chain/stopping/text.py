@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.chain.looking import LookNeeds
 from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.probing import ProbeNeeds
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.errors import ConfigError
 
@@ -13,18 +13,18 @@ from scaffolding_ext.errors import ConfigError
 class PatternStop(StoppingRule):
     r"""A regular expression appears in the chain's text; no probe is needed.
 
-    Each look reads the text since the previous look, and `max_match_len` characters before that. The chain is left at
-    the look that saw the pattern. Looks cost nothing, so they can be frequent.
+    Each probe reads the text since the previous probe, and `max_match_len` characters before that. The chain is left at
+    the probe that saw the pattern. Such probes cost nothing, so they can be frequent.
 
     Args:
         pattern: Regular expression that ends thinking, such as `r"(?i)\bfinal answer\b"`.
-        max_match_len: Length in characters of the longest match that is found across two looks.
+        max_match_len: Length in characters of the longest match that is found across two probes.
 
     Raises:
         ConfigError: The pattern is not a regular expression, or matches everywhere.
     """
 
-    needs = LookNeeds(answer=False)
+    needs = ProbeNeeds(answer=False)
     exit_reason = "pattern"
 
     def __init__(self, pattern: str, max_match_len: int = 200) -> None:

@@ -44,7 +44,7 @@ class BetaConsistency(SequentialRule):
         require.whole("min_samples", self.min_samples)
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         leaps = {"leap": 1.0, "give_up": True}
         return {
             "Adaptive-Consistency": [{"confidence": value} for value in CONFIDENCES],

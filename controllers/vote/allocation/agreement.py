@@ -25,7 +25,7 @@ class AgreementDoubling(AllocationRule):
         `agreement` and `first`.
     """
 
-    plainness = 1
+    complexity_rank = 1
     agreement: float = 0.75
     first: int = 2
     min_answers: int = MIN_ANSWERS
@@ -36,7 +36,7 @@ class AgreementDoubling(AllocationRule):
         require.whole("min_answers", self.min_answers)
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {"doubling": [{"agreement": share} for share in (1.0, 0.9, 0.8, 0.75, 0.6, 0.51)]}
 
     def _num_more(self, votes: Votes) -> int:
@@ -63,18 +63,18 @@ class EarlyStoppingWindow(AllocationRule):
         arXiv 2401.10480.
     """
 
-    plainness = 2
+    complexity_rank = 2
     window: int = 5
 
     def __post_init__(self) -> None:
         require.whole("window", self.window, least=2)  # with 1, the first sample would stop the vote
 
     @property
-    def looks_at(self) -> frozenset[str]:
+    def inputs(self) -> frozenset[str]:
         return frozenset({"answers"})
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {"early stopping": [{"window": size} for size in (8, 5, 4, 3, 2) if size <= most_samples(recorded)]}
 
     def _num_more(self, votes: Votes) -> int:

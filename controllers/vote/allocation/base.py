@@ -52,7 +52,7 @@ class AllocationRule(DecisionRule[Votes]):
     Attributes:
         min_answers: Answers that a vote needs before the rule may stop it, for the trace; None if the rule treats
             samples without an answer differently.
-        is_fitted: True if `settings_to_try` fits each setting to the recorded votes. `tune` then fits on some questions
+        is_fitted: True if `search_space` fits each setting to the recorded votes. `tune` then fits on some questions
             and plays on the others, so the lists must be equally long for any votes.
     """
 
@@ -60,12 +60,12 @@ class AllocationRule(DecisionRule[Votes]):
     is_fitted: ClassVar[bool] = False
 
     @property
-    def looks_at(self) -> frozenset[str]:
+    def inputs(self) -> frozenset[str]:
         """Inputs of the rule: `"size"`, `"counts"` (per class), `"answers"` (in order), or columns of `Votes`."""
         return frozenset({"counts"})
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {}
 
     def refuses_weights(self, most_weight: float) -> str | None:

@@ -24,7 +24,7 @@ class Even(AllocationRule):
         num_samples: Samples of every vote, at least 1; None draws all that the vote may have.
     """
 
-    plainness = 0
+    complexity_rank = 0
     num_samples: int | None = None
 
     def __post_init__(self) -> None:
@@ -32,7 +32,7 @@ class Even(AllocationRule):
             require.whole("num_samples", self.num_samples)
 
     @property
-    def looks_at(self) -> frozenset[str]:
+    def inputs(self) -> frozenset[str]:
         return frozenset({"size"})
 
     def _num_more(self, votes: Votes) -> int:
@@ -62,11 +62,11 @@ class LengthThreshold(AllocationRule):
         require.whole("knob", self.knob)
 
     @property
-    def looks_at(self) -> frozenset[str]:
+    def inputs(self) -> frozenset[str]:
         return frozenset({"lengths"})
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         if not recorded:
             return {}
         lengths = np.concatenate([np.asarray(each.lengths, dtype=float) for each in recorded])

@@ -122,7 +122,7 @@ class LeaderChange(SequentialRule):
     Reference: Ours. The urn is Blackwell and MacQueen's, "Ferguson distributions via Polya urn schemes", 1973.
     """
 
-    plainness = 1
+    complexity_rank = 1
     leap: float = 1.0
     miss: float = 0.2
     concentration: float = 1.0
@@ -133,7 +133,7 @@ class LeaderChange(SequentialRule):
         require.number("concentration", self.concentration, above=0)
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         lists: dict[str, dict[str, Any]] = {
             "LeaderChange": {"leap": 2.0},
             "LeaderChange, single leaps": {"leap": 1.0, "concentration": 2.0},
@@ -171,10 +171,10 @@ class Curtailment(SequentialRule):
     Reference: Curtailed sampling, as in acceptance sampling: Wald, "Sequential Analysis", 1947.
     """
 
-    plainness = 1
+    complexity_rank = 1
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {"curtailment": [{"leap": 1.0}]}
 
     def is_certain(self, standing: Standing) -> bool:

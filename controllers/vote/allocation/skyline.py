@@ -98,11 +98,11 @@ class InitialStepSkyline(AllocationRule):
     curve: Curve
 
     @property
-    def looks_at(self) -> frozenset[str]:
+    def inputs(self) -> frozenset[str]:
         return frozenset({"answers"})
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         knobs = [knob for knob in KNOBS if _can_be_fitted(recorded) and knob < most_samples(recorded)]
         return {
             f"curve at {knob}": [{"knob": knob, "curve": fit_curve(recorded, knob, share)} for share in QUANTILES]
@@ -133,11 +133,11 @@ class DynamicSkyline(AllocationRule):
     curves: tuple[Curve, ...]
 
     @property
-    def looks_at(self) -> frozenset[str]:
+    def inputs(self) -> frozenset[str]:
         return frozenset({"answers"})
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         sizes = itertools.takewhile(
             lambda size: size < most_samples(recorded), (2**power for power in itertools.count(1))
         )

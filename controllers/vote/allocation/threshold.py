@@ -30,7 +30,7 @@ class CertaindexRule(AllocationRule):
         min_answers: Answers needed to stop; if fewer samples are drawn, all of them need one.
     """
 
-    plainness = 2
+    complexity_rank = 2
     threshold: float = 0.7
     reward_thresholds: tuple[Threshold, ...] = ()
     min_answers: int = MIN_ANSWERS
@@ -41,7 +41,7 @@ class CertaindexRule(AllocationRule):
         object.__setattr__(self, "reward_thresholds", tuple(map(Threshold.of, self.reward_thresholds)))
 
     @property
-    def looks_at(self) -> frozenset[str]:
+    def inputs(self) -> frozenset[str]:
         return frozenset({"counts", "rewards"} if self.reward_thresholds else {"counts"})
 
     def is_certain(self, votes: Votes, num_samples: int) -> bool:
@@ -67,7 +67,7 @@ class StaticThreshold(CertaindexRule):
         require.whole("knob", self.knob)
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return _lists("knob", recorded)
 
     def _num_more(self, votes: Votes) -> int:
@@ -93,7 +93,7 @@ class ThresholdEvery(CertaindexRule):
         require.whole("step", self.step)
 
     @classmethod
-    def settings_to_try(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def search_space(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return _lists("step", recorded)
 
     def _num_more(self, votes: Votes) -> int:

@@ -11,8 +11,8 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.ending import conclude
-from scaffolding_ext.controllers.chain.looking import Looker, LookNeeds
 from scaffolding_ext.controllers.chain.probe import Probe, asking, forced_answer, row_of
+from scaffolding_ext.controllers.chain.probing import ProbeNeeds, Prober
 from scaffolding_ext.controllers.chain.stream_chain import start_chain
 from scaffolding_ext.controllers.prompting import encode, prompt_family
 from scaffolding_ext.errors import ConfigError
@@ -58,7 +58,7 @@ class RecordChainController(BaseController):
         stopping = self.generation_controller
         family, probe = stopping.family or prompt_family(task), stopping.probe
         has_logprobs = self.num_logprobs > 0
-        looker = Looker(probe, LookNeeds(answer_logprobs=has_logprobs))
+        prober = Prober(probe, ProbeNeeds(answer_logprobs=has_logprobs))
         logprobs = {"num_logprobs": 1} if has_logprobs else {}
         forcing = {**stopping.forcing, **({"num_logprobs": self.num_logprobs} if has_logprobs else {})}
         chain = start_chain(
@@ -82,9 +82,9 @@ class RecordChainController(BaseController):
         yield from chain.grow(self.spacing)
         while not chain.ended and not chain.has_thought:
             prefix = chain.prefix
-            asked, forced = looker.asking(task, prefix, family), asking(task, prefix, family.close, forcing)
+            asked, forced = prober.asking(task, prefix, family), asking(task, prefix, family.close, forcing)
             yield [*asked.tasks, forced]
-            look = looker.read(prefix, asked, family)
+            look = prober.read(prefix, asked, family)
             looks.append(look)
             record(
                 "look",

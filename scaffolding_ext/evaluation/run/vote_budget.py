@@ -168,7 +168,7 @@ def _checked(controller: Controller) -> MajorityVoteController:
         raise ConfigError(
             "must be uniform with evaluation.total_tokens, which compares only answers", "controller.args.weight"
         )
-    if controller.allocation is not None and "rewards" in controller.allocation.looks_at:
+    if controller.allocation is not None and "rewards" in controller.allocation.inputs:
         raise ConfigError(
             "reads rewards, and evaluation.total_tokens has none: give a rule that reads answers",
             "controller.args.allocation",

@@ -41,13 +41,13 @@ class Candidates(NamedTuple):
 
     Attributes:
         lists: Indices of the settings of each list, the most careful first.
-        plainness: Plainness of each list, lowest for the plainest, shape [num_lists].
+        complexity_rank: Plainness of each list, lowest for the plainest, shape [num_lists].
         loss: Right full votes minus right answers, shape [num_settings, num_groups].
         sizes: Questions of each group, shape [num_groups].
     """
 
     lists: Sequence[Sequence[int]]
-    plainness: Sequence[int]
+    complexity_rank: Sequence[int]
     loss: Floats
     cost: Floats
     full_cost: Floats
@@ -69,7 +69,7 @@ class Goal(ABC):
         above = drawn - drawn[leader]
         alike = values[:, 0] <= values[leader, 0] + above.std(axis=1) + _ROUNDING
         plainest = min(
-            np.flatnonzero(alike).tolist(), key=lambda index: (found.plainness[index], float(values[index, 0]))
+            np.flatnonzero(alike).tolist(), key=lambda index: (found.complexity_rank[index], float(values[index, 0]))
         )
         return int(best[plainest, 0])
 
@@ -212,7 +212,7 @@ def candidates_of(plays: Plays, lists: Mapping[str, Sequence[Setting]]) -> tuple
     places = iter(range(len(settings)))
     return settings, Candidates(
         [[next(places) for _ in own] for own in lists.values()],
-        [max(each.plainness for each in own) for own in lists.values()],
+        [max(each.complexity_rank for each in own) for own in lists.values()],
         np.stack([plays.by_group(plays.full.right - each.right) for each in played]),
         np.stack([plays.by_group(each.costs[plays.cost]) for each in played]),
         plays.by_group(plays.full.costs[plays.cost]),

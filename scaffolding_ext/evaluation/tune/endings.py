@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaffolding_ext.controllers.chain.looking import ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.probing import ProbeSchedule
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.samples import Ints, Looks, Recording
@@ -72,7 +72,7 @@ class Whole:
     """Every chain ends by itself; with `is_asked` it is probed once more for the probability of its answer."""
 
     is_asked: bool = False
-    plainness = 0
+    complexity_rank = 0
 
     def __str__(self) -> str:
         return "asked at the end" if self.is_asked else ""
@@ -90,7 +90,7 @@ class Cut:
     """
 
     num_tokens: int
-    plainness = 20
+    complexity_rank = 20
 
     def __str__(self) -> str:
         return f"cut at {self.num_tokens:,} tokens"
@@ -108,7 +108,7 @@ class Stopped:
 
     rule: Mapping[str, Any]
     schedule: Mapping[str, Any]
-    plainness: int = 40
+    complexity_rank: int = 40
 
     @cached_property
     def built(self) -> StoppingRule:
@@ -292,9 +292,9 @@ def endings_to_try(recording: Recording) -> dict[str, TriedEndings]:
             kind = stopping_rules.resolve(name)
             if not (isinstance(kind, type) and issubclass(kind, StoppingRule)):
                 continue
-            for title, settings in kind.settings_to_try().items():
-                plainness = 45 if number else 40
-                own = [Stopped({"type": name, "args": dict(args)}, schedule, plainness) for args in settings]
+            for title, settings in kind.search_space().items():
+                complexity_rank = 45 if number else 40
+                own = [Stopped({"type": name, "args": dict(args)}, schedule, complexity_rank) for args in settings]
                 if all(missing_for(recording, each) is None for each in own):
                     lists[f"{title}, {schedule_name}"] = TriedEndings(own, number > 0)
     return lists

@@ -88,7 +88,7 @@ class Plays:
         self._ended: dict[Ending, EndedSamples] = {Whole(): samples}
         self.full_right = self.votes.right[:, -1].astype(float)
         self.all_samples = Setting(Whole(), recording.num_samples)
-        self.default = Setting(Whole(), recording.num_samples, LeaderChange(), plainness=-1)
+        self.default = Setting(Whole(), recording.num_samples, LeaderChange(), complexity_rank=-1)
         self.full = play(self.votes, None, recording.num_samples, self.full_right)
         self.lists: dict[str, list[Setting]] = {}
         self.budgets: list[Setting] = []
@@ -96,7 +96,7 @@ class Plays:
 
     def try_numbers(self) -> None:
         for number in numbers_to_try(self.recording.num_samples):
-            self._add(PLAIN_VOTES, Setting(Whole(), number, plainness=12))
+            self._add(PLAIN_VOTES, Setting(Whole(), number, complexity_rank=12))
 
     def try_all(self) -> None:
         self.try_numbers()
@@ -105,7 +105,7 @@ class Plays:
         for weight in sorted(self.votes.samples.weights.keys() - {ASKED}):  # a look at the end costs tokens
             for number in numbers_to_try(self.recording.num_samples):
                 if number > 1:
-                    self._add(f"votes by {weight}", Setting(Whole(), number, weight=weight, plainness=9))
+                    self._add(f"votes by {weight}", Setting(Whole(), number, weight=weight, complexity_rank=9))
             for setting in weighed_to_try(self.recording.num_samples, weight):
                 self._add(f"LeaderChange by {weight}", setting)
         if "critical" in self.votes.samples.costs and "tokens" not in self.recording.missing:
@@ -119,9 +119,9 @@ class Plays:
         num_samples = self.recording.num_samples
         tried = rules_to_try(self.recording, votes)
         fitted = self._fitted(votes) if any(rules[0].is_fitted for _, rules in tried.values()) else []
-        for name, (plainness, rules) in tried.items():
+        for name, (complexity_rank, rules) in tried.items():
             for index, rule in enumerate(rules):
-                setting = Setting(Whole(), num_samples, rule, plainness=plainness)
+                setting = Setting(Whole(), num_samples, rule, complexity_rank=complexity_rank)
                 self._add(name, setting, self._out_of_fold(name, index, rule, fitted) if rule.is_fitted else None)
         asked = [ASKED] if self.votes.samples.probabilities is not None else []
         endings = {"asked at the end": TriedEndings([Whole(is_asked=True)])} if asked else {}
@@ -137,7 +137,7 @@ class Plays:
         total, first = float(tokens.sum()), float(tokens.max(axis=1).sum())
         for budget in [share * total for share in _BUDGETS if share * total >= first]:
             setting = Setting(
-                *(Whole(), self.recording.num_samples, LeaderChange()), total_tokens=round(budget), plainness=30
+                *(Whole(), self.recording.num_samples, LeaderChange()), total_tokens=round(budget), complexity_rank=30
             )
             self.budgets.append(setting)
             self.played[setting] = self.play(setting)

@@ -35,7 +35,7 @@ class Setting:
         num_first: Number of samples that vote if all start at once and the first to finish count; None: all of them.
         in_flight: Samples that run at once in a vote that rolls, in which they count in this `order`; None: rounds.
         total_tokens: One budget for the votes of all questions, spent on the least settled ones; None: no such budget.
-        plainness: Lowest for the plainest; among equally good settings the plainer one is chosen.
+        complexity_rank: Lowest for the plainest; among equally good settings the plainer one is chosen.
     """
 
     ending: Ending
@@ -44,7 +44,7 @@ class Setting:
     weight: str | None = None
     num_first: int | None = None
     total_tokens: int | None = None
-    plainness: int = 0
+    complexity_rank: int = 0
     in_flight: int | None = None
     order: Order = "tokens"
 
@@ -88,7 +88,7 @@ def numbers_to_try(num_samples: int, most: int = _MOST_NUMBERS) -> list[int]:
 def first_to_try(num_samples: int) -> list[Setting]:
     """Return votes of the samples that end first if all start at once: from all but one down to two."""
     firsts = [number for number in numbers_to_try(num_samples) if 1 < number < num_samples]
-    return [Setting(Whole(), num_samples, num_first=number, plainness=12) for number in firsts]
+    return [Setting(Whole(), num_samples, num_first=number, complexity_rank=12) for number in firsts]
 
 
 def rolling_to_try(num_samples: int) -> dict[str, list[Setting]]:
@@ -97,7 +97,7 @@ def rolling_to_try(num_samples: int) -> dict[str, list[Setting]]:
     rules = [LeaderChange(miss=miss) for miss in _JOINT_MISSES]
     return {
         f"LeaderChange, {width} in flight": [
-            Setting(Whole(), num_samples, rule, plainness=16, in_flight=width) for rule in rules
+            Setting(Whole(), num_samples, rule, complexity_rank=16, in_flight=width) for rule in rules
         ]
         for width in widths
     }
@@ -106,31 +106,29 @@ def rolling_to_try(num_samples: int) -> dict[str, list[Setting]]:
 def weighed_to_try(num_samples: int, weight: str) -> list[Setting]:
     """Return votes by a weight that end early."""
     rules = [LeaderChange(miss=miss) for miss in _JOINT_MISSES] if num_samples > 1 else []
-    return [Setting(Whole(), num_samples, rule, weight, plainness=15) for rule in rules]
+    return [Setting(Whole(), num_samples, rule, weight, complexity_rank=15) for rule in rules]
 
 
 def votes_over(ending: Ending, num_samples: int, weights: Sequence[str], is_nested: bool = False) -> list[Setting]:
     """Return the settings over chains that end in one way: numbers of samples, weights, and rules of the vote."""
-    settings = []
+    settings, rank = [], ending.complexity_rank
     for number in numbers_to_try(num_samples, _NESTED_NUMBERS if is_nested else _JOINT_NUMBERS):
-        settings.append(Setting(ending, number, plainness=ending.plainness))
+        settings.append(Setting(ending, number, complexity_rank=rank))
         if number > 1:
-            settings += [Setting(ending, number, weight=each, plainness=ending.plainness + 5) for each in weights]
+            settings += [Setting(ending, number, weight=each, complexity_rank=rank + 5) for each in weights]
     if num_samples > 1:
         rules: list[AllocationRule] = [LeaderChange()]
         if not is_nested:
             rules.append(AgreementDoubling())
-        settings += [Setting(ending, num_samples, rule, plainness=ending.plainness + 10) for rule in rules]
-        settings += [
-            Setting(ending, num_samples, LeaderChange(), each, plainness=ending.plainness + 15) for each in weights
-        ]
+        settings += [Setting(ending, num_samples, rule, complexity_rank=rank + 10) for rule in rules]
+        settings += [Setting(ending, num_samples, LeaderChange(), each, complexity_rank=rank + 15) for each in weights]
     return settings
 
 
 class RuleList(NamedTuple):
     """Settings of one rule, from the most careful to the boldest; a rule's earlier lists are plainer."""
 
-    plainness: int
+    complexity_rank: int
     rules: Sequence[AllocationRule]
 
 
@@ -143,10 +141,10 @@ def rules_to_try(recording: Recording, votes: Sequence[LabelledVote]) -> dict[st
         kind = allocation_rules.resolve(name)
         if not (isinstance(kind, type) and issubclass(kind, AllocationRule)):
             continue
-        for number, (title, settings) in enumerate(kind.settings_to_try(votes).items()):
+        for number, (title, settings) in enumerate(kind.search_space(votes).items()):
             rules = [kind(**args) for args in settings]
-            if rules and not lacking & set().union(*(rule.looks_at for rule in rules)):
-                lists[title] = RuleList(10 * kind.plainness + number, rules)
+            if rules and not lacking & set().union(*(rule.inputs for rule in rules)):
+                lists[title] = RuleList(10 * kind.complexity_rank + number, rules)
     return lists
 
 

@@ -174,7 +174,7 @@ class Decisions:
         question = row % votes.num_questions
 
         def seen(name: str, column: Floats | Ints | None) -> list[Any] | None:
-            return column[question, order].tolist() if column is not None and name in rule.looks_at else None
+            return column[question, order].tolist() if column is not None and name in rule.inputs else None
 
         weighed = None if votes.weight is None else samples.weights[votes.weight][question, order].tolist()
         return rule.num_more(
@@ -190,12 +190,12 @@ class Decisions:
 
 def states_for(votes: OrderedVotes, rule: AllocationRule) -> States | None:
     """Return the states that a rule can distinguish; None if it reads more than answers."""
-    looks_at = rule.looks_at
-    if looks_at <= {"size"}:
+    inputs = rule.inputs
+    if inputs <= {"size"}:
         return votes.by_size
-    if votes.weight is not None or not looks_at <= {"size", "counts", "answers"}:
+    if votes.weight is not None or not inputs <= {"size", "counts", "answers"}:
         return None
-    return votes.by_answers if "answers" in looks_at else votes.by_counts
+    return votes.by_answers if "answers" in inputs else votes.by_counts
 
 
 def spend_on_all(votes: OrderedVotes, rule: AllocationRule | None, total_tokens: float, num_samples: int) -> Ints:

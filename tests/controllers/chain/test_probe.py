@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scaffolding_ext.controllers.chain.chain import Prefix
-from scaffolding_ext.controllers.chain.looking import Looker, LookNeeds, LookTasks
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
+from scaffolding_ext.controllers.chain.probing import ProbeNeeds, Prober, ProbeTasks
 from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.protocol import GenerationTask
 
@@ -22,6 +22,6 @@ from scaffolding_ext.protocol import GenerationTask
 )
 def test_a_response_closes_thinking_by_an_unquoted_mark(name: str, response: str, closes: bool) -> None:
     task = GenerationTask(output_str=response)
-    asked = LookTasks(answer=task)
-    look = Looker(AnswerProbe(), LookNeeds()).read(Prefix(3, "abc", None), asked, family_named(name))
+    asked = ProbeTasks(answer=task)
+    look = Prober(AnswerProbe(), ProbeNeeds()).read(Prefix(3, "abc", None), asked, family_named(name))
     assert look.closes is closes

@@ -19,7 +19,7 @@ from scaffolding_ext.evaluation.tune.tuned import tuned
 from tests.evaluation.tune.recorded import recording
 
 
-def candidates(lists: list[list[tuple[np.ndarray, float]]], plainness: list[int]) -> Candidates:
+def candidates(lists: list[list[tuple[np.ndarray, float]]], complexity_rank: list[int]) -> Candidates:
     """Lists of settings, each with its loss of every group and its cost."""
     settings = [setting for own in lists for setting in own]
     places = iter(range(len(settings)))
@@ -27,7 +27,7 @@ def candidates(lists: list[list[tuple[np.ndarray, float]]], plainness: list[int]
     num_groups = loss.shape[1]
     return Candidates(
         [[next(places) for _ in own] for own in lists],
-        plainness,
+        complexity_rank,
         loss,
         np.stack([np.full(num_groups, cost) for _, cost in settings]),
         np.ones(num_groups),
@@ -143,6 +143,6 @@ def test_the_default_is_the_plainest_of_all() -> None:
     plays = Plays(recording(100, ability=0.95))
     plays.try_all()
     assert plays.lists["default"] == [plays.default]
-    every = [setting.plainness for own in plays.lists.values() for setting in own]
-    assert plays.default.plainness == min(every)
-    assert every.count(plays.default.plainness) == 1
+    every = [setting.complexity_rank for own in plays.lists.values() for setting in own]
+    assert plays.default.complexity_rank == min(every)
+    assert every.count(plays.default.complexity_rank) == 1

@@ -12,8 +12,8 @@ import pytest
 
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.looking import ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
+from scaffolding_ext.controllers.chain.probing import ProbeSchedule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import Looks, RecordedQuestion, Recording

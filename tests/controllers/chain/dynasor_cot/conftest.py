@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.looking import ProbeSchedule
+from scaffolding_ext.controllers.chain.probing import ProbeSchedule
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.protocol.meta import PROBE, purpose_of

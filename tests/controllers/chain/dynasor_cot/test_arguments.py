@@ -3,8 +3,8 @@
 import pytest
 
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController, DynasorGenerationController
-from scaffolding_ext.controllers.chain.looking import ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
+from scaffolding_ext.controllers.chain.probing import ProbeSchedule
 from scaffolding_ext.controllers.chain.shorthand import EFFORTS
 from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive, Window
 from scaffolding_ext.errors import ConfigError

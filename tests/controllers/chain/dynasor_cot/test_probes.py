@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from scaffolding_ext.controllers.chain.looking import ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
+from scaffolding_ext.controllers.chain.probing import ProbeSchedule
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.prompts.prompting import Prompting

@@ -7,8 +7,8 @@ import pytest
 
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.looking import ProbeSchedule
 from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.probing import ProbeSchedule
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol.meta import PROBE, purpose_of
 from scaffolding_ext.protocol.task_results import TokenLogprob

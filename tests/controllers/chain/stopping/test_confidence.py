@@ -6,8 +6,8 @@ import math
 import pytest
 
 from scaffolding_ext.controllers.chain.chain import Prefix
-from scaffolding_ext.controllers.chain.looking import ThoughtChanges
 from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.probing import ThoughtChanges
 from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm

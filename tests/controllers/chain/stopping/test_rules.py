@@ -6,8 +6,8 @@ import pytest
 
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.looking import LookNeeds
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
+from scaffolding_ext.controllers.chain.probing import ProbeNeeds
 from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive, TotalVariation, Window
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.controllers.chain.stopping.text import PatternStop
@@ -54,7 +54,7 @@ TWO_AGREE = Consecutive(2)
 class LongEnough(StoppingRule):
     """A rule that needs no probe, and is built without arguments."""
 
-    needs = LookNeeds(answer=False)
+    needs = ProbeNeeds(answer=False)
     exit_reason = "long enough"
 
     def __call__(self, probes):

@@ -3,8 +3,8 @@
 import pytest
 
 from scaffolding_ext.controllers.chain.chain import Prefix
-from scaffolding_ext.controllers.chain.looking import LookNeeds, ProbeSchedule, ThoughtChanges
 from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.probing import ProbeNeeds, ProbeSchedule, ThoughtChanges
 from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive, Window
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence
@@ -60,11 +60,11 @@ def test_all_of_them_tell_what_they_decided_on_and_the_first_which_answer(looks)
 
 
 def test_rules_need_together_what_each_needs():
-    assert AnyOf([PatternStop("x"), AnswerConfidence()]).needs == LookNeeds(answer_logprobs=True)
-    assert AnyOf([PatternStop("x"), PatternStop("y")]).needs == LookNeeds(answer=False)
-    assert stopping_rules.obtain(lambda probes: True).needs == LookNeeds()
-    assert LookNeeds(answer=False).num_logprobs == 0
-    assert LookNeeds(answer_logprobs=True).num_logprobs == 1
+    assert AnyOf([PatternStop("x"), AnswerConfidence()]).needs == ProbeNeeds(answer_logprobs=True)
+    assert AnyOf([PatternStop("x"), PatternStop("y")]).needs == ProbeNeeds(answer=False)
+    assert stopping_rules.obtain(lambda probes: True).needs == ProbeNeeds()
+    assert ProbeNeeds(answer=False).num_logprobs == 0
+    assert ProbeNeeds(answer_logprobs=True).num_logprobs == 1
 
 
 @pytest.mark.parametrize(

@@ -212,8 +212,8 @@ def test_a_curve_falls_with_certainty() -> None:
         fit_curve(votes, 3, 0)
     with pytest.raises(ValueError, match="none of 1 votes is right with all its samples"):
         fit_curve([wrong], 3, 1.0)
-    assert InitialStepSkyline.settings_to_try([wrong]) == DynamicSkyline.settings_to_try([wrong]) == {}
-    assert DynamicSkyline.settings_to_try([labelled([0, 0])]) == {}  # no look is left before the last sample
+    assert InitialStepSkyline.search_space([wrong]) == DynamicSkyline.search_space([wrong]) == {}
+    assert DynamicSkyline.search_space([labelled([0, 0])]) == {}  # no look is left before the last sample
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_too_few_answers_settle_nothing(rule: AllocationRule, classes: list[int]
 
 def test_trials_try_windows_of_two_to_eight_samples() -> None:
     windows = [
-        [args["window"] for args in EarlyStoppingWindow.settings_to_try([labelled([0] * size)])["early stopping"]]
+        [args["window"] for args in EarlyStoppingWindow.search_space([labelled([0] * size)])["early stopping"]]
         for size in (16, 5)
     ]
     assert windows == [[8, 5, 4, 3, 2], [5, 4, 3, 2]]

@@ -1,4 +1,4 @@
-"""Looks at an unfinished chain: their positions, their questions, and the data for stopping rules."""
+"""Probes of an unfinished chain: their positions, their questions, and the data for stopping rules."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ TURN_WORDS = ("Wait", "Hmm", "Alternatively")
 
 
 class ProbeSchedule:
-    """Looks at a chain at fixed gaps, or at gaps that grow geometrically.
+    """Probes a chain at fixed gaps, or at gaps that grow geometrically.
 
     Args:
-        chunk_size: Tokens of the gap between the first look and the second.
-        first_probe: Tokens before the first look; 0 looks before the chain begins. None takes `chunk_size`.
+        chunk_size: Tokens of the gap between the first probe and the second.
+        first_probe: Tokens before the first probe; 0 probes before the chain begins. None takes `chunk_size`.
         growth: Ratio of each gap to the previous one; 1 keeps them equal.
 
     Attributes:
-        reads_text: True if the text of the chain decides when to look.
+        reads_text: True if the text of the chain decides when to probe.
     """
 
     reads_text: ClassVar[bool] = False
@@ -42,7 +42,7 @@ class ProbeSchedule:
         self.growth = require.number("growth", growth, least=1)
 
     def gaps(self) -> Iterator[int]:
-        """Yield the tokens before the first look, then those from each look to the next, endlessly."""
+        """Yield the tokens before the first probe, then those from each probe to the next, endlessly."""
         yield self.first_probe
         gap = float(self.chunk_size)
         while True:
@@ -50,12 +50,12 @@ class ProbeSchedule:
             gap *= self.growth
 
     def is_due(self, text: str) -> bool:
-        """Return True to look at the chain here, False to read on."""
+        """Return True to probe the chain here, False to read on."""
         return True
 
 
 class ThoughtChanges(ProbeSchedule):
-    """Looks at a chain when it changes its thought: at the first multiple of `step` tokens after a turn word.
+    """Probes a chain when it changes its thought: at the first multiple of `step` tokens after a turn word.
 
     Reference: Yang et al., "Dynamic Early Exit in Reasoning Models" (DEER), arXiv 2504.15895: thoughts end at "Wait".
     Deviation: The chain is asked after the word, not in its place, at a position fixed by its tokens.
@@ -79,11 +79,11 @@ class ThoughtChanges(ProbeSchedule):
         return self._turn.search(text) is not None
 
 
-class LookNeeds(NamedTuple):
-    """Data that a stopping rule needs at every look.
+class ProbeNeeds(NamedTuple):
+    """Data that a stopping rule needs at every probe.
 
     Attributes:
-        answer: The chain's answer. If False, a look asks nothing and costs no token.
+        answer: The chain's answer. If False, a probe asks nothing and costs no token.
         answer_logprobs: The log-probabilities of its tokens.
     """
 
@@ -94,12 +94,12 @@ class LookNeeds(NamedTuple):
     def num_logprobs(self) -> int:
         return int(self.answer_logprobs)
 
-    def joined(self, other: LookNeeds) -> LookNeeds:
-        return LookNeeds(self.answer or other.answer, self.answer_logprobs or other.answer_logprobs)
+    def joined(self, other: ProbeNeeds) -> ProbeNeeds:
+        return ProbeNeeds(self.answer or other.answer, self.answer_logprobs or other.answer_logprobs)
 
 
-class LookTasks(NamedTuple):
-    """The task of one look; None if no rule needs an answer."""
+class ProbeTasks(NamedTuple):
+    """The task of one probe; None if no rule needs an answer."""
 
     answer: GenerationTask | None = None
 
@@ -118,23 +118,23 @@ class LookTasks(NamedTuple):
         }
 
 
-class Looker:
-    """Asks a chain for the data that a rule needs at a look, and reads the responses."""
+class Prober:
+    """Asks a chain for the data that a rule needs at a probe, and reads the responses."""
 
-    def __init__(self, probe: AnswerProbe, needs: LookNeeds) -> None:
-        if not isinstance(needs, LookNeeds):
-            raise ConfigError(f"has needs of type {type(needs).__name__}; give LookNeeds(answer=..., ...)", "rule")
+    def __init__(self, probe: AnswerProbe, needs: ProbeNeeds) -> None:
+        if not isinstance(needs, ProbeNeeds):
+            raise ConfigError(f"has needs of type {type(needs).__name__}; give ProbeNeeds(answer=..., ...)", "rule")
         self._probe = probe
         self._needs = needs
 
-    def asking(self, prompt: GenerationTask, prefix: Prefix, family: PromptFamily) -> LookTasks:
+    def asking(self, prompt: GenerationTask, prefix: Prefix, family: PromptFamily) -> ProbeTasks:
         if not self._needs.answer:
-            return LookTasks()
+            return ProbeTasks()
         task = self._probe.asking(prompt, prefix, family)
         task.num_logprobs = task.num_logprobs or (1 if self._needs.answer_logprobs else None)
-        return LookTasks(task)
+        return ProbeTasks(task)
 
-    def read(self, prefix: Prefix, asked: LookTasks, family: PromptFamily) -> Probe:
+    def read(self, prefix: Prefix, asked: ProbeTasks, family: PromptFamily) -> Probe:
         if asked.answer is None:
             return Probe(prefix)
         closes = family.thinks and family.split(output_of(asked.answer), is_open=True).has_thought
