@@ -332,7 +332,7 @@ stopping_rules | stopping rule | controllers.chain.stopping.base:StoppingRule | 
     controllers.chain.stopping.confidence: confidence=AnswerConfidence
     controllers.chain.stopping.several: any=AnyOf all=AllOf
 probe_schedules | probe schedule | controllers.chain.probing:ProbeSchedule
-    controllers.chain.probing: ProbeSchedule ThoughtChanges
+    controllers.chain.probing: ProbeSchedule
 answer_probes | answer probe | controllers.chain.probe:AnswerProbe
     controllers.chain.probe: AnswerProbe
 take_over_rules | take-over rule | controllers.draft_target.take_over:TakeOverRule

@@ -120,17 +120,16 @@ class DynasorCoTController(BaseController):
                 position = chain.max_tokens
             else:
                 position = prefix.num_tokens + next(gaps)
-                if self.schedule.is_due(prefix.text[len(probes[-1].prefix.text) if probes else 0 :]):
-                    asked = self.prober.asking(task, prefix, run.family)
-                    if asked.tasks and self.overlap and not chain.runs_on:  # a stream keeps running during probes
-                        yield from chain.grow(position, beside=asked.tasks)
-                    elif asked.tasks:
-                        yield asked.tasks
-                    probe = self.prober.read(prefix, asked, run.family)
-                    probes = yield from self._classified(run, [*probes, probe], asked)
-                    self._tell(run, probes, asked, chain.max_tokens, position)
-                    if not chain.ended or chain.finish_reason == "length":  # otherwise it has its own answer
-                        stop = self.rule.stop(probes)
+                asked = self.prober.asking(task, prefix, run.family)
+                if asked.tasks and self.overlap and not chain.runs_on:  # a stream keeps running during probes
+                    yield from chain.grow(position, beside=asked.tasks)
+                elif asked.tasks:
+                    yield asked.tasks
+                probe = self.prober.read(prefix, asked, run.family)
+                probes = yield from self._classified(run, [*probes, probe], asked)
+                self._tell(run, probes, asked, chain.max_tokens, position)
+                if not chain.ended or chain.finish_reason == "length":  # otherwise it has its own answer
+                    stop = self.rule.stop(probes)
             if stop is None and not chain.ended:
                 run.show(prefix.text)  # final: later probes only cut the chain after this one
         yield from self._answer(run, chain, probes, stop)
@@ -177,7 +176,7 @@ class DynasorCoTController(BaseController):
         run.ended(self.rule, prefix.num_tokens, **told, probes=len(probes))
         if stop is None:
             yield from conclude(chain, self.forcing, insist_on_answer=self.insist_on_answer)
-        elif probe is None and stop.answer != "none":
+        elif probe is None:
             yield from conclude(chain, self.forcing, exit_reason=reason, at=prefix)
         else:
             yield from close(chain, prefix, probe, reason)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import bisect
 import math
-import re
-from collections.abc import Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.answers import up_to_brace
@@ -29,12 +28,7 @@ class ProbeSchedule:
         chunk_size: Tokens of the gap between the first probe and the second.
         first_probe: Tokens before the first probe; 0 probes before the chain begins. None takes `chunk_size`.
         growth: Ratio of each gap to the previous one; 1 keeps them equal.
-
-    Attributes:
-        reads_text: True if the text of the chain decides when to probe.
     """
-
-    reads_text: ClassVar[bool] = False
 
     def __init__(self, chunk_size: int = 64, first_probe: int | None = None, growth: float = 1.0) -> None:
         self.chunk_size = require.whole("chunk_size", chunk_size)
@@ -48,35 +42,6 @@ class ProbeSchedule:
         while True:
             yield math.ceil(gap)
             gap *= self.growth
-
-    def is_due(self, text: str) -> bool:
-        """Return True to probe the chain here, False to read on."""
-        return True
-
-
-class ThoughtChanges(ProbeSchedule):
-    """Probes a chain when it changes its thought: at the first multiple of `step` tokens after a turn word.
-
-    Reference: Yang et al., "Dynamic Early Exit in Reasoning Models" (DEER), arXiv 2504.15895: thoughts end at "Wait".
-    Deviation: The chain is asked after the word, not in its place, at a position fixed by its tokens.
-
-    Args:
-        step: Tokens between the positions at which the chain is read: a change of thought is seen at the next.
-        words: Words that begin a new thought, case-sensitive.
-    """
-
-    reads_text = True
-
-    def __init__(self, step: int = 16, words: Sequence[str] = TURN_WORDS) -> None:
-        super().__init__(require.whole("step", step))
-        if isinstance(words, str) or not words or not all(isinstance(word, str) and word for word in words):
-            raise ConfigError(f"is {words!r}; give a list of words, such as {list(TURN_WORDS)}", "words")
-        self.step = step
-        self.words = tuple(words)
-        self._turn = re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})(?=\W)")
-
-    def is_due(self, text: str) -> bool:
-        return self._turn.search(text) is not None
 
 
 class ProbeNeeds(NamedTuple):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.probing import ProbeNeeds, ProbeSchedule
@@ -23,23 +22,15 @@ Rule = Callable[[Sequence[Probe]], bool]
 class Stop(NamedTuple):
     """The decision to end thinking.
 
-    Attributes:
-        answer: The request's answer: the `newest`, the `best` (most frequent, the newest on a tie), or `none`. If there
-            is no such answer, the chain is asked for one, except for `none`.
+    The newest answer is the request's; if there is none, the chain is asked for one.
     """
 
     reason: str
-    answer: Literal["newest", "best", "none"] = "newest"
     figures: Mapping[str, float] = MappingProxyType({})
 
     def left_with(self, probes: Sequence[Probe]) -> Probe | None:
         """Return the probe that answers the request; None if there is none, or it has no answer."""
-        if self.answer == "best":
-            answered = [probe for probe in probes if probe.answer is not None]
-            kept = [probe for probe in answered if not probe.hedged] or answered
-            votes = Counter(probe.answer_class for probe in kept)
-            return max(reversed(kept), key=lambda probe: votes[probe.answer_class], default=None)
-        return probes[-1] if self.answer == "newest" and probes[-1].answer is not None else None
+        return probes[-1] if probes[-1].answer is not None else None
 
 
 class StoppingRule(DecisionRule[int]):
@@ -48,7 +39,6 @@ class StoppingRule(DecisionRule[int]):
     needs: ProbeNeeds = ProbeNeeds()
     schedule: ProbeSchedule | None = None
     exit_reason: str = "certain"
-    answer: Literal["newest", "best", "none"] = "newest"
 
     @abstractmethod
     def __call__(self, probes: Sequence[Probe]) -> bool:
@@ -68,7 +58,7 @@ class StoppingRule(DecisionRule[int]):
 
     def stop(self, probes: Sequence[Probe]) -> Stop | None:
         """Return the decision to end thinking; None to continue."""
-        return Stop(self.exit_reason, self.answer, self.figures(probes)) if self(probes) else None
+        return Stop(self.exit_reason, self.figures(probes)) if self(probes) else None
 
 
 class Never(StoppingRule):

@@ -14,13 +14,12 @@ from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 class AnswerConfidence(StoppingRule):
     """The geometric mean of the probabilities of the answer's tokens is at least `threshold` (DEER).
 
-    DEER probes when a chain changes its thought (`schedule: {type: ThoughtChanges}`); any other schedule works, too.
-
     Reference: Yang et al., "Dynamic Early Exit in Reasoning Models" (DEER), arXiv 2504.15895, and its released code,
         whose variant for the over-confident Qwen3 models counts a trial answer only if the model closes its thinking
         after it.
     Deviation: The probabilities are those of the drawn tokens, up to the closing brace; the paper takes the highest
-        ones, which is the same for a greedy probe. A model that ends after its answer has closed its thinking.
+        ones, which is the same for a greedy probe. Probes are on a schedule, not at changes of thought. A model that
+        ends after its answer has closed its thinking.
 
     Args:
         threshold: lambda, in (0, 1].

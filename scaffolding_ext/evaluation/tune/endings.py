@@ -137,14 +137,11 @@ class Stopped:
             left_with = stop.left_with(seen)
             if left_with is not None:
                 return ChainEnd(look.number, left_with.answer_class, asks)
-            if stop.answer == "none":
-                return ChainEnd(look.number, -1, asks)
             return ChainEnd(look.number, int(chain.forced[look.number]), [*asks, look.forced])
         return ChainEnd(None, chain.answer_class, asks)
 
     def _scheduled(self, chain: _LookedAt) -> Iterator[_SeenLook]:
         last = chain.looks[-1].position if chain.looks else 0
-        num_seen = 0
         for position in itertools.takewhile(lambda position: position <= last, self._positions(chain.spacing)):
             look = chain.by_position.get(position)
             if look is None:
@@ -153,10 +150,7 @@ class Stopped:
                     f"{', '.join(map(str, list(chain.by_position)[:3]))} and so on",
                     "schedule",
                 )
-            text = look.probe.prefix.text
-            if not self.looking.reads_text or self.looking.is_due(text[num_seen:]):
-                num_seen = len(text)
-                yield look
+            yield look
 
     def _positions(self, spacing: int | None) -> Iterator[int]:
         """Yield the schedule's positions in tokens; with a spacing, the nearest recorded ones, each once."""
@@ -262,7 +256,7 @@ def missing_for(recording: Recording, ending: Ending) -> str | None:
         return None
     lacks = {
         "log-probabilities of answers": needs.answer_logprobs and probe.answer_logprobs is None,
-        "texts": not probe.prefix.text and (ending.looking.reads_text or not needs.answer),
+        "texts": not probe.prefix.text and not needs.answer,
     }
     return next((what for what, is_lacking in lacks.items() if is_lacking), None)
 
@@ -307,7 +301,6 @@ def _schedules(spacing: int, mean_length: float, most_looks: int) -> dict[str, d
         f"a look every {spacing:,}": {"type": "ProbeSchedule", "args": {"chunk_size": spacing}},
         f"from {late:,} on": {"type": "ProbeSchedule", "args": {"chunk_size": spacing, "first_probe": late}},
         "at doubled gaps": {"type": "ProbeSchedule", "args": {"chunk_size": spacing, "growth": 2.0}},
-        "at changes of thought": {"type": "ThoughtChanges", "args": {"step": spacing}},
     }
     if most_looks >= _LEAST_LOOKS:
         sparse = spacing * _STRIDE

@@ -214,7 +214,7 @@ def test_looks_at_uneven_gaps_are_taken_one_by_one() -> None:
 def test_every_rule_is_tried_on_every_schedule(recording: Recording) -> None:
     tried = endings_to_try(recording)
     schedules = {name.removeprefix("equal answers, ") for name in tried if name.startswith("equal answers, ")}
-    assert {"a look every 10", "at doubled gaps", "at changes of thought"} < schedules
+    assert {"a look every 10", "at doubled gaps"} < schedules
     assert any(name.startswith("from ") for name in schedules)
     nested = {name: found.is_nested for name, found in tried.items() if name.startswith("settled answers")}
     assert [name for name, is_nested in nested.items() if not is_nested] == ["settled answers, a look every 10"]
@@ -222,13 +222,6 @@ def test_every_rule_is_tried_on_every_schedule(recording: Recording) -> None:
     for found in tried.values():
         for ending in found.endings:
             assert chains.ended(ending).classes.shape == (len(CHAINS), 1)
-
-
-def test_a_chain_without_text_is_not_looked_at_where_thought_changes() -> None:
-    found = recorded(looked_at(["1", "7"]))
-    assert not any("thought" in name for name in endings_to_try(found))
-    with pytest.raises(ConfigError, match="needs texts"):
-        RecordedChains(found).ended(Stopped(rule("consecutive"), {"type": "ThoughtChanges", "args": {"step": 40}}))
 
 
 def test_uneven_looks_are_found_by_their_place_on_any_schedule() -> None:

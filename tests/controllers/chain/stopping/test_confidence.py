@@ -1,13 +1,11 @@
 """How sure the model is: of the answer that it is asked for."""
 
-import asyncio
 import math
 
 import pytest
 
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.probe import Probe
-from scaffolding_ext.controllers.chain.probing import ThoughtChanges
 from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -71,32 +69,6 @@ def test_the_variant_reads_the_response(ask):
     assert result.outputs[0].text.endswith(FAMILY.close + "5" + FAMILY.answer_end)
 
 
-def test_at_changes_of_thought_it_looks_behind_the_words_alone(ask, mode, events):
-    chain = "one two three four. Wait, is it so? yes it is. Waiting for six. Hmm, no. and so on and on and on " * 2
-    result, _ = ask(
-        AnswerConfidence(1.0), ["4}"], lambda task: {0: 0.5}, chain=chain, schedule=ThoughtChanges(8), **mode
-    )
-    turns = [chain.index("Wait,"), chain.index("Hmm"), chain.index("Wait,", 50), chain.index("Hmm", 100)]
-    expected = [
-        8 * math.ceil((start + len(word) + 1) / 8) for start, word in zip(turns, ["Wait", "Hmm"] * 2, strict=True)
-    ]
-    assert [event["position"] for event in events(result, "probe")] == expected
-    assert result.exit_reason == "end"
-
-
-def test_between_changes_of_thought_the_caller_sees_the_chain_grow(scripted):
-    worker, controller = scripted("consecutive")
-    controller.schedule = ThoughtChanges(8)
-
-    async def read(llm):
-        return [part.outputs[0].text async for part in llm.generate_async("Q:", streaming=True)]
-
-    chain = "one two three four five six seven"
-    with ScaffoldingLlm(controller, {"generation": worker(chain)}) as llm:
-        texts = asyncio.run(read(llm))
-    assert texts[:3] == [chain[:8], chain[:16], chain[:24]]
-
-
 def test_a_worker_without_log_probabilities_is_an_error_that_says_so(scripted):
     worker, controller = scripted(AnswerConfidence())
     with (
@@ -111,9 +83,6 @@ def test_a_worker_without_log_probabilities_is_an_error_that_says_so(scripted):
     [
         (lambda: AnswerConfidence(0.0), "threshold"),
         (lambda: AnswerConfidence(1.5), "threshold"),
-        (lambda: ThoughtChanges(0), "step"),
-        (lambda: ThoughtChanges(words="Wait"), "words"),
-        (lambda: ThoughtChanges(words=[]), "words"),
     ],
 )
 def test_wrong_arguments_name_their_key(build, key):

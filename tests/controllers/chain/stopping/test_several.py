@@ -4,7 +4,7 @@ import pytest
 
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.probe import Probe
-from scaffolding_ext.controllers.chain.probing import ProbeNeeds, ProbeSchedule, ThoughtChanges
+from scaffolding_ext.controllers.chain.probing import ProbeNeeds, ProbeSchedule
 from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive, Window
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence
@@ -16,7 +16,7 @@ from scaffolding_ext.stack.build import load_stack
 from scaffolding_ext.testing import ScriptedWorker
 
 
-def at(number, reason, answer="newest"):
+def at(number, reason):
     """A rule that stops from the numbered look on."""
 
     class At(StoppingRule):
@@ -28,9 +28,7 @@ def at(number, reason, answer="newest"):
         def figures(self, probes):
             return {reason: float(len(probes))}
 
-    rule = At()
-    rule.answer = answer
-    return rule
+    return At()
 
 
 @pytest.mark.parametrize(
@@ -49,11 +47,10 @@ def test_several_rules_stop_as_one(ask, mode, events, rule, reason, position):
     assert (stop["reason"], stop["position"], result.exit_reason) == (reason, position, reason)
 
 
-def test_all_of_them_tell_what_they_decided_on_and_the_first_which_answer(looks):
+def test_all_of_them_tell_what_they_decided_on(looks):
     seen = looks(answers=[("4", 0.9), ("5", 0.9), ("4", 0.9)])
-    stop = AllOf([at(1, "first", "best"), at(2, "second")]).stop(seen)
-    assert (stop.answer, stop.figures) == ("best", {"first": 3.0, "second": 3.0})
-    assert AnyOf([at(9, "first"), at(2, "second", "none")]).stop(seen).answer == "none"
+    stop = AllOf([at(1, "first"), at(2, "second")]).stop(seen)
+    assert stop.figures == {"first": 3.0, "second": 3.0}
     assert AllOf([at(1, "first"), at(9, "second")]).stop(seen) is None
     assert AnyOf([at(2, "x")])(seen)
     assert not AllOf([at(9, "x")])(seen)
@@ -107,13 +104,10 @@ def test_a_stack_file_names_several_rules_and_a_schedule():
         "type": "any",
         "args": {"rules": ["consecutive", {"type": "confidence", "args": {"threshold": 0.9, "must_close": True}}]},
     }
-    schedule = {"type": "ThoughtChanges", "args": {"step": 8, "words": ["So"]}}
-    with load_stack(stack_file(several, schedule=schedule)) as llm:
+    with load_stack(stack_file(several)) as llm:
         controller = llm.prototype_controller
     assert [type(rule) for rule in controller.rule.rules] == [Consecutive, AnswerConfidence]
     assert (controller.rule.rules[1].threshold, controller.rule.rules[1].must_close) == (0.9, True)
-    assert type(controller.schedule) is ThoughtChanges
-    assert (controller.schedule.step, controller.schedule.words) == (8, ("So",))
     geometric = {"type": "ProbeSchedule", "args": {"chunk_size": 8, "growth": 2}}
     with load_stack(stack_file("window", schedule=geometric)) as llm:
         gaps = llm.prototype_controller.schedule.gaps()
