@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # for type checkers, which cannot read the table below
     from scaffolding_ext.controllers.budgets.queue_aware_budget import (
         QueueAwareBudgetController as QueueAwareBudgetController,
     )
-    from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareController as QueueAwareController
     from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController as DynasorCoTController
     from scaffolding_ext.controllers.chain.dynasor_cot import DynasorGenerationController as DynasorGenerationController
     from scaffolding_ext.controllers.draft_target.conformal_draft_target import (
@@ -89,7 +88,7 @@ _NAMES = {
     "controllers.vote.majority_vote": "MajorityVoteController",
     "controllers.basic.native_generation": "NativeGenerationController",
     "controllers.basic.process_reward": "ProcessRewardController",
-    "controllers.budgets.queue_aware_budget": "QueueAwareBudgetController QueueAwareController",
+    "controllers.budgets.queue_aware_budget": "QueueAwareBudgetController",
     "controllers.reward": "RewardController",
     "errors": (
         "ArgumentTypeError CloneError ConfigError DatasetError EngineError ForkError InvalidTaskError "

@@ -309,7 +309,7 @@ controllers | controller | protocol:Controller
     controllers.chain.dynasor_cot: DynasorCoTController DynasorGenerationController
     controllers.draft_target.conformal_draft_target: ConformalDraftTargetController
     controllers.budgets.budget_forcing: BudgetForcingController
-    controllers.budgets.queue_aware_budget: QueueAwareBudgetController QueueAwareController
+    controllers.budgets.queue_aware_budget: QueueAwareBudgetController
     controllers.vote.majority_vote: MajorityVoteController
     controllers.vote.deepconf: DeepConfController
     controllers.basic.best_of_n: BestOfNController

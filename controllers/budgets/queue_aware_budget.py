@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,36 +22,47 @@ Classifier = Callable[[str], str | None]
 
 
 class Planned(NamedTuple):
-    """The type of a request, True if the plan knows it, and the plan's number for it."""
+    """The type of a request, True if the plan knows it, and the plan's budget for it."""
 
     task_type: str | None
     known: bool
     number: int
 
 
-class PlannedController(BaseController):
-    """Serves each request by the plan's number for its type.
+class QueueAwareBudgetController(BaseController):
+    """Gives each request the thinking budget of its type in a plan.
 
     A request's type is its `task_type`, else the classifier's result. A request of no planned type gets the best single
-    number for all types.
+    budget for all types.
 
     Args:
-        plan: A plan, its file, or the plain data of such a file.
+        plan: A plan, its file (`scaffolding-ext tune --plan --plan_path` writes one), or the plain data of such a file.
         classifier: A function, or `package.module:function`: from the prompt as the model reads it to the type's name,
             or None.
+        generation_controller: It must honour `thinking_budget`; None takes budget forcing.
+
+    Reference: arXiv 2601.10274.
     """
 
     def __init__(
         self,
         plan: str | Path | dict[str, Any] | PlannedBudgets,
         classifier: str | Classifier | None = None,
+        generation_controller: Controller | None = None,
     ) -> None:
         super().__init__()
         with require.under("plan"):
-            loaded = plan if isinstance(plan, PlannedBudgets) else PlannedBudgets.read(plan)
+            self.plan = plan if isinstance(plan, PlannedBudgets) else PlannedBudgets.read(plan)
         with require.under("classifier"):
             self.classifier = import_target(classifier) if isinstance(classifier, str) else classifier
-        self.plan = loaded
+        self.generation_controller = generation_controller or BudgetForcingController(self.plan.demand.max_tokens)
+        self.needs = Needs(fields=honoured_by(self.generation_controller) | {"task_type"})
+        if "thinking_budget" not in self.needs.fields:
+            raise ConfigError(
+                f"is a {type(self.generation_controller).__name__}, which keeps no thinking_budget; give a "
+                "BudgetForcingController, or another that honours it",
+                "generation_controller",
+            )
 
     def task_types(self) -> tuple[str, ...]:
         return tuple(self.plan.budgets)
@@ -75,44 +86,13 @@ class PlannedController(BaseController):
         publish_figures(type(self).__name__, planned=Ratio(int(known), 1), types=types)
         return Planned(task_type, known, number)
 
-    def named(self, number: int) -> str:
-        return f"{number} tokens"
-
     def _say_unknown(self, task_type: str | None, plan: PlannedBudgets) -> None:
         reason = f"no type of the plan: {task_type!r}; it has: {', '.join(plan.budgets)}"
         record("warning", what="task_type", reason=reason)
-        given = self.named(plan.mixture_budget)
         known = ", ".join(plan.budgets)
-        self.warn_once(f"{type(self).__name__}: requests of no type of the plan get {given}; it has: {known}")
-
-
-class QueueAwareBudgetController(PlannedController):
-    """Gives each request the thinking budget of its type in a plan.
-
-    Args:
-        plan: A file of `scaffolding-ext tune --plan --plan_path`; see `PlannedController`.
-        classifier: Names the type of a request without one.
-        generation_controller: It must honour `thinking_budget`; None takes budget forcing.
-
-    Reference: arXiv 2601.10274.
-    """
-
-    def __init__(
-        self,
-        plan: str | Path | dict[str, Any] | PlannedBudgets,
-        classifier: str | Classifier | None = None,
-        generation_controller: Controller | None = None,
-    ) -> None:
-        super().__init__(plan, classifier)
-        most = self.plan.demand.max_tokens
-        self.generation_controller = generation_controller or BudgetForcingController(most)
-        self.needs = Needs(fields=honoured_by(self.generation_controller) | {"task_type"})
-        if "thinking_budget" not in self.needs.fields:
-            raise ConfigError(
-                f"is a {type(self.generation_controller).__name__}, which keeps no thinking_budget; give a "
-                "BudgetForcingController, or another that honours it",
-                "generation_controller",
-            )
+        self.warn_once(
+            f"{type(self).__name__}: requests of no type of the plan get {plan.mixture_budget} tokens; it has: {known}"
+        )
 
     def run(
         self, task: GenerationTask, task_type: str | None = None, thinking_budget: int | None = None, **kwargs: Any
@@ -123,38 +103,3 @@ class QueueAwareBudgetController(PlannedController):
         record("queue_budget", task_type=name, known=known, planned=planned, given=budget)
         publish_figures(type(self).__name__, given_tokens=budget)
         yield from self.generation_controller.process([task], thinking_budget=budget, **kwargs)
-
-
-class QueueAwareController(PlannedController):
-    """Gives each request the setting of its type in a plan: thinking budget, number of samples, stop and weight.
-
-    Args:
-        plan: A plan whose numbers index `settings`; `scaffolding-ext tune --plan` writes one. See `PlannedController`.
-        settings: A controller for each number of the plan.
-        classifier: Names the type of a request without one.
-    """
-
-    def __init__(
-        self,
-        plan: str | Path | dict[str, Any] | PlannedBudgets,
-        settings: Sequence[Controller],
-        classifier: str | Classifier | None = None,
-    ) -> None:
-        super().__init__(plan, classifier)
-        self.settings = list(settings)
-        self.needs = Needs(fields=frozenset.intersection(*map(honoured_by, self.settings)) | {"task_type"})
-        most = max((max(each.budgets) for each in self.plan.demand.measured), default=-1)
-        if not 0 <= most < len(self.settings):
-            raise ConfigError(
-                f"has {len(self.settings)} controllers, but the plan's settings go from 0 to {most}: give a plan of "
-                "measured types, and a controller for each of its numbers",
-                "settings",
-            )
-
-    def named(self, number: int) -> str:
-        return f"setting {number}"
-
-    def run(self, task: GenerationTask, task_type: str | None = None, **kwargs: Any) -> ControllerGenerator:
-        name, known, number = self.planned(task, task_type)
-        record("queue_setting", task_type=name, known=known, setting=number)
-        yield from self.settings[number].process([task], **kwargs)

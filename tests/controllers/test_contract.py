@@ -9,9 +9,8 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.basic.process_reward import ProcessRewardController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets
-from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController, QueueAwareController
+from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
-from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController, DynasorGenerationController
 from scaffolding_ext.controllers.chain.probing import ProbeSchedule
@@ -42,7 +41,6 @@ SCORING = {
 NEEDS_LOGPROBS = {DeepConfController, RecordChainController}  # the contract's script has none
 
 
-SETTINGS = PlannedBudgets.of(Demand((MeasuredType("all", 1.0, (0, 1), (0.2, 0.9), (0.1, 0.3)),), 0.3, 30, 1))
 PLAN = PlannedBudgets.of(Demand((TaskType("all", 1.0, A=0.5, b=0.02, D=0.3, t0=0.2, c=0.01),), 0.3, 30, 400))
 
 
@@ -106,9 +104,6 @@ CONTROLLERS = {
         60, DynasorCoTController(rule="consecutive", chunk_size=24)
     ),
     "budget_by_queue": lambda: QueueAwareBudgetController(PLAN),
-    "setting_by_queue": lambda: QueueAwareController(
-        SETTINGS, [NativeGenerationController(), MajorityVoteController(NativeGenerationController(), 3)]
-    ),
     "vote": lambda: MajorityVoteController(NativeGenerationController(), 3, allocation=None),
     "vote_in_rounds": lambda: MajorityVoteController(NativeGenerationController(), 3, allocation=Curtailment()),
     "vote_of_streams": lambda: MajorityVoteController(

@@ -18,7 +18,6 @@ INSIDE_OTHERS = {"RewardController", "ProcessRewardController", "RecordChainCont
 INSIDE_OTHERS |= {
     "ResultRewardController",
 }  # around TensorRT-LLM's own trees: docs/algorithms/search.md
-INSIDE_OTHERS |= {"QueueAwareController"}  # `tune --plan` writes its stacks
 PLAIN = {"NativeGenerationController", "DynasorGenerationController"}  # the latter is upstream's name of DynasorCoT
 
 

@@ -14,10 +14,8 @@ from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingCont
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import (
     QueueAwareBudgetController,
-    QueueAwareController,
 )
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
-from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
 from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.reward import RewardController
@@ -144,42 +142,6 @@ def run(asked: QueueAwareBudgetController, clock: FakeClock, name: str) -> list[
 
     contextvars.copy_context().run(entered)
     return program.trace
-
-
-SETTINGS = PlannedBudgets.of(
-    Demand(
-        (
-            MeasuredType("sums", 0.5, (0, 1), (0.9, 0.92), (1.0, 3.0)),
-            MeasuredType("proofs", 0.5, (0, 1), (0.2, 0.9), (1.0, 3.0)),
-        ),
-        *(0.1, 30.0, 1),
-    )
-)
-
-
-def vote_or_chain(plan: Any = SETTINGS, **arguments: Any) -> QueueAwareController:
-    chain = NativeGenerationController({"temperature": 1.0})
-    return QueueAwareController(plan, [chain, MajorityVoteController(chain, 3, allocation=None)], **arguments)
-
-
-def test_each_type_has_its_own_setting() -> None:
-    assert SETTINGS.budgets == {"sums": 0, "proofs": 1}
-    with ScaffoldingLlm(vote_or_chain(), {"generation": ScriptedWorker("It is \\boxed{4}.")}) as llm:
-        results = [llm.generate("What?", task_type=name) for name in ("sums", "proofs")]
-    assert [len(events(result, "vote")) for result in results] == [0, 1]
-    assert [events(result, "queue_setting")[0]["setting"] for result in results] == [0, 1]
-    assert [result.program.ledger.to_json()["task_type"] for result in results] == ["sums", "proofs"]
-
-
-def test_settings_have_a_plan_that_counts_them() -> None:
-    inline = vote_or_chain(SETTINGS.model_dump(mode="json"))
-    assert inline.plan == SETTINGS
-    assert inline.task_types() == ("sums", "proofs")
-    with pytest.raises(ConfigError, match="has 2 controllers, but the plan's settings go from 0 to -1"):
-        vote_or_chain(PLAN)
-    with pytest.raises(ConfigError, match="is not a plan") as caught:
-        vote_or_chain({"demand": {}})
-    assert caught.value.key.startswith("plan")
 
 
 def test_a_vote_over_a_plan_has_its_types_too() -> None:
