@@ -25,8 +25,9 @@ from scaffolding_ext.protocol import ControllerGenerator, StreamGenerationTask
 from scaffolding_ext.protocol.tasks import RollingBranches
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.parts import reached
-from scaffolding_ext.request.program import current_program, seconds_left
+from scaffolding_ext.request.program import DEADLINE, current_program, seconds_left
 
+CUT = DEADLINE  # exit reason of a vote whose draws were cut
 Order: TypeAlias = Literal["tokens", "index", "arrival"]
 MOST_AHEAD = 2  # by index: begun samples that do not count yet, as a multiple of those that run at once
 
