@@ -43,14 +43,12 @@ def parse(text: str, what: str) -> Any:
         what: Its name in errors.
 
     Raises:
-        ConfigError: It is not YAML, a key appears twice, a value holds itself, or is not plain data.
+        ConfigError: It is not YAML, a key appears twice, or it is not plain data.
     """
     try:
         if has_surrogate(text):
             raise ValueError("holds bytes that are not text; write it in UTF-8")
-        data = _loaded(text)
-        _refuse_cycles(data, "", {}, set())
-        return data
+        return _loaded(text)
     except ValueError as error:
         raise ConfigError(_joined(what, error)) from error
 
@@ -85,18 +83,3 @@ def _loaded(text: str) -> Any:
         raise ValueError("is nested too deeply") from error
     except (YAMLError, ValueError) as error:  # ValueError: a number that Python cannot read
         raise ValueError(f"is not valid YAML: {error}") from error
-
-
-def _refuse_cycles(value: Any, path: str, above: dict[int, str], done: set[int]) -> None:
-    """Refuse an alias inside its own anchor; `above` has the paths of the containers around the value by their id."""
-    if not isinstance(value, dict | list) or id(value) in done:
-        return
-    if id(value) in above:
-        outer = above[id(value)] or "the file"
-        raise ValueError(
-            f"holds itself: {path} is an alias of {outer}, which it is inside of; write out what is meant there"
-        )
-    around = {**above, id(value): path}
-    for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-        _refuse_cycles(each, f"{path}.{key}" if path else str(key), around, done)
-    done.add(id(value))

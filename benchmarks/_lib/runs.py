@@ -95,7 +95,7 @@ def run_in_folder(config: StackConfig, folder: Path) -> None:
 def recorded_samples(
     config: StackConfig, folder: Path, *, num_samples: int = 1, look_every: int = 0, **given: Any
 ) -> Recording:
-    """Samples of a stack, as `eval --epochs --looks` records them; `given` goes to `recording_stack`."""
+    """Samples of a stack, as `eval --epochs --probe_every` records them; `given` goes to `recording_stack`."""
     settings = config.evaluation.model_copy(update={"epochs": num_samples})
     run_in_folder(recording_stack(config, look_every, **given).model_copy(update={"evaluation": settings}), folder)
     return read_recording([folder], num_samples=num_samples)

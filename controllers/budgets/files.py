@@ -80,7 +80,7 @@ class PlannedBudgets(CalibrationFile):
         forecast: Informative forecast of the budgets; None stands for an infinite time.
     """
 
-    command: ClassVar[str] = "tune LOG --plan RATE --plan_path FILE"
+    command: ClassVar[str] = "tune LOG --plan RATE --alpha SECONDS --output_path STACK"
 
     kind: Literal["budget_plan"] = "budget_plan"
     demand: Demand

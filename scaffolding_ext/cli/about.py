@@ -8,33 +8,19 @@ from typing import Any
 
 import click
 
-from scaffolding_ext.cli.options import Command, json_option, set_option
+from scaffolding_ext.cli.options import Command, json_option
 
 
 @click.command(cls=Command, short_help="Print environment details for a bug report.")
-@click.option("--config", "source", metavar="FILE", help="Stack to include: its types, numbers and models.")
-@set_option
 @json_option
-def env(source: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Print versions, hardware, extras and a stack, to paste into an issue.
+def env(as_json: bool) -> None:
+    """Print versions, hardware and extras, to paste into an issue.
 
-    Only a few environment variables are read, such as OMP_NUM_THREADS. Of a stack it shows types, numbers and model
-    names; texts, paths, addresses and keys appear only by their length.
-
-    \b
-    Example:
-      scaffolding-ext env --config stack.yaml
+    Only a few environment variables are read, such as OMP_NUM_THREADS.
     """
-    from scaffolding_ext.doctor.bug_report import environment, shareable
+    from scaffolding_ext.doctor.bug_report import environment
 
-    if overrides and source is None:
-        raise click.UsageError("--set is given without --config: name the stack to change with --config")
     told = environment()
-    if source is not None:
-        from scaffolding_ext.doctor.bug_report import shareable
-        from scaffolding_ext.stack.load import load_config
-
-        told["stack"] = shareable(load_config(source, overrides))
     click.echo(json.dumps(told, indent=2) if as_json else _as_text(told))
 
 
@@ -91,10 +77,6 @@ def _as_text(told: dict[str, Any]) -> str:
     lines += ["", "packages", *(f"  {name} {version}" for name, version in told["packages"].items())]
     lines += ["", "extras"]
     lines += [f"  {extra:<10} {_lacking(missing)}" for extra, missing in told["extras"].items()]
-    if "stack" in told:
-        from scaffolding_ext import plain_yaml
-
-        lines += ["", "stack (without texts, paths, addresses and keys)", plain_yaml.dump(told["stack"]).rstrip()]
     return "\n".join(lines)
 
 

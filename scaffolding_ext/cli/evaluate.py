@@ -13,7 +13,6 @@ import click
 from scaffolding_ext.cli.options import (
     SIGNAL_EXIT,
     Command,
-    Finite,
     OutputPath,
     OwnModel,
     config_option,
@@ -26,84 +25,46 @@ from scaffolding_ext.cli.options import (
     max_tokens_option,
     model_options,
     set_option,
-    skip_option,
 )
 
-
-def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dict[str, float] | None:
-    """Parse the prices of `decoded=2,prefilled=0.5`; the stack's check validates the kinds of tokens."""
-    pairs = [] if text is None else [part.partition("=") for part in text.split(",")]
-    try:
-        prices = {kind.strip(): float(amount) for kind, _, amount in pairs}
-    except ValueError:
-        raise click.BadParameter(f"{text!r} does not have the form decoded=2,prefilled=0.5") from None
-    if len(prices) < len(pairs):
-        raise click.BadParameter(f"{text!r} names a kind of tokens twice: give one price per kind")
-    return prices or None
+_FIRST = ("source", "model", "base_url", "dataset", "limit", "max_tokens", "output_path", "resume", "until")
 
 
-@click.command("eval", cls=Command, short_help="Run a dataset: accuracy, tokens, time.")
+@click.command("eval", cls=Command, first=_FIRST, short_help="Run a dataset: accuracy, tokens, time.")
 @config_option
 @model_options
 @set_option
 @dataset_option
 @limit_option
-@skip_option
 @max_tokens_option
 @click.option("--epochs", type=click.IntRange(min=1), help="Times that each question is asked.  [default: 1]")
 @click.option(
-    "--looks",
+    "--probe_every",
     type=click.IntRange(min=0),
     metavar="TOKENS",
-    help="Record for `tune`: whole chains (the answers of a vote) that are probed for their answer every TOKENS "
-    "tokens; 0 probes none. A search runs to its end.",
-)
-@click.option(
-    "--num_logprobs",
-    type=click.IntRange(min=0),
-    default=20,
-    show_default=True,
-    help="With --looks: log-probabilities per token; 0 if the worker reports none.",
+    help="Record whole chains for `tune` (a vote's answers), probed for their answer every TOKENS tokens; 0: never.",
 )
 @click.option(
     "--total_tokens",
     type=click.IntRange(min=1),
-    help="Total decoded tokens for all questions of a vote; --spending chooses which get more answers.",
-)
-@click.option(
-    "--spending",
-    type=click.Choice(["certaindex", "even"]),
-    help="Spend --total_tokens on the least settled questions, or on all in turn.  [default: certaindex]",
+    help="Total decoded tokens for all questions of a vote; the least settled ones get more answers.",
 )
 @click.option(
     "--until",
     metavar="GOAL",
-    help="Stop when the result is known: '±2' (accuracy to within 2 points) or 'vs RUN' (better, worse, or within 2 "
-    "points).",
+    help="Stop when the result is known: '±2' (points) or 'vs RUN'.",
 )
 @click.option("--seed", type=int, help="Seed of the run instead of the stack file's; 0 if neither is given.")
 @click.option("--max_parallel_requests", type=click.IntRange(min=1), help="Requests that run at once.")
-@click.option("--request_timeout", type=Finite(min=0, min_open=True), help="Seconds after which a request fails.")
 @click.option(
     "--output_path",
     type=OutputPath(is_folder=True),
-    help="Folder for samples.jsonl, summary.json and config.yaml; without it nothing is saved.",
+    help="Folder for the records, the summary and the stack.",
 )
 @click.option(
     "--keep_samples/--no_keep_samples", default=None, help="Keep each answer of a vote, with its text, in its record."
 )
-@click.option("--resume", is_flag=True, help="Continue the run in --output_path: only the missing requests are sent.")
-@click.option(
-    "--fail_on_error",
-    type=Finite(0, 1),
-    help="Share of requests that may fail; if more fail, the exit code is 1.  [default: 0]",
-)
-@click.option(
-    "--price",
-    metavar="KIND=PRICE,...",
-    callback=_prices,
-    help="Price of a million decoded, prefilled, reused tokens, to show the cost.",
-)
+@click.option("--resume", is_flag=True, help="Continue the run in --output_path.")
 @click.option("--dry_run", is_flag=True, help="Check the stack and the dataset; load no model and run nothing.")
 @json_option
 @click.pass_context
@@ -114,29 +75,22 @@ def evaluate(
     overrides: tuple[str, ...],
     own_model: OwnModel,
     dataset: str | None,
-    skip_bad_rows: bool,
     seed: int | None,
     max_parallel_requests: int | None,
     output_path: Path | None,
     resume: bool,
     dry_run: bool,
     as_json: bool,
-    looks: int | None,
-    num_logprobs: int,
+    probe_every: int | None,
     max_tokens: int | None,
     **settings: Any,
 ) -> None:
     """Run a dataset through a stack and report accuracy, tokens and time.
 
-    After one interrupt (Ctrl-C) the requests in flight finish; a second one stops them too. The exit code is then 130.
-
     \b
     Example:
       scaffolding-ext eval --config configs:dynasor_cot --limit 20 --output_path runs/dynasor
-      scaffolding-ext eval --config configs:dynasor_cot --limit 20 --epochs 4 --output_path runs/dynasor --resume
-      scaffolding-ext eval --config configs:majority_vote --total_tokens 100000 --output_path runs/budget
-      scaffolding-ext eval --config stack.yaml --until "vs runs/plain" --output_path runs/vote
-      scaffolding-ext eval --config stack.yaml --epochs 8 --looks 64 --output_path runs/samples
+      scaffolding-ext eval --config stack.yaml --until "vs runs/plain" --output_path runs/vote --resume
     """
     from scaffolding_ext.evaluation.calibrate.conformal_run import calibrated_online
     from scaffolding_ext.evaluation.report.terminal import eval_lines, first_lines
@@ -146,11 +100,11 @@ def evaluate(
 
     settings["output_path"] = None if output_path is None else str(output_path)
     options = given(seed=seed, max_parallel_requests=max_parallel_requests) + given("evaluation.", **settings)
-    config, _ = config_with_dataset(source, dataset, [*overrides, *options], skip_bad_rows, own_model, max_tokens)
-    if looks is not None:
+    config, _ = config_with_dataset(source, dataset, [*overrides, *options], own_model, max_tokens)
+    if probe_every is not None:
         from scaffolding_ext.evaluation.run.recording_stack import recording_stack
 
-        config = recording_stack(config, looks, num_logprobs)
+        config = recording_stack(config, probe_every, config.evaluation.num_logprobs)
     kept_in = config.evaluation.output_path
     folder = None if kept_in is None else Path(kept_in)
     if resume and folder is None:

@@ -26,10 +26,40 @@ if TYPE_CHECKING:
 SIGNAL_EXIT = 128  # exit codes above it name the signal that ended a program
 
 
+MOVED = {
+    "--looks": "--probe_every",
+    "--num_logprobs": "--set evaluation.num_logprobs=N",
+    "--spending": "--set evaluation.spending=even",
+    "--request_timeout": "--set evaluation.request_timeout=SECONDS",
+    "--fail_on_error": "--set evaluation.fail_on_error=SHARE",
+    "--skip_bad_rows": "--set dataset.skip_bad_rows=true",
+    "--price": "--set evaluation.price.decoded=2 (eval), or --cost IN,CACHED,OUT (tune)",
+}
+
+
 class Command(click.Command):
-    """Refuses an option given twice if it may be given only once, because the first value would be lost silently."""
+    """Refuses an option given twice if it may be given only once, because the first value would be lost silently.
+
+    Args:
+        first: Options that the help shows before the others; empty for no such order.
+    """
+
+    def __init__(self, *args: Any, first: Sequence[str] = (), **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._first = first
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = {each.name: each.get_help_record(ctx) for each in self.get_params(ctx)}
+        first = [rows.pop(name) for name in self._first]
+        for title, own in (("Options", first or list(rows.values())), ("More", list(rows.values()) if first else [])):
+            if own:
+                with formatter.section(title):
+                    formatter.write_dl([row for row in own if row is not None])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for name in (each.partition("=")[0] for each in args):
+            if name in MOVED and not any(name in option.opts for option in self.params):
+                raise click.UsageError(f"there is no option {name} here any more: write {MOVED[name]}", ctx)
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for option, times in Counter(order).items():
             if times > 1 and isinstance(option, click.Option) and not option.multiple:
@@ -87,7 +117,7 @@ config_option = click.option(
     "source",
     required=True,
     metavar="FILE",
-    help="Stack file, or configs:NAME for one of the package's; `scaffolding-ext stacks` lists them.",
+    help="Stack file, or configs:NAME (`scaffolding-ext stacks` lists them).",
 )
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a key of the stack file; may be repeated."
@@ -95,13 +125,10 @@ set_option = click.option(
 dataset_option = click.option(
     "--dataset",
     metavar="SPEC",
-    help="JSONL file, hf:NAME, reasoning_gym:TASK or tinylm:held_out, instead of the stack file's dataset.",
+    help="JSONL file, hf:NAME, reasoning_gym:TASK or tinylm:held_out.",
 )
-skip_option = click.option("--skip_bad_rows", is_flag=True, help="Skip unusable rows of the dataset, with a warning.")
 limit_option = click.option("--limit", metavar="N|A-B", help="First N questions, or questions A to B.")
-max_tokens_option = click.option(
-    "--max_tokens", type=click.IntRange(min=1), help="Maximum tokens of each chain, instead of the stack's."
-)
+max_tokens_option = click.option("--max_tokens", type=click.IntRange(min=1), help="Maximum tokens of each chain.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
 
 
@@ -129,10 +156,8 @@ def families_told() -> Iterator[None]:
 F = TypeVar("F", bound=Callable[..., Any])
 SUFFIX = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 _OPTIONS = (
-    click.option("--model", metavar="NAME", help="Model instead of the stack's: a folder, a hub name, or a server's."),
-    click.option(
-        "--base_url", metavar="URL", help="OpenAI-compatible server of the model, such as http://localhost:8000/v1."
-    ),
+    click.option("--model", metavar="NAME", help="Model: a folder, a hub name, or a server's."),
+    click.option("--base_url", metavar="URL", help="OpenAI-compatible server of the model."),
     click.option("--api_key_env", metavar="VARIABLE", help="Environment variable with the server's key."),
     click.option(
         "--endpoint",
@@ -294,7 +319,6 @@ def config_with_dataset(
     source: str,
     dataset: str | None,
     overrides: Sequence[str],
-    skip_bad_rows: bool = False,
     own_model: OwnModel = NO_OWN_MODEL,
     max_tokens: int | None = None,
 ) -> tuple[StackConfig, DatasetConfig]:
@@ -305,8 +329,7 @@ def config_with_dataset(
     """
     from scaffolding_ext.errors import ConfigError
 
-    skipping = ["dataset.skip_bad_rows=true"] if skip_bad_rows else []
-    config = own_model.load(source, [*dataset_given(dataset), *overrides, *skipping], max_tokens)
+    config = own_model.load(source, [*dataset_given(dataset), *overrides], max_tokens)
     if config.dataset is None:
         raise ConfigError("is missing: name a JSONL file or tinylm:held_out here, or with --dataset", "dataset")
     return config, config.dataset

@@ -15,12 +15,13 @@ from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option
 from scaffolding_ext.errors import DatasetError
 
 if TYPE_CHECKING:
+    from scaffolding_ext.controllers.budgets.queueing.queues import Queue
     from scaffolding_ext.evaluation.tune.choose import Goal
     from scaffolding_ext.evaluation.tune.costs import Price
     from scaffolding_ext.evaluation.tune.plays import Plays
     from scaffolding_ext.stack.config import StackConfig
 
-_COSTS = ("decoded", "dollars", "seconds", "critical")
+_COSTS = ("decoded", "seconds", "critical")
 
 
 def _numbers(text: str, count: int, what: str, example: str) -> list[float]:
@@ -33,11 +34,21 @@ def _numbers(text: str, count: int, what: str, example: str) -> list[float]:
     return numbers
 
 
-def _price(ctx: click.Context, param: click.Parameter, text: str | None) -> Price | None:
+def _cost(ctx: click.Context, param: click.Parameter, text: str) -> str | Price:
     from scaffolding_ext.evaluation.tune.costs import Price
 
-    what = "dollars per million tokens read, read from a cache, and decoded"
-    return None if text is None else Price(*_numbers(text, 3, what, "0.5,0.05,2"))
+    what = f"one of {', '.join(_COSTS)}, or dollars per million tokens read, read from a cache, and decoded"
+    return text if text in _COSTS else Price(*_numbers(text, 3, what, "0.5,0.05,2"))
+
+
+def _batch(ctx: click.Context, param: click.Parameter, text: str | None) -> Queue:
+    from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+
+    if text is None:
+        return Queue()
+    what = "the number of requests served at once and their slowdown"
+    places, slowdown = _numbers(text if "," in text else f"{text},0", 2, what, "16,0.1")
+    return Queue(int(places), slowdown)
 
 
 def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
@@ -73,8 +84,6 @@ class Logs(NamedTuple):
     task: str | None
     num_samples: int | None
     cost: Any
-    price: Price | None
-    seed: int
 
     def plays(self) -> Plays:
         """Return the samples, ready to be played on.
@@ -93,7 +102,9 @@ class Logs(NamedTuple):
             )
         if recording.doubt is not None:
             raise DatasetError(f"{', '.join(recording.sources)}: {recording.doubt}")
-        return Plays(recording, self.cost, self.price, self.seed)
+        if isinstance(self.cost, str):
+            return Plays(recording, self.cost)  # type: ignore[arg-type]
+        return Plays(recording, "dollars", self.cost)
 
 
 _LOG_OPTIONS = (
@@ -106,18 +117,13 @@ _LOG_OPTIONS = (
     ),
     click.option(
         "--cost",
-        type=click.Choice(_COSTS),
+        callback=_cost,
         default="decoded",
         show_default=True,
-        help="Cost to minimize: decoded tokens, dollars, seconds, or tokens of the longest sample of each round.",
+        metavar="COST",
+        help="Cost to minimize: decoded tokens, seconds, `critical` (tokens of the longest sample of each round), or "
+        "IN,CACHED,OUT dollars per million tokens read, read from a cache, and decoded.",
     ),
-    click.option(
-        "--price",
-        callback=_price,
-        metavar="IN,CACHED,OUT",
-        help="For --cost dollars: dollars per million tokens read, read from a cache, and decoded.",
-    ),
-    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of orders and folds."),
 )
 
 
@@ -126,12 +132,8 @@ class PlanFor(NamedTuple):
 
     plan: float | None
     alpha: float | None
-    batch: int | None
-    slowdown: float
-    max_tokens: int
+    batch: Queue
     measured: bool
-    plan_path: Path | None
-    types_path: Path | None
 
 
 _ABOVE_0 = Finite(0, min_open=True)
@@ -143,18 +145,13 @@ _PLAN_OPTIONS = (
         help="Choose a thinking budget for each type of question, for RATE questions per second in a queue.",
     ),
     click.option("--alpha", type=_ABOVE_0, help="With --plan: seconds that a right answer is worth."),
-    click.option("--batch", type=click.IntRange(1), help="With --plan: requests served at once.  [default: 1]"),
     click.option(
-        "--slowdown",
-        type=Finite(0, 1),
-        default=0.0,
-        show_default=True,
-        help="With --batch: each of n concurrent requests runs at the speed 1 / (1 + slowdown (n - 1)).",
+        "--batch",
+        callback=_batch,
+        metavar="N[,SLOWDOWN]",
+        help="With --plan: requests served at once, each at the speed 1 / (1 + SLOWDOWN (n - 1)).  [default: 1]",
     ),
-    click.option("--max_tokens", type=click.IntRange(1), default=32768, show_default=True, help="Largest budget."),
     click.option("--measured", is_flag=True, help="Choose among the budgets of the runs, without a fitted curve."),
-    click.option("--plan_path", type=OutputPath(), help="Write the plan of budgets, for `controller.args.plan`."),
-    click.option("--types_path", type=OutputPath(), help="Write the types fitted to runs."),
 )
 
 
@@ -195,17 +192,11 @@ def _grouped(options: tuple[Any, ...], kind: Any, name: str) -> Callable[[Callab
     help="Choose the most accurate setting within this budget: total tokens of all questions, or a share such as 25%.",
 )
 @click.option(
-    "--one_budget",
-    is_flag=True,
-    help="Also choose among budgets for the whole dataset; `eval` can spend one, a server cannot.",
-)
-@click.option(
     "--config",
     "source",
     metavar="FILE",
     help="Stack whose workers and prompt the written stack keeps.  [default: that of a LOG from `eval`]",
 )
-@set_option
 @_grouped(_PLAN_OPTIONS, PlanFor, "plan_for")
 @click.option("--output_path", type=OutputPath(), help="Write the chosen stack.")
 @click.option("--report_path", type=OutputPath(), help="Write one self-contained HTML page.")
@@ -215,9 +206,7 @@ def tune(
     max_loss: float,
     confidence: float | None,
     budget: float | None,
-    one_budget: bool,
     source: str | None,
-    overrides: tuple[str, ...],
     plan_for: PlanFor,
     output_path: Path | None,
     report_path: Path | None,
@@ -226,8 +215,8 @@ def tune(
     """Play every rule on recorded samples, and choose the setting that saves the most and loses the least.
 
     A LOG is a log of inspect_ai, the samples of lm-evaluation-harness, details of lighteval, a folder of `eval`, or a
-    JSONL file with a question and its samples per line. No model is run; `eval --epochs 8 --looks 64` records a stack.
-    With --plan, LOG is a YAML file of types of questions, or folders of `eval` at several thinking budgets.
+    JSONL file with a question and its samples per line. No model is run; `eval --epochs 8 --probe_every 64` records
+    a stack. With --plan, LOG is a YAML file of types of questions, or folders of `eval` at several thinking budgets.
 
     \b
     Example:
@@ -243,24 +232,21 @@ def tune(
     ctx = click.get_current_context()
     if confidence is not None and (budget is not None or not 0 < max_loss < 100):
         raise click.UsageError("--confidence needs a --max_loss above 0, and no --budget", ctx)
-    if overrides and source is None:
-        raise click.UsageError("--set is given without --config: name the stack that it changes", ctx)
-    base = None if source is None else load_config(source, overrides)
+    base = None if source is None else load_config(source)
     if plan_for.plan is not None:
-        if confidence is not None or budget is not None or one_budget or report_path is not None:
-            raise click.UsageError("--plan takes no --confidence, --budget, --one_budget or --report_path", ctx)
+        if confidence is not None or budget is not None or report_path is not None:
+            raise click.UsageError("--plan takes no --confidence, --budget or --report_path", ctx)
         if plan_for.alpha is None:
             raise click.UsageError("--plan needs --alpha", ctx)
         plan = _planned(logs, plan_for, base)
         if output_path is not None:
-            output_path.write_text(plan.stack.to_yaml())
+            write_text(output_path, plan.stack.to_yaml())
         click.echo(json.dumps(plan.document()) if as_json else "\n".join(plan.lines()))
-        _say_written(as_json, output_path, plan_for.plan_path, plan_for.types_path)
+        _say_written(as_json, output_path)
         _say_edits(as_json, output_path, plan.stack)
         return
     plays = logs.plays()
     plays.try_all()
-    plays.try_budgets(is_candidate=one_budget)
     goal: Goal = Cheapest(max_loss / 100)
     if budget is not None:
         goal = MostAccurate(-budget if budget < 0 else budget / float(plays.full.costs[plays.cost].sum()))
@@ -271,7 +257,7 @@ def tune(
             f"--budget is too small for any setting; the cheapest needs {plays.least_cost():.1%}", ctx
         )
     if output_path is not None and found.keeps_promise:
-        output_path.write_text(found.stack().to_yaml())
+        write_text(output_path, found.stack().to_yaml())
     if report_path is not None:
         write_text(report_path, found.page())
     if as_json:
@@ -289,31 +275,22 @@ def _planned(logs: Logs, options: PlanFor, base: StackConfig | None) -> Any:
     """Plan budgets for types, or for runs at several budgets."""
     from scaffolding_ext import require
     from scaffolding_ext.controllers.budgets.files import TaskTypes
-    from scaffolding_ext.controllers.budgets.queueing.queues import Queue
     from scaffolding_ext.evaluation.tune.queue import planned_budgets
     from scaffolding_ext.evaluation.tune.sweep import is_sweep, read_sweep
 
     assert options.plan is not None
     assert options.alpha is not None
-    queue = Queue() if options.batch is None else Queue(options.batch, options.slowdown)
     is_file = [path.suffix for path in logs.paths] == [".yaml"]
     if not is_file and not is_sweep(logs.paths):
         raise click.UsageError("--plan needs a YAML file of types, or folders of `eval` at several thinking budgets")
     if is_file:
         types, file = TaskTypes.load(logs.paths[0]), logs.paths[0]
     else:
-        (types, warnings), file = read_sweep(logs.paths, logs.seed), None
+        (types, warnings), file = read_sweep(logs.paths, 0), None
         for warning in warnings:
             click.echo(f"Warning: {warning}", err=True)
-        if options.types_path is not None:
-            types.save(options.types_path)
     with require.under():
-        found = planned_budgets(
-            types, options.plan, options.alpha, queue, options.max_tokens, options.measured, file, base
-        )
-    if options.plan_path is not None:
-        found.plan.save(options.plan_path)
-    return found
+        return planned_budgets(types, options.plan, options.alpha, options.batch, options.measured, file, base)
 
 
 def _say(lines: Any) -> None:

@@ -41,6 +41,11 @@ class EvaluationConfig(Section):
     keep_samples: bool = Field(
         default=False, description="Keep the answers of votes in their records, each with its text."
     )
+    num_logprobs: int = Field(
+        default=20,
+        ge=0,
+        description="Log-probabilities per token of chains that `--probe_every` records; 0 if the worker reports none.",
+    )
     request_timeout: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="Seconds after which a request fails."
     )

@@ -115,7 +115,7 @@ def test_the_unsettled_get_more_and_all_that_is_told_agrees() -> None:
 
 
 def test_even_spending_gives_all_questions_as_many_samples() -> None:
-    call(*RUN, "run", *SPEND, "--spending", "even")
+    call(*RUN, "run", *SPEND, "--set", "evaluation.spending=even")
     sizes = Counter(key for key, _ in drawn("run")).values()
     assert len(sizes) == NUM_QUESTIONS
     assert max(sizes) - min(sizes) <= 1
@@ -185,7 +185,7 @@ def test_an_ordinary_run_and_one_with_a_budget_do_not_mix() -> None:
         ),
         ((*SPEND, "--set", "controller={type: NativeGenerationController}"), "evaluation.total_tokens: needs a vote"),
         ((*SPEND, "--epochs", "2"), "evaluation: epochs and total_tokens are both given"),
-        (("--spending", "even"), "evaluation: spending is given without total_tokens"),
+        (("--set", "evaluation.spending=even"), "evaluation: spending is given without total_tokens"),
         (
             (*SPEND, "--set", "controller.args.default_sample_num=1"),
             "controller.args.default_sample_num: is 1; with evaluation",

@@ -198,7 +198,7 @@ def test_eval_json_is_one_document_and_progress_goes_elsewhere(folder: Path) -> 
 
 @pytest.mark.parametrize(("allowed", "exit_code"), [(None, 1), ("0.2", 1), ("0.25", 0), ("1", 0)])
 def test_more_failures_than_allowed_are_exit_code_1(folder: Path, allowed: str | None, exit_code: int) -> None:
-    options = [] if allowed is None else ["--fail_on_error", allowed]
+    options = [] if allowed is None else ["--set", f"evaluation.fail_on_error={allowed}"]
     result = call("eval", "--config", "stack.yaml", "--dataset", "data.jsonl", "--output_path", "a", "--json", *options)
     assert result.exit_code == exit_code
     assert ("1 of 4 requests failed" in result.stderr) == bool(exit_code)
@@ -317,7 +317,7 @@ def test_a_slow_request_fails_by_its_time_out(folder: Path) -> None:
     slow = ["--config", "stack.yaml", "--set", "workers.generation.type=cli_slow:Slow"]
     ran = call("run", "say 1", *slow, "--timeout", "0.01")
     assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1)
-    evaluated = call("eval", *slow, "--dataset", "data.jsonl", "--request_timeout", "0.01", "--json")
+    evaluated = call("eval", *slow, "--dataset", "data.jsonl", "--set", "evaluation.request_timeout=0.01", "--json")
     assert evaluated.exit_code == 1
     assert json.loads(evaluated.stdout)["summary"]["errors"] == {"RequestTimeoutError": 4}
 

@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from scaffolding_ext import plain_yaml
 from scaffolding_ext.cli.main import main
-from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queueing.plan import solve
 from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
 from scaffolding_ext.documents import located
@@ -48,7 +46,7 @@ TASKS = [
     {"name": "sums", "probability": 0.7, "A": 0.55, "b": 0.02, "D": 0.3, "t0": 0.2, "c": 0.01},
     {"name": "proofs", "probability": 0.3, "A": 0.6, "b": 0.004, "D": 0.1, "t0": 0.4, "c": 0.01},
 ]
-PLAN = ("--plan", 0.3, "--alpha", 30, "--max_tokens", 4096)
+PLAN = ("--plan", 0.3, "--alpha", 30)
 
 
 @pytest.fixture
@@ -59,11 +57,11 @@ def types(tmp_path: Path) -> Path:
 
 
 def test_a_plan_is_written_for_a_stack_to_load(types: Path, tmp_path: Path) -> None:
-    path = tmp_path / "plan.yaml"
-    done = tune(types, *PLAN, "--plan_path", path)
+    stack = tmp_path / "stack.yaml"
+    done = tune(types, *PLAN, "--output_path", stack)
     assert done.exit_code == 0, done.output
-    plan = solve([TaskType(**task) for task in TASKS], 0.3, 30, 4096)
-    loaded = PlannedBudgets.load(path)
+    plan = solve([TaskType(**task) for task in TASKS], 0.3, 30, 32768)
+    loaded = check_stack(load_config(stack)).plan
     assert tuple(loaded.budgets.values()) == plan.integer_budgets
     assert loaded.data == types.name
     assert loaded.fingerprint == "sha256:" + hashlib.sha256(types.read_bytes()).hexdigest()
@@ -71,8 +69,7 @@ def test_a_plan_is_written_for_a_stack_to_load(types: Path, tmp_path: Path) -> N
     assert [line.split()[:2] for line in done.stdout.splitlines()[:2]] == [
         [name, str(tokens)] for name, tokens in loaded.budgets.items()
     ]
-    config = load_config("configs:queue_aware_budget", [f"controller.args.plan={path}"])
-    assert check_stack(config).task_types() == ("sums", "proofs")
+    assert check_stack(load_config(stack)).task_types() == ("sums", "proofs")
 
 
 def test_an_unstable_load_says_what_can_be_served(types: Path) -> None:
@@ -120,9 +117,10 @@ def sweep(write_run: Callable[..., Path]) -> list[Path]:
 
 def test_types_are_fitted_to_runs_at_several_budgets_and_read_again(sweep: list[Path], tmp_path: Path) -> None:
     path = tmp_path / "fitted.yaml"
-    done = tune(*sweep, *PLAN, "--types_path", path, "--json")
+    done = tune(*sweep, *PLAN, "--json")
     assert done.exit_code == 0, done.output
-    content = plain_yaml.read(path)
+    content = json.loads(done.stdout)["types"]
+    path.write_text(json.dumps(content))
     fitted = {task["name"]: task for task in content["tasks"]}
     for task in TASKS:
         found = fitted[task["name"]]
@@ -137,16 +135,13 @@ def test_types_are_fitted_to_runs_at_several_budgets_and_read_again(sweep: list[
 
 
 def test_a_plan_among_measured_budgets(sweep: list[Path], tmp_path: Path, types: Path) -> None:
-    path = tmp_path / "plan.yaml"
-    batch = ("--batch", 16, "--slowdown", 0.2)
-    assert tune(*sweep, *PLAN, "--measured", *batch, "--plan_path", path).exit_code == 0
-    loaded = PlannedBudgets.load(path)
+    stack = tmp_path / "stack.yaml"
+    assert tune(*sweep, *PLAN, "--measured", "--batch", "16,0.2", "--output_path", stack).exit_code == 0
+    loaded = check_stack(load_config(stack)).plan
     assert set(loaded.budgets.values()) <= {0, 50, 100, 200, 400}
     assert (loaded.demand.queue.places, loaded.demand.queue.slowdown) == (16, 0.2)
     found, free = (json.loads(tune(*sweep, *PLAN, *way, "--json").stdout) for way in (["--measured"], []))
     assert found["objective"] == pytest.approx(free["objective"], rel=0.1)
-    bounded = json.loads(tune(*sweep, "--plan", 0.3, "--alpha", 300, "--max_tokens", 60, "--measured", "--json").stdout)
-    assert bounded["budgets"]["sums"] == 50
     assert "measured types are in files" in tune(types, *PLAN, "--measured").stderr
 
 
@@ -156,15 +151,15 @@ def crowd(*folders: Path) -> None:
         config.write_text(config.read_text().replace("requests: 1", "requests: 8"), encoding="utf-8")
 
 
-def fits_of(folders: list[Path], path: Path) -> Any:
-    done = tune(*folders, *PLAN, "--types_path", path)
+def fits_of(folders: list[Path]) -> Any:
+    done = tune(*folders, *PLAN, "--json")
     assert done.exit_code == 0, done.output
-    return plain_yaml.read(path)
+    return json.loads(done.stdout)["types"]
 
 
 def test_seconds_are_of_runs_that_served_one_at_a_time(sweep: list[Path], tmp_path: Path) -> None:
     crowd(sweep[1], sweep[3])
-    (fit, _) = fits_of(sweep, tmp_path / "fitted.yaml")["fits"]
+    (fit, _) = fits_of(sweep)["fits"]
     assert fit["num_answers"] == [120] * 5
     t0, c = fit["t0"]["value"], fit["c"]["value"]
     assert fit["mean_seconds"][1] == pytest.approx(t0 + 50 * c)  # by the line
@@ -173,10 +168,10 @@ def test_seconds_are_of_runs_that_served_one_at_a_time(sweep: list[Path], tmp_pa
 
 
 def test_what_is_asked_again_for_its_seconds_counts_once(sweep: list[Path], tmp_path: Path) -> None:
-    once = fits_of(sweep, tmp_path / "fitted.yaml")
+    once = fits_of(sweep)
     again = [shutil.copytree(folder, tmp_path / f"again_{folder.name}") for folder in sweep[:2]]
     crowd(*sweep)
-    twice = fits_of([*sweep, *again], tmp_path / "fitted.yaml")
+    twice = fits_of([*sweep, *again])
     for before, after in zip(once["fits"], twice["fits"], strict=True):
         assert (before["num_answers"], before["num_correct"]) == (after["num_answers"], after["num_correct"])
         assert before["mean_seconds"][:2] == pytest.approx(after["mean_seconds"][:2])

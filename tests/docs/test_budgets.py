@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from scaffolding_ext import plain_yaml
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config
@@ -39,8 +40,8 @@ def test_the_commands_take_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for line in lines:
         result = CliRunner().invoke(main, shlex.split(line)[1:])
         assert result.exit_code == 0, result.output
-    Path("stack.yaml").write_text(stack, encoding="utf-8")
-    controller = check_stack(load_config("stack.yaml", ["controller.args.plan=plan.yaml"]))
+    assert load_config(plain_yaml.parse(stack, "stack"))
+    controller = check_stack(load_config("planned.yaml"))
     assert set(controller.plan.budgets) == {"sums", "proofs"}
     known = {option for parameter in main.commands["tune"].params for option in parameter.opts}
     assert set(re.findall(r"--\w+", sweep.partition(" tune ")[2])) <= known

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,15 +92,5 @@ def kept_samples(runs: Sequence[FinishedRun], num_samples: int) -> list[PairedSa
 
 
 def _records_of(path: Path, wanted: Collection[Key]) -> dict[Key, Record]:
-    """Read the wanted records of a file; other lines in the format of `eval` are not parsed."""
-    heads = {json.dumps({"id": key.id, "epoch": key.epoch})[:-1].encode(): key for key in wanted}
-    found: dict[Key, Record] = {}
-    if path.suffix != ".gz":
-        with path.open("rb") as file:
-            for line in file:
-                key = heads.get(line[: line.find(b', "prompt_hash": ')])
-                if key is not None:
-                    found[key] = Record.from_json(json.loads(line))
-    if len(found) < len(heads):
-        found = {Key(record.id, record.epoch): record for record in each_record(path)}
-    return found
+    every = ((Key(record.id, record.epoch), record) for record in each_record(path))
+    return {key: record for key, record in every if key in wanted}

@@ -229,7 +229,7 @@ def _warnings_of_pairs(baseline: FinishedRun, run: FinishedRun, pairs: Pairing) 
     if pairs.num_questions < FEW_QUESTIONS:
         found.append(f"{pairs.num_questions} questions are few: below {FEW_QUESTIONS} the intervals are too narrow")
     theirs, ours = (
-        np.array(one.tally.marks).reshape(-1, 2)[one.columns["question"][rows].astype(np.int64)]
+        np.array(one.tally.marks)[one.columns["question"][rows].astype(np.int64)]
         for one, rows in zip((baseline, run), pairs.rows, strict=True)
     )
     for what, num_different in zip(("prompts", "right answers"), (theirs != ours).sum(axis=0), strict=True):

@@ -78,7 +78,7 @@ def _looks(record: Record, path: Path) -> Looks | None:
     if start["version"] != VERSION:
         raise DatasetError(
             f"{path}: the chain of {record.id!r} was recorded by version {start['version']}, but this is version "
-            f"{VERSION}; record it again: scaffolding-ext eval --looks TOKENS"
+            f"{VERSION}; record it again: scaffolding-ext eval --probe_every TOKENS"
         )
     rows = [event for event in record.trace if event["event"] == "look"]
     asked, closed = (

@@ -141,27 +141,9 @@ def mend(path: Path, *, keeps_failed: bool) -> None:
     write_text(path, (json_text(record.to_json()) + "\n" for record in kept))
 
 
-class Done:
-    """Samples done in each epoch, in one byte each."""
-
-    def __init__(self, samples: Sequence[Example], epochs: int) -> None:
-        self._number_of = {sample.id: number for number, sample in enumerate(samples)}
-        self._epochs = epochs
-        self._flags = bytearray(len(samples) * epochs)
-
-    def add(self, identity: str, epoch: int) -> None:
-        self._flags[self._number_of[identity] * self._epochs + epoch] = 1
-
-    def __contains__(self, job: object) -> bool:
-        assert isinstance(job, tuple)
-        identity, epoch = job
-        return bool(self._flags[self._number_of[identity] * self._epochs + epoch])
-
-    def __len__(self) -> int:
-        return self._flags.count(1)
-
-
-def taken_up(path: Path, samples: Sequence[Example], epochs: int, on_record: Callable[[Record], None]) -> Done:
+def taken_up(
+    path: Path, samples: Sequence[Example], epochs: int, on_record: Callable[[Record], None]
+) -> set[tuple[str, int]]:
     """Read the records of a run that is continued.
 
     Returns:
@@ -172,7 +154,7 @@ def taken_up(path: Path, samples: Sequence[Example], epochs: int, on_record: Cal
         ConfigError: A record has a sample or an epoch that is not in the current run: both may grow, not shrink.
     """
     asked = {sample.id: sample for sample in samples}
-    done = Done(samples, epochs)
+    done: set[tuple[str, int]] = set()
     for record in each_record(path):
         sample = asked.get(record.id)
         if sample is None or record.epoch >= epochs:
@@ -188,7 +170,7 @@ def taken_up(path: Path, samples: Sequence[Example], epochs: int, on_record: Cal
             )
         if (record.id, record.epoch) in done:
             raise DatasetError(f"{path} holds {record.id!r} in epoch {record.epoch} twice; delete one of the lines")
-        done.add(record.id, record.epoch)
+        done.add((record.id, record.epoch))
         on_record(record)
     return done
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -95,7 +94,7 @@ class Sections:
     """Accumulates the figures of records, with two sums per question and figure."""
 
     def __init__(self) -> None:
-        self._sums: dict[_Name, tuple[array[float], array[float]]] = {}
+        self._sums: dict[_Name, dict[int, tuple[float, float]]] = {}  # by figure and question
         self._counts: dict[tuple[str, str], dict[str, float]] = {}
 
     def add(self, question: int, figures: Mapping[str, Mapping[str, Any]]) -> None:
@@ -107,20 +106,15 @@ class Sections:
                         counts[which] = counts.get(which, 0) + number
                     continue
                 kind, num, of = ("share", *value) if isinstance(value, (list, tuple)) else ("mean", value, 1)
-                key = section, name, kind
-                if key not in self._sums:
-                    self._sums[key] = array("d"), array("d")
-                for sums, amount in zip(self._sums[key], (num, of), strict=True):
-                    if len(sums) <= question:
-                        sums.frombytes(bytes(8 * (question + 1 - len(sums))))
-                    sums[question] += amount
+                sums = self._sums.setdefault((section, name, kind), {})
+                so_far = sums.get(question, (0.0, 0.0))
+                sums[question] = so_far[0] + num, so_far[1] + of
 
     def columns(self, num_questions: int) -> tuple[list[_Name], Floats]:
         """Return the figures' names, and their sums: parts and wholes, shape [num_figures, 2, num_questions]."""
         columns = np.zeros((len(self._sums), 2, num_questions))
-        for place, pair in enumerate(self._sums.values()):
-            for which, sums in enumerate(pair):
-                columns[place, which, : len(sums)] = sums
+        for place, sums in enumerate(self._sums.values()):
+            columns[place][:, list(sums)] = np.array(list(sums.values())).T
         return list(self._sums), columns
 
     def figures(self, num_questions: int) -> dict[str, dict[str, SectionFigure]]:

@@ -28,7 +28,6 @@ from scaffolding_ext.evaluation.run.run_folder import (
     SAMPLES,
     SUMMARY,
     VOTES,
-    Done,
     check_config,
     fingerprint,
     mend,
@@ -124,7 +123,7 @@ class Session:
         check_samples(samples, self._epochs)
         self.tally = Tally(units_implied(config), keeps_answers=self._epochs > 1)
         self.num_left = 0
-        self.done: Done | frozenset[tuple[str, int]] = frozenset()
+        self.done: set[tuple[str, int]] = set()
 
     @classmethod
     def of(cls, config: StackConfig, folder: Path | None) -> Session:

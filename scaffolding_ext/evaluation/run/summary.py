@@ -387,9 +387,9 @@ def summary_of(
 
 
 def _drawn(tally: Tally, most: int | None) -> Drawn | None:
-    num_answers, tokens = map(np.array, tally.votes)
-    if most is None or not len(num_answers):
+    if most is None or not tally.votes:
         return None
+    num_answers, tokens = np.array(tally.votes).T
     return Drawn(float(num_answers.mean()), most, float((tokens / num_answers).mean()) * most)
 
 

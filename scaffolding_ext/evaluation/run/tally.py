@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import struct
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -25,7 +22,7 @@ REFUSALS = ("QueueFullError", "ServerBusyError")  # errors of requests without r
 _MOST_SHOWN = 3  # undetermined answers
 _NO_ANSWER = (Purpose.DISCARDED, Purpose.AUDIT)  # of tokens that reached no answer of the vote
 _VOTE = {"samples", "stop_reason"}  # figures of a section that is a vote's
-# Fields kept of a record, in the layout of `_ROW`.
+# Fields kept of a record.
 _COLUMNS = np.dtype(
     [
         ("question", "<i4"),
@@ -41,7 +38,6 @@ _COLUMNS = np.dtype(
         ("is_in_time", "u1"),
     ]
 )
-_ROW = struct.Struct("<iiBiiiddfBB")
 
 
 class Undetermined(NamedTuple):
@@ -52,20 +48,8 @@ class Undetermined(NamedTuple):
     target: str
 
 
-class Mark(NamedTuple):
-    """Identifies a question and its right answer, by 64 bits of each one's hash."""
-
-    prompt: int
-    target: int
-
-
-def mark_of(hash_of_prompt: str, target: str) -> Mark:
-    digest = hashlib.blake2b(target.encode(), digest_size=8).digest()
-    return Mark(int(hash_of_prompt, 16), int.from_bytes(digest, "big"))
-
-
 class Tally:
-    """Counts a run's records as they come, in about 50 bytes per record and 150 per question.
+    """Counts a run's records as they come.
 
     Args:
         units_implied: Treat 5 and 5 cm as equal.
@@ -90,7 +74,7 @@ class Tally:
         self.tokens = dict.fromkeys(COUNTS, 0)
         self.first_error: str | None = None
         self.questions: dict[str, int] = {}
-        self.marks = array("Q")
+        self.marks: list[tuple[str, str]] = []  # hash of the prompt, and right answer, of each question
         self.answers: dict[str, int] = {}
         self.by_purpose: dict[str, dict[str, int]] = {}
         self.num_unmetered_tasks = self.num_unknown_reuse_tasks = self.num_suffix_tokens = 0
@@ -102,14 +86,14 @@ class Tally:
         self.audits: Counter[str] = Counter()
         self.undetermined: list[Undetermined] = []
         self.sections = Sections()
-        self.votes = array("d"), array("d")  # of each vote: its answers, and its tokens that reached an answer
-        self._rows = bytearray()
+        self.votes: list[tuple[float, float]] = []  # of each vote: its answers, and its tokens that reached an answer
+        self._rows: list[tuple[float, ...]] = []
 
     def add(self, record: Record) -> None:
         number = self.questions.get(record.id)
         if number is None:
             number = self.questions[record.id] = len(self.questions)
-            self.marks.extend(mark_of(record.prompt_hash, record.target))
+            self.marks.append((record.prompt_hash, record.target))
         outcome = _outcome(record)
         total = record.ledger["total"]
         self.num_samples += 1
@@ -138,7 +122,7 @@ class Tally:
         for phase, waited in seconds.items():
             if phase not in _OWN_SECONDS:
                 self.phase_seconds[phase] += waited  # type: ignore[assignment]
-        self._rows += _ROW.pack(
+        row = (
             number,
             record.epoch,
             _OUTCOME_OF[outcome],
@@ -151,6 +135,7 @@ class Tally:
             "within" in seconds,
             record.error is None and seconds["total"] <= seconds.get("within", -math.inf),
         )
+        self._rows.append(row)
         if record.trace:
             self._look_at(record.trace)
         if record.audit is not None:
@@ -162,8 +147,7 @@ class Tally:
             if drawn:
                 by_purpose = record.ledger["by_purpose"]
                 lost = sum(by_purpose[each]["decoded"] for each in _NO_ANSWER if each in by_purpose)
-                for column, value in zip(self.votes, (drawn, total["decoded"] - lost), strict=True):
-                    column.append(value)
+                self.votes.append((drawn, total["decoded"] - lost))
 
     def _look_at(self, trace: Iterable[Mapping[str, Any]]) -> None:
         self.num_with_event.update({event["event"] for event in trace})
@@ -179,7 +163,7 @@ class Tally:
         They are `question` and `epoch`, `outcome` (its index in `OUTCOMES`), `answer` (of a wrong one, otherwise -1),
         tokens and seconds.
         """
-        rows = np.frombuffer(self._rows, _COLUMNS)
+        rows = np.array(self._rows, _COLUMNS)
         return {name: rows[name] for name in _COLUMNS.names or ()}
 
 

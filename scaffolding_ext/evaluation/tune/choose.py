@@ -260,15 +260,15 @@ def promised(plays: Plays, max_loss: float, confidence: float, questions: Sequen
     """Test every setting that decides on each question independently.
 
     The loss of a question is how often a right full vote is lost. Runs of one question count as one, because questions
-    are exchangeable, but runs of a question are correlated. Settings that were fitted to the questions or share one
-    budget are not tested, because they make the losses of questions depend on each other.
+    are exchangeable, but runs of a question are correlated. Settings that were fitted to the questions are not
+    tested, because they make the losses of questions depend on each other.
     """
     index = np.arange(len(plays.recording.questions)) if questions is None else np.asarray(questions)
     ids = np.array([f"{each.task}\n{each.id}" for each in plays.recording.questions])[index]
     _, question = np.unique(ids, return_inverse=True)
     number = np.bincount(question)
     every = (setting for own in plays.lists.values() for setting in own)
-    settings = [each for each in every if not each.is_fitted and each.total_tokens is None]
+    settings = [each for each in every if not each.is_fitted]
 
     def mean(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return np.bincount(question, weights=values[index]) / number

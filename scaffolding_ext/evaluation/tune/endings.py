@@ -203,7 +203,7 @@ class RecordedChains:
             return whole_samples(recording, price)
         if "looks" in recording.missing:
             raise ConfigError(
-                f"is {ending}, but the log has no looks at the chains: record some (eval --epochs N --looks TOKENS), "
+                f"is {ending}, but the log has no looks at the chains: record some (eval --epochs 8 --probe_every 64), "
                 "or use whole chains",
                 "ending",
             )

@@ -37,15 +37,12 @@ from scaffolding_ext.evaluation.tune.votes import (
     outcome,
     play,
     sizes_of,
-    spend_on_all,
 )
 
 NUM_FOLDS = 5
 LEAST_RUNS = 5  # fewer do not generalize to other runs: then questions are resampled
 DEFAULT = "default"
 PLAIN_VOTES = "plain votes"
-ONE_BUDGET = "one budget for all"
-_BUDGETS = (0.8, 0.6, 0.45, 0.3, 0.2, 0.1)  # totals to try, as shares of the tokens of all samples
 
 
 class Plays:
@@ -57,8 +54,6 @@ class Plays:
     Attributes:
         lists: The settings, in short lists from the most careful to the boldest.
         default: The vote of the package, which is preferred to settings that are not clearly better.
-        budgets: Settings with one budget for all questions. They are not candidates by default, because a serving stack
-            has no dataset.
         groups: Group of each question, resampled as a whole, shape [num_questions].
         ids: Number of the question that each is a run of, shape [num_questions].
         by_run: True if a group is a run, otherwise it is a question.
@@ -80,7 +75,7 @@ class Plays:
         self._price = price
         samples = whole_samples(recording, price)
         if cost not in samples.costs:
-            lacking = "a price: give --price" if cost == "dollars" else f"{cost}: record it, or take another cost"
+            lacking = f"{cost}: record it, or take another cost"
             raise ConfigError(f"is {cost!r}, but the recording has no {lacking}", "cost")
         size = len(recording.questions), recording.num_samples
         self.votes = OrderedVotes(samples, draw_orders(*size, self.rng(0)))
@@ -91,7 +86,6 @@ class Plays:
         self.default = Setting(Whole(), recording.num_samples, LeaderChange(), complexity_rank=-1)
         self.full = play(self.votes, None, recording.num_samples, self.full_right)
         self.lists: dict[str, list[Setting]] = {}
-        self.budgets: list[Setting] = []
         self.played: dict[Setting, Played] = {self.all_samples: self.full}
 
     def try_numbers(self) -> None:
@@ -131,19 +125,6 @@ class Plays:
                     self._add(f"{name}: {dataclasses.replace(setting, ending=Whole())}", setting)
                 self._ended.pop(ending)
 
-    def try_budgets(self, is_candidate: bool = False) -> None:
-        """Play votes with one budget for all questions."""
-        tokens = self.votes.samples.tokens
-        total, first = float(tokens.sum()), float(tokens.max(axis=1).sum())
-        for budget in [share * total for share in _BUDGETS if share * total >= first]:
-            setting = Setting(
-                *(Whole(), self.recording.num_samples, LeaderChange()), total_tokens=round(budget), complexity_rank=30
-            )
-            self.budgets.append(setting)
-            self.played[setting] = self.play(setting)
-        if is_candidate and self.budgets:
-            self.lists[ONE_BUDGET] = self.budgets
-
     def _add(self, name: str, setting: Setting, played: Played | None = None) -> None:
         self.lists.setdefault(name, []).append(setting)
         self.played[setting] = self.play(setting) if played is None else played
@@ -169,8 +150,6 @@ class Plays:
                 return flight.play(flight.sizes(setting.rule, setting.num_first), self.full_right)
             assert setting.num_first is not None
             return first_to_finish(votes, setting.num_first, number, self.full_right)
-        if setting.total_tokens is not None:
-            return self.of_sizes(spend_on_all(votes, setting.rule, setting.total_tokens, number))
         if number == 1:
             return play(votes.each_alone(), setting.rule, 1, np.tile(self.full.right, votes.num_samples))
         return play(votes, setting.rule, number, self.full_right)
@@ -182,7 +161,7 @@ class Plays:
 
     def sizes_drawn(self, setting: Setting) -> list[int] | None:
         """Return the number of questions that draw 0, 1, 2 and more samples under a rule; None without a rule."""
-        if setting.rule is None or setting.total_tokens is not None:
+        if setting.rule is None:
             return None
         votes = self.votes_of(setting)
         if setting.in_flight is not None:

@@ -16,6 +16,8 @@ from scaffolding_ext.documents import fingerprint
 from scaffolding_ext.evaluation.tune.stack_file import budgets_stack_of
 from scaffolding_ext.stack.config import StackConfig
 
+MAX_TOKENS = 32768  # largest budget
+
 
 class BudgetsByType(NamedTuple):
     """A budget of one chain for each type of question."""
@@ -58,7 +60,6 @@ def planned_budgets(
     arrival_rate: float,
     alpha: float,
     queue: Queue,
-    max_tokens: int,
     measured: bool,
     file: Path | None,
     base: StackConfig | None,
@@ -70,8 +71,8 @@ def planned_budgets(
 
     Reference: arXiv 2601.10274, Table I, if curves and a single server are given.
     """
-    own = types.measured(max_tokens) if measured else types.tasks
-    demand = Demand(tuple(own), arrival_rate, alpha, max_tokens, queue)
+    own = types.measured(MAX_TOKENS) if measured else types.tasks
+    demand = Demand(tuple(own), arrival_rate, alpha, MAX_TOKENS, queue)
     origin = {} if file is None else {"data": file.name, "fingerprint": fingerprint(file)}
     plan = PlannedBudgets.of(demand, model=types.model, **origin)
     return BudgetsByType(plan, types, budgets_stack_of(plan, base))

@@ -34,7 +34,6 @@ class Setting:
         weight: Weight of votes; None weighs all equally.
         num_first: Number of samples that vote if all start at once and the first to finish count; None: all of them.
         in_flight: Samples that run at once in a vote that rolls, in which they count in this `order`; None: rounds.
-        total_tokens: One budget for the votes of all questions, spent on the least settled ones; None: no such budget.
         complexity_rank: Lowest for the plainest; among equally good settings the plainer one is chosen.
     """
 
@@ -43,7 +42,6 @@ class Setting:
     rule: AllocationRule | None = None
     weight: str | None = None
     num_first: int | None = None
-    total_tokens: int | None = None
     complexity_rank: int = 0
     in_flight: int | None = None
     order: Order = "tokens"
@@ -58,8 +56,6 @@ class Setting:
             parts.append("one sample" if self.num_samples == 1 else f"vote of {self.num_samples}")
         if self.in_flight is not None:
             parts.append(f"{self.in_flight} in flight by {self.order}")
-        if self.total_tokens is not None:
-            parts.append(f"{self.total_tokens:,} tokens for all questions")
         if self.weight is not None:
             parts.append(f"by {self.weight}")
         return ", ".join(parts)

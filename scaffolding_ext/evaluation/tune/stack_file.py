@@ -47,11 +47,7 @@ def stack_of(
     """Build a stack that runs a setting, with the workers of a base or with a server on this machine."""
     controller = controller_of(setting, None if base is None else base.controller, limit_of(plays.recording, base))
     drawn = plays.sizes_drawn(setting)
-    stack = stack_with(controller, str(setting), row, plays, promise=promise, samples_drawn=drawn, base=base)
-    if setting.total_tokens is None:
-        return stack
-    evaluation = stack.evaluation.model_copy(update={"total_tokens": setting.total_tokens})
-    return stack.model_copy(update={"evaluation": evaluation})
+    return stack_with(controller, str(setting), row, plays, promise=promise, samples_drawn=drawn, base=base)
 
 
 def budgets_stack_of(plan: PlannedBudgets, base: StackConfig | None = None) -> StackConfig:
@@ -185,7 +181,6 @@ def setting_of(config: StackConfig) -> Setting:
         rule if num_first is None else None,
         weight,
         num_first=num_first,
-        total_tokens=config.evaluation.total_tokens if num_first is None else None,
         in_flight=controller.in_flight if num_first is None else None,
         order=controller.order if num_first is None else "tokens",
     )

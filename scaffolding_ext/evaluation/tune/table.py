@@ -14,7 +14,7 @@ from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailmen
 from scaffolding_ext.evaluation.logs.samples import Floats, Ints
 from scaffolding_ext.evaluation.tune.choose import Goal, judged
 from scaffolding_ext.evaluation.tune.endings import Cut, Whole
-from scaffolding_ext.evaluation.tune.plays import ONE_BUDGET, PLAIN_VOTES, Plays
+from scaffolding_ext.evaluation.tune.plays import PLAIN_VOTES, Plays
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.votes import Played
 from scaffolding_ext.stats.intervals import Estimate, bootstrap_quotients, crossed
@@ -53,7 +53,6 @@ def baselines(plays: Plays, goal: Goal) -> dict[str, Played]:
         "fewer samples, all drawn": judged(plays, goal, plain),
         **({"all, best cut": judged(plays, goal, cuts)} if cuts else {}),
         **{name: plays.play(Setting(Whole(), num_samples, rule)) for name, rule in fixed.items()},
-        **({ONE_BUDGET: judged(plays, goal, {ONE_BUDGET: plays.budgets})} if plays.budgets else {}),
         "oracle (limit)": plays.of_sizes(plays.votes.until_settled),  # no rule does better
     }
 

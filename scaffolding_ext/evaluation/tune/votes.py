@@ -1,19 +1,15 @@
-"""Votes of a recording under an allocation rule, or with one budget for all of them."""
+"""Votes of a recording under an allocation rule."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.samples import Floats, Ints
-from scaffolding_ext.evaluation.run.spending import ROUND_SHARE
 from scaffolding_ext.evaluation.tune.costs import PATHS, Cost
 from scaffolding_ext.evaluation.tune.orders import OrderedVotes, States
 
@@ -196,46 +192,3 @@ def states_for(votes: OrderedVotes, rule: AllocationRule) -> States | None:
     if votes.weight is not None or not inputs <= {"size", "counts", "answers"}:
         return None
     return votes.by_answers if "answers" in inputs else votes.by_counts
-
-
-def spend_on_all(votes: OrderedVotes, rule: AllocationRule | None, total_tokens: float, num_samples: int) -> Ints:
-    """Return the samples of each row under one budget, which each order of the questions has separately.
-
-    It is `evaluation.run.spending.spend` with its default claim, on many orders of the samples at once.
-
-    Raises:
-        ConfigError: The budget does not cover one sample per question.
-    """
-    states = votes.by_counts
-    certain = [
-        entropy_certaindex(votes.classes[row, :size].tolist())
-        for row, size in zip(states.rows.tolist(), states.sizes.tolist(), strict=True)
-    ]
-    claims: Floats = np.array(certain)[states.numbers]
-    lengths = votes.ordered(votes.samples.tokens)
-    decisions = Decisions(votes, rule, num_samples)
-    drawn = np.ones(len(lengths), dtype=np.int64)
-    for order in np.split(np.arange(len(lengths)), len(votes.orders)):
-        left = total_tokens - float(lengths[order, 0].sum())
-        if left < 0:
-            raise ConfigError(
-                f"is {total_tokens:,.0f}; one sample for each of {len(order)} questions takes "
-                f"{total_tokens - left:,.0f}: give more tokens",
-                "total_tokens",
-            )
-        totals = lengths[order, 0].astype(float)
-        size = math.ceil(ROUND_SHARE * len(order))
-        while True:
-            own = drawn[order]
-            open_ = np.flatnonzero((own < num_samples) & (decisions.num_more(order, own) > 0))
-            means = totals[open_] / own[open_]
-            ranked = open_[np.lexsort((open_, means, claims[order[open_], own[open_]]))][:size]
-            is_paid = np.cumsum(totals[ranked] / own[ranked]) <= left
-            taken = ranked if is_paid.all() else ranked[: int(np.argmin(is_paid))]
-            new = lengths[order[taken], own[taken]]
-            drawn[order[taken]] += 1
-            totals[taken] += new
-            left -= float(new.sum())
-            if len(taken) < len(ranked) or not len(ranked):
-                break
-    return drawn

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,15 +63,6 @@ def test_a_run_is_taken_up_from_its_records(samples: Path) -> None:
             taken_up(samples, changed, 3, heard.append)
     with pytest.raises(ConfigError, match=r"evaluation\.epochs"):
         taken_up(samples, asked, 2, heard.append)
-
-
-def test_a_record_takes_little_memory(samples: Path) -> None:
-    record = dataclasses.replace(read_records(samples)[0], figures=None, trace=[])
-    tally = Tally(keeps_answers=False)
-    for number in range(2000):
-        tally.add(dataclasses.replace(record, id=f"question-{number}"))
-    assert (len(tally._rows) + tally.marks.itemsize * len(tally.marks)) / 2000 <= 60
-    assert math.isclose(tally.columns()["seconds"].sum(), 2000 * record.seconds["total"])
 
 
 def test_votes_of_several_rounds_tell_their_sizes_and_nothing_else_does(samples: Path) -> None:

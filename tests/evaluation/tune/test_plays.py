@@ -10,15 +10,13 @@ import pytest
 
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.run.spending import spend
 from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate, chosen, judged, lists_chosen, promised
 from scaffolding_ext.evaluation.tune.endings import Whole
 from scaffolding_ext.evaluation.tune.plays import Plays
-from scaffolding_ext.evaluation.tune.space import Setting, labelled_votes, numbers_to_try
+from scaffolding_ext.evaluation.tune.space import Setting, numbers_to_try
 from scaffolding_ext.evaluation.tune.stack_file import setting_of
 from scaffolding_ext.evaluation.tune.table import baselines, rows_of, saved_on_easiest
 from scaffolding_ext.evaluation.tune.tuned import remarks_on
-from scaffolding_ext.evaluation.tune.votes import spend_on_all
 from scaffolding_ext.stack.config import StackConfig
 from tests.evaluation.tune.recorded import recording
 
@@ -105,7 +103,7 @@ def test_where_runs_share_questions_intervals_hold_both() -> None:
 def test_a_cost_that_was_not_recorded_is_refused() -> None:
     with pytest.raises(ConfigError, match="is 'seconds', but the recording has no seconds"):
         Plays(recording(), "seconds")
-    with pytest.raises(ConfigError, match="give --price"):
+    with pytest.raises(ConfigError, match="has no dollars"):
         Plays(recording(), "dollars")
 
 
@@ -155,13 +153,12 @@ def test_a_promise_of_many_questions_names_a_setting() -> None:
     assert float(found.played[promise.setting].lost.mean()) < 0.05
 
 
-def test_nothing_is_promised_of_fitted_rules_or_of_one_budget() -> None:
+def test_nothing_is_promised_of_fitted_rules() -> None:
     """Their losses of one question depend on the others, so that no test of independent losses holds."""
     found = Plays(recording(400, ability=0.95))
     found.try_all()
-    found.try_budgets(is_candidate=True)
-    dependent = {name: own for name, own in found.lists.items() if own[0].is_fitted or own[0].total_tokens is not None}
-    assert len(dependent) > 2
+    dependent = {name: own for name, own in found.lists.items() if own[0].is_fitted}
+    assert dependent
     found.lists = {"all": [found.all_samples], **dependent}
     assert promised(found, 0.05, 0.9).setting is found.all_samples
 
@@ -232,31 +229,6 @@ def test_a_weight_of_a_stack_is_played_by_its_name(weight: str | dict[str, str],
     )
     played = trial.play(setting_of(stack))
     assert played.right.tolist() == trial.play(Setting(Whole(), 4, weight="shortness")).right.tolist()
-
-
-def test_one_budget_for_all_questions_stands_beside_the_choice(trial: Plays) -> None:
-    trial.try_budgets()
-    named = baselines(trial, MostAccurate(0.3))
-    assert share(trial, named["one budget for all"].costs["decoded"]) <= 0.31
-    assert not any(each.total_tokens for own in trial.lists.values() for each in own)
-
-
-@pytest.mark.parametrize("budget", [0.2, 0.35, 0.6])
-@pytest.mark.parametrize("rule", [None, LeaderChange()])
-def test_one_budget_is_spent_as_an_evaluation_spends_it(budget: float, rule: LeaderChange | None) -> None:
-    own = recording(25, 6, seed=3)
-    found = Plays(own)
-    votes = labelled_votes(own)
-    total = budget * float(found.full.costs["decoded"].sum())
-    drawn = spend_on_all(found.votes, rule, total, 6).reshape(len(found.votes.orders), -1)
-    for order, sizes in zip(found.votes.orders[:3], drawn[:3], strict=True):
-        reordered = [each.reordered(index.tolist()) for each, index in zip(votes, order, strict=True)]
-        assert sizes.tolist() == spend(reordered, total, rule=rule)
-
-
-def test_one_budget_that_pays_for_no_sample_each_is_refused(trial: Plays) -> None:
-    with pytest.raises(ConfigError, match="one sample for each of 60 questions takes"):
-        spend_on_all(trial.votes, None, 100, 8)
 
 
 def test_easy_questions_save_most_and_the_easiest_are_those_with_most_samples_right(trial: Plays) -> None:
