@@ -53,7 +53,7 @@ def test_a_name_of_several_kinds_is_told_of_each() -> None:
 def test_a_kind_has_its_types(name: str) -> None:
     text = call(name).stdout
     assert "\nconsecutive\n    The last `threshold` answers are equal" in text
-    assert kinds().keys() >= {"scheduling policies", "weights of a chain", "controllers"}
+    assert kinds().keys() >= {"scheduling policies", "controllers"}
 
 
 def test_keys_of_all_sections_or_of_one() -> None:
