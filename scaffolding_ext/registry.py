@@ -6,7 +6,6 @@ import difflib
 import importlib
 import importlib.metadata
 import os
-import re
 import types
 import warnings
 from collections.abc import Callable, Mapping
@@ -301,109 +300,178 @@ def import_target(target: str) -> Factory:
     return factory
 
 
-# One block per registry: `variable | kind | base of its parts | function of that module that adapts others`, then
-# one line per module: the names of its classes, `name=Class` if a name differs.
-_TABLE = """
-controllers | controller | protocol:Controller
-    controllers.basic.native_generation: NativeGenerationController
-    controllers.chain.dynasor_cot: DynasorCoTController DynasorGenerationController
-    controllers.draft_target.conformal_draft_target: ConformalDraftTargetController
-    controllers.budgets.budget_forcing: BudgetForcingController
-    controllers.budgets.queue_aware_budget: QueueAwareBudgetController
-    controllers.vote.majority_vote: MajorityVoteController
-    controllers.vote.deepconf: DeepConfController
-    controllers.basic.best_of_n: BestOfNController
-    controllers.tree.search: SearchController
-    controllers.tree.kv_share_branching: KVShareBranchingController
-    evaluation.run.record_chain: RecordChainController
-    controllers.reward: RewardController
-    controllers.basic.process_reward: ProcessRewardController
-workers | worker | protocol:Worker
-    workers.checker: CheckWorker
-    workers.compare: CompareWorker
-    workers.budgeted: BudgetedWorker
-    workers.huggingface.worker: HuggingFaceWorker
-    workers.openai.worker: OpenAIWorker
-    testing.doubles: ScriptedWorker
-    workers.trtllm.worker: TRTLLMWorker
-stopping_rules | stopping rule | controllers.chain.stopping.base:StoppingRule | rule_of_function
-    controllers.chain.stopping.agreement: consecutive=Consecutive window=Window total_variation=TotalVariation
-    controllers.chain.stopping.text: pattern=PatternStop
-    controllers.chain.stopping.confidence: confidence=AnswerConfidence
-    controllers.chain.stopping.several: any=AnyOf all=AllOf
-probe_schedules | probe schedule | controllers.chain.probing:ProbeSchedule
-    controllers.chain.probing: ProbeSchedule
-answer_probes | answer probe | controllers.chain.probe:AnswerProbe
-    controllers.chain.probe: AnswerProbe
-take_over_rules | take-over rule | controllers.draft_target.take_over:TakeOverRule
-    controllers.draft_target.conformal_rule: conformal=ConformalRule
-    controllers.draft_target.growing_rule: growing=GrowingRule
-    controllers.draft_target.coin: coin=Coin
-    controllers.draft_target.router: router=Router
-allocation_rules | allocation rule | controllers.vote.allocation.base:AllocationRule
-    controllers.vote.allocation.agreement: AgreementDoubling EarlyStoppingWindow
-    controllers.vote.allocation.adaptive_consistency: BetaConsistency
-    controllers.vote.allocation.leader_change: Curtailment LeaderChange
-    controllers.vote.allocation.skyline: DynamicSkyline InitialStepSkyline
-    controllers.vote.allocation.baselines: Even LengthThreshold
-    controllers.vote.allocation.threshold: StaticThreshold ThresholdEvery
-vote_weights | vote weight | controllers.vote.weights:Weight | weight_of_function
-    controllers.vote.weights: uniform=UniformWeight answer_probability=AnswerProbabilityWeight
-    controllers.vote.weights: mean_logprob=MeanLogprobWeight reward=RewardWeight
-    controllers.vote.weights: shortness=ShortnessWeight
-search_strategies | search strategy | controllers.tree.strategies.base:Strategy
-    controllers.tree.strategies.adaptive_branching: AdaptiveBranching
-    controllers.tree.strategies.beam: Beam
-    controllers.tree.strategies.best_first: BestFirst
-    controllers.tree.strategies.best_of_n: BestOfN
-    controllers.tree.strategies.dvts: DVTS
-    controllers.tree.strategies.mcts: MCTS
-    controllers.tree.strategies.particle_filter: ParticleFilter
-    controllers.tree.strategies.rebase: Rebase
-search_expanders | search expander | controllers.tree.expand:Expander | adapted_expander
-    controllers.tree.expand: controller=ControllerExpander worker=WorkerExpander
-search_scorers | search scorer | controllers.tree.score:Scorer | adapted_scorer
-    controllers.tree.score: checker=CheckerScorer controller=ControllerScorer mean_logprob=LogprobScorer
-    controllers.tree.score: random=RandomScorer verdict=VerdictScorer
-search_selectors | search selector | controllers.tree.select:Selector
-    controllers.tree.select: best=Best vote=Vote
-search_stops | search stop | controllers.tree.stops:SearchStop
-    controllers.tree.stops: accepted=Accepted agreement=Agreement certaindex=Certaindex unchanged=Unchanged
-policies | scheduling policy | scheduling:Policy
-    scheduling: EarliestDeadline Fifo Gang LeastAttained LongestPrefix ShortestRemaining
-"""
-
-
-def _registries() -> dict[str, Registry]:
-    found: dict[str, Registry] = {}
-    for block in re.split(r"\n(?=\w)", _TABLE.strip()):
-        first, *modules = block.splitlines()
-        variable, kind, base, *adapt = first.split(" | ")
-        if not base.startswith("collections"):
-            base = f"scaffolding_ext.{base}"
-        targets = {}
-        for line in modules:
-            module, _, names = line.strip().partition(":")
-            for entry in names.split():
-                name, _, target = entry.partition("=")
-                targets[name] = f"scaffolding_ext.{module}:{target or name}"
-        adapts = f"{base.partition(':')[0]}:{adapt[0]}" if adapt else None
-        found[variable] = Registry(kind, targets, f"scaffolding_ext.{variable}", base, adapts)
-    return found
-
-
-_known = _registries()
-controllers = _known["controllers"]
-workers = _known["workers"]
-stopping_rules = _known["stopping_rules"]
-probe_schedules = _known["probe_schedules"]
-answer_probes = _known["answer_probes"]
-take_over_rules = _known["take_over_rules"]
-allocation_rules = _known["allocation_rules"]
-vote_weights = _known["vote_weights"]
-search_strategies = _known["search_strategies"]
-search_expanders = _known["search_expanders"]
-search_scorers = _known["search_scorers"]
-search_selectors = _known["search_selectors"]
-search_stops = _known["search_stops"]
-policies = _known["policies"]
+# A table per kind of part: the import path of each name.
+controllers = Registry(
+    "controller",
+    {
+        "NativeGenerationController": "scaffolding_ext.controllers.basic.native_generation:NativeGenerationController",
+        "DynasorCoTController": "scaffolding_ext.controllers.chain.dynasor_cot:DynasorCoTController",
+        "DynasorGenerationController": "scaffolding_ext.controllers.chain.dynasor_cot:DynasorGenerationController",
+        "ConformalDraftTargetController": "scaffolding_ext.controllers.draft_target.conformal_draft_target"
+        ":ConformalDraftTargetController",
+        "BudgetForcingController": "scaffolding_ext.controllers.budgets.budget_forcing:BudgetForcingController",
+        "QueueAwareBudgetController": "scaffolding_ext.controllers.budgets.queue_aware_budget"
+        ":QueueAwareBudgetController",
+        "MajorityVoteController": "scaffolding_ext.controllers.vote.majority_vote:MajorityVoteController",
+        "DeepConfController": "scaffolding_ext.controllers.vote.deepconf:DeepConfController",
+        "BestOfNController": "scaffolding_ext.controllers.basic.best_of_n:BestOfNController",
+        "SearchController": "scaffolding_ext.controllers.tree.search:SearchController",
+        "KVShareBranchingController": "scaffolding_ext.controllers.tree.kv_share_branching:KVShareBranchingController",
+        "RecordChainController": "scaffolding_ext.evaluation.run.record_chain:RecordChainController",
+        "RewardController": "scaffolding_ext.controllers.reward:RewardController",
+        "ProcessRewardController": "scaffolding_ext.controllers.basic.process_reward:ProcessRewardController",
+    },
+    "scaffolding_ext.controllers",
+    "scaffolding_ext.protocol:Controller",
+)
+workers = Registry(
+    "worker",
+    {
+        "CheckWorker": "scaffolding_ext.workers.checker:CheckWorker",
+        "CompareWorker": "scaffolding_ext.workers.compare:CompareWorker",
+        "BudgetedWorker": "scaffolding_ext.workers.budgeted:BudgetedWorker",
+        "HuggingFaceWorker": "scaffolding_ext.workers.huggingface.worker:HuggingFaceWorker",
+        "OpenAIWorker": "scaffolding_ext.workers.openai.worker:OpenAIWorker",
+        "ScriptedWorker": "scaffolding_ext.testing.doubles:ScriptedWorker",
+        "TRTLLMWorker": "scaffolding_ext.workers.trtllm.worker:TRTLLMWorker",
+    },
+    "scaffolding_ext.workers",
+    "scaffolding_ext.protocol:Worker",
+)
+stopping_rules = Registry(
+    "stopping rule",
+    {
+        "consecutive": "scaffolding_ext.controllers.chain.stopping.agreement:Consecutive",
+        "window": "scaffolding_ext.controllers.chain.stopping.agreement:Window",
+        "total_variation": "scaffolding_ext.controllers.chain.stopping.agreement:TotalVariation",
+        "pattern": "scaffolding_ext.controllers.chain.stopping.text:PatternStop",
+        "confidence": "scaffolding_ext.controllers.chain.stopping.confidence:AnswerConfidence",
+        "any": "scaffolding_ext.controllers.chain.stopping.several:AnyOf",
+        "all": "scaffolding_ext.controllers.chain.stopping.several:AllOf",
+    },
+    "scaffolding_ext.stopping_rules",
+    "scaffolding_ext.controllers.chain.stopping.base:StoppingRule",
+    "scaffolding_ext.controllers.chain.stopping.base:rule_of_function",
+)
+probe_schedules = Registry(
+    "probe schedule",
+    {"ProbeSchedule": "scaffolding_ext.controllers.chain.probing:ProbeSchedule"},
+    "scaffolding_ext.probe_schedules",
+    "scaffolding_ext.controllers.chain.probing:ProbeSchedule",
+)
+answer_probes = Registry(
+    "answer probe",
+    {"AnswerProbe": "scaffolding_ext.controllers.chain.probe:AnswerProbe"},
+    "scaffolding_ext.answer_probes",
+    "scaffolding_ext.controllers.chain.probe:AnswerProbe",
+)
+take_over_rules = Registry(
+    "take-over rule",
+    {
+        "conformal": "scaffolding_ext.controllers.draft_target.conformal_rule:ConformalRule",
+        "growing": "scaffolding_ext.controllers.draft_target.growing_rule:GrowingRule",
+        "coin": "scaffolding_ext.controllers.draft_target.coin:Coin",
+        "router": "scaffolding_ext.controllers.draft_target.router:Router",
+    },
+    "scaffolding_ext.take_over_rules",
+    "scaffolding_ext.controllers.draft_target.take_over:TakeOverRule",
+)
+allocation_rules = Registry(
+    "allocation rule",
+    {
+        "AgreementDoubling": "scaffolding_ext.controllers.vote.allocation.agreement:AgreementDoubling",
+        "EarlyStoppingWindow": "scaffolding_ext.controllers.vote.allocation.agreement:EarlyStoppingWindow",
+        "BetaConsistency": "scaffolding_ext.controllers.vote.allocation.adaptive_consistency:BetaConsistency",
+        "Curtailment": "scaffolding_ext.controllers.vote.allocation.leader_change:Curtailment",
+        "LeaderChange": "scaffolding_ext.controllers.vote.allocation.leader_change:LeaderChange",
+        "DynamicSkyline": "scaffolding_ext.controllers.vote.allocation.skyline:DynamicSkyline",
+        "InitialStepSkyline": "scaffolding_ext.controllers.vote.allocation.skyline:InitialStepSkyline",
+        "Even": "scaffolding_ext.controllers.vote.allocation.baselines:Even",
+        "LengthThreshold": "scaffolding_ext.controllers.vote.allocation.baselines:LengthThreshold",
+        "StaticThreshold": "scaffolding_ext.controllers.vote.allocation.threshold:StaticThreshold",
+        "ThresholdEvery": "scaffolding_ext.controllers.vote.allocation.threshold:ThresholdEvery",
+    },
+    "scaffolding_ext.allocation_rules",
+    "scaffolding_ext.controllers.vote.allocation.base:AllocationRule",
+)
+vote_weights = Registry(
+    "vote weight",
+    {
+        "uniform": "scaffolding_ext.controllers.vote.weights:UniformWeight",
+        "answer_probability": "scaffolding_ext.controllers.vote.weights:AnswerProbabilityWeight",
+        "mean_logprob": "scaffolding_ext.controllers.vote.weights:MeanLogprobWeight",
+        "reward": "scaffolding_ext.controllers.vote.weights:RewardWeight",
+        "shortness": "scaffolding_ext.controllers.vote.weights:ShortnessWeight",
+    },
+    "scaffolding_ext.vote_weights",
+    "scaffolding_ext.controllers.vote.weights:Weight",
+    "scaffolding_ext.controllers.vote.weights:weight_of_function",
+)
+search_strategies = Registry(
+    "search strategy",
+    {
+        "AdaptiveBranching": "scaffolding_ext.controllers.tree.strategies.adaptive_branching:AdaptiveBranching",
+        "Beam": "scaffolding_ext.controllers.tree.strategies.beam:Beam",
+        "BestFirst": "scaffolding_ext.controllers.tree.strategies.best_first:BestFirst",
+        "BestOfN": "scaffolding_ext.controllers.tree.strategies.best_of_n:BestOfN",
+        "DVTS": "scaffolding_ext.controllers.tree.strategies.dvts:DVTS",
+        "MCTS": "scaffolding_ext.controllers.tree.strategies.mcts:MCTS",
+        "ParticleFilter": "scaffolding_ext.controllers.tree.strategies.particle_filter:ParticleFilter",
+        "Rebase": "scaffolding_ext.controllers.tree.strategies.rebase:Rebase",
+    },
+    "scaffolding_ext.search_strategies",
+    "scaffolding_ext.controllers.tree.strategies.base:Strategy",
+)
+search_expanders = Registry(
+    "search expander",
+    {
+        "controller": "scaffolding_ext.controllers.tree.expand:ControllerExpander",
+        "worker": "scaffolding_ext.controllers.tree.expand:WorkerExpander",
+    },
+    "scaffolding_ext.search_expanders",
+    "scaffolding_ext.controllers.tree.expand:Expander",
+    "scaffolding_ext.controllers.tree.expand:adapted_expander",
+)
+search_scorers = Registry(
+    "search scorer",
+    {
+        "checker": "scaffolding_ext.controllers.tree.score:CheckerScorer",
+        "controller": "scaffolding_ext.controllers.tree.score:ControllerScorer",
+        "mean_logprob": "scaffolding_ext.controllers.tree.score:LogprobScorer",
+        "random": "scaffolding_ext.controllers.tree.score:RandomScorer",
+        "verdict": "scaffolding_ext.controllers.tree.score:VerdictScorer",
+    },
+    "scaffolding_ext.search_scorers",
+    "scaffolding_ext.controllers.tree.score:Scorer",
+    "scaffolding_ext.controllers.tree.score:adapted_scorer",
+)
+search_selectors = Registry(
+    "search selector",
+    {"best": "scaffolding_ext.controllers.tree.select:Best", "vote": "scaffolding_ext.controllers.tree.select:Vote"},
+    "scaffolding_ext.search_selectors",
+    "scaffolding_ext.controllers.tree.select:Selector",
+)
+search_stops = Registry(
+    "search stop",
+    {
+        "accepted": "scaffolding_ext.controllers.tree.stops:Accepted",
+        "agreement": "scaffolding_ext.controllers.tree.stops:Agreement",
+        "certaindex": "scaffolding_ext.controllers.tree.stops:Certaindex",
+        "unchanged": "scaffolding_ext.controllers.tree.stops:Unchanged",
+    },
+    "scaffolding_ext.search_stops",
+    "scaffolding_ext.controllers.tree.stops:SearchStop",
+)
+policies = Registry(
+    "scheduling policy",
+    {
+        "EarliestDeadline": "scaffolding_ext.scheduling:EarliestDeadline",
+        "Fifo": "scaffolding_ext.scheduling:Fifo",
+        "Gang": "scaffolding_ext.scheduling:Gang",
+        "LeastAttained": "scaffolding_ext.scheduling:LeastAttained",
+        "LongestPrefix": "scaffolding_ext.scheduling:LongestPrefix",
+        "ShortestRemaining": "scaffolding_ext.scheduling:ShortestRemaining",
+    },
+    "scaffolding_ext.policies",
+    "scaffolding_ext.scheduling:Policy",
+)

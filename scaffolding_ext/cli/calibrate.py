@@ -6,9 +6,7 @@ The modules that compute are imported when a command runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -24,20 +22,10 @@ from scaffolding_ext.cli.options import (
     set_option,
 )
 
-if TYPE_CHECKING:
-    from scaffolding_ext.evaluation.calibrate.enough import QuestionsNeeded
-
 
 @click.group(cls=Group, short_help="Fit a controller's settings to a labelled run.")
 def calibrate() -> None:
     """Fit a controller's settings to the records of a labelled run and write them to a file."""
-
-
-def _warn_of_few(needed: Sequence[QuestionsNeeded], num_questions: int) -> None:
-    """Refuse too few questions, and warn of few, before anything runs."""
-    for each in needed:
-        if (warning := each.check(num_questions)) is not None:
-            click.echo(f"Warning: {warning}", err=True)
 
 
 @calibrate.command("conformal", short_help="Score chains, so that a target takes over at a set rate.")
@@ -85,12 +73,10 @@ def conformal(
         --set controller.args.calibration=runs/conformal.yaml
     """
     from scaffolding_ext.evaluation.calibrate.conformal_run import calibrate as run_calibration
-    from scaffolding_ext.evaluation.calibrate.enough import needed_for_rate
     from scaffolding_ext.evaluation.run.datasets import load_dataset
 
     config, data = config_with_dataset(source, dataset, overrides)
     prompts = [sample.prompt for sample in load_dataset(**data.model_dump(), limit=limit)]
-    _warn_of_few([needed_for_rate(alpha) for alpha in alphas], len(prompts))
     calibration = run_calibration(
         config, prompts, alphas, source="online" if online else "held_out", num_turns=num_turns, seed=seed
     )
@@ -144,12 +130,10 @@ def branching(
     """
     from scaffolding_ext.evaluation.calibrate.branching_run import calibrate as choose
     from scaffolding_ext.evaluation.calibrate.branching_run import run_branches
-    from scaffolding_ext.evaluation.calibrate.enough import needed_for_agreement
     from scaffolding_ext.evaluation.run.datasets import load_dataset
 
     config, data = config_with_dataset(source, dataset, overrides)
     samples = load_dataset(**data.model_dump(), limit=limit)
-    _warn_of_few([needed_for_agreement(least_agreement)], len(samples))
     problems = run_branches(config, samples)
     model = str(config.workers["generation"].args["model"])
     calibration = choose(

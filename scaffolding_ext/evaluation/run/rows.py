@@ -14,7 +14,6 @@ from scaffolding_ext import require
 from scaffolding_ext.documents import has_surrogate
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.run.jsonl import Row
-from scaffolding_ext.evaluation.run.option_columns import option_columns
 from scaffolding_ext.evaluation.run.scoring import LETTERS, Score
 
 _MAX_PROBLEMS = 20  # listed in an error
@@ -95,24 +94,14 @@ def _number(text: str) -> str:
 
 
 def _choices(row: Mapping[str, Any], target: str) -> Choices:
-    """Read options of MMLU (`choices`, an index), MMLU-Pro (`options`, a letter) or ARC (`choices`, labelled texts).
-
-    They may also stand in columns, as in MedMCQA (`opa` to `opd`, an index) or WinoGrande (`option1` and `option2`, a
-    column's number).
-    """
+    """Read options of MMLU (`choices`, an index), MMLU-Pro (`options`, a letter) or ARC (`choices`, labelled texts)."""
     given: Any = next((row[name] for name in _OPTIONS if row.get(name) is not None), None)
     labels: list[str] = []
-    columns = option_columns(row) if given is None else {}
     if isinstance(given, Mapping):
         labels = [str(label) for label in given.get("label", ())]
         given = given.get("text")
-    elif columns:
-        labels, given = list(columns), [row[name] for name in columns.values()]
     if not isinstance(given, Sequence) or isinstance(given, str):
-        raise ValueError(
-            f"the row has no list of options in {' or '.join(map(repr, _OPTIONS))}, and no columns such as A, B, C or "
-            "option_a, option_b"
-        )
+        raise ValueError(f"the row has no list of options in {' or '.join(map(repr, _OPTIONS))}")
     options = [str(option).strip() for option in given]
     labels = labels or list(LETTERS[: len(options)])
     if not 2 <= len(options) <= len(LETTERS) or len(labels) != len(options) or not all(options):
@@ -122,7 +111,7 @@ def _choices(row: Mapping[str, Any], target: str) -> Choices:
     by_number = labels[0].isdecimal()
     if isinstance(right, int) and not isinstance(right, bool) and 0 <= right < len(options) and not by_number:
         return Choices(options, right)
-    for known in (labels, [*columns.values()], options):
+    for known in (labels, options):
         if known.count(written) == 1:
             return Choices(options, known.index(written))
     raise ValueError(f"it must name one of the {len(options)} options: by its index from 0, its letter or its text")
@@ -297,7 +286,7 @@ def _sample(row: Row, fields: Mapping[str, tuple[str, ...]], form: Format, seed:
     except ValueError as error:
         raise DatasetError(f", field {target!r}: {_shortened(row.value[target])}; {error}") from error
     read = {name for names in fields.values() for name in names}
-    options = [*_OPTIONS, "Incorrect Answer 1", *option_columns(row.value).values()]
+    options = [*_OPTIONS, "Incorrect Answer 1"]
     ignored = [field for field in options if row.value.get(field) and field not in read]
     if ignored:
         raise DatasetError(

@@ -175,42 +175,6 @@ def test_rows_with_options_are_asked_with_them(
     assert sample.prompt == f"{row['question']}\n\n{listed}\n\nAnswer with the letter of the right option."
 
 
-@pytest.mark.parametrize(
-    ("row", "target"),
-    [
-        ({"A": "one", "B": "two", "C": "three", "answer": "B"}, "B"),
-        ({"option_a": "one", "option_b": "two", "option_c": "three", "answer": "b"}, None),
-        ({"option_a": "one", "option_b": "two", "option_c": "three", "answer": "option_b"}, "B"),
-        ({"Option A": "one", "Option B": "two", "Option C": "three", "answer": "two"}, "B"),
-        ({"opa": "one", "opb": "two", "opc": "three", "opd": None, "answer": 1}, "B"),
-        ({"choice1": "one", "choice2": "two", "choice3": "three", "answer": 2}, "B"),
-        ({"answerA": "one", "answerB": "two", "answerC": "three", "answerKey": "B"}, "B"),
-        ({"choice0": "one", "choice1": "two", "choice2": "three", "answer": "1"}, "B"),
-    ],
-)
-def test_options_in_columns_are_asked_with_the_question(
-    rows: Callable[..., list[Example]], row: dict[str, Any], target: str | None
-) -> None:
-    row = {"question": "1 + 1?", **row}
-    if target is None:
-        with pytest.raises(DatasetError, match="must name one of the 3 options"):
-            rows(row, format="multiple_choice")
-    else:
-        (sample,) = rows(row, format="multiple_choice")
-        assert (sample.target, sample.options) == (target, ("one", "two", "three"))
-    if "answerKey" not in row:
-        with pytest.raises(DatasetError, match=r"would be ignored: .*--set dataset\.format=multiple_choice"):
-            rows(row)
-
-
-@pytest.mark.parametrize(
-    "row", [{"A": "a point", "C": "a circle"}, {"a": "3", "b": "4"}, {"option_a": "3"}, {"answer_type": "int"}]
-)
-def test_other_columns_are_no_options(rows: Callable[..., list[Example]], row: dict[str, Any]) -> None:
-    (sample,) = rows({"question": "1 + 1?", "answer": "2", **row})
-    assert sample.unread == tuple(row)
-
-
 def test_options_of_gpqa_are_shuffled_by_seed(rows: Callable[..., list[Example]]) -> None:
     many = [GPQA | {"Record ID": f"rec{n}"} for n in range(40)]
     first, again, other = (rows(*many, format="gpqa", seed=seed) for seed in (3, 3, 4))
