@@ -25,9 +25,9 @@ import click
 
 from benchmarks._lib.pages import RESULTS, ROOT, result
 from benchmarks._lib.provenance import commit
+from benchmarks._lib.tables import Table, console
 from benchmarks.check import changed_since
 from scaffolding_ext.documents import write_text
-from scaffolding_ext.evaluation.tables import Table, console
 
 STORE = ROOT / "runs" / "figures"
 SAMPLES = ("qwen25_1p5b_math500_samples.jsonl", "r1_distill_8b_math500_draft_only.jsonl.gz")

@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from scaffolding_ext.evaluation.drawing import (
+    COLOURS,
     GREEDY,
     RING,
     bars_of,
     below,
-    beside,
-    coloured,
+    handles_of,
     marked,
     point,
-    points,
     ring,
-    rows,
 )
 from scaffolding_ext.evaluation.drawing import drawing as styled
 from scaffolding_ext.stats.intervals import Estimate
@@ -81,3 +79,34 @@ def frontier(axes: Any, figures: Figures, names: Sequence[str], *, default: str 
             point(axes, tokens, accuracy, name, is_default=name == default, **shape)
     axes.set(xlabel="decoded tokens a problem (all that was generated)", ylabel="accuracy, %")
     axes.set_xlim(0, None)
+
+
+def coloured(number: int) -> dict[str, Any]:
+    """Return the colour of a method by its number; beyond the palette, also a shape."""
+    return {"color": f"C{number % len(COLOURS)}"} | ({"fmt": "^"} if number >= len(COLOURS) else {})
+
+
+def points(axes: Any, xs: Sequence[float], ys: Sequence[Estimate], name: str | None = None, **options: Any) -> Any:
+    """Draw a line of points with their intervals; return its colour."""
+    options = {"fmt": "o-", "ms": 4, "elinewidth": 1.0} | options
+    bars = axes.errorbar(xs, [y.value for y in ys], yerr=bars_of(ys), label=name, **options)
+    return bars.lines[0].get_color()
+
+
+def rows(axes: Any, named: Mapping[str, Estimate], *, default: str | None = None) -> None:
+    """Draw a row per method, from the top, with its value and interval; the default has a ring and a bold name."""
+    for place, (name, estimate) in enumerate(named.items()):
+        shape = marked(name)
+        axes.errorbar(estimate.value, place, xerr=bars_of([estimate]), color="C0", **shape)
+        if name == default:
+            ring(axes, estimate.value, place)
+    axes.set_yticks(range(len(named)), list(named))
+    for label, name in zip(axes.get_yticklabels(), named, strict=True):
+        label.set_fontweight("bold" if name == default else "normal")
+    axes.set_ylim(len(named) - 0.5, -0.5)
+
+
+def beside(axes: Any) -> None:
+    """Draw the legend right of the axes."""
+    handles = handles_of(axes)
+    axes.legend(handles.values(), handles.keys(), loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks._lib.columns import NONE, Columns, Origin
-from scaffolding_ext.evaluation.tables import Table, console
+from benchmarks._lib.tables import Table, console
 from scaffolding_ext.stats.intervals import Estimate
 
 SIGNS: dict[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge, ">": operator.gt}

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from benchmarks._lib.provenance import setting_of
+from benchmarks._lib.tables import Table, console
 from scaffolding_ext import (
     ConformalDraftTargetController,
     DynasorCoTController,
@@ -33,7 +34,6 @@ from scaffolding_ext import (
     completion_of,
 )
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
-from scaffolding_ext.evaluation.tables import Table, console
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import UPSTREAM, WHY_STANDINS, GenerationTask, StreamGenerationTask, Task
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask

@@ -131,8 +131,7 @@ def _chains(written: Sequence[Written]) -> Iterator[str]:
     for number, chain in enumerate(written[:_SHOWN_CHAINS], 1):
         yield _row("model wrote" if len(written) == 1 else f"sample {number}", _quoted(chain.text))
         if chain.probe is not None:
-            asked_by = "by the controller" if chain.probe.by_controller else "by this check, halfway"
-            yield _row("  probe", f"{_quoted(chain.probe.suffix)} ({asked_by})")
+            yield _row("  probe", _quoted(chain.probe.suffix))
             yield _row("", f"-> {_quoted(chain.probe.response)}")
     if len(written) > _SHOWN_CHAINS:
         yield _row("", f"and {len(written) - _SHOWN_CHAINS} more samples; --json has all")

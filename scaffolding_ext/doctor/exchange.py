@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.answers import up_to_brace
 from scaffolding_ext.controllers.base import attributes_of, honoured_by
-from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.errors import ScaffoldingExtError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
 from scaffolding_ext.protocol.meta import Purpose, num_decoded_of, purpose_of
 from scaffolding_ext.protocol.task_results import finish_reason_of
@@ -29,7 +26,6 @@ QUESTIONS = (
     "A train goes 60 km in 45 minutes. How far does it go in 3 hours, in km?",
 )
 _EMBEDDED = "tinylm/"
-_PROBE_TOKENS = 20
 
 
 class ServedTask(NamedTuple):
@@ -108,13 +104,11 @@ class Probed(NamedTuple):
         suffix: The probe's text.
         response: The model's reply.
         answer: The answer in it; None if the box is empty or not closed.
-        by_controller: True if the stack's controller sent the probe, False if the doctor did.
     """
 
     suffix: str
     response: str
     answer: str | None
-    by_controller: bool
 
 
 class Written(NamedTuple):
@@ -195,7 +189,7 @@ def _models_in(args: Any) -> Iterator[str]:
 
 
 def ask(llm: ScaffoldingLlm, log: CallLog, question: str, max_tokens: int | None, timeout: float) -> Exchange:
-    """Ask the stack one question, and probe the chain if the stack's controller did not.
+    """Ask the stack one question.
 
     Args:
         llm: The stack.
@@ -215,10 +209,6 @@ def ask(llm: ScaffoldingLlm, log: CallLog, question: str, max_tokens: int | None
     prompt = (chains[0].task.input_str if chains else None) or question
     prompting = attributes_of(controller).prompting
     written = _written(calls, None if prompting is None else prompting.family_behind(prompt))
-    is_probed = any(chain.probe for chain in written)
-    if written and not is_probed and error is None and isinstance(prompting, Prompting):
-        probe = _probe_by_doctor(llm, prompting, prompt, written[0].text, timeout)
-        written[0] = written[0]._replace(probe=probe)
     looks = (event.get("confidence") for event in result.program.trace if event["event"] == "probe")
     return Exchange(
         *(question, prompt, calls, written),
@@ -237,7 +227,7 @@ def _written(calls: Sequence[ServedTask], family: PromptFamily | None) -> list[W
     for branch in branches:
         own = [call for call in calls if call.branch[: len(branch)] == branch]
         pieces = [call for call in own if call.purpose is Purpose.CHAIN and call.branch == branch]
-        found.append(Written("".join(piece.text for piece in pieces), pieces, _probe_by_controller(own, family)))
+        found.append(Written("".join(piece.text for piece in pieces), pieces, _probe(own, family)))
     return found
 
 
@@ -254,30 +244,12 @@ def _limit(llm: ScaffoldingLlm, max_tokens: int | None) -> int | None:
     return None if own is not None and own <= room else room
 
 
-def _probe_by_controller(calls: Sequence[ServedTask], family: PromptFamily | None) -> Probed | None:
+def _probe(calls: Sequence[ServedTask], family: PromptFamily | None) -> Probed | None:
     for call in calls:
         if call.purpose is Purpose.PROBE and family is not None:
             asked = call.task.input_str or ""
             suffixes = (family.probe, family.close, family.close_closed)
             suffix = next((suffix for suffix in suffixes if asked.endswith(suffix)), None)
             if suffix is not None:
-                return Probed(suffix, call.text, up_to_brace(call.text) or None, by_controller=True)
+                return Probed(suffix, call.text, up_to_brace(call.text) or None)
     return None
-
-
-def _probe_by_doctor(
-    llm: ScaffoldingLlm, prompting: Prompting, prompt: str, chain: str, timeout: float
-) -> Probed | None:
-    """Probe the first half of a chain, as a controller would."""
-    family, thinking = prompting.family_behind(prompt), prompting.split(prompt, chain).thinking
-    opening = family.think_open if thinking and not prompting.is_open(prompt) else ""
-    begun, suffix = thinking or chain, family.probe
-    asker = NativeGenerationController({"max_tokens": _PROBE_TOKENS, "temperature": 0.0})
-    asker.prompting = prompting
-    with ScaffoldingLlm(asker, dict(llm.workers)) as other:
-        try:
-            result = other.generate(prompt + opening + begun[: len(begun) // 2] + suffix, raw=True, timeout=timeout)
-        except ScaffoldingExtError:  # the stack's own requests succeeded
-            return None
-    response = result.outputs[0].text or ""
-    return Probed(suffix, response, up_to_brace(response) or None, by_controller=False)

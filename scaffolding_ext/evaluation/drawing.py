@@ -10,7 +10,7 @@ matplotlib, of the extra `plots`, is imported when the first picture is drawn.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -84,11 +84,6 @@ def marked(name: str) -> dict[str, Any]:
     return {"fmt": "s", "mfc": "white"} if name.endswith(GREEDY) else {"fmt": "o"}
 
 
-def coloured(number: int) -> dict[str, Any]:
-    """Return the colour of a method by its number; beyond the palette, also a shape."""
-    return {"color": f"C{number % len(COLOURS)}"} | ({"fmt": "^"} if number >= len(COLOURS) else {})
-
-
 def point(axes: Any, x: Estimate, y: Estimate, name: str, *, is_default: bool = False, **options: Any) -> None:
     """Draw a method's point with both intervals."""
     options = {**marked(name), "label": name, "elinewidth": 1.2} | options
@@ -97,43 +92,17 @@ def point(axes: Any, x: Estimate, y: Estimate, name: str, *, is_default: bool = 
         ring(axes, x.value, y.value)
 
 
-def points(axes: Any, xs: Sequence[float], ys: Sequence[Estimate], name: str | None = None, **options: Any) -> Any:
-    """Draw a line of points with their intervals; return its colour."""
-    options = {"fmt": "o-", "ms": 4, "elinewidth": 1.0} | options
-    bars = axes.errorbar(xs, [y.value for y in ys], yerr=bars_of(ys), label=name, **options)
-    return bars.lines[0].get_color()
-
-
 def ring(axes: Any, x: float, y: float) -> None:
     axes.plot(x, y, "o", ms=13, mfc="none", mec="black", mew=1.2, label=RING, zorder=5)
 
 
-def rows(axes: Any, named: Mapping[str, Estimate], *, default: str | None = None) -> None:
-    """Draw a row per method, from the top, with its value and interval; the default has a ring and a bold name."""
-    for place, (name, estimate) in enumerate(named.items()):
-        shape = marked(name)
-        axes.errorbar(estimate.value, place, xerr=bars_of([estimate]), color="C0", **shape)
-        if name == default:
-            ring(axes, estimate.value, place)
-    axes.set_yticks(range(len(named)), list(named))
-    for label, name in zip(axes.get_yticklabels(), named, strict=True):
-        label.set_fontweight("bold" if name == default else "normal")
-    axes.set_ylim(len(named) - 0.5, -0.5)
-
-
-def beside(axes: Any) -> None:
-    """Draw the legend right of the axes."""
-    handles = _handles(axes)
-    axes.legend(handles.values(), handles.keys(), loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0)
-
-
 def below(figure: Any, axes: Any, num_columns: int) -> None:
     """Draw the legend of one of the axes below all of them."""
-    handles = _handles(axes)
+    handles = handles_of(axes)
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=num_columns)
 
 
-def _handles(axes: Any) -> dict[str, Any]:
+def handles_of(axes: Any) -> dict[str, Any]:
     """Return the named artists, each name once, the ring last."""
     handles, names = axes.get_legend_handles_labels()
     found = dict(zip(names, handles, strict=True))

@@ -102,7 +102,6 @@ class TunedConfig(Section):
         model: The model whose samples it was chosen on; None for several.
         data: SHA-256 of the log.
         dataset: The dataset, if a stack drew the samples.
-        samples_drawn: Number of the log's questions that drew 0, 1, 2 and more samples under the vote's rule.
         cost_share: The cost, as a share of that of all samples.
         points: Percentage points above the vote of all samples with their 95 % interval, on questions that had no part
             in the choice.
@@ -118,7 +117,6 @@ class TunedConfig(Section):
     num_questions: int
     num_samples: int
     measure: Literal["accuracy", "agreement"]
-    samples_drawn: list[int] | None = None
     cost: str
     cost_share: float
     points: list[float]

@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from scaffolding_ext.cli.main import main
-from scaffolding_ext.evaluation.tables import PIPE_WIDTH, console
 
 STACK = """
 controller: {{type: DynasorCoTController, args: {{certainty_threshold: {threshold}, chunk_size: {chunk}}}}}
@@ -64,8 +63,3 @@ def test_compare_ends_in_a_line_a_run_and_80_columns(runs: list[Path], tmp_path:
     assert two[3] == "only the first is right on 0, only the other on 1: p = 1 (McNemar)"
     for text in (lines, many, "\n".join(two)):
         assert max(map(len, text.splitlines()[:-2])) <= 80
-
-
-def test_a_pipe_without_columns_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS")
-    assert console().width == PIPE_WIDTH

@@ -103,12 +103,10 @@ def test_a_stack_that_behaves_is_fine(saved_model: Callable[..., str]) -> None:
     assert list(found.lines())[-1].startswith("No problems found.")
 
 
-def test_the_report_shows_prompt_probe_and_answer(saved_model: Callable[..., str]) -> None:
+def test_the_report_shows_prompt_and_answer(saved_model: Callable[..., str]) -> None:
     found = examined(lambda task: "42}" if str(task.input_str).endswith("{") else GOOD, saved_model("qwen3"))
     text = "\n".join(found.lines())
     assert "prompt       '<|im_start|>user\\nWhat is 17 + 25?<|im_end|>\\n<|im_start|>assistant\\n'" in text
-    assert "**Final Answer**\\n\\n\\\\[ \\\\boxed{' (by this check, halfway)" in text
-    assert "-> '42}'" in text
     assert "answer       42 (end)" in text
     assert "family       deepseek_r1 (the chat template splits content at these marks)" in text
     assert json.loads(json.dumps(found.to_json()))["fine"] is True
@@ -121,7 +119,7 @@ def test_a_long_text_is_shortened_in_its_middle(saved_model: Callable[..., str])
     assert len(shown) < 800
 
 
-def test_a_closed_prompt_asks_for_an_answer_and_misses_no_thinking(saved_model: Callable[..., str]) -> None:
+def test_a_closed_prompt_misses_no_thinking(saved_model: Callable[..., str]) -> None:
     asked: list[str] = []
 
     def respond(task: Any) -> str:
@@ -132,20 +130,6 @@ def test_a_closed_prompt_asks_for_an_answer_and_misses_no_thinking(saved_model: 
     assert found.is_fine, found.findings
     assert "no_thinking_mark" not in noted(found)
     assert any("thinking is closed at the end of a prompt" in line for line in found.lines())
-    assert any(text.endswith("the final answer is: $\\boxed{") for text in asked)
-
-
-def test_the_check_probes_halfway_through_thinking_that_quotes_its_mark(saved_model: Callable[..., str]) -> None:
-    asked: list[str] = []
-    thinking = "I end it with `</think>`, " + "so it goes, " * 20
-
-    def respond(task: Any) -> str:
-        asked.append(str(task.input_str))
-        return "42}" if asked[-1].endswith("{") else f"<think>{thinking}</think>It is \\boxed{{42}}."
-
-    assert examined(respond, saved_model("qwen3")).is_fine
-    probed = next(text for text in asked if text.endswith("{"))
-    assert f"<think>{thinking[: len(thinking) // 2]}..." in probed
 
 
 # ---- one thing is wrong
@@ -188,7 +172,7 @@ def test_a_few_chains_without_the_mark_say_nothing_of_the_family(
     assert ("no_thinking_mark" in wrong(found)) is is_wrong
     assert ("no_thinking_mark" in noted(found)) is not is_wrong
     if not is_wrong:
-        assert f"{num_unclosed} of 6 chains" in noted(found)["no_thinking_mark"].message
+        assert f"{2 * num_unclosed} of 12 chains" in noted(found)["no_thinking_mark"].message
 
 
 def test_without_a_tokenizer_the_remedy_is_the_tokenizer() -> None:
@@ -387,7 +371,7 @@ def test_a_probe_stands_with_the_chain_that_it_asked(saved_model: Callable[..., 
     found = examined(lambda task: "42}" if str(task.input_str).endswith("{") else GOOD * 3, saved_model("qwen3"), vote)
     for exchange in found.examined.exchanges:
         assert len(exchange.written) == 2
-        assert all(chain.probe is not None and chain.probe.by_controller for chain in exchange.written)
+        assert all(chain.probe is not None for chain in exchange.written)
 
 
 def test_it_says_how_many_looks_reached_the_threshold_of_a_rule_of_confidence() -> None:

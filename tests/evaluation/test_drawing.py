@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks._lib.drawing import points, rows
 from scaffolding_ext.errors import MissingDependencyError
-from scaffolding_ext.evaluation.drawing import drawing, points, rows
+from scaffolding_ext.evaluation.drawing import drawing
 from scaffolding_ext.evaluation.logs.graded import recording_of
 from scaffolding_ext.evaluation.logs.samples import LoggedQuestion, LoggedSample
 from scaffolding_ext.evaluation.tune.choose import Cheapest

@@ -36,7 +36,6 @@ from scaffolding_ext.evaluation.tune.votes import (
     first_to_finish,
     outcome,
     play,
-    sizes_of,
 )
 
 NUM_FOLDS = 5
@@ -158,18 +157,6 @@ class Plays:
         """Play votes of the given sizes, one sample after another."""
         lasted = {name: self.votes.spent(name, drawn) for name in PATHS if name in self.full.costs}
         return outcome(self.votes, drawn, drawn.astype(float), lasted, self.full_right)
-
-    def sizes_drawn(self, setting: Setting) -> list[int] | None:
-        """Return the number of questions that draw 0, 1, 2 and more samples under a rule; None without a rule."""
-        if setting.rule is None:
-            return None
-        votes = self.votes_of(setting)
-        if setting.in_flight is not None:
-            drawn = self._flight(setting).sizes(setting.rule, setting.num_first)
-        else:
-            drawn = sizes_of(votes, setting.rule, min(setting.num_samples, self.recording.num_samples))
-        sizes: list[int] = np.bincount(drawn[: votes.num_questions]).tolist()
-        return sizes
 
     def _flight(self, setting: Setting) -> ReplayedFlight:
         """Return the samples of a vote that rolls; settings that differ in their rule share it."""

@@ -46,8 +46,7 @@ def stack_of(
 ) -> StackConfig:
     """Build a stack that runs a setting, with the workers of a base or with a server on this machine."""
     controller = controller_of(setting, None if base is None else base.controller, limit_of(plays.recording, base))
-    drawn = plays.sizes_drawn(setting)
-    return stack_with(controller, str(setting), row, plays, promise=promise, samples_drawn=drawn, base=base)
+    return stack_with(controller, str(setting), row, plays, promise=promise, base=base)
 
 
 def budgets_stack_of(plan: PlannedBudgets, base: StackConfig | None = None) -> StackConfig:
@@ -72,7 +71,6 @@ def stack_with(
     plays: Plays,
     *,
     promise: Promise | None = None,
-    samples_drawn: list[int] | None = None,
     base: StackConfig | None,
 ) -> StackConfig:
     recording = plays.recording
@@ -91,7 +89,6 @@ def stack_with(
         points=[round(value, 3) for value in row.points],
         promise=None if promise is None else str(promise),
         max_loss=None if promise is None else promise.max_loss,
-        samples_drawn=samples_drawn,
         date=datetime.date.today().isoformat(),
         version=__version__,
     )
