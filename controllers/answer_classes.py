@@ -53,7 +53,7 @@ def classify(
         record("undetermined", num_undetermined=grouped.num_undetermined)
     elif grouped.num_undetermined:
         record(
-            "lowered",
+            "fallback",
             task="CompareTask",
             to="strings",
             num_undetermined=grouped.num_undetermined,

@@ -170,7 +170,7 @@ class BaseController(Controller):
                 f"the worker's context is {context_len}: shorten the prompt or raise the worker's max_seq_len"
             )
         if room < budget:
-            record("lowered", what="budget", asked=budget, given=room, reason="the worker's context")
+            record("fallback", what="budget", asked=budget, given=room, reason="the worker's context")
         return min(room, budget)
 
     def generate(
@@ -195,7 +195,7 @@ class BaseController(Controller):
         task.streaming_output_flag = streaming
         program.loops = self.loops
         if self.audit and program.audit is None:
-            record("lowered", what="audit", reason="this host ends with the answer")
+            record("fallback", what="audit", reason="this host ends with the answer")
         if self.prompting is not None:
             program.question = Question(prompt, history, raw, kwargs.get("tools"), last_turn, self.prompting)
             program.question.put(task)

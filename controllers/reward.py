@@ -213,7 +213,7 @@ def ask_verdicts(controller: BaseController, tasks: Sequence[VerifyTask]) -> Con
     if controller.can_serve(tag, VerifyTask):
         yield list(tasks)
     else:
-        record("lowered", task="VerifyTask", to="GenerationTask", reason="the worker does not serve it")
+        record("fallback", task="VerifyTask", to="GenerationTask", reason="the worker does not serve it")
         lowered = [lower_verify(task) for task in tasks]
         yield [piece for pieces in lowered for piece in pieces]
         for task, pieces in zip(tasks, lowered, strict=True):

@@ -18,7 +18,7 @@ from scaffolding_ext.prompts.sampling_params import set_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.figures import Figure, Ratio
-from scaffolding_ext.request.parts import when_counted
+from scaffolding_ext.request.parts import on_count
 from scaffolding_ext.request.program import next_seed, publish_figures, record
 from scaffolding_ext.request.seeds import derive_seed
 
@@ -52,9 +52,9 @@ class Run:
         """Record a decision in the request's trace; `left` reports the request's progress."""
         record(name, **told)
 
-    def lowered(self, what: str, **told: Any) -> None:
+    def fallback(self, what: str, **told: Any) -> None:
         """Record that something asked for is replaced by something else."""
-        record("lowered", what=what, **told)
+        record("fallback", what=what, **told)
 
     def warn(self, what: str, reason: str) -> None:
         """Record a warning, and log it the first time that the stack gives it."""
@@ -68,7 +68,7 @@ class Run:
 
     def tell(self, rule: DecisionRule[E], ended: E) -> None:
         """Let the rule observe what has ended, once that counts."""
-        when_counted(functools.partial(rule.observe, ended))
+        on_count(functools.partial(rule.observe, ended))
 
     def sum_up(self, **told: Any) -> None:
         """Record figures for reports: a bool counts as a share of requests, a string as a counted name."""

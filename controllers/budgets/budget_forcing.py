@@ -119,7 +119,7 @@ class BudgetForcingController(BaseController):
             assert isinstance(chain, ChunkChain)
             num_waits = yield from grow_exactly(chain, budget, family, self.wait)
             if num_waits is None:
-                record("lowered", what="exact thinking", reason="token ids, or the tokenizer, are not known")
+                record("fallback", what="exact thinking", reason="token ids, or the tokenizer, are not known")
             record_thinking(chain, budget, family, num_waits=num_waits)
         else:
             yield from chain.grow(budget)

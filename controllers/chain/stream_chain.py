@@ -234,7 +234,7 @@ def start_chain(
     reserved = longest_len(family.probe, family.close, family.close_closed) + answer_tokens
     budget = controller.budget_within_context(WorkerTag.GENERATION, task, wanted, reserved)
     if mode == "stream" and not controller.can_serve(WorkerTag.GENERATION, StreamGenerationTask):
-        record("lowered", task="StreamGenerationTask", to="GenerationTask", reason="the worker cannot stream")
+        record("fallback", task="StreamGenerationTask", to="GenerationTask", reason="the worker cannot stream")
         mode = "chunk"
     params = dict(sampling_params or {})
     chain: Chain
@@ -243,7 +243,7 @@ def start_chain(
         chain.family = family
         return chain
     if streaming_output and StreamGenerationTask not in controller.worker(WorkerTag.GENERATION).streamed_tasks:
-        record("lowered", what="streaming", reason="the worker cannot stream a StreamGenerationTask to the caller")
+        record("fallback", what="streaming", reason="the worker cannot stream a StreamGenerationTask to the caller")
         streaming_output = False
     chain = StreamChain(task, budget, params, streaming_output, max_lead)
     chain.family = family

@@ -161,7 +161,7 @@ class WorkerExpander(Expander):
         if reason is None:
             yield from self._write_shared(asked)
         else:
-            record("lowered", task="BranchTask", to="GenerationTask", reason=reason)
+            record("fallback", task="BranchTask", to="GenerationTask", reason=reason)
             if self.needs.num_logprobs:
                 ask_logprobs([piece for _, piece in asked])
             yield [piece for _, piece in asked]

@@ -73,11 +73,11 @@ class Draws:
         if sampler.max_samples == 1:
             in_flight = None
         if in_flight is not None and not self._can_roll:
-            run.lowered("in_flight", to="rounds", reason="this host waits for all branches of a step")
+            run.fallback("in_flight", to="rounds", reason="this host waits for all branches of a step")
             in_flight = None
         can_stream = run.can_serve(WorkerTag.GENERATION, StreamGenerationTask)
         if in_flight is not None and order == "tokens" and not can_stream:
-            run.lowered("order", asked=order, given="index", reason="the worker cannot stream")
+            run.fallback("order", asked=order, given="index", reason="the worker cannot stream")
             order = "index"
         self._sampler, self._in_flight, self._order = sampler, in_flight, order
         self._is_asked_at_each = in_flight is not None and isinstance(rule, SequentialRule)

@@ -51,7 +51,7 @@ class Part:
         """Make the held calls, or pass them to the part that encloses the caller."""
         held, self._held = self._held, []
         for call in held:
-            when_counted(call)
+            on_count(call)
 
 
 _parts: contextvars.ContextVar[tuple[Part, ...]] = contextvars.ContextVar("parts", default=())
@@ -65,7 +65,7 @@ def _droppable() -> Part | None:
     return None
 
 
-def when_counted(call: Callable[[], object]) -> None:
+def on_count(call: Callable[[], object]) -> None:
     """Call a function now; in a part that may be dropped, once the part counts, and never if it does not."""
     part = _droppable()
     if part is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scaffolding_ext.request.figures import FIGURES
-from scaffolding_ext.request.parts import when_counted
+from scaffolding_ext.request.parts import on_count
 from scaffolding_ext.request.seeds import branch_path
 
 
@@ -26,7 +26,7 @@ class Trace(list[dict[str, Any]]):
 
     def record(self, event: str, **figures: Any) -> None:
         decision = {"event": event, "branch": list(branch_path()), "seconds": self._elapsed(), **figures}
-        when_counted(functools.partial(self._keep, decision))
+        on_count(functools.partial(self._keep, decision))
 
     def _keep(self, decision: dict[str, Any]) -> None:
         self.append(decision)

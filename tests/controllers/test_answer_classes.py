@@ -93,4 +93,4 @@ def test_a_worker_that_left_nothing_is_an_error(program: Program) -> None:
 def test_without_a_worker_open_answers_vote_as_strings_and_the_trace_says_so(program: Program) -> None:
     assert returned(classify(BaseController(), OPEN)) == [0, 1, -1, 0]
     (entry,) = program.trace
-    assert (entry["event"], entry["to"], entry["num_undetermined"]) == ("lowered", "strings", 1)
+    assert (entry["event"], entry["to"], entry["num_undetermined"]) == ("fallback", "strings", 1)

@@ -141,7 +141,7 @@ def test_a_worker_without_verdicts_is_asked_for_one_token(prompting):
 
     result = best_of(RewardController(), Plain("x"), prompting)
     assert result.answer == "3"
-    assert any(e["event"] == "lowered" and e["task"] == "VerifyTask" for e in result.program.trace)
+    assert any(e["event"] == "fallback" and e["task"] == "VerifyTask" for e in result.program.trace)
     assert result.program.ledger.by_purpose[Purpose.VERIFY].decoded == 3
 
 

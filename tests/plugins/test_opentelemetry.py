@@ -187,7 +187,7 @@ class Recorder(NativeGenerationController):
         record("stream_lost", error="private", num_tokens=3)
         record("mixed", values=[1, "a private text"])
         record("stop", reason="certain", answer="private", figures={"private": 1})
-        record("lowered", task="BranchTask", to="GenerationTask", reason="the server says: a private text")
+        record("fallback", task="BranchTask", to="GenerationTask", reason="the server says: a private text")
         yield from super().process(tasks, **kwargs)
 
 
@@ -201,8 +201,8 @@ def test_decisions_show_numbers_and_own_words_alone(telemetry: Telemetry, export
         "stream_lost": {"scaffolding.event": "stream_lost", "scaffolding.num_tokens": 3},
         "mixed": {"scaffolding.event": "mixed"},
         "stop": {"scaffolding.event": "stop", "scaffolding.reason": "certain"},
-        "lowered": {
-            "scaffolding.event": "lowered",
+        "fallback": {
+            "scaffolding.event": "fallback",
             "scaffolding.task": "BranchTask",
             "scaffolding.to": "GenerationTask",
         },

@@ -146,7 +146,7 @@ def test_the_cases_cover_answers_exits_and_both_modes(scenario: Scenario) -> Non
     assert {document["exit_reason"] for document in documents.values()} == {"end", "length", "certain"}
     assert [document["answer"] for name, document in documents.items() if name != "native"] == ["17"] * 7
     assert documents["native"]["answer"] is None  # it was cut in the middle of its chain
-    assert "lowered" not in {event["event"] for event in documents["dynasor_stream"]["trace"]}
+    assert "fallback" not in {event["event"] for event in documents["dynasor_stream"]["trace"]}
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -173,7 +173,7 @@ def test_votes_on_a_worker_of_upstreams_have_one_trace_under_both_hosts(scenario
 def test_unbound_under_upstreams_host_streams_become_chunks_and_the_trace_says_so(scenario: Scenario) -> None:
     unbound = scenario("unbound", "upstream")
     assert unbound["task_types"] == ["GenerationTask"]
-    assert unbound["trace"][0]["event"] == "lowered"
+    assert unbound["trace"][0]["event"] == "fallback"
     assert unbound["answer"] == "17"
 
 

@@ -37,7 +37,7 @@ def hints(task: Task, flavor: Flavor, chat: bool, prioritize: bool, max_tokens: 
         fields["cache_salt"] = salt
     elif salt is not None:
         reason = f"servers of flavor {flavor.name!r} take no cache_salt on this endpoint"
-        record("lowered", what="cache_salt", reason=reason)
+        record("fallback", what="cache_salt", reason=reason)
     if prioritize and flavor.priority is not None:
         program = current_program()
         place = 0 if program is None else program.identity.number

@@ -52,7 +52,7 @@ def request_keywords(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
         if given is not None or own:
             keywords["priority"] = math.atan2(1, own) / math.pi if given is None else float(given)
     elif given is not None:
-        record("lowered", what=ENGINE_PRIORITY, reason=NO_ORDER)
+        record("fallback", what=ENGINE_PRIORITY, reason=NO_ORDER)
     if params.get(KV_HINTS) is not None:
         _check_hints(params[KV_HINTS])
         keywords[KV_HINTS] = params[KV_HINTS]

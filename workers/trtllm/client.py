@@ -128,7 +128,7 @@ class LlmClient:
             if scores is not None:
                 return scores
             reason = f"TensorRT-LLM {self._loaded.release.version} reports only the {_LIKELIEST} likeliest tokens"
-            record("lowered", what="prompt_logprobs", to="context logits", reason=reason)
+            record("fallback", what="prompt_logprobs", to="context logits", reason=reason)
         read = await self._score(task, token_ids, {"return_context_logits": True})
         return from_context_logits(read.context_logits, token_ids, start)
 
@@ -228,7 +228,7 @@ class LlmClient:
         release = self._loaded.release
         for name in keywords.keys() - release.request_keywords:
             del keywords[name]
-            record("lowered", what=name, reason=f"TensorRT-LLM {release.version} does not take it")
+            record("fallback", what=name, reason=f"TensorRT-LLM {release.version} does not take it")
         if "return_perf_metrics" in release.sampling_fields:
             arguments = {**arguments, "return_perf_metrics": True}
 

@@ -292,7 +292,7 @@ class TRTLLMWorker(ChatWorker):
         config_class = self._loaded.release.setting("KvCacheRetentionConfig")
         reason = why_no_retention(self._loaded)
         if reason is not None:
-            record("lowered", what="kv_cache_retention_config", reason=reason)
+            record("fallback", what="kv_cache_retention_config", reason=reason)
         configs = [
             branch_retention(config_class, len(prefix), own)
             for prefix, own in zip(prefixes_of(task), block_scores(task), strict=True)

@@ -106,7 +106,7 @@ def test_where_tokens_cannot_be_counted_thinking_stays_as_it_is_and_the_trace_sa
     with ScaffoldingLlm(controller, {"generation": ScriptedWorker(CLOSED)}) as llm:
         result = llm.generate("What is 2+2?")
     assert result.outputs[0].text == CLOSED
-    assert result.program.trace[0] == result.program.trace[0] | {"event": "lowered", "what": "exact thinking"}
+    assert result.program.trace[0] == result.program.trace[0] | {"event": "fallback", "what": "exact thinking"}
 
 
 class Careless(BaseController):

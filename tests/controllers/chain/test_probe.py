@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.controllers.chain.probing import ProbeNeeds, Prober, ProbeTasks
+from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
+from scaffolding_ext.controllers.needs import Needs
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.protocol import GenerationTask
 
@@ -25,3 +29,14 @@ def test_a_response_closes_thinking_by_an_unquoted_mark(name: str, response: str
     asked = ProbeTasks(answer=task)
     look = Prober(AnswerProbe(), ProbeNeeds()).read(Prefix(3, "abc", None), asked, family_named(name))
     assert look.closes is closes
+
+
+def test_needs_of_another_type_are_refused_when_the_controller_is_built() -> None:
+    class Wrong(StoppingRule):
+        needs = Needs()  # type: ignore[assignment]
+
+        def __call__(self, probes: object) -> bool:
+            return False
+
+    with pytest.raises(ConfigError, match="rule: has needs of type Needs; give ProbeNeeds"):
+        DynasorCoTController(rule=Wrong())

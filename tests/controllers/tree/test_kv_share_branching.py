@@ -168,8 +168,8 @@ def test_one_task_writes_all_branches_on_one_prefix_and_another_judges_them(even
 
 def test_lowered_branches_are_the_same(events):
     shared, lowered = answer(Sharer(TEXTS, VERDICTS)), answer(Writer(TEXTS, VERDICTS))
-    assert events(lowered, "lowered") == [
-        {"event": "lowered", "branch": [], "task": "BranchTask", "to": "GenerationTask"}
+    assert events(lowered, "fallback") == [
+        {"event": "fallback", "branch": [], "task": "BranchTask", "to": "GenerationTask"}
         | {"reason": "the worker does not serve it"}
     ]
     assert events(shared, "branches", "verify", "select") == events(lowered, "branches", "verify", "select")
@@ -307,7 +307,7 @@ def test_fields_that_a_branch_task_lacks_are_asked_for_plainly(events):
     worker = Sharer(TEXTS, VERDICTS)
     result = answer(worker, sampling_params={"frequency_penalty": 0.5, "top_k": 5})
     assert {task.frequency_penalty for task in of_type(worker, GenerationTask)} == {0.5}
-    assert [each["reason"] for each in events(result, "lowered")] == ["it has no field for frequency_penalty"]
+    assert [each["reason"] for each in events(result, "fallback")] == ["it has no field for frequency_penalty"]
     worker = Sharer(TEXTS, VERDICTS)
     answer(worker, sampling_params={"stop": "must"})
     assert [task.stop for task in of_type(worker, BranchTask)] == [["must"]]

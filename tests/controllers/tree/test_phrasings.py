@@ -172,7 +172,7 @@ def test_a_worker_without_branches_is_sent_a_request_on_each_phrasing(events):
     result = asked(worker, scorer={"type": "verdict", "args": {"weighs_confidence": False}})
     written = [text(task.input_tokens) for task in of_type(worker, GenerationTask)]
     assert written == [words + hint for words, hint in zip(WORDS, HINTS, strict=True)]
-    assert events(result, "lowered")[0]["task"] == "BranchTask"
+    assert events(result, "fallback")[0]["task"] == "BranchTask"
 
 
 def test_a_vote_may_stand_over_branches_in_other_words():

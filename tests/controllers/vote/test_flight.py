@@ -205,7 +205,7 @@ def test_what_does_not_count_leaves_no_mark() -> None:
 
 def test_a_worker_without_streams_counts_by_index() -> None:
     (result,) = run(vote(), WholeTexts(5))
-    (event,) = events(result, "lowered")
+    (event,) = events(result, "fallback")
     assert (event["what"], event["asked"], event["given"]) == ("order", "tokens", "index")
     (plain,) = run(vote(None), WholeTexts(5))
     assert events(result, "vote")[0]["answers"] == events(plain, "vote")[0]["answers"]
@@ -311,7 +311,7 @@ def test_under_another_host_it_draws_rounds() -> None:
                     await worker.run_task(task)
 
     rolled, rounds = under_another(vote()), under_another(vote(None))
-    lowered = [event for event in rolled.program.trace if event["event"] == "lowered"]
+    lowered = [event for event in rolled.program.trace if event["event"] == "fallback"]
     assert [(event["what"], event["to"]) for event in lowered] == [("in_flight", "rounds")]
     assert (rolled.text, rolled.exit_reason) == (rounds.text, rounds.exit_reason)
 

@@ -283,7 +283,7 @@ def test_a_controller_sends_one_task_and_the_trace_says_what_was_reused(worker):
         trace = llm.generate(
             "Start with 5. Apply " + ",".join(f"{label}+3" for label in "abcdefgh") + ". Find the total."
         ).program.trace
-    assert not [event for event in trace if event["event"] == "lowered"]
+    assert not [event for event in trace if event["event"] == "fallback"]
     (kv,) = [event for event in trace if event["event"] == "branch_kv"]
     assert len(kv["reused"]) == 4
     assert sum(reused > 0 for reused in kv["reused"]) == 3

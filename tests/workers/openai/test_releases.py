@@ -281,7 +281,7 @@ def test_a_tasks_cache_salt_is_sent_where_it_is_taken_and_noted_elsewhere(
         task.custom_input_params = {"cache_salt": "ours"}
         run(worker, task, program=program)
         assert [request.body.get("cache_salt") for request in server.requests] == ["ours" if taken else None]
-        noted = [entry["what"] for entry in program.trace if entry["event"] == "lowered"]
+        noted = [entry["what"] for entry in program.trace if entry["event"] == "fallback"]
         assert noted == ([] if taken else ["cache_salt"])
 
 

@@ -392,5 +392,5 @@ def test_hints_about_kv_have_the_envelope_that_engines_share() -> None:
         llm.generate_async._generate_async = takes_hints
         worker._loaded.release.request_keywords |= {"kv_hints"}
         run(worker, generation(custom_input_params={"kv_hints": hints}))
-    assert [(event["event"], event["what"]) for event in program.trace] == [("lowered", "kv_hints")]
+    assert [(event["event"], event["what"]) for event in program.trace] == [("fallback", "kv_hints")]
     assert seen == [hints]

@@ -153,6 +153,6 @@ def test_the_budget_is_lowered_to_the_workers_context(mode):
     worker = HuggingFaceWorker("tinylm/draft", max_seq_len=150)
     with ScaffoldingLlm(controller, {"generation": worker}, seed=0, owns_workers=True) as llm:
         result = llm.generate("Start with 5. Apply a+3,b-2,c+4,d+5,e-2,f+3,g+9,h-4. Find the total.")
-        assert any(event["event"] == "lowered" for event in result.program.trace)
+        assert any(event["event"] == "fallback" for event in result.program.trace)
         with pytest.raises(ConfigError, match="shorten the prompt"):
             llm.generate("Start with 5. Apply " + "a+3," * 40 + ". Find the total.")

@@ -42,7 +42,7 @@ class ChunkWorker(ScriptedWorker):
 
 def test_where_the_worker_cannot_stream_chunks_take_over_and_the_trace_says_so(ask, dynasor, events, closed):
     result, worker = ask(dynasor("stream"), ENDLESS, ["5}"] * 3, ChunkWorker)
-    (lowered,) = events(result, "lowered")
+    (lowered,) = events(result, "fallback")
     assert (lowered["task"], lowered["to"]) == ("StreamGenerationTask", "GenerationTask")
     assert "cannot stream" in lowered["reason"]
     assert {type(task) for task in worker.tasks} == {GenerationTask}
@@ -51,7 +51,7 @@ def test_where_the_worker_cannot_stream_chunks_take_over_and_the_trace_says_so(a
 
 def test_where_the_worker_streams_nothing_is_lowered(ask, dynasor, events):
     result, worker = ask(dynasor("stream"), ENDLESS, ["5}"] * 3)
-    assert events(result, "lowered") == []
+    assert events(result, "fallback") == []
     assert [type(task) for task in worker.tasks].count(StreamGenerationTask) == 1
 
 
