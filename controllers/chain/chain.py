@@ -28,6 +28,7 @@ from scaffolding_ext.request.program import DEADLINE, current_program, discard, 
 
 LOOP = "loop"  # finish reason of a repetitive chain
 CUT = (LOOP, DEADLINE)  # finish reasons of chains that were cut off; their answer is asked for
+UNANSWERED = ("length", *CUT)  # finish reasons of chains that did not end by themselves
 ANSWER_LEN = 64  # tokens for which a deadline leaves time
 LOOP_STEP = 64  # tokens between checks for loops
 PACE_STEP = 16  # tokens between the first positions that a paced chain reports

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController
-from scaffolding_ext.controllers.chain.chain import Chain
+from scaffolding_ext.controllers.chain.chain import UNANSWERED, Chain
 from scaffolding_ext.controllers.chain.ending import close, conclude
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
 from scaffolding_ext.controllers.chain.probing import Prober, ProbeSchedule, ProbeTasks
@@ -128,7 +128,7 @@ class DynasorCoTController(BaseController):
                 probe = self.prober.read(prefix, asked, run.family)
                 probes = yield from self._classified(run, [*probes, probe], asked)
                 self._tell(run, probes, asked, chain.max_tokens, position)
-                if not chain.ended or chain.finish_reason == "length":  # otherwise it has its own answer
+                if not chain.ended or chain.finish_reason in UNANSWERED:  # otherwise it has its own answer
                     stop = self.rule.stop(probes)
             if stop is None and not chain.ended:
                 run.show(prefix.text)  # final: later probes only cut the chain after this one
@@ -168,7 +168,8 @@ class DynasorCoTController(BaseController):
         """Leave a stopped chain at its last probe with the probe's answer or a forced one; else conclude the chain."""
         probe = None if stop is None else stop.left_with(probes)
         prefix = chain.prefix if stop is None else probes[-1].prefix
-        reason = stop.reason if stop is not None else "budget" if chain.finish_reason == "length" else "own end"
+        cut_by = "budget" if chain.finish_reason == "length" else str(chain.finish_reason)
+        reason = stop.reason if stop is not None else cut_by if chain.finish_reason in UNANSWERED else "own end"
         if stop is not None:
             told = {"answer": None if probe is None else probe.answer, "reason": reason, **stop.figures}
             run.event("stop", position=prefix.num_tokens, **told)

@@ -7,7 +7,7 @@ from typing import Any
 
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import finish
-from scaffolding_ext.controllers.chain.chain import CUT, Chain, Prefix, without_end_token
+from scaffolding_ext.controllers.chain.chain import UNANSWERED, Chain, Prefix, without_end_token
 from scaffolding_ext.controllers.chain.probe import Probe, asked_answer, asking, forced_answer
 from scaffolding_ext.controllers.prompting import decode, encode, reading_of
 from scaffolding_ext.prompts.families import PromptFamily
@@ -40,7 +40,7 @@ def conclude(
     """
     task, family = chain.prompt, chain.family
     ended = chain.ended and at is None
-    ended_by_itself = ended and chain.finish_reason not in ("length", *CUT)
+    ended_by_itself = ended and chain.finish_reason not in UNANSWERED
     reason = "end" if ended_by_itself else str(chain.finish_reason) if ended else exit_reason
     prefix = at or chain.prefix
     reading = reading_of(task, prefix.text, family)

@@ -84,7 +84,7 @@ class DraftTargetChain:
         visit: Visit | None = None,
     ) -> None:
         self.index = index
-        self.turn = self.num_taken_over = 0
+        self.turn = self.num_decided = self.num_taken_over = 0
         self.exit_reason: str | None = None
         self.draft_chunk: Chunk | None = None
         self.score: float | None = None
@@ -183,6 +183,7 @@ class DraftTargetChain:
         """Settle the waiting chunk as decided, and record it."""
         assert self.draft_chunk is not None, "a chunk waits"
         num_draft_tokens, seconds_drafting = self.draft_chunk.num_tokens, self.seconds_drafting
+        self.num_decided += 1
         told = {"chain": self.index, "turn": self.turn, "score": self.score, **decision.figures}
         began = elapsed()
         seconds_waited = began - self.waits_since

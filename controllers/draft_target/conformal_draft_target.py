@@ -137,7 +137,7 @@ class ConformalDraftTargetController(BaseController):
             decided = (yield from rule.decide(drafted, [rngs[chain.index] for chain in drafted])) if drafted else []
             first = {chain.index: decision for chain, decision in zip(drafted, decided, strict=True)}
         yield side_by_side([self._grow(run, each, rule, rngs[each.index], first.get(each.index)) for each in chains])
-        alpha, num_decided = getattr(rule, "alpha", 0), sum(chain.turn for chain in chains)
+        alpha, num_decided = getattr(rule, "alpha", 0), sum(chain.num_decided for chain in chains)
         if alpha and num_decided:
             num_taken_over = sum(chain.num_taken_over for chain in chains)
             run.sum_up(budget_prediction=budget_prediction(num_taken_over, num_decided, alpha))
@@ -147,7 +147,7 @@ class ConformalDraftTargetController(BaseController):
     def _grow(
         self, run: Run, chain: DraftTargetChain, rule: TakeOverRule, rng: np.random.Generator, decision: Decision | None
     ) -> ControllerGenerator:
-        """Draft and score a chunk, decide on it, keep it or let the target write. The first decision may be given."""
+        """Draft and score a chunk, decide (equation 12), keep it or let the target write. The first may be decided."""
         while chain.exit_reason is None:
             if chain.draft_chunk is None:
                 yield from self.propose(chain)

@@ -27,7 +27,7 @@ from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.parts import reached
 from scaffolding_ext.request.program import DEADLINE, current_program, seconds_left
 
-CUT = DEADLINE  # exit reason of a vote whose draws were cut
+LATE = DEADLINE  # exit reason of a vote that had no time for the samples that its rule still wanted
 Order: TypeAlias = Literal["tokens", "index", "arrival"]
 MOST_AHEAD = 2  # by index: begun samples that do not count yet, as a multiple of those that run at once
 

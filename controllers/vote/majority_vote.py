@@ -19,7 +19,7 @@ from scaffolding_ext.controllers.reward import prepare, reads_logprobs, score
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote import voting
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.controllers.vote.draws import CUT, Draws, Order
+from scaffolding_ext.controllers.vote.draws import LATE, Draws, Order
 from scaffolding_ext.controllers.vote.sample import Sample
 from scaffolding_ext.controllers.vote.sampler import Sampler, end_vote, needs_of_samples
 from scaffolding_ext.controllers.vote.weights import Weight
@@ -87,7 +87,7 @@ class MajorityVoteController(BaseController):
         self.needs = needs_of_samples(generation_controller, reads)
 
     def run(self, task: GenerationTask, **asked: Any) -> ControllerGenerator:
-        """Draw, count and ask the rule until it is certain, then elect. Of cut draws, those so far vote."""
+        """Draw, count and ask the rule until it is certain, then elect. When time is over, those so far vote."""
         run = Run(self, task)
         sampler = self.sampler(task, **asked)
         draws = Draws(run, sampler, self.allocation, self.in_flight, self.order)
@@ -102,7 +102,7 @@ class MajorityVoteController(BaseController):
             run.event("allocate", **self._progress(votes, num_more))
         yield from draws.close()
         elected = yield from self.elect(run, votes)
-        reason = CUT if num_more else "certain" if votes.num_remaining else "vote"
+        reason = LATE if num_more else "certain" if votes.num_remaining else "vote"
         told: dict[str, Any] = {"num_rounds": draws.num_rounds, "min_answers": None}
         if self.allocation is not None:
             run.tell(self.allocation, votes)

@@ -7,7 +7,7 @@ bootstrap draws whole questions; treating samples as independent would make the 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -200,21 +200,29 @@ def bootstrap_quotients(
         )
     if not (np.isfinite(above).all() and np.isfinite(below).all() and (below.sum(axis=0) > 0).all()):
         raise ValueError("numerators and denominators must be finite, and every denominator's total above 0.")
-    critical_value(confidence)
+    half_width = critical_value(confidence)  # refuses a share outside (0, 1)
     num_resamples = require.whole("num_resamples", num_resamples, 1)
     values = above.sum(axis=0) / below.sum(axis=0)
     if len(above) > _MOST_RESAMPLED:
         errors = np.sqrt(((above - values * below) ** 2).sum(axis=0)) / below.sum(axis=0)
-        half = critical_value(confidence) * errors
+        half = half_width * errors
         return [Estimate(*map(float, ends)) for ends in zip(values, values - half, values + half, strict=True)]
-    columns, place = np.unique(np.hstack((above, below)), axis=1, return_inverse=True)  # quotients may share columns
-    totals = resampled_totals(columns, len(columns), num_resamples, rng)
-    resampled_above, resampled_below = np.hsplit(totals[:, place.ravel()], 2)
+    resampled_above, resampled_below = _resampled_columns(above, below, num_resamples, rng)
     is_zero = resampled_below <= 0
     quotients = np.where(is_zero, np.inf, resampled_above / np.where(is_zero, 1, resampled_below))
     shares = ((1 - confidence) / 2, (1 + confidence) / 2)
-    ends = np.quantile(quotients, shares, axis=0, method="nearest" if is_zero.any() else "linear").T
+    method: Literal["nearest", "linear"] = (
+        "nearest" if is_zero.any() else "linear"
+    )  # between a number and infinity nothing can be interpolated
+    ends = np.quantile(quotients, shares, axis=0, method=method).T
     return [Estimate(float(value), float(low), float(high)) for value, (low, high) in zip(values, ends, strict=True)]
+
+
+def _resampled_columns(above: Floats, below: Floats, num_resamples: int, rng: np.random.Generator) -> list[Floats]:
+    """Return both arrays' column totals in each resample of the rows; equal columns are summed once."""
+    columns, place = np.unique(np.hstack((above, below)), axis=1, return_inverse=True)
+    totals = resampled_totals(columns, len(columns), num_resamples, rng)
+    return np.hsplit(totals[:, place.ravel()], 2)
 
 
 def _quotient(

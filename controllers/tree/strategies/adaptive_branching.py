@@ -15,6 +15,8 @@ from scaffolding_ext.controllers.tree.strategies.base import Strategy
 
 Model = Literal["gaussian", "beta", "widening"]
 
+_FEWEST = 4  # scores of a child before it can be saturated
+
 
 class AdaptiveBranching(Strategy):
     """Adaptive branching: GEN writes a new child of a node, CONT descends to a child; the larger of two draws wins.
@@ -61,6 +63,11 @@ class AdaptiveBranching(Strategy):
         self._known: dict[tuple[int, ...], Known] = {(): Known()}
 
     def _learn(self, node: Node, score: float) -> None:
+        """Back a score up to the root: each parent learns it for its arm, and its view of the child below is renewed.
+
+        A child that has ended, or that brings nothing new, is no longer an arm: from `_FEWEST` scores on, if a share
+        `saturation` of them are alike.
+        """
         self._known[node.path], own = Known(), arm(score)
         line = [node, *node.ancestors()]
         for below, each in itertools.pairwise(line):  # each below its parent
@@ -72,7 +79,7 @@ class AdaptiveBranching(Strategy):
             child.saw(score)
             whole = arm(self.score[below.path]) + child.gen + child.cont
             if below.has_ended or (
-                self.saturation < 1 and whole[0] >= 4 and child.most_alike >= self.saturation * whole[0]
+                self.saturation < 1 and whole[0] >= _FEWEST and child.most_alike >= self.saturation * whole[0]
             ):
                 known.children.drop(below.path[-1])  # nothing can be written below it, or nothing new
             else:

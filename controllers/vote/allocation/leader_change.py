@@ -33,7 +33,8 @@ def overtake_probability(
 
     The urn holds the leader's votes, the rival's votes, and a rest: the other samples, and `concentration` for answers
     not seen yet. The further votes of rival and leader are then Dirichlet-multinomial, and the probability is their
-    mass in which the rival ends ahead. Votes may be weights; each further sample adds 1.
+    mass in which the rival ends ahead: the sum of w(leader, k1) w(rival, k2) w(rest, k3) / w(all, k1 + k2 + k3), where
+    w(m, k) = m (m + 1) ... (m + k - 1) / k!. Votes may be weights; each further sample adds 1.
 
     Args:
         lead: Votes of the leader, above 0.
@@ -45,6 +46,7 @@ def overtake_probability(
         return 0.0
     rival_mass = rival.num_votes or concentration
     rest_mass = num_samples + concentration - lead - rival_mass
+    # Each way in which the remaining samples may fall: k votes for the leader, rival and rest; k indexes `_log_rising`.
     more, leader_more, rival_more, rest_more, gained = _continuations(num_remaining)
     ahead = gained >= gap if rival.wins_ties else gained > gap
     log_terms = (
