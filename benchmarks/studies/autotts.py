@@ -224,7 +224,7 @@ def _renumbered(classes: Sequence[int]) -> tuple[int, ...]:
     return tuple(known.setdefault(number, len(known)) for number in classes)
 
 
-class Plays:
+class Replay:
     """Ways to answer, each played on the same shuffles of every question.
 
     Attributes:
@@ -256,7 +256,7 @@ class Plays:
         return float((self.right[FULL] - self.right[name])[where].mean())
 
 
-def choose(plays: Plays, where: npt.NDArray[np.bool_]) -> LeaderChange:
+def choose(plays: Replay, where: npt.NDArray[np.bool_]) -> LeaderChange:
     """The cheapest `LeaderChange` that loses at most 0.3 points on the questions that choose."""
     rules = [LeaderChange(miss=miss, leap=leap) for miss in MISSES for leap in (1.0, 2.0)]
     for rule in rules:
@@ -265,7 +265,7 @@ def choose(plays: Plays, where: npt.NDArray[np.bool_]) -> LeaderChange:
     return min(kept or rules[:1], key=lambda rule: plays.tokens[str(rule)][where].sum())
 
 
-def choose_by_length(plays: Plays) -> tuple[LeaderChange, str]:
+def choose_by_length(plays: Replay) -> tuple[LeaderChange, str]:
     """The rule and the weight with most right answers at no more tokens than CMC."""
     rules = [LeaderChange(miss=miss) for miss in MISSES_BY_LENGTH]
     tried = {f"{rule} {name}": (rule, name) for rule in rules for name in WEIGHTS}
@@ -343,7 +343,7 @@ def add_chains(report: Report, title: str, asked: Sequence[Asked]) -> None:
         )
 
 
-def add_set(report: Report, title: str, plays: Plays, names: Sequence[str], where: npt.NDArray[np.bool_]) -> None:
+def add_set(report: Report, title: str, plays: Replay, names: Sequence[str], where: npt.NDArray[np.bool_]) -> None:
     """Add each way's figures on some questions; a question is resampled with all models that were asked it."""
     questions = [each.question for each, chosen in zip(plays.asked, where, strict=True) if chosen]
     full = {key: values[FULL][where] for key, values in vars(plays).items() if key in ("right", "tokens", "path")}
@@ -357,7 +357,7 @@ def add_set(report: Report, title: str, plays: Plays, names: Sequence[str], wher
             report.ratio(f"{title}: {name}: longest path, share of all", path, full["path"], questions)
 
 
-def add_repeated(report: Report, plays: Plays) -> None:
+def add_repeated(report: Report, plays: Replay) -> None:
     """Hold ways of the paper against its table: the largest gap of its eight cells."""
     for name, cells in PAPER.items():
         points, shares = [], []
@@ -403,7 +403,7 @@ def main(
 ) -> None:
     """Votes of recorded Qwen3 chains by the protocol of AutoTTS, beside its peers."""
     asked = list(simulated(num_simulated, report.rng) if path is None else read_chains(path))
-    plays = Plays(asked, num_chains, num_shuffles, report.seed)
+    plays = Replay(asked, num_chains, num_shuffles, report.seed)
     chooses, judges = plays.of(tasks=[CHOOSES]), plays.of(tasks=["aime25", "hmmt25"])
     ways: dict[str, Way] = {
         FULL: in_rounds(Even(num_samples=num_chains)),
@@ -428,7 +428,7 @@ def main(
     rule = choose(plays, chooses)
     report.setting["chosen"] = str(rule)
     plays.play(CHOSEN, in_rounds(rule))
-    few = Plays([each for each in asked if each.task == CHOOSES], num_chains, -(-num_shuffles // 4), report.seed)
+    few = Replay([each for each in asked if each.task == CHOOSES], num_chains, -(-num_shuffles // 4), report.seed)
     few.play(CMC, ways[CMC])
     rule, weight = choose_by_length(few)
     report.setting["chosen by length"] = f"{rule}, {weight}"

@@ -1,4 +1,4 @@
-"""Plays the policies of certaindex's paper (figure 7, table 4) on recorded votes, and correlates certaindex with need.
+"""Replays the policies of certaindex's paper (figure 7, table 4) on recorded votes: certaindex against need.
 
     python -m benchmarks.studies.certaindex --data FOLDER --json
 

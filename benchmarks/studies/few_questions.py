@@ -31,9 +31,9 @@ from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import Floats, Recording
 from scaffolding_ext.evaluation.tune.choose import Cheapest, candidates_of
 from scaffolding_ext.evaluation.tune.endings import Whole
-from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting
-from scaffolding_ext.evaluation.tune.votes import Played
+from scaffolding_ext.evaluation.tune.votes import ReplayResult
 
 SIZES = (10, 20, 30, 50, 100, 200, 400)
 LEAST_JUDGES = 20  # questions
@@ -108,12 +108,12 @@ class Judge:
             Recording([each.taking(part) for each in recording.questions], recording.sources, recording.fingerprint)
             for part in parts
         )
-        self._plays, self._judges = Plays(chooses, seed=seed), Plays(judges, seed=seed)
+        self._plays, self._judges = Replay(chooses, seed=seed), Replay(judges, seed=seed)
         self._plays.try_all()
         lists = {name: own for name, own in self._plays.lists.items() if not own[0].is_fitted}
         self._settings, self._found = candidates_of(self._plays, lists)
         self._default = Setting(Whole(), half, LeaderChange())
-        self._played: dict[str, Played] = {}
+        self._played: dict[str, ReplayResult] = {}
         tokens, points = self._shares(Setting(Whole(), 1), np.ones(self.num_questions, dtype=bool))
         self.price = min(MOST_PRICE, (1 - tokens) / max(1e-9, -points))
 

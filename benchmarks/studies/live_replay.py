@@ -22,7 +22,7 @@ from benchmarks._lib.runs import run_in_folder
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.run.records import Record, each_record
 from scaffolding_ext.evaluation.run.run_folder import SAMPLES
-from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.stack_file import stack_of
 from scaffolding_ext.evaluation.tune.table import TableRow, rows_of
@@ -40,7 +40,7 @@ def ran(config: StackConfig, folder: Path) -> list[Record]:
     return sorted(each_record(folder / SAMPLES), key=lambda record: record.id)
 
 
-def frontier_points(trial: Plays) -> list[Setting]:
+def frontier_points(trial: Replay) -> list[Setting]:
     """Settings that are more accurate than every cheaper one: the cheapest, the dearest, and one between.
 
     Left out are votes of the first to finish, since their samples depend on the engine; fitted rules, which are
@@ -73,7 +73,7 @@ def equal_texts(live: Sequence[Record], recorded: Sequence[Record]) -> tuple[int
 
 
 def add_point(
-    report: Report, name: str, row: TableRow, trial: Plays, live: Sequence[Record], recorded: Sequence[Record]
+    report: Report, name: str, row: TableRow, trial: Replay, live: Sequence[Record], recorded: Sequence[Record]
 ) -> None:
     """The figures of one point, and the bars that hold them against its replay."""
     right = np.array([bool(record.correct) for record in live], dtype=float)
@@ -115,7 +115,7 @@ def main(report: Report, model: str, num_problems: int, num_samples: int, max_to
     with tempfile.TemporaryDirectory() as folder:
         root = store or Path(folder)
         recorded = ran(base, root / "whole")
-        trial = Plays(read_recording([root / "whole"], num_samples=num_samples), seed=report.seed)
+        trial = Replay(read_recording([root / "whole"], num_samples=num_samples), seed=report.seed)
         trial.try_all()
         for number, setting in enumerate(frontier_points(trial), 1):
             row = rows_of(trial, {str(setting): trial.played[setting]})[0]

@@ -5,7 +5,7 @@
 
 Our front serves plain chains. Every vote asks it over HTTP for up to 16 of them a problem, some problems at a time. The
 votes take turns, a block of problems each, so that a machine that gets slower slows all. What is tuned was chosen by
-`Plays` on other problems, whose 16 samples were drawn before. Without its_hub only our votes run.
+`Replay` on other problems, whose 16 samples were drawn before. Without its_hub only our votes run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scaffolding_ext import HuggingFaceWorker, MajorityVoteController, NativeGen
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.evaluation.tune.choose import Cheapest, chosen
-from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.request.program import Program
 from scaffolding_ext.serving.app import Front
 from scaffolding_ext.serving.metrics import Metrics
@@ -143,7 +143,7 @@ def tuned_rule(
         f"controller.args.generation_controller.args.sampling_params.max_tokens={max_tokens}",
     ]
     config = load_config("configs:majority_vote", overrides)
-    trial = Plays(recorded_samples(config, folder, num_samples=num_samples))
+    trial = Replay(recorded_samples(config, folder, num_samples=num_samples))
     trial.try_all()
     setting = chosen(trial, Cheapest(MOST_LOST)) or trial.all_samples
     return str(setting), setting.rule_config()

@@ -21,7 +21,7 @@ from benchmarks.studies.real import simulated_recording
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.tune.choose import promised
-from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.replay import Replay
 
 SETS = {
     "gpt-4o-mini, GSM8K": ("consol_votes.jsonl.gz", "gsm", 40),
@@ -47,7 +47,7 @@ def recordings(data: Path | None, num_simulated: int, rng: np.random.Generator) 
 def main(report: Report, data: Path | None, num_halves: int, num_simulated: int) -> None:
     """Promises on random halves of a recording, held against the other halves."""
     for name, recording in recordings(data, num_simulated, report.rng):
-        trial = Plays(recording)
+        trial = Replay(recording)
         trial.try_all()
         given, shares, losses = 0, [], []
         for _ in track(range(num_halves), name):

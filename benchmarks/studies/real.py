@@ -1,4 +1,4 @@
-"""Measures savings on recorded samples of real models: every row is a call of `Plays`, and runs no model.
+"""Measures savings on recorded samples of real models: every row is a call of `Replay`, and runs no model.
 
     python -m benchmarks.studies.real --data FOLDER --part votes --plot_path real_votes.png --json
 
@@ -39,13 +39,13 @@ from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import Looks, RecordedQuestion, Recording
 from scaffolding_ext.evaluation.run.jsonl import read_rows
 from scaffolding_ext.evaluation.run.spending import evenness, skyline, spend, unsettledness
-from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate, chosen, judged, lists_chosen
+from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate, chosen, cross_validated, lists_chosen
 from scaffolding_ext.evaluation.tune.costs import Cost
 from scaffolding_ext.evaluation.tune.endings import Cut, Stopped, Whole
-from scaffolding_ext.evaluation.tune.plays import PLAIN_VOTES, Plays
+from scaffolding_ext.evaluation.tune.replay import PLAIN_VOTES, Replay
 from scaffolding_ext.evaluation.tune.space import Setting, labelled_votes, numbers_to_try
 from scaffolding_ext.evaluation.tune.table import baselines
-from scaffolding_ext.evaluation.tune.votes import Played
+from scaffolding_ext.evaluation.tune.votes import ReplayResult
 from scaffolding_ext.stats.power import required_num_questions
 
 EPOCH, CONSOL = "epoch_votes.jsonl.gz", "consol_votes.jsonl.gz"
@@ -142,12 +142,12 @@ def recordings(data: Path | None, num_simulated: int, rng: np.random.Generator) 
 # ---- votes
 
 
-def crossing(trial: Plays) -> Any:
+def crossing(trial: Replay) -> Any:
     """The question of each row of a trial whose runs are resampled; None where questions are resampled anyway."""
     return [each.id for each in trial.recording.questions] if trial.by_run else None
 
 
-def add_row(report: Report, name: str, played: Played, trial: Plays) -> None:
+def add_row(report: Report, name: str, played: ReplayResult, trial: Replay) -> None:
     """Accuracy, tokens, points over the full vote and rounds; questions are resampled, and runs where there are."""
     full, groups, second = trial.full, trial.groups, crossing(trial)
     report.difference(f"{name}: right", played.right, questions=groups, crossing=second)
@@ -158,12 +158,12 @@ def add_row(report: Report, name: str, played: Played, trial: Plays) -> None:
     report.figure(f"{name}: rounds", float(played.rounds.mean()))
 
 
-def add_over(report: Report, said: str, ours: Played, theirs: Played, trial: Plays) -> None:
+def add_over(report: Report, said: str, ours: ReplayResult, theirs: ReplayResult, trial: Replay) -> None:
     """Points of one way to answer over another; resampled as in `add_row`."""
     report.difference(said, ours.right, theirs.right, trial.groups, scale=100, crossing=crossing(trial))
 
 
-def add_power(report: Report, name: str, played: Played, trial: Plays) -> None:
+def add_power(report: Report, name: str, played: ReplayResult, trial: Replay) -> None:
     """Add the number of questions, or runs of all questions, that show with power .9 that less than a point is lost."""
     differences = played.right - trial.full.right
     unit = "runs" if trial.by_run else "questions"
@@ -173,7 +173,7 @@ def add_power(report: Report, name: str, played: Played, trial: Plays) -> None:
             report.figure(f"{name}: {unit} for power .9 at {100 * BAR:g} points", needed)
 
 
-def plain_vote_of(trial: Plays, tokens: float) -> Played:
+def plain_vote_of(trial: Replay, tokens: float) -> ReplayResult:
     """The plain vote that takes so many tokens: by lot one of the two next numbers of samples."""
     played = [trial.play(Setting(Whole(), number)) for number in range(1, trial.recording.num_samples + 1)]
     totals = np.array([each.costs["decoded"].sum() for each in played])
@@ -185,25 +185,25 @@ def plain_vote_of(trial: Plays, tokens: float) -> Played:
         return (1 - share) * low + share * high
 
     costs: dict[Cost, Any] = {"decoded": mixed(fewer.costs["decoded"], more.costs["decoded"])}
-    names = [field.name for field in dataclasses.fields(Played) if field.name != "costs"]
-    return Played(costs=costs, **{name: mixed(getattr(fewer, name), getattr(more, name)) for name in names})
+    names = [field.name for field in dataclasses.fields(ReplayResult) if field.name != "costs"]
+    return ReplayResult(costs=costs, **{name: mixed(getattr(fewer, name), getattr(more, name)) for name in names})
 
 
 def add_votes(report: Report, name: str, recording: Recording) -> tuple[list[float], list[float]]:
     """Every row of one set; shares and losses (points) of the settings of `GRID`."""
     goal, num_samples = Cheapest(MAX_LOSS), recording.num_samples
-    trial = Plays(recording)
+    trial = Replay(recording)
     trial.try_all()
     report.figure(f"{name}: questions", len(recording.questions))
     report.figure(f"{name}: groups", int(trial.groups.max()) + 1)
     for title, share in lists_chosen(trial, goal).items():
         report.figure(f"{name}: choices of {title}, share", share)
     rows = baselines(trial, goal) | {
-        f"{each}, chosen": judged(trial, goal, {each: trial.lists[each]}) for each in CHOSEN_ALIKE
+        f"{each}, chosen": cross_validated(trial, goal, {each: trial.lists[each]}) for each in CHOSEN_ALIKE
     }
     rows |= {
         DEFAULT: trial.play(Setting(Whole(), num_samples, LeaderChange())),
-        TUNED: judged(trial, goal),
+        TUNED: cross_validated(trial, goal),
         **{f"vote of {each}": trial.play(Setting(Whole(), each)) for each in numbers_to_try(num_samples)},
     }
     for row, played in rows.items():
@@ -234,7 +234,7 @@ def add_votes(report: Report, name: str, recording: Recording) -> tuple[list[flo
     return grid_of(trial)
 
 
-def grid_of(trial: Plays) -> tuple[list[float], list[float]]:
+def grid_of(trial: Replay) -> tuple[list[float], list[float]]:
     """Shares of the tokens, and losses in points, of the settings of `GRID`."""
     played = [trial.play(Setting(Whole(), trial.recording.num_samples, rule)) for rule in GRID]
     full = trial.full.costs["decoded"].sum()
@@ -287,11 +287,11 @@ def confirmed(report: Report, data: Path | None, num_simulated: int) -> None:
     goal, grid, judges = Cheapest(MAX_LOSS), {}, {}
     for name, recording in recordings(data, num_simulated, report.rng):
         choosing, judging = halves(recording)
-        trial = Plays(choosing)
+        trial = Replay(choosing)
         trial.try_all()
         if name in DEFAULT_SETS:
             grid[name] = grid_of(trial)
-        judges[name] = Plays(judging), chosen(trial, goal) or trial.all_samples
+        judges[name] = Replay(judging), chosen(trial, goal) or trial.all_samples
     default = add_best_default(report, grid)
     for name, (trial, tuned) in judges.items():
         number = trial.recording.num_samples
@@ -317,13 +317,13 @@ def confirmed(report: Report, data: Path | None, num_simulated: int) -> None:
 def runs(report: Report, data: Path | None, num_simulated: int) -> None:
     """The default and Adaptive-Consistency .90 on each run that has tokens: a dot a run."""
     if data is None:
-        trials = [(SIMULATED, Plays(simulated_recording(num_simulated, report.rng)))]
+        trials = [(SIMULATED, Replay(simulated_recording(num_simulated, report.rng)))]
     else:
         every = [
             (task, read_recording([data / EPOCH], task=task, num_samples=number))
             for task, number in (("OTIS", 8), ("OTIS", 4), ("GPQA", 8))
         ]
-        trials = [(task, Plays(recording)) for task, recording in every]
+        trials = [(task, Replay(recording)) for task, recording in every]
     seen, found = set[str](), []
     for task, trial in trials:
         number = trial.recording.num_samples
@@ -398,7 +398,7 @@ def add_weighed(report: Report, name: str, recording: Recording, cohorts: Sequen
 
 def add_quarter(report: Report, name: str, recording: Recording) -> None:
     """Add the choice of `tune` at a quarter of the tokens, cross-fitted, beside cut, stop and plain vote."""
-    trial, goal = Plays(recording), MostAccurate(BUDGET)
+    trial, goal = Replay(recording), MostAccurate(BUDGET)
     trial.try_all()
     own: dict[str, dict[str, list[Setting]]] = {"chosen": {}, "plain vote": {}, "cut": {}, "stop": {}}
     own["chosen"] = trial.lists
@@ -408,7 +408,7 @@ def add_quarter(report: Report, name: str, recording: Recording) -> None:
         for kind, ending in (("cut", Cut), ("stop", Stopped)):
             if is_plain and all(isinstance(each.ending, ending) for each in settings):
                 own[kind][title] = settings
-    of_kind = {kind: judged(trial, goal, lists) for kind, lists in own.items() if lists}
+    of_kind = {kind: cross_validated(trial, goal, lists) for kind, lists in own.items() if lists}
     number = recording.num_samples
     for row, played in {
         "one chain": trial.play(Setting(Whole(), 1)),

@@ -36,7 +36,7 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.evaluation.run.datasets import EMBEDDED, Example
 from scaffolding_ext.evaluation.tune.endings import Whole
-from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.protocol import Controller
 from scaffolding_ext.request.results import ScaffoldingResult
@@ -170,7 +170,7 @@ def run_recorded(report: Report, asked: Sequence[Asked], num_samples: int) -> No
 
 def run_replayed(report: Report, data: Path | None) -> None:
     for name, recording in recordings(data, 20, report.rng):
-        trial, num_samples = Plays(recording), recording.num_samples
+        trial, num_samples = Replay(recording), recording.num_samples
         ways: dict[str, dict[str, Any]] = {ROUNDS: {}}
         for number in (each for each in (2, 3, 4, 8, 16, 32) if each < num_samples):
             ways[f"{number} in flight"] = {"in_flight": number}

@@ -40,7 +40,7 @@ from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChan
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import RecordedQuestion, Recording
 from scaffolding_ext.evaluation.tune.endings import Cut, Ending, Whole
-from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import ASKED, Setting
 
 QWEN3 = "qwen3_chains.jsonl.gz"
@@ -86,7 +86,7 @@ def parts_of(data: Path | None, num_simulated: int, rng: np.random.Generator) ->
 
 def add_lengths(report: Report, part: Part) -> None:
     """Add the rule on counts and on weights, and all samples by weight."""
-    plays, rule, num_samples = Plays(part.recording), LeaderChange(), part.recording.num_samples
+    plays, rule, num_samples = Replay(part.recording), LeaderChange(), part.recording.num_samples
     tokens = np.maximum(1, plays.votes.samples.tokens).astype(float)
     squares = tokens**-2
     capped = np.minimum(squares, 4 * squares.mean(axis=1, keepdims=True))
@@ -105,7 +105,7 @@ def add_lengths(report: Report, part: Part) -> None:
 
 def add_asked(report: Report, part: Part) -> None:
     """Add votes of cut chains by the probability of their answer, with a stop and without, beside plain ones."""
-    plays, rule, num_samples = Plays(part.recording), LeaderChange(), part.recording.num_samples
+    plays, rule, num_samples = Replay(part.recording), LeaderChange(), part.recording.num_samples
     mean = float(np.mean([looks.length for each in part.recording.questions for looks in each.looks or ()]))
     endings: Mapping[str, Ending] = {
         "whole chains": Whole(is_asked=True),

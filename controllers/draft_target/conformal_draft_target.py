@@ -115,7 +115,7 @@ class ConformalDraftTargetController(BaseController):
         self.setting = self.setting.of_models(draft, target)
         self.rule.check(self.setting)
         self._shares_tokens = shares_tokens(workers, self.shares_prompt)
-        _warn(self.rule.doubt(self.max_turns))
+        _warn(self.rule.coverage_warning(self.max_turns))
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
         """Grow all chains at once, each chunk by chunk: draft, score, decide, keep. Then they vote.
@@ -124,9 +124,9 @@ class ConformalDraftTargetController(BaseController):
         """
         run = Run(self, task)
         run.set(sampling_params)
-        if (doubt := self.rule.doubt(self.max_turns, task.input_str or "")) is not None:
-            run.event("warning", what="calibration", reason=doubt)
-            _warn(None if doubt == self.rule.doubt(self.max_turns) else doubt)  # otherwise bind has warned
+        if (warning := self.rule.coverage_warning(self.max_turns, task.input_str or "")) is not None:
+            run.event("warning", what="calibration", reason=warning)
+            _warn(None if warning == self.rule.coverage_warning(self.max_turns) else warning)  # else bind has warned
         rule = self.rule.for_request()
         chains = self.open_chains(task, scores=rule.scores_chunks)
         rngs = run.rngs(self.num_chains, sampling_params_of(self.draft.controller).get("seed"))
@@ -180,6 +180,6 @@ class ConformalDraftTargetController(BaseController):
         return DraftTargetChain.several(self.num_chains, task, writers, scores, max_tokens, keeps_rejected, self)
 
 
-def _warn(doubt: str | None) -> None:
-    if doubt is not None:
-        warnings.warn(f"the take-over rule: {doubt}", CalibrationWarning, stacklevel=3)
+def _warn(warning: str | None) -> None:
+    if warning is not None:
+        warnings.warn(f"the take-over rule: {warning}", CalibrationWarning, stacklevel=3)

@@ -103,7 +103,7 @@ class ConformalRule(TakeOverRule):
         if self.calibration is not None:
             self.calibration.check(setting, any_chunk_len=self.any_chunk_len)
 
-    def doubt(self, max_turns: int, prompt: str | None = None) -> str | None:
+    def coverage_warning(self, max_turns: int, prompt: str | None = None) -> str | None:
         if self.coverage == "conditional" and max_turns > 1:
             return (
                 "coverage 'conditional' holds alpha on the first turn only: on later ones the target may take over "

@@ -40,7 +40,7 @@ class TakeOverRule(DecisionRule[Sequence[DraftTargetChain]]):
     def check(self, setting: DraftTargetSetting) -> None:  # most rules hold for any setting
         """Refuse models, chunk lengths, a policy or a score for which the rule is invalid."""
 
-    def doubt(self, max_turns: int, prompt: str | None = None) -> str | None:
+    def coverage_warning(self, max_turns: int, prompt: str | None = None) -> str | None:
         """Return a warning saying why the rule's guarantee does not hold; None if it holds.
 
         Args:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from scaffolding_ext.controllers.budgets.queueing.queues import Queue
     from scaffolding_ext.evaluation.tune.choose import Goal
     from scaffolding_ext.evaluation.tune.costs import Price
-    from scaffolding_ext.evaluation.tune.plays import Plays
+    from scaffolding_ext.evaluation.tune.replay import Replay
     from scaffolding_ext.stack.config import StackConfig
 
 _COSTS = ("decoded", "seconds", "critical")
@@ -85,14 +85,14 @@ class Logs(NamedTuple):
     num_samples: int | None
     cost: Any
 
-    def plays(self) -> Plays:
+    def plays(self) -> Replay:
         """Return the samples, ready to be played on.
 
         Raises:
             DatasetError: Each question has one sample without looks, or the log was misread.
         """
         from scaffolding_ext.evaluation.logs.read import read_recording
-        from scaffolding_ext.evaluation.tune.plays import Plays
+        from scaffolding_ext.evaluation.tune.replay import Replay
 
         recording = read_recording(self.paths, task=self.task, num_samples=self.num_samples)
         if all(each.num_samples == 1 and each.looks is None for each in recording.questions):
@@ -103,8 +103,8 @@ class Logs(NamedTuple):
         if recording.doubt is not None:
             raise DatasetError(f"{', '.join(recording.sources)}: {recording.doubt}")
         if isinstance(self.cost, str):
-            return Plays(recording, self.cost)  # type: ignore[arg-type]
-        return Plays(recording, "dollars", self.cost)
+            return Replay(recording, self.cost)  # type: ignore[arg-type]
+        return Replay(recording, "dollars", self.cost)
 
 
 _LOG_OPTIONS = (

@@ -15,7 +15,7 @@ from scaffolding_ext import load_config
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.tune.endings import Cut, Stopped, Whole
-from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.stack_file import setting_of, stack_of
 from scaffolding_ext.evaluation.tune.table import rows_of
@@ -159,7 +159,7 @@ def test_a_tuned_stack_names_the_data_and_the_model_of_the_run_that_it_was_tuned
 
 
 def test_whole_chains_are_written_as_whole_chains_where_the_base_stops_them(log: Path) -> None:
-    trial, base = Plays(read_recording([log])), load_config("configs:dynasor_cot")
+    trial, base = Replay(read_recording([log])), load_config("configs:dynasor_cot")
     row = rows_of(trial, {"": trial.full})[0]
     written = stack_of(Setting(Whole(), 4), row, trial, promise=None, base=base)
     sample = written.controller.args["generation_controller"]
@@ -172,7 +172,7 @@ def test_whole_chains_are_written_as_whole_chains_where_the_base_stops_them(log:
 def test_a_written_stack_of_weights_over_cut_and_stopped_chains_loads_and_plays(tmp_path: Path) -> None:
     """As on recorded thinking chains: looks at uneven places, weights by the asked answer, cuts and stops."""
     log, stack = write_chains(tmp_path / "chains.jsonl"), tmp_path / "stack.yaml"
-    trial = Plays(read_recording([log]))
+    trial = Replay(read_recording([log]))
     trial.try_all()
     weighed = {type(own[0].ending): own[0] for own in trial.lists.values() if own[0].weight == "answer_probability"}
     assert weighed.keys() == {Whole, Cut, Stopped}

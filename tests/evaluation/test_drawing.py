@@ -16,7 +16,7 @@ from scaffolding_ext.evaluation.drawing import drawing
 from scaffolding_ext.evaluation.logs.graded import recording_of
 from scaffolding_ext.evaluation.logs.samples import LoggedQuestion, LoggedSample
 from scaffolding_ext.evaluation.tune.choose import Cheapest
-from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.tuned import tuned
 from scaffolding_ext.stats.intervals import Estimate
 
@@ -86,7 +86,7 @@ def test_a_tuning_is_drawn_in_the_style(drawn: list[Any], style_faults: Faults) 
         LoggedQuestion(str(number), "7", [LoggedSample(str(rng.integers(5, 8)), tokens=50 + n) for n in range(6)])
         for number in range(NUM)
     ]
-    plays = Plays(recording_of(questions, ["here"], "sha256:0"))
+    plays = Replay(recording_of(questions, ["here"], "sha256:0"))
     plays.try_all()
     found = tuned(plays, Cheapest(0.01))
     assert found is not None

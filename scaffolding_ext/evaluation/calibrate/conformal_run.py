@@ -57,7 +57,7 @@ def turns_in(trace: Sequence[Mapping[str, Any]]) -> list[CalibrationTurn]:
 class CalibratingRule(ConformalRule):
     """Rule of calibration chains, which are ranked among each other; it has no guarantee to doubt."""
 
-    def doubt(self, max_turns: int, prompt: str | None = None) -> str | None:
+    def coverage_warning(self, max_turns: int, prompt: str | None = None) -> str | None:
         return None
 
 

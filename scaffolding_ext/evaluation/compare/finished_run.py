@@ -15,8 +15,8 @@ from scaffolding_ext import plain_yaml
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.run.records import Record, each_record
 from scaffolding_ext.evaluation.run.run_folder import CONFIG, SAMPLES, VOTES, answers_of
+from scaffolding_ext.evaluation.run.run_stats import OUTCOMES, Column, RunStats
 from scaffolding_ext.evaluation.run.summary import Summary, summary_of
-from scaffolding_ext.evaluation.run.tally import OUTCOMES, Column, Tally
 
 UNKNOWN = "unknown"
 
@@ -42,7 +42,7 @@ class FinishedRun:
     name: str
     path: Path | None
     summary: Summary
-    tally: Tally
+    tally: RunStats
     columns: dict[str, Column]
     config: Mapping[str, Any]
 
@@ -78,7 +78,7 @@ def run_of(
     Raises:
         DatasetError: There are no records, or a sample and epoch occurs twice.
     """
-    tally = Tally()
+    tally = RunStats()
     for record in records:
         tally.add(record)
     place = name if path is None else path

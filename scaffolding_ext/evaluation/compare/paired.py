@@ -11,7 +11,7 @@ import numpy as np
 
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.compare.finished_run import FinishedRun, Key
-from scaffolding_ext.evaluation.run.tally import Column
+from scaffolding_ext.evaluation.run.run_stats import Column
 from scaffolding_ext.stats.intervals import (
     Estimate,
     McNemar,

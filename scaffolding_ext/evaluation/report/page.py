@@ -18,7 +18,7 @@ from scaffolding_ext.evaluation.compare.paired import Point
 from scaffolding_ext.evaluation.drawing import COLOURS, drawing, point
 from scaffolding_ext.evaluation.report import terminal as tables
 from scaffolding_ext.evaluation.run.records import Record
-from scaffolding_ext.evaluation.run.tally import Column
+from scaffolding_ext.evaluation.run.run_stats import Column
 from scaffolding_ext.evaluation.web_page import data_uri, render_page
 from scaffolding_ext.stats.intervals import Estimate
 

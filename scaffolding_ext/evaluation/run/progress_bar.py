@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.text import Text
 
 from scaffolding_ext.evaluation.run.records import Record
-from scaffolding_ext.evaluation.run.tally import Tally
+from scaffolding_ext.evaluation.run.run_stats import RunStats
 
 _NUM_LINES = 10
 
@@ -30,7 +30,7 @@ _NUM_LINES = 10
 @contextmanager
 def progress_shown(
     total: int,
-    tally: Tally,
+    tally: RunStats,
     clock: Callable[[], float] = time.monotonic,
     *,
     in_tokens: bool = False,
@@ -105,7 +105,7 @@ class _Live(ProgressColumn):
         return Text(self._text())
 
 
-def figures(tally: Tally, num_decoded: int | None = None) -> str:
+def figures(tally: RunStats, num_decoded: int | None = None) -> str:
     """Format accuracy, tokens and failures so far in one line; `num_decoded` replaces the tokens of ended requests."""
     decoded = tally.tokens["decoded"] if num_decoded is None else num_decoded
     right = f"{tally.num_correct / tally.num_samples:.1%}" if tally.num_samples else "-"

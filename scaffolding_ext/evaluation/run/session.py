@@ -33,9 +33,9 @@ from scaffolding_ext.evaluation.run.run_folder import (
     mend,
     taken_up,
 )
+from scaffolding_ext.evaluation.run.run_stats import RunStats
 from scaffolding_ext.evaluation.run.runner import Engine, EvaluationJob, LocalEngine, check_samples, jobs_of, run_rounds
 from scaffolding_ext.evaluation.run.summary import Summary, summary_of
-from scaffolding_ext.evaluation.run.tally import Tally
 from scaffolding_ext.evaluation.run.until import UntilKnown, stop_of
 from scaffolding_ext.evaluation.run.vote_budget import SampleOfVote, VoteBudget
 from scaffolding_ext.protocol import Controller
@@ -121,7 +121,7 @@ class Session:
         self._until = until
         self._epochs = config.evaluation.epochs if budget is None else budget.max_samples
         check_samples(samples, self._epochs)
-        self.tally = Tally(units_implied(config), keeps_answers=self._epochs > 1)
+        self.tally = RunStats(units_implied(config), keeps_answers=self._epochs > 1)
         self.num_left = 0
         self.done: set[tuple[str, int]] = set()
 
@@ -273,7 +273,7 @@ class Session:
             if self._folder is not None:
                 lines = (json_text(vote.to_json()) + "\n" for vote in votes)
                 write_text(self._folder / VOTES, "".join(lines))
-            tally = Tally(units_implied(self.config))
+            tally = RunStats(units_implied(self.config))
             for vote in votes:
                 tally.add(vote)
         tuned = self.config.tuned

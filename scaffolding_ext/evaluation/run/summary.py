@@ -12,8 +12,8 @@ import numpy.typing as npt
 from scaffolding_ext.answers import group
 from scaffolding_ext.documents import plain
 from scaffolding_ext.evaluation.run.records import Record
+from scaffolding_ext.evaluation.run.run_stats import OUTCOMES, Column, RunStats, Undetermined
 from scaffolding_ext.evaluation.run.sections import SectionFigure
-from scaffolding_ext.evaluation.run.tally import OUTCOMES, Column, Tally, Undetermined
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts
 from scaffolding_ext.stats.intervals import Estimate, Interval, share_of_questions
 from scaffolding_ext.stats.repeats import majority_at_k, pass_at_k
@@ -301,15 +301,15 @@ def summarize(
     price: Mapping[str, float] | None = None,
     units_implied: bool = False,
 ) -> Summary:
-    """Summarize a run's records; the arguments are those of `Tally` and of `summary_of`."""
-    tally = Tally(units_implied)
+    """Summarize a run's records; the arguments are those of `RunStats` and of `summary_of`."""
+    tally = RunStats(units_implied)
     for record in records:
         tally.add(record)
     return summary_of(tally, calibration_cost, price=price)
 
 
 def summary_of(
-    tally: Tally,
+    tally: RunStats,
     calibration_cost: TokenCounts | None = None,
     *,
     price: Mapping[str, float] | None = None,
@@ -386,7 +386,7 @@ def summary_of(
     )
 
 
-def _drawn(tally: Tally, most: int | None) -> Drawn | None:
+def _drawn(tally: RunStats, most: int | None) -> Drawn | None:
     if most is None or not tally.votes:
         return None
     num_answers, tokens = np.array(tally.votes).T
@@ -408,7 +408,7 @@ def _lateness(columns: Mapping[str, Column]) -> Lateness | None:
     )
 
 
-def _audits(tally: Tally, promised: float | None) -> Audits | None:
+def _audits(tally: RunStats, promised: float | None) -> Audits | None:
     num, changed, lost = (tally.audits[name] for name in ("num", "changed", "lost"))
     return Audits(num, changed, lost, lower_bound(lost, num, _ALPHA), promised) if num else None
 
@@ -421,7 +421,7 @@ def _share_of(columns: Mapping[str, Column], chosen: npt.NDArray[np.bool_]) -> I
     return Interval(*share_of_questions(right[has_some], sizes[has_some])[1:]) if has_some.any() else Interval(0.0, 1.0)
 
 
-def _repeats_of(tally: Tally, columns: Mapping[str, Column]) -> Repeats:
+def _repeats_of(tally: RunStats, columns: Mapping[str, Column]) -> Repeats:
     correct = columns["outcome"] == OUTCOMES.index("correct")
     question = columns["question"].astype(np.int64)
     sizes = np.bincount(question, minlength=len(tally.questions))

@@ -1,1 +1,1 @@
-"""Plays settings on a recording: what each would have answered and cost, which one to use, and what that promises."""
+"""Replay settings on a recording: what each would have answered and cost, which one to use, and what that promises."""

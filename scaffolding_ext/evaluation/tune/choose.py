@@ -24,9 +24,9 @@ import numpy as np
 
 from scaffolding_ext.evaluation.logs.samples import Floats, Ints
 from scaffolding_ext.evaluation.tune.costs import PATHS
-from scaffolding_ext.evaluation.tune.plays import NUM_FOLDS, Plays
+from scaffolding_ext.evaluation.tune.replay import NUM_FOLDS, Replay
 from scaffolding_ext.evaluation.tune.space import Setting
-from scaffolding_ext.evaluation.tune.votes import Played, assembled, combined
+from scaffolding_ext.evaluation.tune.votes import ReplayResult, assembled, combined
 from scaffolding_ext.stats.learn_then_test import learn_then_test, questions_needed
 
 LEAST_QUESTIONS = 50  # below, a choice is worse than the default: benchmarks/studies/few_questions.py
@@ -144,14 +144,14 @@ def cross_fitted(found: Candidates, goal: Goal, rng: np.random.Generator) -> tup
     return folds, chosen
 
 
-def chosen(plays: Plays, goal: Goal) -> Setting | None:
+def chosen(plays: Replay, goal: Goal) -> Setting | None:
     """Return the choice on all questions; None if no setting is allowed."""
     settings, found = candidates_of(plays, plays.lists)
     index = goal.chosen(found, np.ones(len(found.sizes)), plays.rng(1))
     return None if index is None else settings[index]
 
 
-def is_too_small(plays: Plays, goal: Goal) -> bool:
+def is_too_small(plays: Replay, goal: Goal) -> bool:
     """Return True if the default setting is to be preferred to a choice on so few questions."""
     recording = plays.recording
     is_covered = isinstance(goal, Cheapest) and plays.cost not in PATHS
@@ -171,7 +171,7 @@ class Stability(NamedTuple):
     most: float
 
 
-def stability(plays: Plays, goal: Goal, setting: Setting) -> Stability:
+def stability(plays: Replay, goal: Goal, setting: Setting) -> Stability:
     """Let the goal choose again on bootstrap resamples of the groups."""
     settings, found = candidates_of(plays, plays.lists)
     rng, num_groups = plays.rng(7), len(found.sizes)
@@ -186,7 +186,7 @@ def stability(plays: Plays, goal: Goal, setting: Setting) -> Stability:
     return Stability(same / _NUM_REPEATS, least, most)
 
 
-def judged(plays: Plays, goal: Goal, lists: Mapping[str, Sequence[Setting]] | None = None) -> Played:
+def cross_validated(plays: Replay, goal: Goal, lists: Mapping[str, Sequence[Setting]] | None = None) -> ReplayResult:
     """Play the choice on questions that had no part in it, by cross-fitting over groups."""
     settings, splits = _cross_fitted(plays, goal, plays.lists if lists is None else lists)
     played = []
@@ -196,7 +196,7 @@ def judged(plays: Plays, goal: Goal, lists: Mapping[str, Sequence[Setting]] | No
     return combined(played, lambda columns: np.mean(columns, axis=0))
 
 
-def lists_chosen(plays: Plays, goal: Goal) -> dict[str, float]:
+def lists_chosen(plays: Replay, goal: Goal) -> dict[str, float]:
     """Return the frequency of each list, as a share of the choices in `judged`."""
     _, splits = _cross_fitted(plays, goal, plays.lists)
     titles = [title for title, own in plays.lists.items() for _ in own]
@@ -205,7 +205,7 @@ def lists_chosen(plays: Plays, goal: Goal) -> dict[str, float]:
     return {title: num / num_choices for title, num in Counter(choices).most_common()}
 
 
-def candidates_of(plays: Plays, lists: Mapping[str, Sequence[Setting]]) -> tuple[list[Setting], Candidates]:
+def candidates_of(plays: Replay, lists: Mapping[str, Sequence[Setting]]) -> tuple[list[Setting], Candidates]:
     """Return the settings of the lists, and their losses and costs by group."""
     settings = [setting for own in lists.values() for setting in own]
     played = [plays.played[setting] for setting in settings]
@@ -221,7 +221,7 @@ def candidates_of(plays: Plays, lists: Mapping[str, Sequence[Setting]]) -> tuple
 
 
 def _cross_fitted(
-    plays: Plays, goal: Goal, lists: Mapping[str, Sequence[Setting]]
+    plays: Replay, goal: Goal, lists: Mapping[str, Sequence[Setting]]
 ) -> tuple[list[Setting], list[tuple[Ints, Ints]]]:
     """Return the settings, and for each split the fold of each group and the index chosen outside each fold."""
     settings, found = candidates_of(plays, lists)
@@ -256,7 +256,7 @@ class Promise(NamedTuple):
         )
 
 
-def promised(plays: Plays, max_loss: float, confidence: float, questions: Sequence[int] | None = None) -> Promise:
+def promised(plays: Replay, max_loss: float, confidence: float, questions: Sequence[int] | None = None) -> Promise:
     """Test every setting that decides on each question independently.
 
     The loss of a question is how often a right full vote is lost. Runs of one question count as one, because questions

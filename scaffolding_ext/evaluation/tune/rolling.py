@@ -19,7 +19,7 @@ from scaffolding_ext.controllers.vote.draws import MOST_AHEAD, Order
 from scaffolding_ext.evaluation.logs.samples import Floats, Ints
 from scaffolding_ext.evaluation.tune.costs import PATHS, Cost
 from scaffolding_ext.evaluation.tune.orders import OrderedVotes
-from scaffolding_ext.evaluation.tune.votes import Played, outcome, sizes_of
+from scaffolding_ext.evaluation.tune.votes import ReplayResult, outcome, sizes_of
 
 
 class Schedule(NamedTuple):
@@ -107,7 +107,7 @@ class ReplayedFlight:
             rule = dataclasses.replace(rule, leap=0.0)
         return sizes_of(self.votes, rule, self._num_samples)
 
-    def play(self, drawn: Ints, full_right: Floats) -> Played:
+    def play(self, drawn: Ints, full_right: Floats) -> ReplayResult:
         """Play votes of the given sizes; what the others have written by then is spent, too."""
         votes, samples, at = self.votes, self.votes.samples, (np.arange(len(drawn)), drawn - 1)
         lasted = {name: counts[at] for name, counts in self._counts.items() if name in samples.costs}

@@ -21,7 +21,7 @@ from scaffolding_ext.evaluation.run.recording_stack import sample_of, whole_chai
 from scaffolding_ext.evaluation.stack_sections import TunedConfig
 from scaffolding_ext.evaluation.tune.choose import Promise
 from scaffolding_ext.evaluation.tune.endings import Cut, Ending, Stopped, Whole
-from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import ASKED, Setting
 from scaffolding_ext.evaluation.tune.table import TableRow
 from scaffolding_ext.registry import controllers, vote_weights
@@ -39,7 +39,7 @@ _MAX_TOKENS = 8192  # of a sample, if the log tells neither a limit nor lengths
 def stack_of(
     setting: Setting,
     row: TableRow,
-    plays: Plays,
+    plays: Replay,
     *,
     promise: Promise | None,
     base: StackConfig | None = None,
@@ -68,7 +68,7 @@ def stack_with(
     controller: Mapping[str, Any],
     setting: str,
     row: TableRow,
-    plays: Plays,
+    plays: Replay,
     *,
     promise: Promise | None = None,
     base: StackConfig | None,

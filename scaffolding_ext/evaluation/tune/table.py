@@ -12,11 +12,11 @@ from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import Bet
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
 from scaffolding_ext.evaluation.logs.samples import Floats, Ints
-from scaffolding_ext.evaluation.tune.choose import Goal, judged
+from scaffolding_ext.evaluation.tune.choose import Goal, cross_validated
 from scaffolding_ext.evaluation.tune.endings import Cut, Whole
-from scaffolding_ext.evaluation.tune.plays import PLAIN_VOTES, Plays
+from scaffolding_ext.evaluation.tune.replay import PLAIN_VOTES, Replay
 from scaffolding_ext.evaluation.tune.space import Setting
-from scaffolding_ext.evaluation.tune.votes import Played
+from scaffolding_ext.evaluation.tune.votes import ReplayResult
 from scaffolding_ext.stats.intervals import Estimate, bootstrap_quotients, crossed
 
 _NUM_RESAMPLES = 2000
@@ -32,7 +32,7 @@ class TableRow(NamedTuple):
     accuracy: float
 
 
-def baselines(plays: Plays, goal: Goal) -> dict[str, Played]:
+def baselines(plays: Replay, goal: Goal) -> dict[str, ReplayResult]:
     """Return the lines beside a choice: single samples, plain votes, rules at their published settings, and limits."""
     num_samples = plays.recording.num_samples
     fixed = {
@@ -50,14 +50,14 @@ def baselines(plays: Plays, goal: Goal) -> dict[str, Played]:
     return {
         f"all {num_samples} samples": plays.full,
         "one sample": plays.play(Setting(Whole(), 1)),
-        "fewer samples, all drawn": judged(plays, goal, plain),
-        **({"all, best cut": judged(plays, goal, cuts)} if cuts else {}),
+        "fewer samples, all drawn": cross_validated(plays, goal, plain),
+        **({"all, best cut": cross_validated(plays, goal, cuts)} if cuts else {}),
         **{name: plays.play(Setting(Whole(), num_samples, rule)) for name, rule in fixed.items()},
         "oracle (limit)": plays.of_sizes(plays.votes.until_settled),  # no rule does better
     }
 
 
-def saved_on_easiest(plays: Plays, played: Played, share: float) -> float:
+def saved_on_easiest(plays: Replay, played: ReplayResult, share: float) -> float:
     """Return the saved share of the full vote's cost on the easiest questions: those with most samples right.
 
     Ties are broken by fewer tokens.
@@ -68,7 +68,7 @@ def saved_on_easiest(plays: Plays, played: Played, share: float) -> float:
     return 1 - float(played.costs[plays.cost][easiest].sum() / plays.full.costs[plays.cost][easiest].sum())
 
 
-def rows_of(plays: Plays, named: Mapping[str, Played]) -> list[TableRow]:
+def rows_of(plays: Replay, named: Mapping[str, ReplayResult]) -> list[TableRow]:
     """Return lines of a table with 95 % intervals: groups are resampled, and also questions if runs share them."""
     played = list(named.values())
     costs = [each.costs[plays.cost] for each in played]
@@ -87,7 +87,7 @@ def rows_of(plays: Plays, named: Mapping[str, Played]) -> list[TableRow]:
     ]
 
 
-def _quotients(plays: Plays, above: Floats, below: Floats, groups: Ints, purpose: int) -> list[Estimate]:
+def _quotients(plays: Replay, above: Floats, below: Floats, groups: Ints, purpose: int) -> list[Estimate]:
     sums, totals = (
         np.column_stack([np.bincount(groups, weights=column) for column in values.T]) for values in (above, below)
     )
@@ -96,7 +96,7 @@ def _quotients(plays: Plays, above: Floats, below: Floats, groups: Ints, purpose
     return [Estimate(value, value, value) for value in (sums.sum(axis=0) / totals.sum(axis=0)).tolist()]
 
 
-def frontier_of(plays: Plays) -> list[TableRow]:
+def frontier_of(plays: Replay) -> list[TableRow]:
     """Return the settings that are more accurate than all cheaper ones, on the questions that chose them."""
     played = sorted(
         ((setting, plays.played[setting]) for own in plays.lists.values() for setting in own),

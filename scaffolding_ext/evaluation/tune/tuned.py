@@ -17,13 +17,13 @@ from scaffolding_ext.evaluation.tune.choose import (
     Promise,
     Stability,
     chosen,
+    cross_validated,
     is_too_small,
-    judged,
     promised,
     stability,
 )
 from scaffolding_ext.evaluation.tune.costs import COSTS
-from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.stack_file import stack_of
 from scaffolding_ext.evaluation.tune.table import TableRow, baselines, frontier_of, rows_of
@@ -56,7 +56,7 @@ class Tuned:
         stability: Of the choice.
     """
 
-    plays: Plays
+    plays: Replay
     goal: Goal
     setting: Setting
     rows: Sequence[TableRow]
@@ -114,7 +114,9 @@ class Tuned:
 
     def document(self) -> dict[str, Any]:
         plays, promise, stack = self.plays, self.promise, self.stack()
-        by_list = {f"{name}, chosen": judged(plays, self.goal, {name: own}) for name, own in plays.lists.items()}
+        by_list = {
+            f"{name}, chosen": cross_validated(plays, self.goal, {name: own}) for name, own in plays.lists.items()
+        }
         return {
             "chosen": {
                 "stack": stack.resolved(),
@@ -191,7 +193,12 @@ class Tuned:
 
 
 def tuned(
-    plays: Plays, goal: Goal, *, max_loss: float = 0.0, confidence: float | None = None, base: StackConfig | None = None
+    plays: Replay,
+    goal: Goal,
+    *,
+    max_loss: float = 0.0,
+    confidence: float | None = None,
+    base: StackConfig | None = None,
 ) -> Tuned | None:
     """Choose among the settings played; None if the goal allows none."""
     if confidence is not None:
@@ -202,7 +209,7 @@ def tuned(
     setting = chosen(plays, goal)
     if setting is None:
         return None
-    named, steady = {**baselines(plays, goal), "chosen": judged(plays, goal)}, stability(plays, goal, setting)
+    named, steady = {**baselines(plays, goal), "chosen": cross_validated(plays, goal)}, stability(plays, goal, setting)
     if not is_too_small(plays, goal):
         return Tuned(plays, goal, setting, rows_of(plays, named), None, base, stability=steady)
     named["default, recommended"] = plays.played[plays.default]
@@ -216,7 +223,7 @@ def _unstable(found: Stability) -> str:
     )
 
 
-def table_of(rows: Sequence[TableRow], plays: Plays) -> str:
+def table_of(rows: Sequence[TableRow], plays: Replay) -> str:
     """Format the lines of a table, at most 80 columns wide."""
     measure = "right %" if plays.recording.measure == "accuracy" else "as all %"
     name = "samples %" if _counts_samples(plays) else f"{plays.cost} %"
@@ -230,7 +237,7 @@ def table_of(rows: Sequence[TableRow], plays: Plays) -> str:
     return "\n".join(lines)
 
 
-def remarks_on(plays: Plays) -> list[str]:
+def remarks_on(plays: Replay) -> list[str]:
     recording = plays.recording
     runs = len(set(recording.runs))
     of_runs = f" of {runs} runs" if runs > 1 else ""
@@ -259,7 +266,7 @@ def spread(estimate: Estimate, digits: int, is_signed: bool = False) -> str:
     return f"{value} ({low} to {high})"
 
 
-def _counts_samples(plays: Plays) -> bool:
+def _counts_samples(plays: Replay) -> bool:
     return "tokens" in plays.recording.missing and plays.cost != "seconds"
 
 
@@ -289,7 +296,7 @@ def _line(row: TableRow) -> dict[str, Any]:
     }
 
 
-def _rules(plays: Plays) -> list[dict[str, Any]]:
+def _rules(plays: Replay) -> list[dict[str, Any]]:
     full = plays.full
     return [
         {
@@ -307,7 +314,7 @@ def _rules(plays: Plays) -> list[dict[str, Any]]:
     ]
 
 
-def _questions(plays: Plays, setting: Setting) -> list[dict[str, Any]]:
+def _questions(plays: Replay, setting: Setting) -> list[dict[str, Any]]:
     played, full = plays.played[setting], plays.full
     order = np.argsort(played.right - full.right, kind="stable")[:_MOST_QUESTIONS].tolist()
     return [

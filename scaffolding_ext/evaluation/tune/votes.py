@@ -15,7 +15,7 @@ from scaffolding_ext.evaluation.tune.orders import OrderedVotes, States
 
 
 @dataclass(frozen=True, eq=False)
-class Played:
+class ReplayResult:
     """Result of a setting: means over the orders of each question, shape [num_questions].
 
     Attributes:
@@ -31,17 +31,17 @@ class Played:
     samples: Floats
 
 
-def assembled(parts: Sequence[Played], folds: Ints) -> Played:
+def assembled(parts: Sequence[ReplayResult], folds: Ints) -> ReplayResult:
     """Take each question from the part of its fold."""
     return combined(parts, lambda columns: np.stack(columns)[folds, np.arange(len(folds))])
 
 
-def combined(parts: Sequence[Played], combine: Callable[[Sequence[Floats]], Floats]) -> Played:
+def combined(parts: Sequence[ReplayResult], combine: Callable[[Sequence[Floats]], Floats]) -> ReplayResult:
     columns = {
         name: combine([getattr(each, name) for each in parts]) for name in ("right", "lost", "rounds", "samples")
     }
     costs = {name: combine([each.costs[name] for each in parts]) for name in parts[0].costs}
-    return Played(costs=costs, **columns)
+    return ReplayResult(costs=costs, **columns)
 
 
 class DrawnRound(NamedTuple):
@@ -72,7 +72,7 @@ def sizes_of(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int)
     return drawn
 
 
-def play(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int, full_right: Floats) -> Played:
+def play(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int, full_right: Floats) -> ReplayResult:
     """Play a rule on every order of every question.
 
     Args:
@@ -93,17 +93,17 @@ def play(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int, ful
 
 def outcome(
     votes: OrderedVotes, drawn: Ints, rounds: Floats, lasted: Mapping[Cost, Floats], full_right: Floats
-) -> Played:
+) -> ReplayResult:
     """Return the results of votes of the first samples of each row."""
     right = votes.right[np.arange(len(drawn)), drawn]
     costs: dict[Cost, Floats] = {name: votes.mean(values) for name, values in lasted.items()}
     for name in votes.samples.costs.keys() - costs.keys():
         costs[name] = votes.mean(votes.spent(name, drawn)) + votes.samples.once.get(name, 0.0)
     lost = full_right * (1.0 - right)
-    return Played(votes.mean(right), votes.mean(lost), costs, votes.mean(rounds), votes.mean(drawn))
+    return ReplayResult(votes.mean(right), votes.mean(lost), costs, votes.mean(rounds), votes.mean(drawn))
 
 
-def first_to_finish(votes: OrderedVotes, num_first: int, num_samples: int, full_right: Floats) -> Played:
+def first_to_finish(votes: OrderedVotes, num_first: int, num_samples: int, full_right: Floats) -> ReplayResult:
     """Start all samples at once, vote with those that end first, and stop the others ("short-m@k").
 
     Reference:
@@ -123,7 +123,7 @@ def first_to_finish(votes: OrderedVotes, num_first: int, num_samples: int, full_
     for name in samples.costs.keys() - lasted.keys():
         own = votes.ordered(samples.costs[name])[:, :num_samples] * written
         costs[name] = votes.mean(own.sum(axis=1)) + samples.once.get(name, 0.0)
-    return Played(played.right, played.lost, costs, played.rounds, np.full_like(played.samples, num_samples))
+    return ReplayResult(played.right, played.lost, costs, played.rounds, np.full_like(played.samples, num_samples))
 
 
 def in_order_of_ends(votes: OrderedVotes, num_samples: int) -> OrderedVotes:

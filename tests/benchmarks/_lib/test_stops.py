@@ -9,7 +9,7 @@ from benchmarks._lib.stops import Ended, cut_of_as_many, fixed_cuts, judge, rule
 from benchmarks.studies.real import plain_vote_of, simulated_recording, votes_at_looks
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.evaluation.tune.endings import Stopped, Whole
-from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting
 
 
@@ -63,7 +63,7 @@ def test_a_plain_vote_at_a_look_is_the_vote_of_its_answers() -> None:
 
 
 def test_a_plain_vote_takes_the_tokens_that_it_is_to_take() -> None:
-    trial = Plays(simulated_recording(10, np.random.default_rng(4), num_samples=6))
+    trial = Replay(simulated_recording(10, np.random.default_rng(4), num_samples=6))
     two, three = (trial.play(Setting(Whole(), number)) for number in (2, 3))
     tokens = (two.costs["decoded"].sum() + three.costs["decoded"].sum()) / 2
     found = plain_vote_of(trial, tokens)

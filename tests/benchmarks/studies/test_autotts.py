@@ -10,7 +10,7 @@ import pytest
 from benchmarks._lib.interval_controllers import Chain
 from benchmarks.studies.autotts import (
     WEIGHTS,
-    Plays,
+    Replay,
     agreeing,
     cut,
     ended,
@@ -81,7 +81,7 @@ def test_a_flight_of_all_samples_takes_as_long_as_the_first_that_settle_it() -> 
 
 
 def test_questions_are_taken_by_model_and_by_task() -> None:
-    plays = Plays(ASKED, 8, 1, 0)
+    plays = Replay(ASKED, 8, 1, 0)
     assert plays.of().all()
     assert plays.of(models=["4B"]).sum() == 6
     assert plays.of(models=["4B"], tasks=["aime24"]).sum() == 2

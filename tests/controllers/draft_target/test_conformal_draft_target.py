@@ -607,7 +607,7 @@ def test_a_calibration_of_chunks_of_another_length_is_taken_on_request_and_doubt
     own = SETTING | {"draft_tokens": 5, "target_tokens": 7}
     assert ConformalDraftTargetController(rule=made, **own).rule is made
     assert made.changed(ties="conservative").any_chunk_len
-    assert "chunks of another length" in str(made.doubt(3))
+    assert "chunks of another length" in str(made.coverage_warning(3))
     with pytest.raises(ConfigError, match="was calibrated with on_reject"):
         ConformalDraftTargetController(rule=made, **SETTING | {"on_reject": "continue"})
 

@@ -10,8 +10,8 @@ import pytest
 
 from scaffolding_ext.evaluation.report.terminal import eval_lines, shown_fewer
 from scaffolding_ext.evaluation.run.records import Record, RecordError
+from scaffolding_ext.evaluation.run.run_stats import RunStats
 from scaffolding_ext.evaluation.run.summary import Summary, Undetermined, summarize, summary_of
-from scaffolding_ext.evaluation.run.tally import Tally
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts
 from scaffolding_ext.request.ledger import Ledger
 from scaffolding_ext.stats.intervals import Estimate, wilson_interval
@@ -194,7 +194,7 @@ def vote(number: str, drawn: int, decoded: int, discarded: int = 0) -> Record:
 
 
 def drawn_from(*records: Record, most: int | None = 16) -> Summary:
-    tally = Tally()
+    tally = RunStats()
     for record in records:
         tally.add(record)
     return summary_of(tally, most_answers=most)

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, record_writer
+from scaffolding_ext.evaluation.run.run_stats import RunStats
 from scaffolding_ext.evaluation.run.runner import evaluate_async
-from scaffolding_ext.evaluation.run.tally import Tally
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
 
@@ -30,7 +30,7 @@ class InstantWorker(Worker):
 
 def test_a_record(call_count: Any, within_ceiling: Callable[[str, float], None], tmp_path: Path) -> None:
     samples = [Example(f"q{number}", f"Question {number}", "1") for number in range(NUM_SAMPLES)]
-    tally = Tally()
+    tally = RunStats()
 
     async def run(llm: ScaffoldingLlm, name: str) -> None:
         with record_writer(tmp_path / name, clock=lambda: 0.0) as write:

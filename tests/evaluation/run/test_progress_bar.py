@@ -6,7 +6,7 @@ import pytest
 
 from scaffolding_ext.evaluation.run.progress_bar import decoding_shown, progress_shown
 from scaffolding_ext.evaluation.run.records import Record, RecordError
-from scaffolding_ext.evaluation.run.tally import Tally
+from scaffolding_ext.evaluation.run.run_stats import RunStats
 from scaffolding_ext.testing import FakeClock
 
 
@@ -23,7 +23,7 @@ def record_of(number: int, decoded: int = 500, failed: bool = False) -> Record:
 
 def show(clock: FakeClock) -> None:
     """Ten of twenty are there already; the others take 3 s each, and the 15th fails."""
-    tally = Tally()
+    tally = RunStats()
     for number in range(10):
         tally.add(record_of(number))
     with progress_shown(20, tally, clock) as shown:
@@ -57,7 +57,7 @@ def test_a_terminal_gets_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 
 def test_a_budget_is_shown_in_tokens(capsys: pytest.CaptureFixture[str]) -> None:
-    tally, clock = Tally(), FakeClock()
+    tally, clock = RunStats(), FakeClock()
     with progress_shown(1000, tally, clock, in_tokens=True) as shown:
         for number, decoded in enumerate((60, 30, 250, 0, 700)):
             clock.advance(1.0)
@@ -77,7 +77,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("terminal")
 def test_a_bar_counts_the_tokens_of_requests_that_still_run(capsys: pytest.CaptureFixture[str]) -> None:
-    tally = Tally()
+    tally = RunStats()
     tally.add(record_of(0))  # of an earlier run, by workers that are gone
     with progress_shown(2, tally, FakeClock(), decoded_so_far=iter((7, *[77] * 1000)).__next__):
         pass

@@ -14,9 +14,9 @@ from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteControlle
 from scaffolding_ext.errors import EngineError, RequestCancelledError
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, RecordError, prompt_hash
+from scaffolding_ext.evaluation.run.run_stats import RunStats
 from scaffolding_ext.evaluation.run.runner import evaluate, evaluate_async
 from scaffolding_ext.evaluation.run.summary import summary_of
-from scaffolding_ext.evaluation.run.tally import Tally
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ScaffoldingOutput
 from scaffolding_ext.testing import FakeClock, Reply, ScriptedWorker
@@ -251,7 +251,7 @@ def test_a_record_tells_what_stopping_has_changed_and_the_summary_holds_it_again
     assert all(not record.correct for record in records)
     assert all(record.audit == {"whole": record.target, "changed": True, "correct": True} for record in records)
     assert all(record.ledger["by_purpose"]["audit"]["decoded"] for record in records)
-    tally = Tally()
+    tally = RunStats()
     for record in records:
         tally.add(Record.from_json(record.to_json()))
     audits = summary_of(tally, promised_loss=0.02).audits
@@ -266,6 +266,6 @@ def test_without_audits_a_summary_says_nothing_of_them() -> None:
     with host(ScriptedWorker(said)) as llm:
         records = evaluate(llm, samples(1))
     assert records[0].audit is None
-    tally = Tally()
+    tally = RunStats()
     tally.add(records[0])
     assert summary_of(tally, promised_loss=0.02).audits is None

@@ -14,7 +14,7 @@ from scaffolding_ext.evaluation.tune.choose import (
     cross_fitted,
     is_too_small,
 )
-from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.tuned import tuned
 from tests.evaluation.tune.recorded import recording
 
@@ -98,7 +98,7 @@ def test_a_saving_near_the_allowed_loss_is_not_given_up_for_all_samples() -> Non
 
 @pytest.mark.parametrize(("num_questions", "is_small"), [(LEAST_QUESTIONS - 1, True), (LEAST_QUESTIONS, False)])
 def test_few_questions_recommend_the_default_and_say_why(num_questions: int, is_small: bool) -> None:
-    plays = Plays(recording(num_questions))
+    plays = Replay(recording(num_questions))
     plays.try_all()
     found = tuned(plays, Cheapest(0.003))
     assert found is not None
@@ -114,7 +114,7 @@ def test_few_questions_recommend_the_default_and_say_why(num_questions: int, is_
 
 
 def test_a_budget_a_promise_or_another_goal_is_not_overruled() -> None:
-    plays = Plays(recording(20))
+    plays = Replay(recording(20))
     plays.try_all()
     within = tuned(plays, MostAccurate(0.5))
     assert within is not None
@@ -122,13 +122,13 @@ def test_a_budget_a_promise_or_another_goal_is_not_overruled() -> None:
     promise = tuned(plays, Cheapest(0.2), max_loss=0.2, confidence=0.5)
     assert promise is not None
     assert promise.setting is not plays.default
-    assert not is_too_small(Plays(recording(20), "critical"), Cheapest(0.003)), "a default that waits is no default"
+    assert not is_too_small(Replay(recording(20), "critical"), Cheapest(0.003)), "a default that waits is no default"
 
 
 def test_a_choice_that_changes_with_the_questions_says_so() -> None:
     """Of mixed votes, resamples choose now one setting, now another; if all samples are right, always one sample."""
     for num_questions, ability, is_stable in ((60, 0.7, False), (60, 9.0, True)):
-        plays = Plays(recording(num_questions, ability=ability))
+        plays = Replay(recording(num_questions, ability=ability))
         plays.try_all()
         found = tuned(plays, Cheapest(0.003))
         assert found is not None
@@ -140,7 +140,7 @@ def test_a_choice_that_changes_with_the_questions_says_so() -> None:
 
 def test_the_default_is_the_plainest_of_all() -> None:
     """So it wins unless a setting is better by more than a standard error."""
-    plays = Plays(recording(100, ability=0.95))
+    plays = Replay(recording(100, ability=0.95))
     plays.try_all()
     assert plays.lists["default"] == [plays.default]
     every = [setting.complexity_rank for own in plays.lists.values() for setting in own]

@@ -30,7 +30,7 @@ from scaffolding_ext.evaluation.tune.endings import (
     Whole,
     endings_to_try,
 )
-from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.protocol.meta import PROBE, purpose_of
@@ -251,7 +251,7 @@ def test_the_joint_space_holds_cuts_stops_numbers_and_weights() -> None:
         looks = [each._replace(forced=np.array([each.probes[0].answer_class] * 4)) for each in chains]
         classes = np.array([each.probes[0].answer_class for each in chains])
         questions.append(dataclasses.replace(own, id=str(number), looks=looks, classes=classes, correct=classes == 7))
-    trial = Plays(Recording(questions, ["here"], "sha256:0"))
+    trial = Replay(Recording(questions, ["here"], "sha256:0"))
     trial.try_all()
     kinds = {type(own[0].ending) for own in trial.lists.values()}
     assert kinds == {Whole, Cut, Stopped}

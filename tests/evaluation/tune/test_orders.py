@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scaffolding_ext.evaluation.tune.orders import draw_orders
-from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.replay import Replay
 from tests.evaluation.tune.recorded import recording
 
 
@@ -36,7 +36,7 @@ def test_few_orders_begin_with_different_samples() -> None:
 
 @pytest.mark.parametrize("num_questions", [20, 4_000])
 def test_one_sample_is_exactly_the_mean_of_the_log(num_questions: int) -> None:
-    found = Plays(recording(num_questions, 16))
+    found = Replay(recording(num_questions, 16))
     found.try_numbers()
     (one,) = (played for setting, played in found.played.items() if setting.num_samples == 1)
     samples = found.votes.samples
@@ -49,6 +49,6 @@ def test_one_sample_is_exactly_the_mean_of_the_log(num_questions: int) -> None:
 def test_the_vote_of_all_samples_does_not_move_with_the_seed() -> None:
     """Ties go to the sample that comes first; of two samples, each does so in half of the orders."""
     log = recording(20, 2, ability=0.5)
-    found = [Plays(log, seed=seed).full.right for seed in range(3)]
+    found = [Replay(log, seed=seed).full.right for seed in range(3)]
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])

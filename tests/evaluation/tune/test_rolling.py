@@ -16,7 +16,7 @@ from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChan
 from scaffolding_ext.controllers.vote.draws import MOST_AHEAD, Order
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.evaluation.tune.endings import Whole
-from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.rolling import schedule
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.stack_file import setting_of, stack_of
@@ -66,7 +66,7 @@ RULES = [None, LeaderChange(), LeaderChange(leap=2.0), AgreementDoubling(), Earl
 def test_a_vote_in_flight_is_that_of_a_simulation(
     rule: AllocationRule | None, order: Order, seed: int, in_flight: int
 ) -> None:
-    plays = Plays(recording(4, 10, seed=seed, ability=0.5))
+    plays = Replay(recording(4, 10, seed=seed, ability=0.5))
     played = plays.play(Setting(Whole(), 10, rule, in_flight=in_flight, order=order))
     classes, lengths = plays.votes.ordered(plays.votes.samples.classes), plays.votes.ordered(plays.votes.samples.tokens)
     expected = [
@@ -80,7 +80,7 @@ def test_a_vote_in_flight_is_that_of_a_simulation(
 
 
 def test_by_index_a_flight_decides_as_one_by_one_sampling() -> None:
-    plays = Plays(recording(40, 10, ability=0.5))
+    plays = Replay(recording(40, 10, ability=0.5))
     one_by_one = plays.play(Setting(Whole(), 10, LeaderChange(leap=0.0)))
     by_index = plays.play(Setting(Whole(), 10, LeaderChange(), in_flight=4, order="index"))
     np.testing.assert_array_equal(by_index.right, one_by_one.right)
@@ -90,7 +90,7 @@ def test_by_index_a_flight_decides_as_one_by_one_sampling() -> None:
 
 
 def test_one_in_flight_is_one_by_one_sampling_and_all_at_once_ends_with_the_longest() -> None:
-    plays = Plays(recording(40, 10, ability=0.5))
+    plays = Replay(recording(40, 10, ability=0.5))
     one = plays.play(Setting(Whole(), 10, LeaderChange(), in_flight=1))
     one_by_one = plays.play(Setting(Whole(), 10, LeaderChange(leap=0.0)))
     for name, values in one_by_one.costs.items():
@@ -112,7 +112,7 @@ def test_a_schedule_by_hand() -> None:
 
 
 def test_time_tries_flights_and_the_stack_file_gives_them_back() -> None:
-    plays = Plays(recording(40, 10, ability=0.6), "critical")
+    plays = Replay(recording(40, 10, ability=0.6), "critical")
     plays.try_all()
     settings_tried = plays.lists["LeaderChange, 4 in flight"]
     row = rows_of(plays, {"chosen": plays.played[settings_tried[0]]})[0]
@@ -124,7 +124,7 @@ def test_time_tries_flights_and_the_stack_file_gives_them_back() -> None:
     assert not any("in flight" in name for name in trial_of_tokens().lists)
 
 
-def trial_of_tokens() -> Plays:
-    plays = Plays(recording(10, 4))
+def trial_of_tokens() -> Replay:
+    plays = Replay(recording(10, 4))
     plays.try_all()
     return plays

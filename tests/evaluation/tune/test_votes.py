@@ -19,7 +19,7 @@ from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshol
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.evaluation.tune.costs import EndedSamples
 from scaffolding_ext.evaluation.tune.orders import OrderedVotes, draw_orders
-from scaffolding_ext.evaluation.tune.votes import Played, first_to_finish, play
+from scaffolding_ext.evaluation.tune.votes import ReplayResult, first_to_finish, play
 
 CURVE = Curve((1.0, 0.5), (3, 5))
 RULES: list[AllocationRule | None] = [
@@ -82,7 +82,7 @@ def by_hand(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) 
     return {name: np.reshape(values, shape).mean(axis=0) for name, values in rows.items()}
 
 
-def assert_equal(played: Played, expected: dict[str, np.ndarray]) -> None:
+def assert_equal(played: ReplayResult, expected: dict[str, np.ndarray]) -> None:
     found = {"right": played.right, "rounds": played.rounds, "samples": played.samples, **played.costs}
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, err_msg=name)

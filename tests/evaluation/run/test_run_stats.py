@@ -13,8 +13,8 @@ from scaffolding_ext.errors import ConfigError, DatasetError
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, each_record, read_records
 from scaffolding_ext.evaluation.run.run_folder import taken_up
+from scaffolding_ext.evaluation.run.run_stats import OUTCOMES, RunStats
 from scaffolding_ext.evaluation.run.summary import summarize, summary_of
-from scaffolding_ext.evaluation.run.tally import OUTCOMES, Tally
 
 FIGURES = {"Vote": {"samples": 4, "maj@n": [1, 1], "stop_reason": {"vote": 1}}}
 ERROR = {"type": "TaskError", "message": "gone"}
@@ -39,7 +39,7 @@ def samples(write_run: Callable[..., Path]) -> Path:
 
 def test_a_tally_counts_what_its_records_say(samples: Path) -> None:
     records = read_records(samples)
-    tally = Tally()
+    tally = RunStats()
     for record in records:
         tally.add(record)
     assert summary_of(tally) == summarize(records)
@@ -68,6 +68,6 @@ def test_a_run_is_taken_up_from_its_records(samples: Path) -> None:
 def test_votes_of_several_rounds_tell_their_sizes_and_nothing_else_does(samples: Path) -> None:
     vote = {"event": "vote", "num_rounds": 2, "num_samples": 5}
     others = [vote | {"num_rounds": 1, "num_samples": 6}, vote | {"event": "allocate", "num_samples": 7}]
-    tally = Tally()
+    tally = RunStats()
     tally.add(dataclasses.replace(next(each_record(samples)), trace=[vote, *others]))
     assert tally.vote_sizes == {"5": 1}

@@ -1,4 +1,4 @@
-"""Tally of a run: counts, and a few numbers per record; texts and traces are not kept."""
+"""Statistics of a run: counts, and a few numbers per record; texts and traces are not kept."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Undetermined(NamedTuple):
     target: str
 
 
-class Tally:
+class RunStats:
     """Counts a run's records as they come.
 
     Args:

@@ -31,7 +31,7 @@ from scaffolding_ext.evaluation.tune.space import (
     weighed_to_try,
 )
 from scaffolding_ext.evaluation.tune.votes import (
-    Played,
+    ReplayResult,
     assembled,
     first_to_finish,
     outcome,
@@ -44,7 +44,7 @@ DEFAULT = "default"
 PLAIN_VOTES = "plain votes"
 
 
-class Plays:
+class Replay:
     """Settings played on a recording, each once.
 
     Args:
@@ -85,7 +85,7 @@ class Plays:
         self.default = Setting(Whole(), recording.num_samples, LeaderChange(), complexity_rank=-1)
         self.full = play(self.votes, None, recording.num_samples, self.full_right)
         self.lists: dict[str, list[Setting]] = {}
-        self.played: dict[Setting, Played] = {self.all_samples: self.full}
+        self.played: dict[Setting, ReplayResult] = {self.all_samples: self.full}
 
     def try_numbers(self) -> None:
         for number in numbers_to_try(self.recording.num_samples):
@@ -124,11 +124,11 @@ class Plays:
                     self._add(f"{name}: {dataclasses.replace(setting, ending=Whole())}", setting)
                 self._ended.pop(ending)
 
-    def _add(self, name: str, setting: Setting, played: Played | None = None) -> None:
+    def _add(self, name: str, setting: Setting, played: ReplayResult | None = None) -> None:
         self.lists.setdefault(name, []).append(setting)
         self.played[setting] = self.play(setting) if played is None else played
 
-    def play(self, setting: Setting) -> Played:
+    def play(self, setting: Setting) -> ReplayResult:
         """Play a setting.
 
         Raises:
@@ -153,7 +153,7 @@ class Plays:
             return play(votes.each_alone(), setting.rule, 1, np.tile(self.full.right, votes.num_samples))
         return play(votes, setting.rule, number, self.full_right)
 
-    def of_sizes(self, drawn: Ints) -> Played:
+    def of_sizes(self, drawn: Ints) -> ReplayResult:
         """Play votes of the given sizes, one sample after another."""
         lasted = {name: self.votes.spent(name, drawn) for name in PATHS if name in self.full.costs}
         return outcome(self.votes, drawn, drawn.astype(float), lasted, self.full_right)
@@ -196,7 +196,7 @@ class Plays:
 
     def _out_of_fold(
         self, name: str, index: int, rule: AllocationRule, fitted: Sequence[Mapping[str, RuleList]]
-    ) -> Played:
+    ) -> ReplayResult:
         """Play a fitted setting on questions that it was not fitted to."""
         rules = [lists[name].rules[index] if name in lists else rule for lists in fitted]
         parts = [play(self.votes, each, self.recording.num_samples, self.full_right) for each in rules]

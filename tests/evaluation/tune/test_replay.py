@@ -10,9 +10,16 @@ import pytest
 
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate, chosen, judged, lists_chosen, promised
+from scaffolding_ext.evaluation.tune.choose import (
+    Cheapest,
+    MostAccurate,
+    chosen,
+    cross_validated,
+    lists_chosen,
+    promised,
+)
 from scaffolding_ext.evaluation.tune.endings import Whole
-from scaffolding_ext.evaluation.tune.plays import Plays
+from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting, numbers_to_try
 from scaffolding_ext.evaluation.tune.stack_file import setting_of
 from scaffolding_ext.evaluation.tune.table import baselines, rows_of, saved_on_easiest
@@ -22,13 +29,13 @@ from tests.evaluation.tune.recorded import recording
 
 
 @pytest.fixture(scope="module")
-def trial() -> Plays:
-    found = Plays(recording())
+def trial() -> Replay:
+    found = Replay(recording())
     found.try_all()
     return found
 
 
-def test_lists_chosen_are_shares_of_the_choices_of_all_folds(trial: Plays) -> None:
+def test_lists_chosen_are_shares_of_the_choices_of_all_folds(trial: Replay) -> None:
     shares = lists_chosen(trial, Cheapest(0.01))
     assert set(shares) <= set(trial.lists)
     assert sum(shares.values()) == pytest.approx(1.0)
@@ -36,11 +43,11 @@ def test_lists_chosen_are_shares_of_the_choices_of_all_folds(trial: Plays) -> No
     assert lists_chosen(trial, Cheapest(-1.0)) == {}, "nothing may lose less than nothing"
 
 
-def share(trial: Plays, cost: np.ndarray) -> float:
+def share(trial: Replay, cost: np.ndarray) -> float:
     return float(cost.sum() / trial.full.costs["decoded"].sum())
 
 
-def test_the_space_is_short_lists_from_careful_to_bold(trial: Plays) -> None:
+def test_the_space_is_short_lists_from_careful_to_bold(trial: Replay) -> None:
     assert {"plain votes", "LeaderChange", "doubling", "votes by shortness"} <= trial.lists.keys()
     assert all(len(own) <= 12 for own in trial.lists.values())
     costs = [trial.played[setting].costs["decoded"].sum() for setting in trial.lists["plain votes"]]
@@ -51,9 +58,9 @@ def test_the_space_is_short_lists_from_careful_to_bold(trial: Plays) -> None:
     assert len(numbers_to_try(40)) == 8
 
 
-def test_the_limits_bound_what_was_chosen(trial: Plays) -> None:
+def test_the_limits_bound_what_was_chosen(trial: Replay) -> None:
     goal = Cheapest(0.01)
-    rows = {row.name: row for row in rows_of(trial, {**baselines(trial, goal), "chosen": judged(trial, goal)})}
+    rows = {row.name: row for row in rows_of(trial, {**baselines(trial, goal), "chosen": cross_validated(trial, goal)})}
     assert rows["all 8 samples"].cost_share.value == pytest.approx(1)
     assert rows["one sample"].cost_share.value == pytest.approx(1 / 8, abs=0.02)
     assert rows["oracle (limit)"].points.value == 0
@@ -62,7 +69,7 @@ def test_the_limits_bound_what_was_chosen(trial: Plays) -> None:
     assert rows["chosen"].cost_share.value < 0.9
 
 
-def test_a_choice_keeps_its_loss_where_it_was_made(trial: Plays) -> None:
+def test_a_choice_keeps_its_loss_where_it_was_made(trial: Replay) -> None:
     setting = chosen(trial, Cheapest(0.01))
     assert setting is not None
     played = trial.played[setting]
@@ -70,14 +77,14 @@ def test_a_choice_keeps_its_loss_where_it_was_made(trial: Plays) -> None:
     assert share(trial, played.costs["decoded"]) < 0.9
 
 
-def test_a_budget_is_kept_where_the_choice_was_made(trial: Plays) -> None:
+def test_a_budget_is_kept_where_the_choice_was_made(trial: Replay) -> None:
     setting = chosen(trial, MostAccurate(0.3))
     assert setting is not None
     assert share(trial, trial.played[setting].costs["decoded"]) <= 0.3 + 1e-9
 
 
 def test_runs_are_resampled_where_there_are_five() -> None:
-    by_question, by_run = Plays(recording(num_runs=4)), Plays(recording(num_runs=5))
+    by_question, by_run = Replay(recording(num_runs=4)), Replay(recording(num_runs=5))
     assert (by_question.by_run, by_run.by_run) == (False, True)
     assert (by_question.groups.max(), by_run.groups.max()) == (14, 4)  # runs of a question are one group
 
@@ -87,37 +94,37 @@ def test_where_runs_share_questions_intervals_hold_both() -> None:
     logged = recording(num_questions=300, num_runs=5)
     first = {each.id: each for each in logged.questions if each.run == "run 0"}
     alike = [dataclasses.replace(first[each.id], run=each.run) for each in logged.questions]
-    trial = Plays(dataclasses.replace(logged, questions=alike))
+    trial = Replay(dataclasses.replace(logged, questions=alike))
     assert trial.is_crossed
     (row,) = rows_of(trial, {"one sample": trial.play(Setting(Whole(), 1))})
-    questions = Plays(dataclasses.replace(logged, questions=list(first.values())))
+    questions = Replay(dataclasses.replace(logged, questions=list(first.values())))
     (alone,) = rows_of(questions, {"one sample": questions.play(Setting(Whole(), 1))})
     width, expected = row.points.high - row.points.low, alone.points.high - alone.points.low
     assert 0.8 * expected < width < 1.25 * expected
     assert "intervals over runs and questions" in remarks_on(trial)[0]
 
     apart = [dataclasses.replace(each, id=f"{each.id} of {each.run}") for each in logged.questions]
-    assert not Plays(dataclasses.replace(logged, questions=apart)).is_crossed
+    assert not Replay(dataclasses.replace(logged, questions=apart)).is_crossed
 
 
 def test_a_cost_that_was_not_recorded_is_refused() -> None:
     with pytest.raises(ConfigError, match="is 'seconds', but the recording has no seconds"):
-        Plays(recording(), "seconds")
+        Replay(recording(), "seconds")
     with pytest.raises(ConfigError, match="has no dollars"):
-        Plays(recording(), "dollars")
+        Replay(recording(), "dollars")
 
 
-def test_a_weight_that_was_not_recorded_is_refused(trial: Plays) -> None:
+def test_a_weight_that_was_not_recorded_is_refused(trial: Replay) -> None:
     with pytest.raises(ConfigError, match="is 'reward', which was not recorded; the log allows shortness"):
         trial.play(Setting(Whole(), 8, weight="reward"))
 
 
-def test_a_stack_of_more_samples_takes_those_that_there_are(trial: Plays) -> None:
+def test_a_stack_of_more_samples_takes_those_that_there_are(trial: Replay) -> None:
     more, all_of_them = (trial.play(Setting(Whole(), number, LeaderChange())) for number in (64, 8))
     np.testing.assert_array_equal(more.samples, all_of_them.samples)
 
 
-def test_a_small_recording_promises_nothing_and_says_what_would_do(trial: Plays) -> None:
+def test_a_small_recording_promises_nothing_and_says_what_would_do(trial: Replay) -> None:
     promise = promised(trial, 0.02, 0.9)
     assert promise.setting is None
     assert promise.num_questions == 60
@@ -131,7 +138,7 @@ def test_what_is_promised_is_kept() -> None:
 
     Each promise is asked of 160 questions of 4,000.
     """
-    truth = Plays(recording(4000, seed=999))
+    truth = Replay(recording(4000, seed=999))
     truth.try_all()
     rng = np.random.default_rng(0)
     broken = given = 0
@@ -146,7 +153,7 @@ def test_what_is_promised_is_kept() -> None:
 
 
 def test_a_promise_of_many_questions_names_a_setting() -> None:
-    found = Plays(recording(400, ability=0.95))
+    found = Replay(recording(400, ability=0.95))
     found.try_all()
     promise = promised(found, 0.05, 0.9)
     assert promise.setting is not None
@@ -155,7 +162,7 @@ def test_a_promise_of_many_questions_names_a_setting() -> None:
 
 def test_nothing_is_promised_of_fitted_rules() -> None:
     """Their losses of one question depend on the others, so that no test of independent losses holds."""
-    found = Plays(recording(400, ability=0.95))
+    found = Replay(recording(400, ability=0.95))
     found.try_all()
     dependent = {name: own for name, own in found.lists.items() if own[0].is_fitted}
     assert dependent
@@ -164,20 +171,20 @@ def test_nothing_is_promised_of_fitted_rules() -> None:
 
 
 def test_one_question_alone_chooses_nothing_and_is_judged_under_all_samples() -> None:
-    found = Plays(recording(1))
+    found = Replay(recording(1))
     found.try_all()
-    of_choice = judged(found, Cheapest(0.01))
+    of_choice = cross_validated(found, Cheapest(0.01))
     assert of_choice.costs["decoded"].tolist() == found.full.costs["decoded"].tolist()
 
 
-def test_which_samples_finish_first_is_not_told_without_their_tokens_or_of_more_samples(trial: Plays) -> None:
+def test_which_samples_finish_first_is_not_told_without_their_tokens_or_of_more_samples(trial: Replay) -> None:
     questions = [
         dataclasses.replace(
             each, tokens=np.ones(8, int), seconds=np.linspace(1, 8, 8), missing=each.missing - {"seconds"} | {"tokens"}
         )
         for each in trial.recording.questions
     ]
-    found = Plays(dataclasses.replace(trial.recording, questions=questions), "seconds")
+    found = Replay(dataclasses.replace(trial.recording, questions=questions), "seconds")
     found.try_all()
     assert "first to finish" not in found.lists
     for each, number in ((found, 8), (trial, 32)):
@@ -186,12 +193,12 @@ def test_which_samples_finish_first_is_not_told_without_their_tokens_or_of_more_
 
 
 @pytest.mark.parametrize("name", ["rewards", "logprobs"])
-def test_what_was_not_recorded_is_not_tried(name: str, trial: Plays) -> None:
+def test_what_was_not_recorded_is_not_tried(name: str, trial: Replay) -> None:
     tried: Callable[[str], bool] = lambda word: any(word in own for own in trial.lists)  # noqa: E731
     assert not tried({"rewards": "reward", "logprobs": "logprob"}[name])
 
 
-def test_the_first_to_finish_are_tried_and_their_stack_file_gives_the_setting_back(trial: Plays) -> None:
+def test_the_first_to_finish_are_tried_and_their_stack_file_gives_the_setting_back(trial: Replay) -> None:
     settings = trial.lists["first to finish"]
     assert all(1 < setting.num_first < setting.num_samples for setting in settings)
     critical = [trial.played[setting].costs["critical"].mean() for setting in settings]
@@ -218,7 +225,7 @@ def test_the_first_to_finish_are_tried_and_their_stack_file_gives_the_setting_ba
 
 
 @pytest.mark.parametrize("weight", ["shortness", {"type": "shortness"}])
-def test_a_weight_of_a_stack_is_played_by_its_name(weight: str | dict[str, str], trial: Plays) -> None:
+def test_a_weight_of_a_stack_is_played_by_its_name(weight: str | dict[str, str], trial: Replay) -> None:
     native = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.7}}}
     vote = {"default_sample_num": 4, "allocation": None, "weight": weight, "generation_controller": native}
     stack = StackConfig.model_validate(
@@ -231,7 +238,7 @@ def test_a_weight_of_a_stack_is_played_by_its_name(weight: str | dict[str, str],
     assert played.right.tolist() == trial.play(Setting(Whole(), 4, weight="shortness")).right.tolist()
 
 
-def test_easy_questions_save_most_and_the_easiest_are_those_with_most_samples_right(trial: Plays) -> None:
+def test_easy_questions_save_most_and_the_easiest_are_those_with_most_samples_right(trial: Replay) -> None:
     played = trial.play(Setting(Whole(), 8, LeaderChange()))
     everything, easiest = saved_on_easiest(trial, played, 1.0), saved_on_easiest(trial, played, 0.1)
     assert everything == pytest.approx(1 - share(trial, played.costs["decoded"]))
