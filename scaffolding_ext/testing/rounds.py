@@ -8,7 +8,7 @@ from typing import NamedTuple
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 
 
-class Replay(NamedTuple):
+class RoundsDrawn(NamedTuple):
     """Result of a replay.
 
     Attributes:
@@ -27,7 +27,7 @@ def replay(
     classes: Sequence[int],
     lengths: Sequence[int] | None = None,
     rewards: Sequence[float] | None = None,
-) -> Replay:
+) -> RoundsDrawn:
     """Feed the samples to the rule in order until it stops or none is left.
 
     Args:
@@ -51,4 +51,4 @@ def replay(
         if lengths is not None:
             critical_length += max(lengths[num_drawn : num_drawn + num_more])
         num_drawn += num_more
-    return Replay(num_drawn, num_rounds, critical_length)
+    return RoundsDrawn(num_drawn, num_rounds, critical_length)
