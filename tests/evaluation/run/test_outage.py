@@ -138,8 +138,8 @@ def test_eval_stops_with_what_is_left_and_goes_on(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("setting", "error"),
     [
-        ("workers.generation.args.timeout_seconds=0.2", "ServerTimeoutError"),
-        ("evaluation.request_timeout=0.2", "RequestTimeoutError"),
+        ("workers.generation.args.timeout_seconds=1", "ServerTimeoutError"),
+        ("evaluation.request_timeout=1", "RequestTimeoutError"),
     ],
 )
 def test_time_outs_are_told_apart_from_wrong_answers(tmp_path: Path, setting: str, error: str) -> None:
