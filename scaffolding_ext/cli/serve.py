@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     metavar="NAME=NUMBER",
     help="Bound on requests, such as max_queue=64; may be repeated. docs/serving.md lists them.",
 )
-@click.option("--ignore_unknown_fields", is_flag=True, help="Ignore unknown fields of requests instead of refusing.")
 @click.option("--log_content", is_flag=True, help="Write prompts and answers to the log.")
 def serve(
     source: str,
@@ -49,7 +48,6 @@ def serve(
     keys_file: Path | None,
     keys_env: str | None,
     bounds: tuple[str, ...],
-    ignore_unknown_fields: bool,
     log_content: bool,
 ) -> None:
     """Serve stacks under OpenAI's HTTP interface, each as a model.
@@ -74,7 +72,6 @@ def serve(
     limits = Limits(
         **_bounds(bounds, Limits()),
         efforts=dict(map(read_effort, efforts)) or dict(EFFORTS),
-        ignores_unknown_fields=ignore_unknown_fields,
         shows_content=log_content,
     )
     keys = _keys(keys_file, keys_env)
@@ -107,7 +104,8 @@ def _bounds(given: tuple[str, ...], limits: Limits) -> dict[str, Any]:
     from scaffolding_ext.errors import ConfigError
     from scaffolding_ext.registry import unknown_name
 
-    kinds = {name: type(value) for name, value in vars(limits).items() if type(value) in (int, float)}
+    kinds: dict[str, Any] = {name: type(value) for name, value in vars(limits).items() if type(value) in (int, float)}
+    kinds["ignores_unknown_fields"] = lambda text: bool(int(text))
     found = {}
     for name, _, value in (each.partition("=") for each in given):
         if name not in kinds:

@@ -106,7 +106,6 @@ def test_the_unsettled_get_more_and_all_that_is_told_agrees() -> None:
     assert (budget["num_samples"], budget["most_samples"]) == (sum(sizes.values()), max(sizes.values()))
     assert len(votes) == document["summary"]["num_samples"] == NUM_QUESTIONS
     assert budget["num_right"] == document["summary"]["num_correct"] == sum(vote.correct for vote in votes)
-    assert budget["num_right"] <= budget["num_right_of_oracle"]
     shown = " ".join(result.stdout.split())
     assert f"budget: {spent:,} of 4,000 decoded tokens kept in run" in shown
     assert f"of {BUDGET} tokens done, " in result.stderr

@@ -26,7 +26,7 @@ from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.runner import EvaluationJob
 from scaffolding_ext.evaluation.run.sections import shares_of
-from scaffolding_ext.evaluation.run.spending import CLAIMS, Spending, next_round, skyline
+from scaffolding_ext.evaluation.run.spending import CLAIMS, Spending, next_round
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.request.figures import Ratio, added
 
@@ -117,7 +117,7 @@ class VoteBudget:
         return [_vote_of(samples, self._classes(samples)) for samples in self._samples()]
 
     def figures(self) -> dict[str, Any]:
-        """Return tokens spent, samples bought, right votes, and the right votes of an oracle on these samples."""
+        """Return tokens spent, samples bought, and right votes."""
         votes = [
             LabelledVote(
                 samples[0].id,
@@ -128,7 +128,6 @@ class VoteBudget:
             for samples in self._samples()
         ]
         sizes = [len(each.classes) for each in votes]
-        best = skyline(votes, math.inf)
         return {
             "total_tokens": self._total_tokens,
             "spent_tokens": sum(sum(each.lengths) for each in votes),
@@ -138,7 +137,6 @@ class VoteBudget:
             "most_samples": max(sizes, default=0),
             "num_right": sum(each.is_right(size) for each, size in zip(votes, sizes, strict=True)),
             "num_right_of_first_samples": sum(each.is_right(1) for each in votes),
-            "num_right_of_oracle": sum(each.is_right(size) for each, size in zip(votes, best, strict=True)),
         }
 
     def _samples(self) -> list[list[Record]]:

@@ -1,11 +1,9 @@
-"""One budget for the votes of a data set: who gets the next sample, and what an oracle would buy."""
+"""One budget for the votes of a data set: who gets the next sample."""
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scaffolding_ext.controllers.vote.allocation.base import Votes
@@ -15,7 +13,6 @@ from scaffolding_ext.evaluation.run.spending import (
     Round,
     evenness,
     next_round,
-    skyline,
     spend,
     unsettledness,
 )
@@ -116,18 +113,3 @@ def test_even_spending_is_even_and_only_its_last_round_may_exceed_the_budget(
     assert spent <= budget + of_a_round
     if min(sizes) < len(votes[0].classes):  # a last round is cut by what its samples are expected to take
         assert spent > budget - of_a_round
-
-
-@settings(max_examples=40)
-@given(votes=data_sets(most_questions=3, most_samples=4), extra=st.integers(0, 200))
-def test_no_choice_of_samples_is_right_more_often_than_the_skyline(votes: list[LabelledVote], extra: int) -> None:
-    budget = sum(each.lengths[0] for each in votes) + extra
-
-    def outcome(sizes: tuple[int, ...]) -> tuple[int, int]:
-        pairs = list(zip(votes, sizes, strict=True))
-        return sum(each.is_right(size) for each, size in pairs), sum(sum(each.lengths[:size]) for each, size in pairs)
-
-    bought = outcome(tuple(skyline(votes, budget)))
-    choices = itertools.product(*(range(1, len(each.classes) + 1) for each in votes))
-    assert bought[0] == max(right for right, cost in map(outcome, choices) if cost <= budget)
-    assert bought[1] <= budget
