@@ -42,7 +42,7 @@ LAYERS = (
 # The rooms of a folder, from the ground up, where it has some: an algorithm a folder, and what the algorithms share.
 INNER_LAYERS = {
     "controllers": (
-        ("needs", "certaindex", "prompting", "calibration_file", "repetition", "rule", "time_limit"),
+        ("needs", "certaindex", "prompting", "calibration_file", "repetition", "rule", "deadline"),
         ("base",),
         ("answer_classes", "reward"),
         ("run",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scaffolding_ext.controllers.deadline import by_deadline
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.rounds import Rounds, record_selected, value_of
@@ -35,11 +36,12 @@ def choose(run: Run, rounds: Rounds) -> ControllerGenerator:
         if not parts.selector.reads_all:
             best = min(missing, key=_rank, default=None)
             missing = [best] if best is not None and len(missing) == len(candidates) else []
-        yield from closings.close(missing)
+        forcing = closings.close(missing)  # one answer counts, however late
+        yield from (forcing if len(missing) == len(candidates) else by_deadline(forcing, keeps_rest=True))
     classes = yield from run.group([node.answer for node in candidates])
     leaves = rounds.seen(candidates, classes)
     winner = candidates[parts.selector.choose(leaves)]
-    if rounds.limit.is_late and not winner.chain.text and winner.answer is None:
+    if rounds.is_late and not winner.chain.text and winner.answer is None:
         raise _nothing_written(parts.budget)
     record_selected(rounds.judged, [winner])
     run.event(

@@ -10,10 +10,9 @@ from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.ending import close_with, forcing, without_end
 from scaffolding_ext.controllers.chain.probe import forced_answer
 from scaffolding_ext.controllers.prompting import prompt_family
-from scaffolding_ext.controllers.time_limit import TimeLimit
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.request.program import record
+from scaffolding_ext.request.program import record, seconds_left
 
 ANSWER_LEN = 48  # tokens of a forced answer
 
@@ -26,8 +25,7 @@ class Closed(NamedTuple):
 class Closings:
     """Forces answers of branches, and remembers from where."""
 
-    def __init__(self, limit: TimeLimit) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._closed: dict[tuple[int, ...], Closed] = {}
 
     def missing(self, nodes: Sequence[Branch]) -> list[Branch]:
@@ -35,7 +33,7 @@ class Closings:
         return [node for node in nodes if node.answer is None and node.path not in self._closed]
 
     def close(self, nodes: Sequence[Branch]) -> ControllerGenerator:
-        """Force an answer of each branch in one step; a branch that the deadline cuts off stays without."""
+        """Force an answer of each branch in one step; a branch that the deadline cuts off may be asked again."""
         family, asked = prompt_family(), []
         for node in nodes:
             prefix = node.chain.prefix
@@ -46,11 +44,12 @@ class Closings:
             asked.append(task)
         if not asked:
             return
-        yield self._limit.step(asked)
+        yield asked
         for node, task in zip(nodes, asked, strict=True):
-            # without an output and with a time limit, the step was cut off
-            is_late = task.output_str is None and self._limit.seconds is not None
-            node.answer = None if is_late else forced_answer(task)
+            if task.output_str is None and seconds_left() is not None:  # cut off at the deadline
+                del self._closed[node.path]
+            else:
+                node.answer = forced_answer(task)
         record("force", paths=[node.path for node in nodes], answers=[node.answer for node in nodes])
 
     def write_out(self, task: GenerationTask, node: Branch, exit_reason: str) -> None:

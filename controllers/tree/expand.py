@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk
+from scaffolding_ext.controllers.deadline import by_deadline
 from scaffolding_ext.controllers.needs import Needs, refuse_worker
-from scaffolding_ext.controllers.time_limit import TimeLimit
 from scaffolding_ext.controllers.tree.beginnings import (
     PACKAGED_HINTS,
     BranchPrompts,
@@ -40,14 +40,11 @@ from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.task_results import highest_logprobs, output_of, sampled_logprobs
 from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
 from scaffolding_ext.registry import controllers
-from scaffolding_ext.request.program import record
+from scaffolding_ext.request.program import record, seconds_left
 
 # Sampling fields that a BranchTask lacks.
 _NO_FIELD = SAMPLING_FIELDS - {"temperature", "top_p", "top_k", "seed", "max_tokens", "stop"}
 _POSITIONS = 512  # read per step, so that the event loop is not blocked
-
-
-SLICE_LEN = 32  # minimum tokens between two looks at the clock
 
 
 class Expander(BaseController):
@@ -62,12 +59,10 @@ class Expander(BaseController):
     Attributes:
         writes_steps: Can write part of a branch and continue it later.
         needs: Pieces bring `num_logprobs`; set by the search.
-        limit: The search's time limit, set by the search; once it is over, a branch without an output has not grown.
     """
 
     writes_steps = True
     needs = Needs(num_logprobs=1)
-    limit: TimeLimit | None = None
 
     def __init__(
         self,
@@ -100,9 +95,20 @@ class Expander(BaseController):
         """
         raise TypeError(f"{type(self).__name__} must implement write()")
 
+    def write_in_time(
+        self, branches: Sequence[Branch], positions: Sequence[int], steps: StepEnds | None
+    ) -> ControllerGenerator:
+        """Write until the request's deadline at most; return the branches that have not grown by then."""
+        starts = [branch.chain.num_tokens for branch in branches]
+        yield from by_deadline(self.write(branches, positions, steps), keeps_rest=True)
+        if seconds_left() is None:
+            return []
+        at_start = [branch.chain.num_tokens == start for branch, start in zip(branches, starts, strict=True)]
+        return [branch for branch, is_late in zip(branches, at_start, strict=True) if is_late and not branch.is_whole]
+
     def _is_missing(self, output: object) -> bool:
-        """Return True if an output is missing because the search's time is over."""
-        return output is None and self.limit is not None and self.limit.is_late
+        """Return True if a task was given up at the request's deadline."""
+        return output is None and seconds_left() is not None
 
 
 class WorkerExpander(Expander):
@@ -194,52 +200,6 @@ class WorkerExpander(Expander):
         for task, group in zip(tasks, groups, strict=True):
             if not self._is_missing(task.outputs):
                 _write_back(task, group)
-
-
-def write_in_time(
-    expander: Expander,
-    limit: TimeLimit,
-    nodes: Sequence[Branch],
-    positions: Sequence[int],
-    steps: StepEnds | None,
-) -> ControllerGenerator:
-    """Write nodes to their positions, in slices if time is limited; return the unfinished ones.
-
-    A slice takes at most half of the remaining seconds at the previous slice's speed, but at least `SLICE_LEN` tokens.
-    Only the worker's branches can be sliced; others are written in one go.
-    """
-    if limit.seconds is None:
-        yield from expander.write(nodes, positions, steps)
-        return []
-    in_slices = type(expander) is WorkerExpander
-    length, ends = SLICE_LEN, tuple(steps.texts) if steps is not None else ()
-    going = list(zip(nodes, positions, strict=True))
-    with limit.keeping_rest():
-        while going:
-            began = limit.spent
-            starts = [node.chain.num_tokens for node, _ in going]
-            targets = [
-                min(position, start + length) if in_slices else position
-                for (_, position), start in zip(going, starts, strict=True)
-            ]
-            yield from expander.write([node for node, _ in going], targets, steps)
-            going = [
-                (node, position)
-                for (node, position), start, target in zip(going, starts, targets, strict=True)
-                if not node.is_whole
-                and (
-                    (limit.is_late and node.chain.num_tokens == start)
-                    or (
-                        node.chain.num_tokens == target < position
-                        and (node.to_end or not ends or not node.chain.text.endswith(ends))
-                    )
-                )
-            ]
-            left = limit.left
-            if left <= 0 or limit.is_late or not in_slices:
-                break
-            length = max(SLICE_LEN, int(length * min(2.0, left / 2 / max(limit.spent - began, 1e-6))))
-    return [node for node, _ in going]
 
 
 class ControllerExpander(Expander):

@@ -12,18 +12,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from scaffolding_ext import require
+from scaffolding_ext.controllers.deadline import by_deadline
 from scaffolding_ext.controllers.run import Run
-from scaffolding_ext.controllers.time_limit import TimeLimit
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibration
 from scaffolding_ext.controllers.tree.closing import Closings
-from scaffolding_ext.controllers.tree.expand import Expander, write_in_time
+from scaffolding_ext.controllers.tree.expand import Expander
 from scaffolding_ext.controllers.tree.gates.confidence import Gates
 from scaffolding_ext.controllers.tree.rounds import (
     checked_score,
     record_branches,
     record_selected,
-    seconds_of,
     settled,
     value_of,
 )
@@ -116,16 +115,17 @@ class KVShareBranchingController(SearchController):
         """Share the prompt, gate (eq. 4), verify (eq. 5), vote (eq. 3)."""
         run = Run(self, task)
         root = self.root(run, sampling_params)
-        limit = self.expander.limit = TimeLimit(seconds_of(self.budget))
         branches = [cast("Branch", root.grow(to_end=True)) for _ in range(self.branching_factor)]
-        going = yield from self._share(run, limit, branches)  # one prefix, one BranchTask
+        going = yield from self._share(run, branches)  # one prefix, one BranchTask
         if not self._is_sure(run, going):
-            yield from limit.limit(self._verify(run, going))
-        closings = Closings(limit)
+            yield from by_deadline(self._verify(run, going))
+        closings = Closings()
         if self.insist_on_answer:
             best = max(going, key=value_of)
             asked = going if self.selector.reads_all else [best] if all(each.answer is None for each in going) else []
-            yield from closings.close(closings.missing(asked))
+            forcing = closings.close(closings.missing(asked))  # one answer counts, however late
+            has_one = any(each.answer is not None for each in going)
+            yield from (by_deadline(forcing, keeps_rest=True) if has_one else forcing)
         classes = yield from run.group([branch.answer for branch in going])
         leaves = [Leaf(n, value_of(each), 1.0, each.chain.num_tokens) for each, n in zip(going, classes, strict=True)]
         winner = going[self.selector.choose(leaves)]
@@ -135,19 +135,19 @@ class KVShareBranchingController(SearchController):
         ended = winner.is_whole and winner.chain.finish_reason != "length"
         closings.write_out(task, winner, "end" if ended else "length")
 
-    def _share(self, run: Run, limit: TimeLimit, branches: list[Branch]) -> ControllerGenerator:
+    def _share(self, run: Run, branches: list[Branch]) -> ControllerGenerator:
         """Write the branches behind one prefix; return those that no gate and no deadline has cut."""
         gate, going, most = self.gates.decode_exit, branches, branches[0].chain.max_tokens
         if gate is not None and len(branches) > 1:
             first = [branch.chain.num_tokens + gate.after for branch in branches]
-            yield from limit.limit(self.expander.write(branches, first, None))
+            yield from self.expander.write_in_time(branches, first, None)
             leader = gate.leader([branch.confidence for branch in branches])
             run.event("decode_exit", leader=leader, confidences=[branch.confidence for branch in branches])
             run.sum_up(decode_exit_rate=leader is not None)
             going = branches if leader is None else [branches[leader]]
         open_ones = [branch for branch in going if not branch.is_whole]
         positions = [branch.chain.num_tokens + most for branch in open_ones]
-        late = (yield from limit.limit(write_in_time(self.expander, limit, open_ones, positions, None))) or []
+        late = yield from self.expander.write_in_time(open_ones, positions, None)
         going = [branch for branch in going if branch not in late] or going
         discard(Purpose.CHAIN, sum(branch.chain.num_generated for branch in branches if branch not in going))
         record_branches(going)

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
+from scaffolding_ext.controllers.deadline import by_deadline, is_over
 from scaffolding_ext.controllers.run import Run
-from scaffolding_ext.controllers.time_limit import SPARE, TimeLimit
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.closing import Closings
-from scaffolding_ext.controllers.tree.expand import Expander, WorkerExpander, write_in_time
+from scaffolding_ext.controllers.tree.expand import Expander, WorkerExpander
 from scaffolding_ext.controllers.tree.score import Scorer
 from scaffolding_ext.controllers.tree.select import Leaf, Selector
 from scaffolding_ext.controllers.tree.steps import StepEnds
@@ -25,11 +25,9 @@ from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.protocol.tasks import KeepKVTask
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.ledger import Ledger, Meter
-from scaffolding_ext.request.program import discard, record, seconds_left
+from scaffolding_ext.request.program import discard, record
 from scaffolding_ext.request.seeds import derive_seed
 
-SHARE_OF_DEADLINE = 1 / (1 + SPARE)  # of a search; the rest is for what follows
-MIN_SECONDS = 0.01
 SCORE_DIGITS = 4  # significant digits of a score; further ones depend on the other requests in the batch
 
 
@@ -52,17 +50,17 @@ class Rounds:
 
     Attributes:
         meter: Counts the cost of the growth.
-        limit: Time limit of the growth and of what follows it.
         nodes: In order of writing.
         judged: Nodes of the last round.
+        is_late: The request's deadline has cut a step.
         reason: Reason for the end: `"finished"` by the strategy, `"stopped"`, `"budget"`, or `"unfinished"`.
         most_held: Maximum number of tokens that the lines of a round held together.
     """
 
     def __init__(self, run: Run, parts: SearchParts, root: Branch) -> None:
         self.parts = parts
-        self.limit = parts.expander.limit = TimeLimit(seconds_of(parts.budget))
-        self.closings = Closings(self.limit)
+        self.closings = Closings()
+        self.is_late = False
         self.nodes: list[Branch] = []
         self.leaves: list[Branch] = []
         self.judged: list[Branch] = []
@@ -85,11 +83,10 @@ class Rounds:
         )
 
     def grow(self) -> ControllerGenerator:
-        """Run rounds until the search ends or its time is over; unfinished steps are then dropped."""
-        yield from self.limit.limit(self._grow())
-        if self.limit.is_late:
+        """Run rounds until the search ends or the request's deadline; unfinished steps are then dropped."""
+        yield from self._grow()
+        if self.is_late:
             self.reason = "budget"
-            self._cut([node for node in self.nodes if not node.chain.num_generated])
             self.leaves = [node for node in self.nodes if node.is_whole and not node.is_cut]
             record("late", paths=[node.path for node in self.nodes if node.is_cut])
 
@@ -119,10 +116,12 @@ class Rounds:
         nodes = self._asked()
         while nodes:
             yield from self._keep_live(nodes)
-            yield from self._write(nodes)
-            going = [node for node in nodes if not node.is_cut]
-            if going:
-                yield from self._judge(going)
+            late = yield from self._write(nodes)
+            going = [node for node in nodes if node not in late]
+            is_unjudged = bool(going) and (yield from self._judge(going))
+            self.is_late = bool(late) or is_unjudged
+            if is_unjudged or not going:
+                return
             self.judged = going
             self._tell(nodes)
             ended = [node for node in going if node.is_whole]
@@ -130,7 +129,7 @@ class Rounds:
             if ended and (yield from self._sees_enough()):
                 self.reason = "stopped"
                 return
-            if self.limit.is_over or self.parts.budget.used(self.spent) >= 1:
+            if self.is_late or is_over() or self.parts.budget.used(self.spent) >= 1:
                 self.reason = "budget"
                 return
             nodes = self._asked()
@@ -183,21 +182,23 @@ class Rounds:
         yield [KeepKVTask(worker_tag=WorkerTag.GENERATION, sequences=[prompt, *sequences.values()])]
 
     def _write(self, nodes: list[Branch]) -> ControllerGenerator:
-        """Write the steps of a round; those that are late are cut."""
+        """Write the steps of a round; cut and return those that are late."""
         self.nodes += nodes
         open_ones = [node for node in nodes if not node.is_whole]
         positions = self._positions(open_ones)
         steps = None if all(node.to_end for node in open_ones) else self.parts.steps
-        self._cut((yield from write_in_time(self.parts.expander, self.limit, open_ones, positions, steps)))
+        late: list[Branch] = yield from self.parts.expander.write_in_time(open_ones, positions, steps)
+        self._cut(late)
         going = [node for node in nodes if not node.is_cut]
         lines: list[Any] = [each for node in going for each in (node, *node.ancestors())]
         held = {id(each): each.num_own_tokens for each in lines}
         self.most_held = max(self.most_held, sum(held.values()) + len(self._root.prompt.input_tokens or ()))
         record_branches(going)
+        return late
 
     def _cut(self, nodes: Sequence[Branch]) -> None:
         late = [node for node in nodes if not node.is_cut]
-        if late and len(late) < sum(not node.is_cut for node in self.nodes):
+        if len(late) < sum(not node.is_cut for node in self.nodes):
             for node in late:
                 node.is_cut = True
             discard(Purpose.CHAIN, sum(node.chain.num_generated for node in late))
@@ -210,16 +211,18 @@ class Rounds:
         return [node.chain.num_tokens + (most if node.to_end else min(most, step)) for node in nodes]
 
     def _judge(self, nodes: list[Branch]) -> ControllerGenerator:
-        """Score the nodes, unless there is no choice."""
+        """Score the nodes, unless there is no choice; return True if the deadline cut that."""
         if len(nodes) == 1 and self.parts.strategy.max_depth == 1:
             nodes[0].score = 1.0
-            return
-        yield from self.parts.scorer.score(nodes)
+            return False
+        if (yield from by_deadline(self.parts.scorer.score(nodes))):
+            return True
         layers = Counter(f"layer {node.exit_layer}" for node in nodes if node.exit_layer is not None)
         if layers:
             self._run.sum_up(exit_layers=layers)
         for node in nodes:
             node.score = settled(checked_score(self.parts.scorer, node))
+        return False
 
     def _sees_enough(self) -> ControllerGenerator:
         """Return True if a stop has seen enough of the leaves; with `widths`, stops are asked between widths instead.
@@ -228,7 +231,8 @@ class Rounds:
         truncated solutions.
         """
         if self.parts.stops and self.parts.insist_on_answer and self.parts.selector.reads_all:
-            yield from self.closings.close(self.closings.missing(self.leaves))
+            forcing = self.closings.close(self.closings.missing(self.leaves))
+            yield from by_deadline(forcing, keeps_rest=True)
         classes = yield from self._run.group([leaf.answer for leaf in self.leaves])
         leaves = self.seen(self.leaves, classes)
         self._leaders.append(leader_of(leaves))
@@ -268,14 +272,7 @@ class Rounds:
         total = self._ledger.total
         decoded = total.decoded or sum(node.num_own_tokens for node in self.nodes)
         decoded = max(decoded, len(self.nodes))  # so that empty texts also use up the budget
-        return Spent(decoded, max(total.computed, decoded), len(self.nodes), self.limit.spent)
-
-
-def seconds_of(budget: Budget) -> float | None:
-    """Return the search's seconds: the budget's, or a share of the time to the request's deadline if that is less."""
-    left = seconds_left()
-    in_time = None if left is None else max(SHARE_OF_DEADLINE * left, MIN_SECONDS)
-    return min((each for each in (budget.seconds, in_time) if each is not None), default=None)
+        return Spent(decoded, max(total.computed, decoded), len(self.nodes))
 
 
 def value_of(node: Branch) -> float:

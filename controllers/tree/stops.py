@@ -22,7 +22,6 @@ class Spent(NamedTuple):
     tokens: int
     computed_tokens: int
     nodes: int
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -34,25 +33,18 @@ class Budget:
         tokens: Decoded tokens, including those of judges and look-aheads. The last step is cut to the remainder. A step
             counts as at least one token.
         computed_tokens: Decoded and prefilled tokens.
-        seconds: Since the search began. The worker `generation` writes a round in slices of at least 32 tokens. When
-            time is over, unfinished steps are cancelled and dropped, unless the search has no others. A verdict or a
-            forced answer may always take half of the seconds. TensorRT-LLM's host cancels nothing: there the search
-            ends with the running slice.
     """
 
     nodes: int | None = 64
     tokens: int | None = None
     computed_tokens: int | None = None
-    seconds: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("nodes", "tokens", "computed_tokens"):
             value = getattr(self, name)
             if value is not None:
                 require.whole(name, value)
-        if self.seconds is not None:
-            require.number("seconds", self.seconds, above=0)
-        if (self.nodes, self.tokens, self.computed_tokens, self.seconds) == (None,) * 4:
+        if (self.nodes, self.tokens, self.computed_tokens) == (None,) * 3:
             raise ConfigError("has no limit, and some strategies end only with their budget; give one", "nodes")
 
     @classmethod
@@ -77,8 +69,8 @@ class Budget:
     def tokens_left(self, spent: Spent) -> int | None:
         return None if self.tokens is None else max(0, self.tokens - spent.tokens)
 
-    def _limits(self) -> tuple[float | None, ...]:
-        return self.tokens, self.computed_tokens, self.nodes, self.seconds
+    def _limits(self) -> tuple[int | None, ...]:
+        return self.tokens, self.computed_tokens, self.nodes
 
 
 class Look(NamedTuple):

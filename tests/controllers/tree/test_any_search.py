@@ -7,7 +7,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from scaffolding_ext.controllers import time_limit
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.strategies.adaptive_branching import AdaptiveBranching
@@ -27,6 +26,7 @@ from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch, write_back_branch
 from scaffolding_ext.protocol.meta import TokenCounts, note
 from scaffolding_ext.protocol.task_results import TokenLogprob
+from scaffolding_ext.request.program import Lifetime
 from scaffolding_ext.testing import ScriptedWorker
 
 SECONDS = 100.0
@@ -157,7 +157,6 @@ BUDGETS = st.fixed_dictionaries(
         "nodes": few(1, 40),
         "tokens": few(1, 300),
         "computed_tokens": few(1, 900),
-        "seconds": st.just(SECONDS),
     },
 ).filter(bool)
 SEARCHES = st.fixed_dictionaries(
@@ -169,6 +168,7 @@ SEARCHES = st.fixed_dictionaries(
         "selector": st.sampled_from(["best", "vote", {"type": "vote", "args": {"weight": "visits"}}]),
         "steps": st.sampled_from([{"ends": ["\n\n"], "max_tokens": 5}, 3]),
         "insist_on_answer": st.booleans(),
+        "has_deadline": st.booleans(),
     }
 )
 WORKERS = st.builds(
@@ -181,10 +181,12 @@ def check(arguments, worker, rounds):
     """Run one search, and hold it to what every search promises.
 
     Args:
-        arguments: Of the controller.
+        arguments: Of the controller, and if the request has a deadline.
         worker: Writes, and moves the clock.
         rounds: The share of the budget that was used at the beginning of each round is appended.
     """
+    arguments = dict(arguments)
+    has_deadline = arguments.pop("has_deadline")
     try:
         controller = SearchController(**arguments)
     except ConfigError:
@@ -200,8 +202,7 @@ def check(arguments, worker, rounds):
         return nodes
 
     with (
-        patch.object(time_limit, "elapsed", lambda: worker.now),
-        patch.object(time_limit, "SPARE", 0.0),  # a judge that is late is not waited for
+        patch.object(Lifetime, "left", property(lambda _: SECONDS - worker.now if has_deadline else None)),
         patch.object(Strategy, "ask", ask),
         ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm,
     ):
@@ -231,7 +232,8 @@ QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 LATE = {  # the whole second round is late
     "strategy": DVTS(1, 3, 2),
     "scorer": "verdict",
-    "budget": {"nodes": 5, "seconds": SECONDS},
+    "budget": {"nodes": 5},
+    "has_deadline": True,
     "steps": {"ends": ["\n\n"], "max_tokens": 5},
     "insist_on_answer": False,
 }

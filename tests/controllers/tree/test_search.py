@@ -8,13 +8,12 @@ import string
 
 import pytest
 
-from scaffolding_ext.controllers import time_limit
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.reward import RewardController
-from scaffolding_ext.controllers.tree import rounds as rounds_module
+from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.select import Leaf, Vote
 from scaffolding_ext.controllers.tree.steps import StepEnds
@@ -30,6 +29,7 @@ from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch, write_back_branch
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note, token_counts_of
 from scaffolding_ext.protocol.tasks import REWARD, KeepKVTask
+from scaffolding_ext.request.program import Lifetime
 from scaffolding_ext.stack.build import load_stack
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.doubles import Gate
@@ -527,68 +527,9 @@ def test_a_failing_search_leaves_the_others_alone():
     assert all(isinstance(each, NoOutputError) or each.outputs[0].answer is not None for each in results)
 
 
-class Clock:
-    """Time that passes while workers write: a second a task."""
-
-    def __init__(self, monkeypatch):
-        self.now = 0.0
-        monkeypatch.setattr(time_limit, "elapsed", lambda: self.now)
-
-    async def passes(self, task):
-        self.now += 1.0
-
-
-def test_seconds_end_a_round_between_its_slices_with_the_best_so_far(monkeypatch, events):
-    """Solutions of 300 steps, 900 tokens each, whose rounds are written in slices of 32 tokens and more."""
-    clock = Clock(monkeypatch)
-    worker = Stepper(num_steps=300, before=clock.passes)
-    controller = SearchController("BestOfN", budget={"seconds": 3}, max_tokens=5000)
-    result = searched(controller, worker)
-    tree = tree_of(result)
-    assert tree["reason"] == "budget"
-    written = [task.max_tokens for task in of_type(worker, BranchTask)]
-    assert written == [32, 32, 32]  # half of the seconds that were left never sufficed for a longer slice
-    assert result.outputs[0].answer == "9"  # nothing had ended: the best beginning is asked for its answer
-
-
-@pytest.mark.parametrize(("left", "own", "seconds"), [(4.5, None, 3.0), (4.5, 2.0, 2.0), (None, 2.0, 2.0)])
-def test_a_deadline_leaves_two_thirds_to_the_search_and_the_rest_to_its_answer(monkeypatch, left, own, seconds):
-    monkeypatch.setattr(rounds_module, "seconds_left", lambda: left)
-    clock = Clock(monkeypatch)
-    worker = Stepper(num_steps=300, before=clock.passes)
-    budget = {"nodes": 1000} | ({} if own is None else {"seconds": own})
-    result = searched(SearchController("BestOfN", budget=budget, max_tokens=5000), worker)
-    assert tree_of(result)["reason"] == "budget"
-    assert [task.max_tokens for task in of_type(worker, BranchTask)] == [32] * int(seconds)
-    assert result.outputs[0].answer == "9"
-
-
-def test_steps_that_are_late_are_dropped_where_others_are_done(monkeypatch, events):
-    clock = Clock(monkeypatch)
-    worker = Stepper(num_steps=40, before=clock.passes)
-    steps = {"ends": None, "max_tokens": 64}
-    controller = SearchController(Beam(4, 2), budget={"seconds": 4}, steps=steps, max_tokens=5000)
-    result = searched(controller, worker)
-    (first, last) = events(result, "branches")[0], tree_of(result)
-    assert last["reason"] == "budget"
-    assert len(first["paths"]) == 4
-    assert last["num_nodes"] == 8  # the second level was begun, and given up
-    assert result.program.ledger.by_purpose[Purpose.DISCARDED].decoded == 4 * 32
-    assert len(last["winner"]) == 1
-
-
-class NearEnd:
-    """Time that stands still, and is nearly over for steps that are asked for once a condition holds."""
-
-    def __init__(self, monkeypatch, seconds, condition):
-        self._began = False
-        self._seconds, self._condition = seconds, condition
-        monkeypatch.setattr(time_limit, "elapsed", self._elapsed)
-        monkeypatch.setattr(time_limit, "SPARE", 0.2 / seconds)
-
-    def _elapsed(self):
-        began, self._began = self._began, True
-        return self._seconds - 0.2 if began and self._condition() else 0.0
+def near_deadline(monkeypatch, condition):
+    """Let a request's deadline be far, and nearly over for steps that are asked for once a condition holds."""
+    monkeypatch.setattr(Lifetime, "left", property(lambda _: 0.2 if condition() else 1000.0))
 
 
 class Stalls:
@@ -606,13 +547,11 @@ class Stalls:
                 raise
 
 
-def test_a_step_that_stalls_is_cancelled_when_the_seconds_are_over_and_the_best_of_the_levels_above_wins(
-    monkeypatch, events
-):
+def test_a_step_that_stalls_is_cancelled_at_the_deadline_and_the_best_of_the_levels_above_wins(monkeypatch, events):
     stalls = Stalls(lambda task: type(task) is BranchTask and task.depth > 1)
     worker = Stepper(before=stalls, letters=string.ascii_letters)
-    NearEnd(monkeypatch, 1000, lambda: worker.tasks)
-    result = searched(SearchController(Beam(4, 2), budget={"seconds": 1000}), worker)
+    near_deadline(monkeypatch, lambda: worker.tasks)
+    result = searched(SearchController(Beam(4, 2)), worker)
     tree = tree_of(result)
     assert len(stalls.cancelled) == 2  # a task a parent
     assert (tree["reason"], tree["num_nodes"], tree["num_leaves"]) == ("budget", 8, 0)
@@ -635,8 +574,8 @@ def test_what_a_stalled_task_had_decoded_is_counted_as_discarded(monkeypatch):
 
     stalls = Stalls(lambda task: type(task) is BranchTask and task.depth > 1)
     worker = Slow(before=stalls, letters=string.ascii_letters)
-    NearEnd(monkeypatch, 1000, lambda: worker.tasks)
-    result = searched(SearchController(Beam(4, 2), budget={"seconds": 1000}), worker)
+    near_deadline(monkeypatch, lambda: worker.tasks)
+    result = searched(SearchController(Beam(4, 2)), worker)
     ledger = result.program.ledger
     assert ledger.by_purpose[Purpose.DISCARDED].decoded == 2 * 7
     assert ledger.num_unmetered_tasks == 0
@@ -647,9 +586,9 @@ def test_what_was_done_beside_a_stalled_branch_counts(monkeypatch, events):
     arrived = itertools.count()
     stalls = Stalls(lambda task: next(arrived) == 2)
     worker = Plain(before=stalls)
-    NearEnd(monkeypatch, 1000, lambda: True)
+    near_deadline(monkeypatch, lambda: True)
     strategy = {"type": "BestOfN", "args": {"num_samples": 4}}
-    result = searched(SearchController(strategy, selector="vote", budget={"seconds": 1000}), worker)
+    result = searched(SearchController(strategy, selector="vote"), worker)
     assert len(stalls.cancelled) == 1
     assert events(result, "late")[0]["paths"] == [(2,)]
     assert events(result, "answer")[0]["paths"] == [(0,), (1,), (3,)]
@@ -661,37 +600,41 @@ def test_controllers_that_write_branches_are_given_up_likewise(monkeypatch, even
     arrived = itertools.count()
     stalls = Stalls(lambda task: next(arrived) == 1)
     worker = Plain(before=stalls)
-    NearEnd(monkeypatch, 1000, lambda: True)
+    near_deadline(monkeypatch, lambda: True)
     strategy = {"type": "BestOfN", "args": {"num_samples": 3}}
     writer = NativeGenerationController({"temperature": 0.7})
-    controller = SearchController(strategy, expander=writer, budget={"seconds": 1000})
+    controller = SearchController(strategy, expander=writer)
     result = searched(controller, worker)
     assert len(stalls.cancelled) == 1
     assert events(result, "late")[0]["paths"] == [(1,)]
     assert result.outputs[0].answer is not None
 
 
-def test_where_the_first_step_stalls_the_answer_is_forced_out_of_the_question(monkeypatch):
+@pytest.mark.parametrize(
+    "controller",
+    [SearchController("Beam"), KVShareBranchingController(4), KVShareBranchingController(4, scorer="verdict")],
+)
+def test_where_the_first_step_stalls_the_answer_is_forced_out_of_the_question(monkeypatch, controller):
     worker = Stepper(before=Stalls(lambda task: type(task) is BranchTask))
-    NearEnd(monkeypatch, 1000, lambda: True)
-    result = searched(SearchController("Beam", budget={"seconds": 1000}), worker)
+    near_deadline(monkeypatch, lambda: True)
+    result = searched(controller, worker)
     assert (result.outputs[0].answer, result.exit_reason) == ("9", "length")
 
 
 def test_where_everything_stalls_the_search_says_that_it_wrote_nothing(monkeypatch):
     stalls = Stalls(lambda task: True)
     worker = Stepper(before=stalls)
-    NearEnd(monkeypatch, 1000, lambda: True)
+    near_deadline(monkeypatch, lambda: True)
     with pytest.raises(NoOutputError, match="the search wrote nothing within its budget"):
-        searched(SearchController("Beam", budget={"seconds": 1000}), worker)
+        searched(SearchController("Beam"), worker)
     assert {type(task) for task in stalls.cancelled} == {BranchTask, GenerationTask}
 
 
 def test_a_judge_that_stalls_ends_the_search_with_what_was_judged(monkeypatch, events):
     gate = Gate()
     judge = Failing(gate)
-    controller = SearchController("Rebase", RewardController(), budget={"seconds": 1000})
-    NearEnd(monkeypatch, 1000, lambda: judge.num >= 16)
+    controller = SearchController("Rebase", RewardController())
+    near_deadline(monkeypatch, lambda: judge.num >= 16)
     result = searched(controller, workers={"reward": judge})
     gate.wait_for_cancelled()
     tree = tree_of(result)
@@ -720,8 +663,8 @@ def test_a_leaf_that_nobody_judged_never_beats_a_judged_one(monkeypatch, selecto
 
     judge = Grim(Gate())
     strategy = {"type": "MCTS", "args": {"branching": 40, "max_depth": 1}}
-    controller = SearchController(strategy, RewardController(), budget={"seconds": 1000}, selector=selector)
-    NearEnd(monkeypatch, 1000, lambda: judge.num >= 20)
+    controller = SearchController(strategy, RewardController(), selector=selector)
+    near_deadline(monkeypatch, lambda: judge.num >= 20)
     result = searched(controller, workers={"reward": judge})
     tree = tree_of(result)
     judged = {path for each in events(result, "select") for path in each["paths"]}
