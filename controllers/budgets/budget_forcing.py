@@ -12,15 +12,15 @@ from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain, Controlled
 from scaffolding_ext.controllers.chain.ending import conclude
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 from scaffolding_ext.controllers.needs import Needs
-from scaffolding_ext.controllers.prompting import decode, encode, longest_len, prompt_family, reading_of
+from scaffolding_ext.controllers.prompting import decode, encode, longest_len, reading_of
+from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.families import PromptFamily, family_named
-from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
+from scaffolding_ext.prompts.sampling_params import checked_sampling_params
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, StreamGenerationTask
 from scaffolding_ext.protocol.meta import ThinkingBudget, meta_of, note
 from scaffolding_ext.protocol.worker import ServerBudget, WorkerTag
 from scaffolding_ext.request.figures import Ratio
-from scaffolding_ext.request.program import publish_figures, record
 
 _SLACK = 8  # tokens: a server may finish a character or word before it closes
 _LATE_ANSWER = 64  # tokens of a forced answer beyond an exhausted request limit
@@ -102,8 +102,9 @@ class BudgetForcingController(BaseController):
             **sampling_params: Sampling fields of this request. `max_tokens` limits thinking and answer together; if it
                 is used up, a forced answer of at most 64 tokens is added.
         """
-        set_sampling_params(task, sampling_params)
-        family = self.family or prompt_family(task)
+        run = Run(self, task, self.family)
+        run.set(sampling_params)
+        family = run.family
         reserved = longest_len(family.close, family.close_closed) + self.max_answer_tokens
         limits = (self.thinking_tokens, task.max_tokens, thinking_budget)
         wanted = min(limit for limit in limits if limit is not None)
@@ -113,17 +114,19 @@ class BudgetForcingController(BaseController):
         chain.family = family
         cause = "budget"
         if self.kept_by == "server":
-            overran = yield from grow_within(chain, budget, family, self.worker(WorkerTag.GENERATION).server_budget)
+            overran = yield from grow_within(
+                run, chain, budget, family, self.worker(WorkerTag.GENERATION).server_budget
+            )
             cause = "budget_ignored" if overran else cause
         elif self.exact:
             assert isinstance(chain, ChunkChain)
             num_waits = yield from grow_exactly(chain, budget, family, self.wait)
             if num_waits is None:
-                record("fallback", what="exact thinking", reason="token ids, or the tokenizer, are not known")
-            record_thinking(chain, budget, family, num_waits=num_waits)
+                run.fallback("exact thinking", reason="token ids, or the tokenizer, are not known")
+            record_thinking(run, chain, budget, family, num_waits=num_waits)
         else:
             yield from chain.grow(budget)
-            record_thinking(chain, budget, family)
+            record_thinking(run, chain, budget, family)
         show(task, chain.text, None)
         if not chain.ended and chain.has_thought:
             yield from chain.grow(chain.max_tokens)
@@ -190,7 +193,9 @@ def thought_of(chain: Chain, family: PromptFamily) -> Thought | None:
     return Thought(max(0, end - len(encode(family.think_close) or ())), len(ids) - end)
 
 
-def grow_within(chain: Chain, budget: int, family: PromptFamily, server: ServerBudget | None) -> ControllerGenerator:
+def grow_within(
+    run: Run, chain: Chain, budget: int, family: PromptFamily, server: ServerBudget | None
+) -> ControllerGenerator:
     """Let the chain think for at most `budget` tokens; it may end.
 
     Args:
@@ -203,7 +208,7 @@ def grow_within(chain: Chain, budget: int, family: PromptFamily, server: ServerB
     reason = "the worker has no server that could" if server is None else server.reason
     if server is None or reason is not None:
         yield from chain.grow(budget)
-        record_thinking(chain, budget, family, reason=reason)
+        record_thinking(run, chain, budget, family, reason=reason)
         return False
     assert isinstance(chain, ChunkChain), "a stream cannot be cut"
     (task,) = chain.advance(chain.max_tokens)
@@ -215,7 +220,7 @@ def grow_within(chain: Chain, budget: int, family: PromptFamily, server: ServerB
     found = thought_of(chain, family)
     if found is not None and found.num_thinking <= budget + _SLACK:
         by = "server" if server.reason is None else "controller"
-        record_thinking(chain, budget, family, by=by, **_told(server.reason))
+        record_thinking(run, chain, budget, family, by=by, **_told(server.reason))
         return False
     server.reason = server.reason or (
         "its tokens cannot be counted here"
@@ -224,7 +229,7 @@ def grow_within(chain: Chain, budget: int, family: PromptFamily, server: ServerB
     )
     chain.cut(budget)
     overran: dict[str, Any] = {} if found is None else {"overran_by": found.num_thinking - budget}
-    record_thinking(chain, budget, family, reason=server.reason, **overran)
+    record_thinking(run, chain, budget, family, reason=server.reason, **overran)
     return bool(overran)
 
 
@@ -256,17 +261,18 @@ def grow_exactly(chain: ChunkChain, budget: int, family: PromptFamily, wait: str
     return num_waits
 
 
-def record_thinking(chain: Chain, budget: int, family: PromptFamily, by: str = "controller", **figures: object) -> None:
+def record_thinking(
+    run: Run, chain: Chain, budget: int, family: PromptFamily, by: str = "controller", **figures: object
+) -> None:
     """Record the budget, its keeper, the thinking tokens if known, and further figures."""
     found = thought_of(chain, family)
     counts = {} if found is None else found._asdict()
-    record("thinking_budget", asked=budget, by=by, **counts, **figures)
+    run.event("thinking_budget", asked=budget, by=by, **counts, **figures)
     if found is not None:
-        publish_figures(
-            "BudgetForcingController",
-            kept=Ratio(int(found.num_thinking <= budget), 1),
+        run.sum_up(
+            kept=found.num_thinking <= budget,
             used=Ratio(found.num_thinking, budget),
-            kept_by={by: 1},
+            kept_by=by,
             thinking_tokens=found.num_thinking,
             answering_tokens=found.num_answering,
         )
