@@ -112,12 +112,12 @@ class KVShareBranchingController(SearchController):
             self.expander.needs = self.expander.needs._replace(num_logprobs=1)
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
-        """Share the prompt, gate (eq. 4), verify (eq. 5), vote (eq. 3)."""
+        """Share the prompt, gate by confidence (eq. 3 and 4), verify (eq. 5), and vote."""
         run = Run(self, task)
         root = self.root(run, sampling_params)
         branches = [cast("Branch", root.grow(to_end=True)) for _ in range(self.branching_factor)]
         going = yield from self._share(run, branches)  # one prefix, one BranchTask
-        if not self._is_sure(run, going):
+        if not self._skip_verdicts(run, going):
             yield from by_deadline(self._verify(run, going))
         closings = Closings()
         if self.insist_on_answer:
@@ -153,8 +153,8 @@ class KVShareBranchingController(SearchController):
         record_branches(going)
         return going
 
-    def _is_sure(self, run: Run, branches: Sequence[Branch]) -> bool:
-        """Equation 4: no branch needs a verdict if the model is far more confident in one than in the others."""
+    def _skip_verdicts(self, run: Run, branches: Sequence[Branch]) -> bool:
+        """Score branches by their confidence (equation 3) if one is far ahead of the others (equation 4)."""
         gate = self.gates.skip
         if len(branches) == 1:
             branches[0].score = 1.0
@@ -171,7 +171,7 @@ class KVShareBranchingController(SearchController):
         return leader is not None
 
     def _verify(self, run: Run, branches: Sequence[Branch]) -> ControllerGenerator:
-        """Equation 5: score each branch."""
+        """Score each branch; a layer exit (equation 5) may read its verdict before the last layer."""
         yield from self.scorer.score(branches)
         layers = Counter(f"layer {branch.exit_layer}" for branch in branches if branch.exit_layer is not None)
         if layers:
