@@ -31,14 +31,10 @@ if TYPE_CHECKING:  # for type checkers, which cannot read the table below
     from scaffolding_ext.controllers.tree.search import SearchController as SearchController
     from scaffolding_ext.controllers.vote.deepconf import DeepConfController as DeepConfController
     from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController as MajorityVoteController
-    from scaffolding_ext.errors import ArgumentTypeError as ArgumentTypeError
-    from scaffolding_ext.errors import CloneError as CloneError
     from scaffolding_ext.errors import ConfigError as ConfigError
     from scaffolding_ext.errors import DatasetError as DatasetError
     from scaffolding_ext.errors import EngineError as EngineError
-    from scaffolding_ext.errors import ForkError as ForkError
     from scaffolding_ext.errors import InvalidTaskError as InvalidTaskError
-    from scaffolding_ext.errors import InvalidYieldError as InvalidYieldError
     from scaffolding_ext.errors import MissingDependencyError as MissingDependencyError
     from scaffolding_ext.errors import NoOutputError as NoOutputError
     from scaffolding_ext.errors import RequestCancelledError as RequestCancelledError
@@ -47,10 +43,7 @@ if TYPE_CHECKING:  # for type checkers, which cannot read the table below
     from scaffolding_ext.errors import ScaffoldingExtError as ScaffoldingExtError
     from scaffolding_ext.errors import ShutdownError as ShutdownError
     from scaffolding_ext.errors import TaskError as TaskError
-    from scaffolding_ext.errors import UnknownNameError as UnknownNameError
-    from scaffolding_ext.errors import UnknownWorkerTagError as UnknownWorkerTagError
     from scaffolding_ext.errors import WorkerError as WorkerError
-    from scaffolding_ext.errors import WorkerShutdownError as WorkerShutdownError
     from scaffolding_ext.host.llm import ScaffoldingLlm as ScaffoldingLlm
     from scaffolding_ext.prompts.prompting import Prompting as Prompting
     from scaffolding_ext.protocol.meta import TokenCounts as TokenCounts
@@ -91,10 +84,8 @@ _NAMES = {
     "controllers.budgets.queue_aware_budget": "QueueAwareBudgetController",
     "controllers.reward": "RewardController",
     "errors": (
-        "ArgumentTypeError CloneError ConfigError DatasetError EngineError ForkError InvalidTaskError "
-        "InvalidYieldError MissingDependencyError NoOutputError RequestCancelledError RequestError RequestTimeoutError "
-        "ScaffoldingExtError ShutdownError TaskError UnknownNameError UnknownWorkerTagError "
-        "WorkerError WorkerShutdownError"
+        "ConfigError DatasetError EngineError InvalidTaskError MissingDependencyError NoOutputError "
+        "RequestCancelledError RequestError RequestTimeoutError ScaffoldingExtError ShutdownError TaskError WorkerError"
     ),
     "host.llm": "ScaffoldingLlm",
     "request.ledger": "Ledger",

@@ -3,30 +3,22 @@
 ```text
 ScaffoldingExtError
 ├── ConfigError                 a stack file or an argument is wrong; names the key's path
-│   ├── UnknownNameError        a name that no registry knows; lists the known ones
-│   └── ArgumentTypeError       an argument has the wrong type (also a TypeError)
 ├── MissingDependencyError      an optional package is not installed; says how to install it
 ├── DatasetError                a dataset row is unusable; names file, line and field
 ├── OutputError                 a file cannot be written (also an OSError); names the file
-├── ForkError                   an object of another process is used (also a RuntimeError)
 ├── WorkerError                 a worker could not do what a task asks
 │   ├── InvalidTaskError        a field of the task is unusable; names the field
 │   │   └── ServerRefusalError  the server behind the worker refused the request; quotes it
-│   ├── EngineError             the engine behind the worker failed or is gone
-│   │   ├── ServerBusyError     the server had no room for the request
-│   │   └── ServerTimeoutError  the server sent nothing, or not all, in time
-│   └── WorkerShutdownError     workers failed while they were shut down; holds the error of each
+│   └── EngineError             the engine behind the worker failed or is gone
+│       ├── ServerBusyError     the server had no room for the request
+│       └── ServerTimeoutError  the server sent nothing, or not all, in time
 └── RequestError                one request failed; the others continue
     ├── TaskError               a task of the request failed; the worker's error is its `__cause__`
-    ├── UnknownWorkerTagError   a task names a worker that the stack does not have
-    ├── InvalidYieldError       a controller yielded something that is neither tasks nor a ParallelProcess
-    ├── CloneError              the controller could not be cloned for the request
     ├── NoOutputError           a controller ended without an output, or a task without a result
     │   └── NoAnswerError       a model gave no answer, not even on request
     ├── RequestTimeoutError     the request's time-out passed (also a TimeoutError)
     ├── RequestCancelledError   the request was cancelled
     ├── TokenLimitError         the request exceeded its token limit
-    ├── QueueFullError          too many requests are waiting
     └── ShutdownError           the host was shut down first
 ```
 
@@ -38,7 +30,6 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Sequence
 from typing import Any
 
 RELEASED = False  # on a package index; a release changes this line, then `make pages` updates every page
@@ -54,6 +45,14 @@ def how_to_install(*extras: str) -> str:
     """The install hint of an error about missing extras."""
     place = "" if RELEASED else "in a clone of the repository, "
     return f"{place}install it with: {install_command(*extras)}"
+
+
+def check_process(made_in: int, what: str) -> None:
+    """Raise if this is not the process in which an object was made (its `os.getpid()`)."""
+    if os.getpid() != made_in:
+        raise ScaffoldingExtError(
+            f"this {what} was made in another process, whose threads a fork does not copy: make a new one here"
+        )
 
 
 def shortened(message: str) -> str:
@@ -81,14 +80,6 @@ class ConfigError(ScaffoldingExtError, ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.message, self.key)
-
-
-class UnknownNameError(ConfigError):
-    """A name that no registry knows."""
-
-
-class ArgumentTypeError(ConfigError, TypeError):
-    """An argument has the wrong type."""
 
 
 class MissingDependencyError(ScaffoldingExtError, ImportError):
@@ -131,18 +122,6 @@ class EngineError(WorkerError, RuntimeError):
     """The engine behind the worker failed or is gone."""
 
 
-class ForkError(ScaffoldingExtError, RuntimeError):
-    """An object was made before a fork and used in the child process, which has none of its threads."""
-
-    @classmethod
-    def check(cls, made_in: int, what: str) -> None:
-        """Raise if this is not the process in which an object was made (its `os.getpid()`)."""
-        if os.getpid() != made_in:
-            raise cls(
-                f"this {what} was made in another process, whose threads a fork does not copy: make a new one here"
-            )
-
-
 class ServerRefusalError(InvalidTaskError):
     """The server behind the worker refused the request."""
 
@@ -170,17 +149,6 @@ class ServerDownError(EngineError):
     """The server cannot be reached, broke off its answer, or has failed so often that nothing is sent to it."""
 
 
-class WorkerShutdownError(WorkerError):
-    """Workers failed during shutdown: `errors`, in order. The others have been shut down."""
-
-    def __init__(self, message: str, errors: Sequence[Exception]) -> None:
-        super().__init__(message)
-        self.errors = tuple(errors)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.errors)
-
-
 class RequestError(ScaffoldingExtError):
     """One request failed."""
 
@@ -203,18 +171,6 @@ class TaskError(RequestError):
         return type(self), (str(self), task)
 
 
-class UnknownWorkerTagError(RequestError):
-    """A task names a worker that the stack does not have."""
-
-
-class InvalidYieldError(RequestError, TypeError):
-    """A controller yielded something that is neither a list of tasks nor a ParallelProcess."""
-
-
-class CloneError(RequestError):
-    """The controller could not be cloned for the request."""
-
-
 class NoOutputError(RequestError):
     """A controller ended without an output, or a task without a result."""
 
@@ -233,10 +189,6 @@ class RequestCancelledError(RequestError):
 
 class TokenLimitError(RequestError):
     """The request exceeded its token limit."""
-
-
-class QueueFullError(RequestError):
-    """Too many requests are waiting."""
 
 
 class ShutdownError(RequestError):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, overload
 
 from scaffolding_ext import require
-from scaffolding_ext.errors import ConfigError, ScaffoldingExtError, UnknownNameError
+from scaffolding_ext.errors import ConfigError, ScaffoldingExtError
 from scaffolding_ext.signature import Signature
 
 Factory = Callable[..., Any]
@@ -79,8 +79,7 @@ class Registry:
         """Return the factory of a name.
 
         Raises:
-            UnknownNameError: The name is not registered.
-            ConfigError: Its target cannot be imported, or is of the wrong kind.
+            ConfigError: The name is not registered, or its target cannot be imported, or is of the wrong kind.
         """
         target = self._targets.get(name)
         if target is None and ":" in name:
@@ -89,7 +88,7 @@ class Registry:
             known = self.names()
             target = self._targets.get(name) or self._of_upstream(name)
             if target is None:
-                raise UnknownNameError(unknown_name(self.kind, name, known) + "; or write package.module:Class")
+                raise ConfigError(unknown_name(self.kind, name, known) + "; or write package.module:Class")
         if isinstance(target, str):
             target = import_target(target)
             self._targets[name] = target
@@ -110,8 +109,8 @@ class Registry:
             references: The live objects of `{$ref: name}`.
 
         Raises:
-            UnknownNameError: The name of a type or a reference is unknown.
-            ConfigError: It is none of these, or an argument is wrong; `key` holds the dotted path.
+            ConfigError: The name of a type or a reference is unknown, it is none of these, or an argument is wrong;
+                `key` holds the dotted path.
         """
         builder = _Obtaining(build or Component.build, references or {})
         if isinstance(given, str):
@@ -262,7 +261,7 @@ class _Obtaining(NamedTuple):
             raise ConfigError(f"has keys besides $ref ({', '.join(map(str, given))}): give only $ref", path)
         if name not in self.references:
             message = unknown_name("reference", str(name), tuple(self.references))
-            raise UnknownNameError(f"{message}; pass it in load_stack(..., references={{...}})", path)
+            raise ConfigError(f"{message}; pass it in load_stack(..., references={{...}})", path)
         return self.references[name]
 
 

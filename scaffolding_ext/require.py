@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, SupportsIndex, TypeVar
 
-from scaffolding_ext.errors import ArgumentTypeError, ConfigError
+from scaffolding_ext.errors import ConfigError
 
 T = TypeVar("T")
 _MOST_SHOWN, _ENDS = 200, 60  # characters
@@ -21,16 +21,14 @@ def under(path: str = "") -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        kept = type(error) if type(error).__init__ is ConfigError.__init__ else ConfigError
-        raise kept(error.message, ".".join(filter(None, (path, error.key)))) from error
+        raise ConfigError(error.message, ".".join(filter(None, (path, error.key)))) from error
 
 
 def whole(key: str, value: SupportsIndex, least: int | None = 1, most: int | None = None) -> int:
     """Return the value if it is a whole number within its bounds; booleans are not.
 
     Raises:
-        ArgumentTypeError: It is not a whole number.
-        ConfigError: It is below `least`, or above `most`.
+        ConfigError: It is not a whole number, below `least`, or above `most`.
     """
     try:
         if isinstance(value, bool):
@@ -38,7 +36,7 @@ def whole(key: str, value: SupportsIndex, least: int | None = 1, most: int | Non
         checked = operator.index(value)
     except TypeError:
         bounds = _said(least=least, most=most)  # worded only for an error
-        raise ArgumentTypeError(f"is {shown(value)}; it must be {_kind('a whole number', bounds)}", key) from None
+        raise ConfigError(f"is {shown(value)}; it must be {_kind('a whole number', bounds)}", key) from None
     if (least is not None and checked < least) or (most is not None and checked > most):
         raise ConfigError(f"is {shown(checked)}; it must be {_said(least=least, most=most)}", key)
     return checked
@@ -56,8 +54,7 @@ def number(
     """Return the value if it is a finite number within its bounds; texts and booleans are not.
 
     Raises:
-        ArgumentTypeError: It is not a number.
-        ConfigError: It is not finite, or outside a bound.
+        ConfigError: It is not a number, not finite, or outside a bound.
     """
     try:
         if isinstance(value, _NO_NUMBERS):
@@ -65,7 +62,7 @@ def number(
         checked = float(value)
     except (TypeError, ValueError, OverflowError):
         bounds = _said(least, above, most, below)
-        raise ArgumentTypeError(f"is {shown(value)}; it must be {_kind('a number', bounds)}", key) from None
+        raise ConfigError(f"is {shown(value)}; it must be {_kind('a number', bounds)}", key) from None
     if not math.isfinite(checked):
         bounds = _said(least, above, most, below)
         raise ConfigError(f"is {value}; it must be {_kind('a finite number', bounds)}", key)

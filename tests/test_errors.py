@@ -6,12 +6,10 @@ import pytest
 
 from scaffolding_ext import errors
 from scaffolding_ext.errors import (
-    ArgumentTypeError,
     ConfigError,
     MissingDependencyError,
     ScaffoldingExtError,
     TaskError,
-    WorkerShutdownError,
 )
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import StreamGenerationTask
@@ -30,7 +28,6 @@ ARGUMENTS = {
     ConfigError: ("is 5", "workers.generation"),
     MissingDependencyError: ("torch", "hf"),
     TaskError: ("it failed", StreamGenerationTask(input_str="x")),
-    WorkerShutdownError: ("two failed", [OSError("one"), ValueError("two")]),
 }
 
 
@@ -67,12 +64,6 @@ class Streaming:
 
     def generate(self, prompt):
         yield [StreamGenerationTask(worker_tag="generation", input_str=prompt, streaming_output_flag=True)]
-
-
-def test_a_wrong_type_is_a_type_error_and_a_wrong_value_a_value_error():
-    assert issubclass(ArgumentTypeError, TypeError)
-    assert issubclass(ConfigError, ValueError)
-    assert not issubclass(ConfigError, TypeError)
 
 
 def test_a_word_of_thousands_of_characters_is_cut_and_a_path_is_not():

@@ -13,7 +13,7 @@ import pytest
 
 from scaffolding_ext import registry, require
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.errors import ConfigError, MissingDependencyError, UnknownNameError
+from scaffolding_ext.errors import ConfigError, MissingDependencyError
 from scaffolding_ext.registry import Component, Registry
 
 
@@ -99,7 +99,7 @@ def test_a_taken_name_is_refused_unless_replaced() -> None:
 
 
 def test_an_unknown_name_lists_the_known_and_the_closest() -> None:
-    with pytest.raises(UnknownNameError, match=r"'Lasy' \(did you mean 'Lazy'\?\); known: Lazy"):
+    with pytest.raises(ConfigError, match=r"'Lasy' \(did you mean 'Lazy'\?\); known: Lazy"):
         make().resolve("Lasy")
 
 
@@ -187,7 +187,7 @@ def test_a_builder_sees_every_part_with_its_path(things: Registry) -> None:
 def test_references_stand_for_live_objects(things: Registry) -> None:
     given = {"type": "plain", "args": {"inner": {"$ref": "mine"}}}
     assert things.obtain(given, references={"mine": READY}).inner is READY
-    with pytest.raises(UnknownNameError, match=r"^it\.args\.inner: unknown reference 'mine'"):
+    with pytest.raises(ConfigError, match=r"^it\.args\.inner: unknown reference 'mine'"):
         things.obtain(given, "it")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scaffolding_ext import require
-from scaffolding_ext.errors import ArgumentTypeError, ConfigError
+from scaffolding_ext.errors import ConfigError
 
 
 @pytest.mark.parametrize("value", [1, 7, np.int64(7)])
@@ -19,7 +19,7 @@ def test_a_whole_number_is_given_back_as_an_int(value):
 
 @pytest.mark.parametrize("value", ["8", 2.5, 2.0, True, False, None, float("nan"), [3]])
 def test_what_is_no_whole_number_is_refused(value):
-    with pytest.raises(ArgumentTypeError) as caught:
+    with pytest.raises(ConfigError) as caught:
         require.whole("num", value)
     assert str(caught.value) == f"num: is {value!r}; it must be a whole number of at least 1"
 
@@ -37,7 +37,7 @@ def test_a_whole_number_keeps_its_bounds(value, least, most, bounds):
 
 @pytest.mark.parametrize("value", ["0.5", True, None, b"1", [0.5]])
 def test_what_is_no_number_is_refused(value):
-    with pytest.raises(ArgumentTypeError, match=re.escape(f"{value!r}; it must be a number above 0 and at most 1")):
+    with pytest.raises(ConfigError, match=re.escape(f"{value!r}; it must be a number above 0 and at most 1")):
         require.share("keep", value)
 
 

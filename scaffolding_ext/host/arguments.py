@@ -8,31 +8,31 @@ from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.documents import has_surrogate
-from scaffolding_ext.errors import ArgumentTypeError, ConfigError
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.protocol.worker import declared, tag_name
 from scaffolding_ext.scheduling import Policy
 
 
 def checked_controller(controller: Any, workers: Any) -> Controller:
-    """Return an object with `clone` and `generate`; ArgumentTypeError for anything else."""
+    """Return an object with `clone` and `generate`; ConfigError for anything else."""
     if isinstance(controller, Mapping) and _has_methods(workers, "clone", "generate"):
-        raise ArgumentTypeError("controller and workers are swapped; write ScaffoldingLlm(controller, workers)")
+        raise ConfigError("controller and workers are swapped; write ScaffoldingLlm(controller, workers)")
     if not _has_methods(controller, "clone", "generate"):
-        raise ArgumentTypeError(f"is {_described(controller)}; {_remedy(controller, 'a Controller')}", "controller")
+        raise ConfigError(f"is {_described(controller)}; {_remedy(controller, 'a Controller')}", "controller")
     found: Controller = controller
     return found
 
 
 def checked_workers(workers: Any) -> dict[Any, Worker]:
-    """Return a copy of a mapping of tags to objects with `run_task`; ArgumentTypeError for anything else."""
+    """Return a copy of a mapping of tags to objects with `run_task`; ConfigError for anything else."""
     if not isinstance(workers, Mapping):
         wanted = 'pass a mapping of tags to workers, such as {"generation": worker}'
-        raise ArgumentTypeError(f"is {_described(workers)}; {wanted}", "workers")
+        raise ConfigError(f"is {_described(workers)}; {wanted}", "workers")
     for tag, worker in workers.items():
         if not _has_methods(worker, "run_task"):
             message = f"is {_described(worker)}; {_remedy(worker, 'a Worker')}"
-            raise ArgumentTypeError(message, f"workers.{tag_name(tag)}")
+            raise ConfigError(message, f"workers.{tag_name(tag)}")
     return dict(workers)
 
 
@@ -44,11 +44,11 @@ def checked_seconds(name: str, seconds: Any) -> float | None:
 
 
 def checked_policy(policy: Any, workers: Mapping[Any, Worker]) -> Policy | None:
-    """Return a policy; warn about workers that ignore it. ArgumentTypeError if it is none."""
+    """Return a policy; warn about workers that ignore it. ConfigError if it is none."""
     if policy is None:
         return None
     if not isinstance(policy, Policy):
-        raise ArgumentTypeError(f"is {_described(policy)}; {_remedy(policy, 'a Policy, such as Gang()')}", "scheduling")
+        raise ConfigError(f"is {_described(policy)}; {_remedy(policy, 'a Policy, such as Gang()')}", "scheduling")
     for tag, worker in workers.items():
         reason = declared(worker).unordered
         if reason is not None:
@@ -62,7 +62,7 @@ def checked_seed(seed: Any) -> int | None:
 
 
 def checked_prompt(prompt: Any) -> str:
-    """Return a prompt with at least one word; else ArgumentTypeError or ConfigError."""
+    """Return a prompt with at least one word; else ConfigError."""
     if isinstance(prompt, str):
         if not prompt.strip():
             raise ConfigError("is empty: give a text", "prompt")
@@ -70,7 +70,7 @@ def checked_prompt(prompt: Any) -> str:
             raise ConfigError(f"is {ascii(prompt)[:80]}; it holds bytes that are not text: write it in UTF-8", "prompt")
         return prompt
     remedy = "decode it first: prompt.decode()" if isinstance(prompt, (bytes, bytearray)) else "pass a str"
-    raise ArgumentTypeError(f"is {_described(prompt)}; {remedy}, or a list of str to generate()", "prompt")
+    raise ConfigError(f"is {_described(prompt)}; {remedy}, or a list of str to generate()", "prompt")
 
 
 def checked_prompts(prompts: Any) -> list[str]:

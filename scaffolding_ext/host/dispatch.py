@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from scaffolding_ext.errors import InvalidYieldError, TaskError, UnknownWorkerTagError
+from scaffolding_ext.errors import RequestError, TaskError
 from scaffolding_ext.protocol import (
     ChatTask,
     ExecutionScope,
@@ -74,8 +74,8 @@ class Dispatcher:
             scope: Current scope of all requested work; it ends with the generator.
 
         Raises:
-            InvalidYieldError: The generator yielded something else.
-            UnknownWorkerTagError: A task names a missing worker.
+            RequestError: The generator yielded something else.
+            RequestError: A task names a missing worker.
             TaskError: A task failed.
         """
         current_scope.set(scope)
@@ -113,7 +113,7 @@ class Dispatcher:
                 elif isinstance(work, ParallelProcess):
                     await _all_or_none([branch for _, branch in self._branches(work, result, scope)])
                 else:
-                    raise InvalidYieldError(
+                    raise RequestError(
                         f"a controller yielded {type(work).__name__}; yield a list of Task or a ParallelProcess"
                     )
         finally:
@@ -168,9 +168,7 @@ class Dispatcher:
 
     def _prepare(self, task: Any, result: ScaffoldingResult) -> None:
         if not isinstance(task, Task):
-            raise InvalidYieldError(
-                f"a controller yielded a list with a {type(task).__name__} in it; yield a list of Task"
-            )
+            raise RequestError(f"a controller yielded a list with a {type(task).__name__} in it; yield a list of Task")
         if type(task) is ChatTask:
             task.enable_token_counting = True  # the ledger counts upstream's chats by it
         if task.streaming_output_flag and not isinstance(task.streaming_output_list, _ToCaller):
@@ -200,7 +198,7 @@ class Dispatcher:
     def _find(self, task: Task) -> Worker:
         worker = worker_for(self._workers, task.worker_tag)
         if worker is None:
-            raise UnknownWorkerTagError(
+            raise RequestError(
                 f"a {type(task).__name__} asks for worker {tag_name(task.worker_tag)!r}; "
                 f"this stack has: {tag_names(self._workers)}"
             )

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, overload
 
 from scaffolding_ext import require
-from scaffolding_ext.errors import ForkError, RequestCancelledError, RequestError, ShutdownError, WorkerShutdownError
+from scaffolding_ext.errors import RequestCancelledError, RequestError, ShutdownError, WorkerError, check_process
 from scaffolding_ext.host import arguments, dispatch
 from scaffolding_ext.host.dispatch import Dispatcher, each_once
 from scaffolding_ext.host.request import Request, abort, clone_of, release, start_timeout
@@ -48,8 +48,8 @@ class ScaffoldingLlm:
         keep_samples: Let votes publish all of their samples (`request.figures.KeptSample`).
 
     Raises:
-        ArgumentTypeError: An argument is not a controller, a mapping of workers, or a whole number.
-        ConfigError: `max_parallel_requests` is below 1, or the controller cannot be bound to the workers.
+        ConfigError: An argument is not a controller, a mapping of workers, or a whole number,
+            `max_parallel_requests` is below 1, or the controller cannot be bound to the workers.
     """
 
     def __init__(
@@ -140,11 +140,10 @@ class ScaffoldingLlm:
 
         Raises:
             ShutdownError: The host is shut down.
-            ArgumentTypeError: The prompt is not text, a number of seconds is not a number, or the seed or epoch is not
-                whole.
-            ConfigError: The prompt is empty, a number of seconds is not above 0 or not finite, or the epoch is below 0.
+            ConfigError: The prompt is no text or empty, a number of seconds is not above 0 or not finite, or the seed
+                or epoch is not whole.
         """
-        ForkError.check(self._made_in, "ScaffoldingLlm")
+        check_process(self._made_in, "ScaffoldingLlm")
         epoch, seed = require.whole("epoch", epoch, 0), arguments.checked_seed(seed)
         prompt, timeout = arguments.checked_prompt(prompt), arguments.checked_seconds("timeout", timeout)
         wanted = arguments.checked_seconds("deadline", deadline) or self.deadline
@@ -207,7 +206,7 @@ class ScaffoldingLlm:
             shutdown_workers: Shut the workers down, too; None does so if the host owns them.
 
         Raises:
-            WorkerShutdownError: Some workers failed to shut down; the others have.
+            WorkerError: Some workers failed to shut down; the others have.
         """
         with_workers = self.owns_workers if shutdown_workers is None else shutdown_workers
         on_own_thread = threading.current_thread() is self._thread
@@ -367,7 +366,7 @@ class WorkerShutdown:
                 self._errors.append(error)
 
     def finish(self, with_workers: bool) -> None:
-        """Shut the workers down once if asked to; WorkerShutdownError if one failed, here or on the loop."""
+        """Shut the workers down once if asked to; WorkerError if one failed, here or on the loop."""
         with self._lock:
             errors, self._errors = self._errors, []
             first = with_workers and not self._is_done
@@ -380,4 +379,4 @@ class WorkerShutdown:
         if errors:
             reasons = "; ".join(f"{type(error).__name__}: {error}" for error in errors)
             message = f"some workers failed to shut down ({reasons}); the others were shut down"
-            raise WorkerShutdownError(message, errors) from errors[0]
+            raise WorkerError(message) from errors[0]

@@ -11,7 +11,13 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from scaffolding_ext.errors import CloneError, NoOutputError, RequestCancelledError, RequestTimeoutError, ShutdownError
+from scaffolding_ext.errors import (
+    NoOutputError,
+    RequestCancelledError,
+    RequestError,
+    RequestTimeoutError,
+    ShutdownError,
+)
 from scaffolding_ext.host import dispatch, twin
 from scaffolding_ext.protocol import Controller, ExecutionScope, ScaffoldingOutput
 from scaffolding_ext.protocol.meta import Purpose
@@ -133,11 +139,11 @@ class Request(ScaffoldingResult):
 
 
 def clone_of(prototype: Controller) -> Controller:
-    """Return a clone of the controller; CloneError if its `clone` fails."""
+    """Return a clone of the controller; RequestError if its `clone` fails."""
     try:
         return prototype.clone()
     except Exception as error:
-        raise CloneError(f"{type(prototype).__name__}.clone() failed: {type(error).__name__}: {error}") from error
+        raise RequestError(f"{type(prototype).__name__}.clone() failed: {type(error).__name__}: {error}") from error
 
 
 def start_timeout(request: Request) -> None:

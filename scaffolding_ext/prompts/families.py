@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 
 from scaffolding_ext.answers.reading import Marks, Splitter, SplitText, split
 from scaffolding_ext.answers.stop_strings import StopStrings
-from scaffolding_ext.errors import UnknownNameError
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.model_files import GAP
 from scaffolding_ext.prompts.tool_calls import OfferedTools
 
@@ -140,7 +140,7 @@ def family_named(name: str) -> PromptFamily:
     """Return the family of a name in `FAMILIES`, or of the marks in a name such as `<think>...</think>`.
 
     Raises:
-        UnknownNameError: The name is neither.
+        ConfigError: The name is neither.
     """
     family = FAMILIES.get(name)
     if family is None and GAP in name:
@@ -154,7 +154,7 @@ def family_named(name: str) -> PromptFamily:
             close=default.close.replace(default.think_close, think_close + answer_open),
         )
     if family is None:
-        raise UnknownNameError(
+        raise ConfigError(
             f"unknown prompt family {name!r}; known: {', '.join(FAMILIES)}; or give the marks around thinking, such as "
             f"'<think>{GAP}</think>'",
             "family",

@@ -69,7 +69,7 @@ class TextPrompting:
         prompt_suffix: Follows every user prompt, such as the request to put the answer into a box.
 
     Raises:
-        UnknownNameError: The family is unknown.
+        ConfigError: The family is unknown.
         ConfigError: A system prompt is given, but the worker takes no messages.
     """
 
@@ -192,7 +192,7 @@ class Prompting(TextPrompting):
             already wrote it.
 
     Raises:
-        UnknownNameError: The family is unknown.
+        ConfigError: The family is unknown.
         ConfigError: A system prompt, template variables or an assistant prefix are given without a chat template, or
             the chat template reads no such variable.
     """

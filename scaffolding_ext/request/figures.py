@@ -63,7 +63,7 @@ def added(before: Any, new: Any, name: str = "a figure") -> Any:
 
     Raises:
         TypeError: The kinds differ.
-        ArgumentTypeError: The value is not a number, `Ratio`, counts by name, or `Answers`.
+        ConfigError: The value is not a number, `Ratio`, counts by name, or `Answers`.
         ConfigError: A number is not finite.
     """
     kind = new.__class__  # ordered so that common, valid figures need few calls

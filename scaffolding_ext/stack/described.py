@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from scaffolding_ext import registry
 from scaffolding_ext.documents import packaged_recipes, packaged_stacks
-from scaffolding_ext.errors import UnknownNameError
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.registry import Factory, Registry
 from scaffolding_ext.signature import Signature
@@ -48,7 +48,7 @@ def description(name: str) -> str:
     """Return what is called by a name: a packaged stack, a type, a kind of types, or the keys of a stack file.
 
     Raises:
-        UnknownNameError: There is nothing of this name.
+        ConfigError: There is nothing of this name.
     """
     files = packaged_stacks() | packaged_recipes()
     if (path := files.get(name.removeprefix("configs:"))) is not None:
@@ -65,7 +65,7 @@ def description(name: str) -> str:
     if not below and not types:
         every_name = {each for known in plurals.values() for each in known.names()} | files.keys() | plurals.keys()
         close = difflib.get_close_matches(name, every_name) or [KEYS, *plurals]
-        raise UnknownNameError(f"there is no stack, type, kind or key {name!r}; there are: {', '.join(close)}")
+        raise ConfigError(f"there is no stack, type, kind or key {name!r}; there are: {', '.join(close)}")
     return "\n\n".join([*([_listed(below)] if below else []), *types])
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from scaffolding_ext import plain_yaml
 from scaffolding_ext.documents import PACKAGED, packaged_recipes, packaged_stacks
-from scaffolding_ext.errors import ConfigError, UnknownNameError
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.registry import unknown_name
 from scaffolding_ext.stack.config import StackConfig, validated
 
@@ -67,9 +67,9 @@ def _packaged(name: str) -> Path:
     known = packaged_stacks() | packaged_recipes()
     recipe = f"models/{name}"
     if name not in known and recipe in known:
-        raise UnknownNameError(f"unknown packaged stack {name!r} (did you mean {PACKAGED}{recipe}?)")
+        raise ConfigError(f"unknown packaged stack {name!r} (did you mean {PACKAGED}{recipe}?)")
     if name not in known:
-        raise UnknownNameError(unknown_name("packaged stack", name, tuple(known)))
+        raise ConfigError(unknown_name("packaged stack", name, tuple(known)))
     return known[name]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scaffolding_ext.errors import MissingDependencyError, UnknownNameError
+from scaffolding_ext.errors import ConfigError, MissingDependencyError
 from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.tinylm import grammar
 
@@ -29,14 +29,14 @@ def model_folder(model: str) -> str:
     """Folder with the weights of `tinylm/NAME`.
 
     Raises:
-        UnknownNameError: No embedded model has that name.
+        ConfigError: No embedded model has that name.
     """
     weights = Path(str(importlib.resources.files("scaffolding_ext.tinylm"))) / "weights"
     folder = weights / model.removeprefix("tinylm/")
     if not os.path.isfile(folder / "config.json"):
         names = sorted(path.parent.relative_to(weights).as_posix() for path in weights.glob("**/config.json"))
         known = ", ".join(f"tinylm/{name}" for name in names) or "none"
-        raise UnknownNameError(f"unknown embedded model {model!r}; known: {known}")
+        raise ConfigError(f"unknown embedded model {model!r}; known: {known}")
     return str(folder)
 
 

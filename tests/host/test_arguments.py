@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.errors import ArgumentTypeError, ConfigError
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Worker
 from scaffolding_ext.protocol.worker import WorkerTag
@@ -39,7 +39,7 @@ CONTROLLER, WORKERS = NativeGenerationController(), {"generation": ScriptedWorke
 )
 def test_what_is_no_controller_or_no_worker_is_refused_before_anything_starts(controller, workers, message):
     num_threads = threading.active_count()
-    with pytest.raises(ArgumentTypeError) as caught:
+    with pytest.raises(ConfigError) as caught:
         ScaffoldingLlm(controller, workers)
     assert str(caught.value).startswith(message)
     assert threading.active_count() == num_threads
@@ -49,9 +49,9 @@ def test_what_is_no_controller_or_no_worker_is_refused_before_anything_starts(co
     ("number", "error", "message"),
     [
         (0, ConfigError, "max_parallel_requests: is 0; it must be at least 1"),
-        ("8", ArgumentTypeError, "max_parallel_requests: is '8'; it must be a whole number of at least 1"),
-        (2.5, ArgumentTypeError, "max_parallel_requests: is 2.5; it must be a whole number"),
-        (True, ArgumentTypeError, "max_parallel_requests: is True; it must be a whole number"),
+        ("8", ConfigError, "max_parallel_requests: is '8'; it must be a whole number of at least 1"),
+        (2.5, ConfigError, "max_parallel_requests: is 2.5; it must be a whole number"),
+        (True, ConfigError, "max_parallel_requests: is True; it must be a whole number"),
     ],
 )
 def test_the_number_of_parallel_requests_is_checked(number, error, message):
@@ -82,7 +82,7 @@ def test_what_a_request_is_given_is_checked(prompt, options, message):
 
 
 def test_the_seed_of_a_run_is_checked():
-    with pytest.raises(ArgumentTypeError, match="seed: is 'x'; it must be a whole number"):
+    with pytest.raises(ConfigError, match="seed: is 'x'; it must be a whole number"):
         ScaffoldingLlm(CONTROLLER, WORKERS, seed="x")
 
 
@@ -99,7 +99,7 @@ def test_the_seed_of_a_run_is_checked():
 def test_what_is_no_prompt_is_refused(prompts, message):
     with ScaffoldingLlm(CONTROLLER, WORKERS) as llm:
         for ask in (llm.generate, llm.generate_async):
-            with pytest.raises(ArgumentTypeError) as caught:
+            with pytest.raises(ConfigError) as caught:
                 ask(prompts)
             if ask == llm.generate:
                 assert str(caught.value).startswith(message)

@@ -10,7 +10,7 @@ import pytest
 
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.errors import InvalidYieldError, RequestCancelledError, TaskError, UnknownWorkerTagError
+from scaffolding_ext.errors import RequestCancelledError, RequestError, TaskError
 from scaffolding_ext.host import dispatch
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import (
@@ -98,7 +98,7 @@ def test_unknown_tag_lists_the_known_ones(host):
             tasks[0].worker_tag = "nowhere"
             yield tasks
 
-    with host(Lost()) as llm, pytest.raises(UnknownWorkerTagError, match="'nowhere'; this stack has: generation"):
+    with host(Lost()) as llm, pytest.raises(RequestError, match="'nowhere'; this stack has: generation"):
         llm.generate("x")
 
 
@@ -108,7 +108,7 @@ def test_a_bad_yield(work, host):
         def process(self, tasks, **kwargs):
             yield work
 
-    with host(Odd()) as llm, pytest.raises(InvalidYieldError, match="yield a list of Task"):
+    with host(Odd()) as llm, pytest.raises(RequestError, match="yield a list of Task"):
         llm.generate("x")
 
 

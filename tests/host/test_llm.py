@@ -7,7 +7,7 @@ import pytest
 
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.errors import CloneError, ConfigError, NoOutputError, TaskError
+from scaffolding_ext.errors import ConfigError, NoOutputError, RequestError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, GenerationTask, TaskStatus, Worker
 from scaffolding_ext.protocol.meta import TokenCounts, note
@@ -106,7 +106,7 @@ def test_a_failing_clone(host):
         def clone(self):
             raise Boom("no copies")
 
-    with host(Unclonable()) as llm, pytest.raises(CloneError, match="Boom: no copies"):
+    with host(Unclonable()) as llm, pytest.raises(RequestError, match="Boom: no copies"):
         llm.generate("x")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.errors import ForkError, RequestCancelledError
+from scaffolding_ext.errors import RequestCancelledError, ScaffoldingExtError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
 from scaffolding_ext.protocol.tasks import ScoreTask
@@ -62,7 +62,7 @@ def test_a_forked_child_is_told_to_make_its_own() -> None:
             lambda: llm.generate_async("q"),
             lambda: loop.run_blocking(nothing),
         ):
-            assert raised_in_a_child(call) == ForkError.__name__
+            assert raised_in_a_child(call) == ScaffoldingExtError.__name__
         assert llm.generate("q").answer is None  # the parent goes on
     loop.close()
 
@@ -80,7 +80,9 @@ def test_a_forked_child_cannot_use_an_engine_of_its_parent() -> None:
             StreamGenerationTask(input_tokens=[5], max_tokens=1),
             ScoreTask(input_tokens=[5], continuation_tokens=[6]),
         ):
-            assert raised_in_a_child(lambda task=task: asyncio.run(worker.run_task(task))) == ForkError.__name__
+            assert (
+                raised_in_a_child(lambda task=task: asyncio.run(worker.run_task(task))) == ScaffoldingExtError.__name__
+            )
     finally:
         worker.shutdown()
 

@@ -36,7 +36,7 @@ def write_gguf(model: str, path: Path, bos: str | None = None) -> None:
 
     Raises:
         MissingDependencyError: gguf is not installed.
-        UnknownNameError: No embedded model has that name.
+        ConfigError: No embedded model has that name.
         ConfigError: llama.cpp would split texts otherwise than the model's tokenizer, or `bos` is no token.
     """
     try:

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.errors import ConfigError, UnknownNameError
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.families import FAMILIES, family_named
 from scaffolding_ext.prompts.prompting import Prompting
@@ -108,7 +108,7 @@ def test_the_template_is_applied_once_however_deep_controllers_nest():
 def test_unknown_families_list_the_known_ones():
     for unknown in (lambda: family_named("gpt"), lambda: Prompting(bare_tokenizer(), "gpt")):
         with pytest.raises(
-            UnknownNameError,
+            ConfigError,
             match="unknown prompt family 'gpt'; known: deepseek_r1, instruct, gpt_oss, magistral, tinylm",
         ):
             unknown()
@@ -128,7 +128,7 @@ def test_a_system_prompt_needs_a_template():
 def test_embedded_names_resolve_to_folders_and_others_pass_through():
     assert model_folder(MODEL).endswith("draft")
     assert model_folder("some/model") == "some/model"
-    with pytest.raises(UnknownNameError, match=r"unknown embedded model 'tinylm/huge'; known: .*tinylm/draft"):
+    with pytest.raises(ConfigError, match=r"unknown embedded model 'tinylm/huge'; known: .*tinylm/draft"):
         model_folder("tinylm/huge")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext.errors import ArgumentTypeError, ConfigError
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.request.figures import Answers, Ratio, added
 from scaffolding_ext.request.program import Program, enter_program, leave_program, publish_figures
 
@@ -31,10 +31,10 @@ def test_figures_add_up(before: Any, new: Any, both: Any) -> None:
     [
         (3, Ratio(1, 2), TypeError, "rate is a Ratio, and was a number before"),
         ({"a": 1}, 3, TypeError, "rate is a number, and was counts"),
-        (None, "3", ArgumentTypeError, "rate: is '3'"),
+        (None, "3", ConfigError, "rate: is '3'"),
         (None, Ratio(1, math.inf), ConfigError, "rate: is inf"),
-        (None, {"a": None}, ArgumentTypeError, "must be a number"),
-        (None, True, ArgumentTypeError, "must be a number"),
+        (None, {"a": None}, ConfigError, "must be a number"),
+        (None, True, ConfigError, "must be a number"),
     ],
 )
 def test_what_is_no_figure_is_refused_by_name(before: Any, new: Any, error: type[Exception], message: str) -> None:

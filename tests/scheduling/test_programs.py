@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.errors import ArgumentTypeError, ConfigError, RequestError, UnknownNameError
+from scaffolding_ext.errors import ConfigError, RequestError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import ControllerGenerator, ExecutionScope, GenerationTask, current_scope
 from scaffolding_ext.protocol.meta import note
@@ -201,7 +201,7 @@ def test_a_stack_file_names_the_policy() -> None:
 @pytest.mark.parametrize(
     ("scheduling", "kind", "message"),
     [
-        ({"type": "Gangs"}, UnknownNameError, r"scheduling\.type: unknown scheduling policy 'Gangs' \(did you mean"),
+        ({"type": "Gangs"}, ConfigError, r"scheduling\.type: unknown scheduling policy 'Gangs' \(did you mean"),
         (
             {"type": "LeastAttained", "args": {"phi": 0}},
             ConfigError,
@@ -219,7 +219,7 @@ def test_a_wrong_policy_is_refused_before_anything_is_built(
 
 def test_what_is_no_policy_is_refused() -> None:
     worker = ScriptedWorker("reply")
-    with pytest.raises(ArgumentTypeError, match=r"scheduling: is the class Gang; pass an instance of it: Gang\(...\)"):
+    with pytest.raises(ConfigError, match=r"scheduling: is the class Gang; pass an instance of it: Gang\(...\)"):
         ScaffoldingLlm(NativeGenerationController(), {"generation": worker}, scheduling=Gang)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="scheduling: is a str; give a policy"):
         BudgetedWorker(worker, scheduling="Gang")  # type: ignore[arg-type]

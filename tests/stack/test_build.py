@@ -12,7 +12,7 @@ import pytest
 from scaffolding_ext import registry
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.errors import ConfigError, MissingDependencyError, UnknownNameError
+from scaffolding_ext.errors import ConfigError, MissingDependencyError
 from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import Controller, GenerationTask
@@ -279,7 +279,7 @@ def test_sampling_reaches_a_controller_that_a_task_collection_observes(helpers: 
 
 
 def test_an_unknown_type_keeps_its_error_class() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'NativeGenerationController'") as caught:
+    with pytest.raises(ConfigError, match="did you mean 'NativeGenerationController'") as caught:
         load_stack(stack(controller={"type": "NativeController"}))
     assert caught.value.key == "controller.type"
 
@@ -457,7 +457,7 @@ def test_a_prompt_that_cannot_be_applied_is_refused(helpers: Any) -> None:
 
 
 def test_a_family_is_checked_before_a_worker_is_built(helpers: Any) -> None:
-    with pytest.raises(UnknownNameError, match="unknown prompt family 'gpt'"):
+    with pytest.raises(ConfigError, match="unknown prompt family 'gpt'"):
         check_stack(load_config(stack(workers={"generation": named("broken")}, prompt={"family": "gpt"})))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from scaffolding_ext.errors import ConfigError, UnknownNameError
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.stack.build import check_stack, load_stack
 from scaffolding_ext.stack.load import load_config
 
@@ -44,7 +44,7 @@ def test_every_packaged_stack_is_valid(name: str) -> None:
 
 
 def test_an_unknown_packaged_stack_lists_the_known() -> None:
-    with pytest.raises(UnknownNameError, match=r"did you mean 'native'.*budget_forcing, .*native"):
+    with pytest.raises(ConfigError, match=r"did you mean 'native'.*budget_forcing, .*native"):
         load_config("configs:nativ")
 
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from scaffolding_ext.errors import EngineError, ForkError
+from scaffolding_ext.errors import EngineError, check_process
 from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch, EngineMetrics, caused_by
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 
@@ -41,9 +41,9 @@ class GenerationEngine:
         """Queue a request; from any thread. An engine that is shut down or has failed raises an EngineError.
 
         Raises:
-            ForkError: The engine was made before a fork, and this is the child, which has not its thread.
+            ScaffoldingExtError: The engine was made before a fork, and this is the child, which has not its thread.
         """
-        ForkError.check(self._made_in, "HuggingFaceWorker")
+        check_process(self._made_in, "HuggingFaceWorker")
         with self._wake:
             if self._cause is not None:
                 raise caused_by(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from scaffolding_ext.errors import ConfigError, UnknownNameError
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol.meta import ThinkingBudget
 
 # Task fields that every server accepts under the same name.
@@ -347,10 +347,10 @@ def flavor_named(name: str) -> Flavor:
     """Return the flavor with this name.
 
     Raises:
-        UnknownNameError: There is none.
+        ConfigError: There is none.
     """
     if name not in FLAVORS:
-        raise UnknownNameError(f"unknown flavor {name!r}; known: auto, {', '.join(FLAVORS)}", "flavor")
+        raise ConfigError(f"unknown flavor {name!r}; known: auto, {', '.join(FLAVORS)}", "flavor")
     return FLAVORS[name]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
-from scaffolding_ext.errors import EngineError, ForkError
+from scaffolding_ext.errors import EngineError, check_process
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -89,7 +89,7 @@ class OwnLoop:
             self._thread.join(_CLOSE_SECONDS)
 
     def _submit(self, work: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        ForkError.check(self._made_in, "worker")
+        check_process(self._made_in, "worker")
         with self._lock:  # the loop must not close between check and submission
             if self._closed:
                 raise EngineError(self._message)

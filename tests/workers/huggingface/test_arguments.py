@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import GPTJConfig, GPTJForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from scaffolding_ext.errors import ConfigError, InvalidTaskError, UnknownNameError
+from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.workers.huggingface.model_loading import _MOST
@@ -70,7 +70,7 @@ def test_a_folder_without_weights(tmp_path):
 
 def test_an_embedded_model_that_does_not_exist():
     error = refusal("tinylm/none")
-    assert isinstance(error, UnknownNameError)
+    assert isinstance(error, ConfigError)
     assert (error.key, "tinylm/draft" in error.message) == ("model", True)
 
 
