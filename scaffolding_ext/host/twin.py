@@ -88,7 +88,8 @@ class RecordingDispatcher(Dispatcher):
         self.kept: dict[Any, _Kept] = {}
         self.reused = TokenCounts()
         self._known = known or {}
-        self._running: dict[int, tuple[Any, dict[str, Any]]] = {}  # streams come several times
+        # By id, since streams come several times; the task is held, so that no other one gets its id.
+        self._running: dict[int, tuple[Task, Any, dict[str, Any]]] = {}
 
     async def _run_task(self, task: Task) -> None:
         if not isinstance(task, GenerationTask) or type(task) not in (GenerationTask, StreamGenerationTask):
@@ -101,11 +102,15 @@ class RecordingDispatcher(Dispatcher):
             if known is not None and known.asked == asked:
                 self._answer(task, known)
                 return
-            self._running[id(task)] = key, asked
-        await super()._run_task(task)
+            self._running[id(task)] = task, key, asked
+        try:
+            await super()._run_task(task)
+        except BaseException:  # failed or cancelled
+            del self._running[id(task)]
+            raise
         if isinstance(task, StreamGenerationTask) and not (task.end_flag or task.cancel_flag):
             return
-        key, asked = self._running.pop(id(task))
+        _, key, asked = self._running.pop(id(task))
         if not getattr(task, "cancel_flag", False) and finish_reason_of(task) != PAUSED:
             results = {name: task.__dict__.get(name) for name in _RESULTS}
             self.kept[key] = _Kept(asked, results, meta_of(task).counts)

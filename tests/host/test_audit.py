@@ -138,6 +138,23 @@ def test_a_twin_equals_the_full_vote_and_runs_only_what_is_new(num: int, how: An
     logging.getLogger(__name__).info("%d of %d findings equal, %d changed; %s", num, num, changed, cost)
 
 
+class Stumbling(Dice):
+    """Fails at every third seed or so."""
+
+    async def run_task(self, task: Any) -> TaskStatus:
+        if task.seed % 3 == 0:
+            raise RuntimeError("broke")
+        return await super().run_task(task)
+
+
+def test_what_failed_answers_no_task_of_the_twin() -> None:
+    native = NativeGenerationController({"temperature": 0.7})
+    votes = [MajorityVoteController(native, SAMPLES, allow_failed=7, **how) for how in ({}, {"allocation": None})]
+    found, full = (run(each, Stumbling(), ["what?"] * 100) for each in (audited(votes[0]), votes[1]))
+    assert {finding.changed for _, finding in found} == {False, True}
+    assert [finding.whole for _, finding in found] == [whole.answer for whole, _ in full]
+
+
 def test_a_part_of_a_vote_is_not_audited() -> None:
     inner = vote(1.0)
     ((result, finding),) = run(MajorityVoteController(inner, 2, allocation=None), Dice(), ["what?"])

@@ -1,4 +1,4 @@
-"""What a request that waits costs the host's loop, by counts: one timer a limit, and no turns."""
+"""Cost of a waiting request on the host's loop, in counts: one timer a limit, and no turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How sure the model is: of the answer that it is asked for."""
+"""Confidence of the model in the answer that it is asked for."""
 
 import math
 
