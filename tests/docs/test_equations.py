@@ -25,7 +25,6 @@ from scaffolding_ext.controllers.budgets.queueing.tasks import Mix
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.shorthand import EFFORTS
-from scaffolding_ext.controllers.chain.stopping.agreement import probes_needed
 from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values, p_values
 from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate, DecodeExit
 from scaffolding_ext.controllers.tree.gates.layer_exit import MAX_CHANGE
@@ -170,11 +169,6 @@ PRINTED = [
             ThresholdEvery().step,
         ],
         [0.7, 5, 0.7, 5],
-    ),
-    Printed(
-        "Certaindex, lemma 1",
-        lambda: [probes_needed(2, 0.3), probes_needed(2, 0.3 / 3)],  # tolerance 0.3, and the paper's epsilon 0.3
-        [253, 2738],
     ),
     Printed(
         "A1, eq. 12",  # m = 16 first chunks: p-values are multiples of 1 / (m + 1), or 1 / m among themselves

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -119,34 +117,6 @@ def has_stabilised(classes: Sequence[int], window: int, tolerance: float) -> boo
         for size in {window, max(1, window - 1)}
         for shift in range(1, size + 1)
     )
-
-
-def probes_needed(num_answers: int, tolerance: float, confidence: float = 0.95) -> int:
-    """Return the smallest mixture for which `has_stabilised` tells a settled chain from one whose answers still move.
-
-    A mixture of k - 1 probes must be within half of the tolerance of its distribution, for each set of answers, on both
-    sides, and for all 2 k + 1 mixtures: `2 * 2**m * (2 k + 1) * exp(-2 (k - 1) (tolerance / 2)**2)` is at most 1 -
-    confidence.
-
-    Args:
-        num_answers: m, answers that the chain may give, at least 2.
-        tolerance: Of `has_stabilised`, in (0, 1): a third of the paper's epsilon.
-        confidence: In (0, 1).
-
-    Reference: Certaindex, arXiv 2412.20993, appendix E, lemma 1, which compares with epsilon / 3.
-    """
-    require.whole("num_answers", num_answers, least=2)
-    rate = 2 * (require.number("tolerance", tolerance, above=0, below=1) / 2) ** 2
-    allowed = math.log(1 - require.number("confidence", confidence, above=0, below=1))
-    low, high = 1, 2
-    fails = (num_answers + 1) * math.log(2) - allowed
-
-    def holds(size: int) -> bool:
-        return fails + math.log(2 * size + 1) <= rate * (size - 1)
-
-    while not holds(high):
-        low, high = high, 2 * high
-    return bisect.bisect_left(range(high + 1), True, lo=low, key=holds)
 
 
 def total_variation(first: Sequence[int], second: Sequence[int]) -> float:

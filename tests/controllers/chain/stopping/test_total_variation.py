@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import re
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaffolding_ext.controllers.chain.stopping.agreement import has_stabilised, probes_needed, total_variation
+from scaffolding_ext.controllers.chain.stopping.agreement import has_stabilised, total_variation
 
 some_classes = st.lists(st.integers(-1, 4), min_size=1, max_size=12)
 
@@ -91,6 +92,28 @@ def test_settings_out_of_range_are_refused() -> None:
         has_stabilised([1], 1, 1)
     with pytest.raises(ValueError, match="each needs at least one"):
         total_variation([], [1])
+
+
+def probes_needed(num_answers: int, tolerance: float, confidence: float = 0.95) -> int:
+    """Return the smallest mixture for which `has_stabilised` tells a settled chain from one whose answers still move.
+
+    A mixture of k - 1 probes must be within half of the tolerance of its distribution, for each set of answers, on both
+    sides, and for all 2 k + 1 mixtures: `2 * 2**m * (2 k + 1) * exp(-2 (k - 1) (tolerance / 2)**2)` is at most 1 -
+    confidence.
+
+    Reference: Certaindex, arXiv 2412.20993, appendix E, lemma 1, which compares with epsilon / 3.
+    """
+    rate = 2 * (tolerance / 2) ** 2
+    allowed = math.log(1 - confidence)
+    low, high = 1, 2
+    fails = (num_answers + 1) * math.log(2) - allowed
+
+    def holds(size: int) -> bool:
+        return fails + math.log(2 * size + 1) <= rate * (size - 1)
+
+    while not holds(high):
+        low, high = high, 2 * high
+    return bisect.bisect_left(range(high + 1), True, lo=low, key=holds)
 
 
 def test_the_page_says_what_the_guarantee_would_need() -> None:
