@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -68,8 +67,6 @@ class RewardController(BaseController):
     A worker that serves upstream's `RewardTask` leaves the score in `custom_output_params["reward"]`. Any other is
     asked for a verdict, natively (`VerifyTask`) or by one generated token.
 
-    With `checks` the model first writes a check that derives the answer again. All these tokens count as verification.
-
     Args:
         verdict: Text after the solution that asks for the verdict; None takes that of the model's prompt family.
         yes: The affirmative verdict; its first token counts.
@@ -77,10 +74,6 @@ class RewardController(BaseController):
         worker_tag: The worker that judges: `"reward"`, or `"generation"` for the model that wrote the solution.
         prompting: The prompting of a judging model whose tokenizer is not the request's; solutions are then sent in the
             judge's token ids.
-        checks: Write a check before the verdict; the worker must then generate, and a reward model is asked like any
-            other worker.
-        max_check_tokens: Maximum tokens of a check; if the check contains neither word, the verdict is asked for at its
-            end.
 
     Attributes:
         scores: P(yes) of each task of the last `process`, in [0, 1]; of a `RewardTask`, the worker's score.
@@ -94,8 +87,6 @@ class RewardController(BaseController):
         no: str = "NO",
         worker_tag: str = WorkerTag.REWARD.value,
         prompting: Prompting | None = None,
-        checks: bool = False,
-        max_check_tokens: int = 256,
     ) -> None:
         super().__init__()
         if not yes or not no or yes == no:
@@ -106,46 +97,16 @@ class RewardController(BaseController):
         self.worker_tag = WorkerTag(require.one_of("worker_tag", str(worker_tag), [tag.value for tag in WorkerTag]))
         self.needs = Needs(tags=(self.worker_tag,), sends_ids=True)
         self.judge_prompting = prompting
-        self.checks = checks
-        self.max_check_tokens = require.whole("max_check_tokens", max_check_tokens)
         self.scores: list[float] | None = None
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
-        if self.checks:
-            verdicts = yield from self._checked(tasks)
-            self.scores = [values[0] for values in verdicts]
-        elif self.can_serve(self.worker_tag, RewardTask):
+        if self.can_serve(self.worker_tag, RewardTask):
             self.scores = yield from self._rewards(tasks)
         else:
             question = self._family().verdict if self.verdict is None else self.verdict
             verdicts = yield from self._verdicts(tasks, [[output_of(task) + question] for task in tasks])
             self.scores = [values[0] for values in verdicts]
         record("reward", scores=self.scores)
-
-    def _checked(self, tasks: Sequence[GenerationTask]) -> ControllerGenerator:
-        """P(yes) of each task at the last verdict in its check, or at the end of a check without one."""
-        question = self._family().check if self.verdict is None else self.verdict
-        asked = [output_of(task) + question for task in tasks]
-        written = []
-        for task, text in zip(tasks, asked, strict=True):
-            check = GenerationTask(
-                worker_tag=self.worker_tag,
-                input_tokens=[*self._prompt_ids(task), *self._ids(text)],
-                max_tokens=self.max_check_tokens,
-                temperature=0.0,
-            )
-            note(check, purpose=VERIFY)
-            written.append(check)
-        yield written
-        checks = [output_of(check) for check in written]
-        said = re.compile(rf"\b(?:{re.escape(self.yes)}|{re.escape(self.no)})\b")
-        ends = [[match.start() for match in said.finditer(check)] or [len(check)] for check in checks]
-        record("checks", checks=checks)
-        return (
-            yield from self._verdicts(
-                tasks, [[text + check[: end[-1]]] for text, check, end in zip(asked, checks, ends, strict=True)]
-            )
-        )
 
     def _rewards(self, tasks: Sequence[GenerationTask]) -> ControllerGenerator:
         asked = []
@@ -170,7 +131,7 @@ class RewardController(BaseController):
         """P(yes) for each text of each task, in one batch.
 
         Args:
-            texts: For each task, solutions or beginnings of solutions, up to the position of YES or NO.
+            texts: For each task, solutions or beginnings of solutions, each with its question.
         """
         yes, no = first_tokens(self.yes, self.no, self._ids)
         branches = [

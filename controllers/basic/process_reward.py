@@ -47,7 +47,7 @@ class ProcessRewardController(RewardController):
         max_steps: Maximum number of judged steps; of a longer solution, evenly spaced ones, including the last.
         reward: Score of a step: `"verdict"`, P(yes) to a question about it, or `"mean_logprob"`, the geometric mean of
             the probabilities of its tokens.
-        **arguments: As for `RewardController`, without `checks`.
+        **arguments: As for `RewardController`.
     """
 
     def __init__(
@@ -59,8 +59,6 @@ class ProcessRewardController(RewardController):
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
-        if self.checks:
-            raise ConfigError("judges whole solutions: leave it out, or take RewardController", "checks")
         if not step_separator:
             raise ConfigError("is empty: give the text that separates steps", "step_separator")
         self.step_separator = step_separator

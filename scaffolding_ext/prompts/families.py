@@ -23,7 +23,6 @@ class PromptFamily(NamedTuple):
         close_closed: The same after thinking has been closed.
         answer_end: Text after the answer in the text opened by `close`.
         verdict: Appended to a solution to ask if its answer is right; YES or NO follows.
-        check: Likewise; a short derivation and then YES or NO follow.
         step_verdict: Appended to a solution that ends in a step to ask if that step is right; YES or NO follows.
         think_open: Marks the beginning of thinking in the completion, if the prompt does not open it.
         hidden: Special tokens in these texts: the model reads them, but no text from a worker shows them.
@@ -38,7 +37,6 @@ class PromptFamily(NamedTuple):
     close_closed: str
     answer_end: str
     verdict: str = "\n\nIs this answer correct? Reply with YES or NO.\n"
-    check: str = "\n\nCheck this answer: work it out again in a few lines, then reply with YES or NO.\n"
     step_verdict: str = "\n\nIs the work right up to here? Reply with YES or NO.\n"
     think_open: str = "<think>"
     hidden: tuple[str, ...] = ()

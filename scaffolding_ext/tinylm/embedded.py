@@ -21,7 +21,6 @@ FAMILY = PromptFamily(
     close_closed=grammar.CLOSE.removeprefix("</think>"),
     answer_end="}.",
     verdict=grammar.VERDICT,
-    check=grammar.CHECK,
 )
 
 

@@ -40,14 +40,6 @@ class Judge(ScriptedWorker):
     task_handlers = ScriptedWorker.task_handlers | {VerifyTask: _verify}
 
 
-class Checker(Judge):
-    """Writes the same check of every answer, and likes those with a text before it."""
-
-    def __init__(self, likes, prompting, check):
-        super().__init__(likes, prompting)
-        self._respond = lambda task: check
-
-
 class Entry:
     """One reported token, as workers report them."""
 
@@ -233,67 +225,6 @@ def test_steps_are_asked_about_with_a_question_of_their_own(prompting):
     assert all(text.endswith(question) for text in texts)
 
 
-# ---- written checks
-
-
-@pytest.mark.parametrize(
-    ("check", "kept"),
-    [
-        ("2+2=4\nYES", "2+2=4\n"),
-        ("NO, wait: 2+2=4\nYES.", "NO, wait: 2+2=4\n"),
-        ("2+2=4 is KNOWN", "2+2=4 is KNOWN"),  # no verdict within the word
-        ("", ""),
-    ],
-)
-def test_a_check_is_written_and_the_verdict_read_where_it_stands(prompting, check, kept):
-    judge = Checker("2+2=5", prompting, check)
-    result = best_of(RewardController(checks=True, max_check_tokens=40), judge, prompting)
-    assert result.answer == "5"
-    *written, verdict = judge.tasks
-    assert [type(task) for task in written] == [GenerationTask] * 3
-    for task, branch, solution in zip(written, verdict.branches, SOLUTIONS, strict=True):
-        asked = prompting.decode(task.input_tokens)
-        assert asked.endswith(solution + prompting.family.check)
-        assert (task.max_tokens, task.temperature) == (40, 0.0)
-        assert prompting.decode(branch) == asked + kept
-    assert event(result, "checks")["checks"] == [check] * 3
-    assert event(result, "reward")["scores"] == [0.1, 0.9, 0.1]
-
-
-def test_the_tokens_of_a_check_are_counted_as_verification(prompting):
-    check = "2+2=4\nYES"
-    result = best_of(RewardController(checks=True), Checker("2+2=5", prompting, check), prompting)
-    assert result.program.ledger.by_purpose[Purpose.VERIFY].decoded == 3 * len(check)
-
-
-def test_a_reward_model_is_not_asked_for_a_number_where_checks_are_wanted(prompting):
-    class Both(Checker):
-        async def _reward(self, task):
-            raise AssertionError("asked for a number")
-
-        task_handlers = Checker.task_handlers | {RewardTask: _reward}
-
-    assert best_of(RewardController(checks=True), Both("2+2=3", prompting, "YES"), prompting).answer == "3"
-
-
-def test_an_embedded_model_checks_its_own_answers():
-    """The whole way on a real model: what it checks is closed, and the check is the model's greedy one."""
-    controller = BestOfNController(
-        NativeGenerationController({"max_tokens": 500, "temperature": 0.7}),
-        RewardController(checks=True, worker_tag="generation", max_check_tokens=30),
-        2,
-    )
-    with ScaffoldingLlm(
-        controller, {"generation": HuggingFaceWorker("tinylm/draft")}, seed=1, owns_workers=True
-    ) as llm:
-        result = llm.generate("Start with 5. Apply a+3,b-2. Find the total.")
-    scores = event(result, "reward")["scores"]
-    assert all(0 < score < 1 for score in scores)
-    assert event(result, "best_of_n")["best"] == max(range(2), key=lambda i: (scores[i], -i))
-    decoded = result.program.ledger.by_purpose[Purpose.VERIFY].decoded
-    assert 2 <= decoded <= 2 * 30 + 2
-
-
 # ---- log-probabilities
 
 
@@ -381,8 +312,6 @@ def test_best_of_n_takes_one_score(arguments, message):
     ("arguments", "message"),
     [
         ({"reward": "perplexity"}, "reward: is 'perplexity'; choose one of verdict, mean_logprob"),
-        ({"checks": True}, "checks: judges whole solutions"),
-        ({"max_check_tokens": 0}, "max_check_tokens: is 0"),
         ({"worker_tag": "judge"}, "worker_tag: is 'judge'; choose one of generation"),
         ({"yes": "OK", "no": "OK"}, "give two different words"),
         ({"step_separator": ""}, "step_separator: is empty"),
@@ -410,11 +339,9 @@ class UpstreamsOwn(ScriptedWorker):
     task_handlers = {GenerationTask: _generate}  # noqa: RUF012
 
 
-@pytest.mark.parametrize("checks", [False, True])
-def test_verdicts_of_upstreams_own_worker_are_refused_when_bound(checks):
+def test_verdicts_of_upstreams_own_worker_are_refused_when_bound():
     """It forwards only `input_str`, so it would judge an empty prompt."""
-    reward = RewardController(checks=checks)
-    best_of_n = BestOfNController(NativeGenerationController({"temperature": 1.0}), reward)
+    best_of_n = BestOfNController(NativeGenerationController({"temperature": 1.0}), RewardController())
     workers = {"generation": ScriptedWorker("x"), "reward": UpstreamsOwn("x")}
     with pytest.raises(ConfigError, match=r"workers\.reward: .*UpstreamsOwn reads only texts.*TRTLLMWorker\(llm\)"):
         best_of_n.bind(workers)
