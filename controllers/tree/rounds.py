@@ -140,7 +140,6 @@ class Rounds:
     def _asked(self) -> list[Branch]:
         """Return the nodes of the next round that are not written yet, with the children of each parent adjacent."""
         spent = self.spent
-        self._strategy.used = self.parts.budget.used(spent)
         limits = [self.parts.budget.nodes_left(spent)]
         if self._width is not None:
             limits.append(max(0, self._width - self._iterations))

@@ -29,7 +29,6 @@ class Strategy(ABC):
     Attributes:
         at_once: Maximum nodes written concurrently; None is unlimited.
         max_depth: Depth at which solutions are written to their end.
-        used: Used share of the search's budget, in [0, 1]; maintained by the caller.
         num_open: Nodes asked for but not yet told.
         score: Score of each told node, by its path.
         goes_to_ends: Each iteration ends with a solution.
@@ -38,7 +37,6 @@ class Strategy(ABC):
     at_once: int | None = None
     goes_to_ends: bool = False
     max_depth: int = 40
-    used: float = 0.0
     num_open: int
     score: dict[tuple[int, ...], float]
 

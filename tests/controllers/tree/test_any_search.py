@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.tree.rounds import Rounds
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.strategies.adaptive_branching import AdaptiveBranching
 from scaffolding_ext.controllers.tree.strategies.base import Strategy
@@ -192,18 +193,22 @@ def check(arguments, worker, rounds):
     except ConfigError:
         return  # these do not go together
     controller.prompting = Characters()
-    used, roots, asked = [], [], Strategy.ask
+    used, roots, ask, asked = [], [], Strategy.ask, Rounds._asked
 
-    def ask(strategy, most=None):
-        nodes = asked(strategy, most)
-        if nodes:
-            used.append(strategy.used)
+    def strategy_asks(strategy, most=None):
         roots.append(strategy.root)
+        return ask(strategy, most)
+
+    def rounds_ask(search):
+        share = search.parts.budget.used(search.spent)
+        nodes = asked(search)
+        used.extend([share] if nodes else [])
         return nodes
 
     with (
         patch.object(Lifetime, "left", property(lambda _: SECONDS - worker.now if has_deadline else None)),
-        patch.object(Strategy, "ask", ask),
+        patch.object(Strategy, "ask", strategy_asks),
+        patch.object(Rounds, "_asked", rounds_ask),
         ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm,
     ):
         result = llm.generate_async("What?", timeout=20)

@@ -53,13 +53,12 @@ class World:
         return len(path) > 1 and float(np.random.default_rng((self.seed, 2, *path)).random()) < self.ends
 
 
-def searched(strategy, world, most_nodes=120, order=None, budget=120):
+def searched(strategy, world, most_nodes=120, order=None):
     """Paths in the order of the rounds, as a search asks for them."""
     search, root, rounds = strategy.begin(Node(), np.random.default_rng(world.seed)), None, []
     root = search.root
     num = 0
     while num < most_nodes:
-        search.used = min(1.0, num / budget)
         nodes = search.ask(most_nodes - num)
         if not nodes:
             break
@@ -308,8 +307,7 @@ def test_bandits_spend_their_nodes_on_the_better_arm(name):
         strategy.at_once = 2
         search = strategy.begin(Node(), np.random.default_rng(seed))
         deep = []
-        for number in range(100):
-            search.used = number / 100
+        for _ in range(100):
             for node in search.ask():
                 search.tell(node, world.score(node.path))
                 deep += [node.path[0] % 2 == 0] if node.depth > 1 else []
@@ -468,7 +466,6 @@ def num_calls(strategy, num_nodes):
                     node.end()
                 search.tell(node, scores[num])
                 num += 1
-            search.used = num / num_nodes
     finally:
         sys.setprofile(None)
     assert num == num_nodes
