@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from scaffolding_ext.controllers.base import finish
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
+from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.protocol import ControllerGenerator
@@ -23,14 +23,18 @@ def budget_prediction(num_taken_over: float, num_decided: float, alpha: float) -
     return 1 - abs(num_taken_over - predicted) / predicted
 
 
-def end_with_vote(run: Run, chains: Sequence[DraftTargetChain], figures: dict[str, Any]) -> ControllerGenerator:
+def end_with_vote(run: Run, chains: Sequence[DraftTargetChain], rule: TakeOverRule) -> ControllerGenerator:
     """Write the chain with the elected answer into the request's task."""
+    alpha, num_decided = getattr(rule, "alpha", 0), sum(chain.num_decided for chain in chains)
+    if alpha and num_decided:
+        num_taken_over = sum(chain.num_taken_over for chain in chains)
+        run.sum_up(budget_prediction=budget_prediction(num_taken_over, num_decided, alpha))
     answers = [chain.answer for chain in chains]
     classes = yield from run.group(answers)
     winner, first = elect(classes)
     elected = chains[first]
     ends = Counter(str(chain.exit_reason) for chain in chains)
     run.sum_up(chain_ends=ends, answers=Answers(answers, classes))
-    run.event("vote", answers=answers, classes=classes, winner=winner, **figures)
+    run.event("vote", answers=answers, classes=classes, winner=winner, **rule.figures())
     reason = elected.exit_reason if len(chains) == 1 else "vote" if winner >= 0 else "no_answer"
     finish(run.task, elected.text, elected.token_ids, elected.answer, reason)

@@ -6,7 +6,6 @@ import re
 from typing import Any, NamedTuple
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.chain.chain import CUT
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain, written_chunk
 from scaffolding_ext.controllers.chain.ending import forcing
@@ -14,7 +13,6 @@ from scaffolding_ext.controllers.chain.probe import asked_answer, forced_answer
 from scaffolding_ext.controllers.draft_target.on_worker import OnWorker, on_worker
 from scaffolding_ext.controllers.draft_target.scores import mean_nll
 from scaffolding_ext.controllers.run import Run
-from scaffolding_ext.controllers.vote.sampler import ensure_sampling
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
@@ -101,22 +99,6 @@ class DraftTargetChain:
         self._closing = ""
         self._priority = 0.0
 
-    @classmethod
-    def several(
-        cls,
-        num_chains: int,
-        prompt: GenerationTask,
-        writers: Writers,
-        scores: bool,
-        max_tokens: int,
-        keeps_rejected: bool,
-        owner: BaseController,
-    ) -> list[DraftTargetChain]:
-        """Build the chains of one prompt; several chains get a temperature even if none is set."""
-        visit = ensure_sampling(owner) if num_chains > 1 else None
-        numbers = range(num_chains)
-        return [cls(prompt, number, writers, scores, max_tokens, keeps_rejected, visit) for number in numbers]
-
     @property
     def text(self) -> str:
         return self._written.text + self._closing
@@ -149,19 +131,17 @@ class DraftTargetChain:
         self.waits_since = elapsed()
         self.seconds_drafting = self.waits_since - self._began
 
-    def settle(self, taken_over: bool, priority: float = 0.0, is_final: bool = False) -> ControllerGenerator:
-        """Keep the drafted chunk, or let the target take over for a chunk; return the tokens that the target wrote.
+    def settle(self, taken_over: bool, is_final: bool = False) -> ControllerGenerator:
+        """Keep the waiting chunk, or let the target take over for a chunk; return the tokens that the target wrote.
 
         Args:
-            priority: Priority among chains that wait for the target, from now on; lower goes first.
-            is_final: The same model writes the rest of the chain.
+            is_final: The same model writes the rest of the chain, unscored.
         """
-        self._priority = priority
-        if is_final:
-            self.is_decided, self._scores = True, False
         chunk, self.draft_chunk = self.draft_chunk, None
         assert chunk is not None, "draft() comes first"
         self.turn += 1
+        if is_final:
+            self.is_decided, self._scores = True, False
         if not taken_over:
             if self.score is not None:
                 self.accepted_scores.append(self.score)
@@ -181,16 +161,27 @@ class DraftTargetChain:
 
     def carry_out(self, run: Run, decision: Decision) -> ControllerGenerator:
         """Settle the waiting chunk as decided, and record it."""
-        assert self.draft_chunk is not None, "a chunk waits"
-        num_draft_tokens, seconds_drafting = self.draft_chunk.num_tokens, self.seconds_drafting
+        chunk, turn, began = self.draft_chunk, self.turn, elapsed()
+        assert chunk is not None, "a chunk waits"
         self.num_decided += 1
-        told = {"chain": self.index, "turn": self.turn, "score": self.score, **decision.figures}
-        began = elapsed()
+        self._priority = decision.priority
+        num_target_tokens = yield from self.settle(decision.taken_over, decision.is_final)
+        self._record(run, decision, turn, began, chunk.num_tokens, num_target_tokens)
+
+    def _record(
+        self, run: Run, decision: Decision, turn: int, began: float, num_draft_tokens: int, num_target_tokens: int
+    ) -> None:
         seconds_waited = began - self.waits_since
-        num_target_tokens = yield from self.settle(decision.taken_over, decision.priority, decision.is_final)
-        told |= {"num_draft_tokens": num_draft_tokens, "num_target_tokens": num_target_tokens}
-        name = "take_over" if decision.taken_over else "accept"
-        run.event(name, **told, seconds_waited=round(seconds_waited, 6))
+        run.event(
+            "take_over" if decision.taken_over else "accept",
+            chain=self.index,
+            turn=turn,
+            score=self.score,
+            **decision.figures,
+            num_draft_tokens=num_draft_tokens,
+            num_target_tokens=num_target_tokens,
+            seconds_waited=round(seconds_waited, 6),
+        )
         rejected = decision.taken_over and not self._keeps_rejected
         level, num_calibration = decision.figures.get("alpha"), decision.figures.get("num_calibration")
         run.sum_up(
@@ -201,7 +192,7 @@ class DraftTargetChain:
             target_tokens=num_target_tokens,
             rejected_drafts=rejected,
             rejected_draft_tokens=num_draft_tokens if rejected else 0,
-            intensity=Ratio(seconds_drafting + elapsed() - began, seconds_waited),
+            intensity=Ratio(self.seconds_drafting + elapsed() - began, seconds_waited),
         )
 
     def end(self, reason: str) -> None:

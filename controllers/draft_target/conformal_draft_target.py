@@ -9,7 +9,7 @@ is for a single decision; unlike the paper's propositions, it does not cover all
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -18,7 +18,7 @@ import numpy as np
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, sampling_params_of, side_by_side
 from scaffolding_ext.controllers.calibration_file import CalibrationWarning
-from scaffolding_ext.controllers.draft_target.aggregate import budget_prediction, end_with_vote
+from scaffolding_ext.controllers.draft_target.aggregate import end_with_vote
 from scaffolding_ext.controllers.draft_target.calibration_file import ConformalCalibration, DraftTargetSetting, OnReject
 from scaffolding_ext.controllers.draft_target.chain import Decision, DraftTargetChain, Writers
 from scaffolding_ext.controllers.draft_target.conformal_rule import Coverage, rule_from
@@ -27,6 +27,7 @@ from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
 from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.controllers.run import Run
+from scaffolding_ext.controllers.vote.sampler import ensure_sampling
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Worker
 from scaffolding_ext.protocol.tasks import ScoreTask
@@ -124,30 +125,20 @@ class ConformalDraftTargetController(BaseController):
         """
         run = Run(self, task)
         run.set(sampling_params)
-        if (warning := self.rule.coverage_warning(self.max_turns, task.input_str or "")) is not None:
-            run.event("warning", what="calibration", reason=warning)
-            _warn(None if warning == self.rule.coverage_warning(self.max_turns) else warning)  # else bind has warned
+        self._warn_of_coverage(run)
         rule = self.rule.for_request()
         chains = self.open_chains(task, scores=rule.scores_chunks)
         rngs = run.rngs(self.num_chains, sampling_params_of(self.draft.controller).get("seed"))
-        first: dict[int, Decision] = {}
-        if rule.is_joint:
-            yield side_by_side([self.propose(chain) for chain in chains])
-            drafted = [chain for chain in chains if chain.wrote_something]
-            decided = (yield from rule.decide(drafted, [rngs[chain.index] for chain in drafted])) if drafted else []
-            first = {chain.index: decision for chain, decision in zip(drafted, decided, strict=True)}
-        yield side_by_side([self._grow(run, each, rule, rngs[each.index], first.get(each.index)) for each in chains])
-        alpha, num_decided = getattr(rule, "alpha", 0), sum(chain.num_decided for chain in chains)
-        if alpha and num_decided:
-            num_taken_over = sum(chain.num_taken_over for chain in chains)
-            run.sum_up(budget_prediction=budget_prediction(num_taken_over, num_decided, alpha))
+        decided = (yield from self._decide_together(rule, chains, rngs)) if rule.is_joint else {}
+        yield side_by_side([self._grow(run, each, rule, rngs[each.index], decided.get(each.index)) for each in chains])
         run.tell(rule, chains)
-        yield from end_with_vote(run, chains, rule.figures())
+        yield from end_with_vote(run, chains, rule)
 
     def _grow(
-        self, run: Run, chain: DraftTargetChain, rule: TakeOverRule, rng: np.random.Generator, decision: Decision | None
+        self, run: Run, chain: DraftTargetChain, rule: TakeOverRule, rng: np.random.Generator, first: Decision | None
     ) -> ControllerGenerator:
-        """Draft and score a chunk, decide (equation 12), keep it or let the target write. The first may be decided."""
+        """Write one chain. A joint rule has had its first chunk drafted, and decided on it if it has a token."""
+        decision = first
         while chain.exit_reason is None:
             if chain.draft_chunk is None:
                 yield from self.propose(chain)
@@ -155,18 +146,29 @@ class ConformalDraftTargetController(BaseController):
                 yield from chain.settle(False)
                 chain.end("end")
                 break
-            if decision is None and not chain.is_decided:
-                (decision,) = yield from rule.decide([chain], [rng])
-            yield from chain.carry_out(run, decision or Decision(False, {}))
+            if chain.is_decided:  # by a router: one model writes the rest
+                decision = Decision(False, {})
+            elif decision is None:
+                (decision,) = yield from rule.decide([chain], [rng])  # take over if the p-value is at most alpha (12)
+            yield from chain.carry_out(run, decision)  # keep the chunk, or let the target rewrite it
             decision = None
             if chain.turn >= self.max_turns:
                 chain.end("max_turns")
         yield from chain.conclude(run.family, self.answer_sampling_params)
 
     def propose(self, chain: DraftTargetChain) -> ControllerGenerator:
-        """Let the draft model write a chunk, and the target score it (equation 11)."""
+        """Let the draft model write a chunk, and the target score it: its mean negative log-likelihood (11)."""
         yield from chain.draft()
         yield from chain.score_draft()
+
+    def _decide_together(
+        self, rule: TakeOverRule, chains: list[DraftTargetChain], rngs: Sequence[np.random.Generator]
+    ) -> ControllerGenerator:
+        """Draft all first chunks; return a joint rule's decisions on those that have a token, by chain."""
+        yield side_by_side([self.propose(chain) for chain in chains])
+        drafted = [chain for chain in chains if chain.wrote_something]
+        decisions = (yield from rule.decide(drafted, [rngs[chain.index] for chain in drafted])) if drafted else []
+        return {chain.index: decision for chain, decision in zip(drafted, decisions, strict=True)}
 
     def open_chains(self, task: GenerationTask, *, scores: bool = True) -> list[DraftTargetChain]:
         """Build the chains of a task's prompt, none of which has begun."""
@@ -177,7 +179,15 @@ class ConformalDraftTargetController(BaseController):
         setting = self.setting
         writers = Writers(self.draft, self.target, setting.draft_tokens, setting.target_tokens, self._shares_tokens)
         keeps_rejected = setting.on_reject == "continue"
-        return DraftTargetChain.several(self.num_chains, task, writers, scores, max_tokens, keeps_rejected, self)
+        visit = ensure_sampling(self) if self.num_chains > 1 else None
+        numbers = range(self.num_chains)
+        return [DraftTargetChain(task, n, writers, scores, max_tokens, keeps_rejected, visit) for n in numbers]
+
+    def _warn_of_coverage(self, run: Run) -> None:
+        warning = self.rule.coverage_warning(self.max_turns, run.task.input_str or "")
+        if warning is not None:
+            run.event("warning", what="calibration", reason=warning)
+            _warn(None if warning == self.rule.coverage_warning(self.max_turns) else warning)  # else bind has warned
 
 
 def _warn(warning: str | None) -> None:
