@@ -48,32 +48,31 @@ class Run:
     def set(self, sampling_params: Mapping[str, Any]) -> None:
         set_sampling_params(self.task, sampling_params)
 
-    def event(self, name: str, **told: Any) -> None:
+    def event(self, name: str, **figures: Any) -> None:
         """Record a decision in the request's trace; `left` reports the request's progress."""
-        record(name, **told)
+        record(name, **figures)
 
-    def fallback(self, what: str, **told: Any) -> None:
+    def fallback(self, what: str, **figures: Any) -> None:
         """Record that something asked for is replaced by something else."""
-        record("fallback", what=what, **told)
+        record("fallback", what=what, **figures)
 
     def warn(self, what: str, reason: str) -> None:
         """Record a warning, and log it the first time that the stack gives it."""
         record("warning", what=what, reason=reason)
         self._controller.warn_once(f"{self.name}: {reason}")
 
-    def ended(self, rule: DecisionRule[Any], at: Any, **told: Any) -> None:
+    def ended(self, rule: DecisionRule[Any], at: Any, **figures: Any) -> None:
         """Report the algorithm's end to the rule, and sum it up."""
         self.tell(rule, at)
-        self.sum_up(**told)
+        self.sum_up(**figures)
 
     def tell(self, rule: DecisionRule[E], ended: E) -> None:
         """Let the rule observe what has ended, once that counts."""
         on_count(functools.partial(rule.observe, ended))
 
-    def sum_up(self, **told: Any) -> None:
+    def sum_up(self, **figures: Any) -> None:
         """Record figures for reports: a bool counts as a share of requests, a string as a counted name."""
-        figures: dict[str, Figure] = {name: _figure(value) for name, value in told.items()}
-        publish_figures(self.name, **figures)
+        publish_figures(self.name, **{name: _figure(value) for name, value in figures.items()})
 
     def budget(self, own: int, asked: int | None) -> int:
         if asked is None:

@@ -17,7 +17,7 @@ from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController
 from scaffolding_ext.controllers.chain.chain import UNANSWERED, Chain
 from scaffolding_ext.controllers.chain.ending import close, conclude
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
-from scaffolding_ext.controllers.chain.probing import Prober, ProbeSchedule, ProbeTasks
+from scaffolding_ext.controllers.chain.probing import Prober, ProbeSchedule
 from scaffolding_ext.controllers.chain.shorthand import Parts, warn_if_unthinking
 from scaffolding_ext.controllers.chain.stopping.base import Never, Rule, Stop
 from scaffolding_ext.controllers.chain.stream_chain import start_chain
@@ -27,6 +27,7 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.registry import answer_probes, probe_schedules, stopping_rules
 
 
@@ -36,6 +37,9 @@ class DynasorCoTController(BaseController):
     In *stream* mode the chain is one streaming generation that continues while it is probed. In *chunk* mode it is a
     series of plain generation tasks, which any worker serves; the next chunk runs while the last one is probed, unless
     `overlap` is off. If the worker cannot stream, stream mode falls back to chunks and the trace says so.
+
+    Dynasor's rule, `"consecutive"`, stops at `certainty_threshold` successive probes with the same answer and no hedge
+    word ("wait", "but", ...) in their responses. The chain is cut back to its last probe, whose answer is the output.
 
     Args:
         max_tokens: Budget of the chain in tokens; at its end an answer is forced.
@@ -109,25 +113,26 @@ class DynasorCoTController(BaseController):
         run.set(sampling_params)
         chain = self._begin(run, thinking_budget)
         gaps, probes, stop = self.schedule.gaps(), list[Probe](), None
-        position = next(gaps)
-        run.event("begin", controller=run.name, left=math.ceil(chain.max_tokens / max(1, position)))
+        due = next(gaps)  # position of the next probe
+        run.event("begin", controller=run.name, left=math.ceil(chain.max_tokens / max(1, due)))
         while stop is None and not chain.ended:
-            yield from chain.grow(position)
+            yield from chain.grow(due)
             if chain.ended:
                 break
             prefix = chain.prefix
             if chain.has_thought:  # the model is writing its answer: let it
-                position = chain.max_tokens
+                due = chain.max_tokens
             else:
-                position = prefix.num_tokens + next(gaps)
+                due = prefix.num_tokens + next(gaps)
                 asked = self.prober.asking(task, prefix, run.family)
-                if asked.tasks and self.overlap and not chain.runs_on:  # a stream keeps running during probes
-                    yield from chain.grow(position, beside=asked.tasks)
-                elif asked.tasks:
-                    yield asked.tasks
-                probe = self.prober.read(prefix, asked, run.family)
-                probes = yield from self._classified(run, [*probes, probe], asked)
-                self._tell(run, probes, asked, chain.max_tokens, position)
+                if asked is not None and self.overlap and not chain.runs_on:  # a stream runs on by itself
+                    yield from chain.grow(due, beside=[asked])
+                elif asked is not None:
+                    yield [asked]
+                probes.append(self.prober.read(prefix, asked, run.family))
+                if asked is not None:
+                    probes = yield from self._classified(run, probes)
+                    self._report(run, probes, asked, chain.max_tokens, due)
                 if not chain.ended or chain.finish_reason in UNANSWERED:  # otherwise it has its own answer
                     stop = self.rule.stop(probes)
             if stop is None and not chain.ended:
@@ -150,19 +155,20 @@ class DynasorCoTController(BaseController):
             max_lead=self.max_lead,
         )
 
-    def _classified(self, run: Run, probes: list[Probe], asked: ProbeTasks) -> ControllerGenerator:
+    def _classified(self, run: Run, probes: list[Probe]) -> ControllerGenerator:
         """Return the probes with their answers' classes; a shorter form of an answer may renumber earlier ones."""
-        if asked.answer is None:
-            return probes
         classes = yield from run.group([each.answer for each in probes])
         return [each._replace(answer_class=n) for each, n in zip(probes, classes, strict=True)]
 
-    def _tell(self, run: Run, probes: Sequence[Probe], asked: ProbeTasks, max_tokens: int, position: int) -> None:
-        if asked.tasks:
-            seen, at = probes[-1].figures() | asked.figures(), probes[-1].prefix.num_tokens
-            left = math.ceil((max_tokens - at) / max(1, position - at))
-            progress = {"done": len(probes), "left": left, "certaindex": self.rule.certaindex(probes)}
-            run.event("probe", position=at, **seen, **progress)
+    def _report(self, run: Run, probes: list[Probe], asked: GenerationTask, max_tokens: int, due: int) -> None:
+        seen, at = probes[-1].figures(), probes[-1].prefix.num_tokens
+        if (num_suffix_tokens := meta_of(asked).num_suffix_tokens) > 0:
+            seen["suffix_tokens"] = num_suffix_tokens
+        if asked.output_tokens is not None:
+            seen["answer_tokens"] = len(asked.output_tokens)
+        left = math.ceil((max_tokens - at) / max(1, due - at))
+        progress = {"done": len(probes), "left": left, "certaindex": self.rule.certaindex(probes)}
+        run.event("probe", position=at, **seen, **progress)
 
     def _answer(self, run: Run, chain: Chain, probes: Sequence[Probe], stop: Stop | None) -> ControllerGenerator:
         """Leave a stopped chain at its last probe with the probe's answer or a forced one; else conclude the chain."""
@@ -171,10 +177,10 @@ class DynasorCoTController(BaseController):
         cut_by = "budget" if chain.finish_reason == "length" else str(chain.finish_reason)
         reason = stop.reason if stop is not None else cut_by if chain.finish_reason in UNANSWERED else "own end"
         if stop is not None:
-            told = {"answer": None if probe is None else probe.answer, "reason": reason, **stop.figures}
-            run.event("stop", position=prefix.num_tokens, **told)
-        told = {"stopped_early": stop is not None, "stop_reason": reason, "chain_tokens": prefix.num_tokens}
-        run.ended(self.rule, prefix.num_tokens, **told, probes=len(probes))
+            answer = None if probe is None else probe.answer
+            run.event("stop", position=prefix.num_tokens, answer=answer, reason=reason, **stop.figures)
+        figures = {"stopped_early": stop is not None, "stop_reason": reason, "chain_tokens": prefix.num_tokens}
+        run.ended(self.rule, prefix.num_tokens, **figures, probes=len(probes))
         if stop is None:
             yield from conclude(chain, self.forcing, insist_on_answer=self.insist_on_answer)
         elif probe is None:

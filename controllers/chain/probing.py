@@ -15,7 +15,6 @@ from scaffolding_ext.controllers.prompting import decode
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.protocol.task_results import finish_reason_of, output_of, sampled_logprobs
 
 TURN_WORDS = ("Wait", "Hmm", "Alternatively")
@@ -63,26 +62,6 @@ class ProbeNeeds(NamedTuple):
         return ProbeNeeds(self.answer or other.answer, self.answer_logprobs or other.answer_logprobs)
 
 
-class ProbeTasks(NamedTuple):
-    """The task of one probe; None if no rule needs an answer."""
-
-    answer: GenerationTask | None = None
-
-    @property
-    def tasks(self) -> list[GenerationTask]:
-        return [] if self.answer is None else [self.answer]
-
-    def figures(self) -> dict[str, int]:
-        """Count the tokens of suffix and answer for the trace, independent of a worker's cache."""
-        if self.answer is None:
-            return {}
-        suffix_tokens, written = meta_of(self.answer).num_suffix_tokens, self.answer.output_tokens
-        return {
-            **({"suffix_tokens": suffix_tokens} if suffix_tokens else {}),
-            **({} if written is None else {"answer_tokens": len(written)}),
-        }
-
-
 class Prober:
     """Asks a chain for the data that a rule needs at a probe, and reads the responses."""
 
@@ -92,20 +71,22 @@ class Prober:
         self._probe = probe
         self._needs = needs
 
-    def asking(self, prompt: GenerationTask, prefix: Prefix, family: PromptFamily) -> ProbeTasks:
+    def asking(self, prompt: GenerationTask, prefix: Prefix, family: PromptFamily) -> GenerationTask | None:
+        """Return the task that asks the chain for its answer; None if the rule needs none."""
         if not self._needs.answer:
-            return ProbeTasks()
+            return None
         task = self._probe.asking(prompt, prefix, family)
         task.num_logprobs = task.num_logprobs or (1 if self._needs.answer_logprobs else None)
-        return ProbeTasks(task)
+        return task
 
-    def read(self, prefix: Prefix, asked: ProbeTasks, family: PromptFamily) -> Probe:
-        if asked.answer is None:
+    def read(self, prefix: Prefix, asked: GenerationTask | None, family: PromptFamily) -> Probe:
+        """Return the probe: the boxed answer, if any, and if a hedge word stands in the response."""
+        if asked is None:
             return Probe(prefix)
-        closes = family.thinks and family.split(output_of(asked.answer), is_open=True).has_thought
-        look = self._probe.read(prefix, asked.answer)
-        look = look._replace(closes=closes or finish_reason_of(asked.answer) == "stop")
-        return look._replace(answer_logprobs=_answer_logprobs(asked.answer)) if self._needs.answer_logprobs else look
+        closes = family.thinks and family.split(output_of(asked), is_open=True).has_thought
+        probe = self._probe.read(prefix, asked)
+        probe = probe._replace(closes=closes or finish_reason_of(asked) == "stop")
+        return probe._replace(answer_logprobs=_answer_logprobs(asked)) if self._needs.answer_logprobs else probe
 
 
 def _answer_logprobs(task: GenerationTask) -> tuple[float, ...]:

@@ -136,9 +136,9 @@ class AnswerProbabilityWeight(Weight):
                 prefix = without_end(Prefix(len(ids or ()), task.output_str or "", ids))
                 asked.append((task, prefix, self._prober.asking(task, prefix, family)))
         if asked:
-            yield [task for *_, look in asked for task in look.tasks]
-        for task, prefix, look in asked:
-            confidence = self._prober.read(prefix, look, family).confidence
+            yield [probe for *_, probe in asked]
+        for task, prefix, probe in asked:
+            confidence = self._prober.read(prefix, probe, family).confidence
             task.customized_result_fields[ANSWER_PROBABILITY] = confidence
         return [self(sample) for sample in samples]
 

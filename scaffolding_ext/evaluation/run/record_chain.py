@@ -83,13 +83,14 @@ class RecordChainController(BaseController):
         while not chain.ended and not chain.has_thought:
             prefix = chain.prefix
             asked, forced = prober.asking(task, prefix, family), asking(task, prefix, family.close, forcing)
-            yield [*asked.tasks, forced]
+            assert asked is not None, "the prober needs answers"
+            yield [asked, forced]
             look = prober.read(prefix, asked, family)
             looks.append(look)
             record(
                 "look",
                 **row_of(looks),
-                num_answer_tokens=_num_decoded(asked.tasks[0]),
+                num_answer_tokens=_num_decoded(asked),
                 forced=forced_answer(forced),
                 num_forced_tokens=_num_decoded(forced),
             )

@@ -7,7 +7,7 @@ import pytest
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
-from scaffolding_ext.controllers.chain.probing import ProbeNeeds, Prober, ProbeTasks
+from scaffolding_ext.controllers.chain.probing import ProbeNeeds, Prober
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.errors import ConfigError
@@ -26,8 +26,7 @@ from scaffolding_ext.protocol import GenerationTask
 )
 def test_a_response_closes_thinking_by_an_unquoted_mark(name: str, response: str, closes: bool) -> None:
     task = GenerationTask(output_str=response)
-    asked = ProbeTasks(answer=task)
-    look = Prober(AnswerProbe(), ProbeNeeds()).read(Prefix(3, "abc", None), asked, family_named(name))
+    look = Prober(AnswerProbe(), ProbeNeeds()).read(Prefix(3, "abc", None), task, family_named(name))
     assert look.closes is closes
 
 
