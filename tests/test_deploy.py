@@ -65,17 +65,3 @@ def test_kubernetes_takes_the_manifest(text: str) -> None:
 def test_compose_takes_the_file() -> None:
     spec = pytest.importorskip("compose_viz.spec.compose_spec")
     spec.ComposeSpecification.model_validate(compose())
-
-
-def test_ray_serve_takes_the_file() -> None:
-    pytest.importorskip("ray.serve")
-    from ray.serve.schema import ServeDeploySchema
-
-    from scaffolding_ext.serving.ray_app import NAME, application
-
-    schema = ServeDeploySchema.model_validate(plain_yaml.read(DEPLOY / "ray_serve.yaml"))
-    (asked,) = schema.applications
-    (deployment,) = asked.deployments
-    assert deployment.name == NAME
-    assert deployment.autoscaling_config["target_ongoing_requests"] == 32
-    assert asked.import_path == f"{application.__module__}:{application.__name__}"

@@ -27,7 +27,7 @@ from scaffolding_ext.prompts.call_forms import HERMES
 
 OPEN, CLOSE = HERMES.mark, HERMES.close
 _PACKAGES = ("answers", "prompts", "serving", "protocol", "controllers")
-_WITHOUT_PATTERNS = ("scaffolding_ext.serving.ray_app",)  # it needs ray
+_WITHOUT_PATTERNS: tuple[str, ...] = ()
 _PIECES = (
     *(
         " ",

@@ -1,10 +1,10 @@
-"""Attacks one key's holder, or nobody, can make on `serve`, and what another key's requests take meanwhile.
+"""Attacks on `serve` by a holder of a key, or by nobody, and the time that another client's requests take meanwhile.
 
     python -m benchmarks.engines.attacks
 
 The server runs in a process of its own. Five attacks send bodies that are refused, from several connections as fast as
 they are answered; one opens connections without a key and sends nothing; one asks for streams and does not read them.
-A client with another key asks one short question after the other, each on a new connection.
+Another client asks one short question after the other, each on a new connection.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import http.client
 import itertools
 import json
 import multiprocessing
+import os
 import socket
 import subprocess
 import sys
@@ -31,7 +32,7 @@ import numpy as np
 from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.report import Report
 
-KEYS = "good:key-of-the-good\nbad:key-of-the-bad\n"
+KEYS = "key-of-the-good,key-of-the-bad"
 MOST_TIMES = 3.0  # the median of quiet
 MOST_LOG = 1 << 20  # bytes
 MOST_MEMORY = 32.0  # MiB that stay behind a second attack, above those behind the first
@@ -57,18 +58,18 @@ class Server(NamedTuple):
 
 @contextlib.contextmanager
 def server(model: str) -> Iterator[Server]:
-    """Serve a plain stack of the model for two keys."""
+    """Serve a plain stack of the model with two keys."""
     with tempfile.TemporaryDirectory() as folder:
-        keys, log = Path(folder, "keys"), Path(folder, "log")
-        keys.write_text(KEYS, encoding="ascii")
+        log = Path(folder, "log")
         command = [sys.executable, "-m", "scaffolding_ext", "serve", "--config", "configs:native", "--model", model]
-        command += ["--name", "model", "--port", "0", "--keys_file", str(keys)]
+        command += ["--name", "model", "--port", "0", "--keys_env", "KEYS"]
         command += ["--set", f"workers.generation.args.prefix_cache_bytes={CACHE}"]  # full behind the first attack
         with log.open("wb") as errors:
             process = subprocess.Popen(
                 ["sh", "-c", 'ulimit -Sn 1024; exec "$@"', "sh", *command],  # the usual soft limit
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                env=os.environ | {"KEYS": KEYS},
             )
         try:
             assert process.stdout is not None

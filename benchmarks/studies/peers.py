@@ -84,9 +84,10 @@ class Server:
         llm = ScaffoldingLlm(
             chain, {"generation": HuggingFaceWorker(model)}, seed=seed, max_parallel_requests=num_samples * at_once
         )
-        self.front = Front([ServedStack("plain", llm, limits)], limits, metrics=Counted)
+        stack = ServedStack("plain", llm, limits)
+        self.front = Front([stack], limits)
         self.num_samples, self.at_once, self.seed = num_samples, at_once, seed
-        self.metrics: Any = self.front.metrics
+        self.metrics = self.front.metrics = Counted(lambda: {"plain": stack.num_open})
 
     def vote(self, url: str, rule: Any, prompts: Sequence[str]) -> tuple[list[str | None], float]:
         """Our vote over the server: the answers, and seconds."""

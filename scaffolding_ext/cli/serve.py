@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +10,6 @@ import click
 from scaffolding_ext.cli.options import Command, OwnModel, config_option, model_options, set_option
 
 if TYPE_CHECKING:
-    from scaffolding_ext.serving.access import Keys
     from scaffolding_ext.serving.settings import Limits
 
 
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 @click.option(
     "--effort", "efforts", multiple=True, metavar="NAME=TOKENS", help="Thinking tokens of a reasoning_effort."
 )
-@click.option("--keys_file", type=click.Path(path_type=Path), help="File of accepted API keys, one per line.")
 @click.option("--keys_env", help="Environment variable with accepted API keys, separated by commas.")
 @click.option(
     "--limit",
@@ -45,7 +42,6 @@ def serve(
     host: str,
     port: int,
     efforts: tuple[str, ...],
-    keys_file: Path | None,
     keys_env: str | None,
     bounds: tuple[str, ...],
     log_content: bool,
@@ -74,7 +70,7 @@ def serve(
         efforts=dict(map(read_effort, efforts)) or dict(EFFORTS),
         shows_content=log_content,
     )
-    keys = _keys(keys_file, keys_env)
+    keys = () if keys_env is None else _keys(keys_env)
     configs = {name or name_of(source): own_model.load(source, overrides)}
     for further in stacks:
         own, equals, file = further.partition("=")
@@ -117,18 +113,19 @@ def _bounds(given: tuple[str, ...], limits: Limits) -> dict[str, Any]:
     return found
 
 
-def _keys(file: Path | None, variable: str | None) -> Keys:
-    from scaffolding_ext import require
-    from scaffolding_ext.errors import ConfigError
-    from scaffolding_ext.serving.access import Keys
+def _keys(variable: str) -> list[str]:
+    """Read the keys of an environment variable.
 
-    require.alone("keys_file", file, keys_env=variable)
-    if file is not None:
-        return Keys.in_file(file)
-    if variable is None:
-        return Keys(None)
-    if not os.environ.get(variable):
+    Raises:
+        ConfigError: There are none, or one cannot be sent in a header.
+    """
+    from scaffolding_ext.errors import ConfigError
+
+    keys = [key.strip() for key in os.environ.get(variable, "").split(",") if key.strip()]
+    if not keys:
         raise ConfigError(
             f"names the environment variable {variable}, which is not set: run `export {variable}=...`", "keys_env"
         )
-    return Keys.read(os.environ[variable].replace(",", "\n"), "keys_env")
+    if not all(key.isascii() and ":" not in key for key in keys):
+        raise ConfigError(f"of {variable} must be ASCII without a colon: keys have no names", "keys_env")
+    return keys

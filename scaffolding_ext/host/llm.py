@@ -118,8 +118,6 @@ class ScaffoldingLlm:
         seed: int | None = None,
         timeout: float | None = None,
         deadline: float | None = None,
-        caller: str | None = None,
-        cache_salt: str | None = None,
         trace_parent: str | None = None,
         **kwargs: Any,
     ) -> ScaffoldingResult:
@@ -133,8 +131,6 @@ class ScaffoldingLlm:
             deadline: Seconds from now within which the answer is wanted, for policies and controllers, which then give
                 the best answer so far; a late request continues. None takes the host's deadline; policies then use the
                 time-out.
-            caller: Name of the caller, for policies that serve callers in turn.
-            cache_salt: Requests with different salts share no KV in workers that can separate them. None: all share.
             trace_parent: The caller's span, as in W3C's header `traceparent`, for the host's telemetry.
             **kwargs: Passed to the controller's `generate`.
 
@@ -151,7 +147,6 @@ class ScaffoldingLlm:
         program = Program(self._seeds.of_request(prompt, sample_id, epoch, seed), sample_id, epoch)
         program.lifetime.deadline = None if within is None else program.lifetime.began + within
         program.lifetime.answer_by = None if wanted is None else program.lifetime.began + wanted
-        program.caller.name, program.caller.cache_salt = caller, cache_salt
         program.caller.keeps_samples = self.keep_samples
         if self.scheduling is not None:
             self.scheduling.take_in(program)

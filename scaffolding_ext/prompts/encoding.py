@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Collection
@@ -84,28 +83,3 @@ class Continuation:
 
     def _plain(self, text: str) -> list[int]:
         return token_ids(self._tokenizer, text, False)
-
-
-def token_bytes(tokenizer: Any, token_id: int) -> bytes:
-    """Bytes of one token in a text, even if they are only part of a character; none for special tokens.
-
-    Args:
-        tokenizer: A tokenizer of the tokenizers library.
-    """
-    text: str = tokenizer.decode([token_id], skip_special_tokens=True)
-    if _UNREADABLE not in text:
-        return text.encode()
-    token: str = tokenizer.id_to_token(token_id)
-    byte = _BYTE.fullmatch(token)
-    if byte is not None:
-        return bytes([int(byte[1], 16)])
-    alphabet = _byte_alphabet()
-    return bytes(alphabet[char] for char in token) if all(char in alphabet for char in token) else text.encode()
-
-
-@functools.cache
-def _byte_alphabet() -> dict[str, int]:
-    """Bytes of the characters that stand for them in the vocabulary of byte-level BPE (GPT-2)."""
-    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {chr(256 + place): byte for place, byte in enumerate(hidden)}

@@ -16,7 +16,7 @@ from scaffolding_ext.answers.reading import SplitText
 from scaffolding_ext.errors import ConfigError, ScaffoldingExtError
 from scaffolding_ext.prompts.call_forms import KNOWN, Tools, as_text
 from scaffolding_ext.prompts.chat_template import check_variables
-from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, special_texts, token_bytes, token_ids
+from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, special_texts, token_ids
 from scaffolding_ext.prompts.families import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named
 from scaffolding_ext.prompts.model_files import (
     FamilyChoice,
@@ -482,10 +482,6 @@ class Prompting(TextPrompting):
 
     def decode(self, token_ids: list[int]) -> str:
         return str(self._tokenizer.backend_tokenizer.decode(token_ids, skip_special_tokens=True))
-
-    def bytes_of(self, token_id: int) -> bytes:
-        """Bytes of one token in a text, even if they are only part of a character."""
-        return token_bytes(self._tokenizer.backend_tokenizer, token_id)
 
     def text_of(self, token_ids: list[int]) -> str | None:
         """The text that `apply(raw=True)` would encode to these tokens; None if there is none."""

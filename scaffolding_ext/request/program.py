@@ -82,15 +82,12 @@ class Caller:
     """The recipient of a request's answer.
 
     Attributes:
-        cache_salt: Requests share KV only with requests of the same salt; None if all share.
         keeps_samples: True if the caller wants the samples of a vote beside its answer.
     """
 
-    __slots__ = ("cache_salt", "keeps_samples", "name", "show")
+    __slots__ = ("keeps_samples", "show")
 
     def __init__(self) -> None:
-        self.name: str | None = None
-        self.cache_salt: str | None = None
         self.keeps_samples = False
         self.show: Callable[[ScaffoldingOutput], object] | None = None
 
@@ -327,9 +324,9 @@ def priority_of(task: Task, num_cached: Callable[[], int] | None = None) -> floa
 
 
 def cache_salt_of(task: Task) -> str | None:
-    """For workers: return the salt that limits KV sharing: `cache_salt` in `custom_input_params`, else the caller's."""
-    own, program = (getattr(task, "custom_input_params", None) or {}).get("cache_salt"), _program.get()
-    return program.caller.cache_salt if program is not None and own is None else own
+    """For workers: return the salt that limits KV sharing: `cache_salt` in `custom_input_params`."""
+    salt: str | None = (getattr(task, "custom_input_params", None) or {}).get("cache_salt")
+    return salt
 
 
 def elapsed() -> float:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import to_json
@@ -22,17 +21,17 @@ from starlette.types import Receive, Scope, Send
 from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import ConfigError, ShutdownError
 from scaffolding_ext.request.results import ScaffoldingResult
-from scaffolding_ext.serving.access import ANYBODY, Keys
+from scaffolding_ext.serving.access import check_key
 from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody, read_body
 from scaffolding_ext.serving.jobs import Events, Job
 from scaffolding_ext.serving.metrics import Metrics
-from scaffolding_ext.serving.refusals import CLIENT_LEFT, ApiError, of_failure
+from scaffolding_ext.serving.refusals import CLIENT_LEFT, ApiError, of_failure, wait_and_retry
 from scaffolding_ext.serving.served_stack import ServedStack, new_id
 from scaffolding_ext.serving.settings import Limits
-from scaffolding_ext.serving.turns import LARGE, Turns, at_once
 
 _log = logging.getLogger(__name__)
-_AT_ONCE = contextlib.nullcontext(at_once)
+_LARGE = 1 << 11  # bytes; a smaller body is read at once, within about 1 ms
+_MOST_LARGE = 64  # larger bodies that wait to be read, one after the other: parsing them holds the GIL
 _MOST_IGNORED = 1000  # unknown fields that the log names
 _PORT = re.compile(r":\d+\Z")
 _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not hold events back
@@ -44,9 +43,8 @@ class Front:
     Args:
         stacks: Stacks, one per model; they are shut down with the application.
         limits: Limits of requests.
-        keys: Keys that may send requests; the holders of several keys share each stack.
+        keys: Keys that may send requests; empty lets anybody in.
         clock: Returns the time in seconds, for durations.
-        metrics: Creates the metrics; its argument counts the running choices.
 
     Raises:
         ConfigError: Two stacks have the same name.
@@ -62,9 +60,8 @@ class Front:
         self,
         stacks: Sequence[ServedStack],
         limits: Limits | None = None,
-        keys: Keys | None = None,
+        keys: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
-        metrics: Callable[[Callable[[], dict[str, int]]], Metrics] = Metrics,
     ) -> None:
         self.stacks = {stack.name: stack for stack in stacks}
         if len(self.stacks) < len(stacks):
@@ -72,13 +69,12 @@ class Front:
         self.limits = limits or Limits()
         self.jobs: set[Job] = set()
         self._audits: set[asyncio.Task[None]] = set()  # the loop keeps only weak references
-        self._ignored: set[tuple[str, str]] = set()
-        self._turns = Turns()
-        self._max_objects = self.limits.max_objects
+        self._ignored: set[str] = set()
+        self._reading, self._num_large = asyncio.Semaphore(), 0
         self.hosts: Collection[str] | None = None
-        self._take_keys(keys or Keys(None))
+        self.keys = tuple(keys)
         self._clock = clock
-        self.metrics = metrics(lambda: {name: stack.num_open for name, stack in self.stacks.items()})
+        self.metrics = Metrics(lambda: {name: stack.num_open for name, stack in self.stacks.items()})
         self.app = Starlette(
             routes=[
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
@@ -98,38 +94,16 @@ class Front:
         for job in self.jobs:
             job.cancel(of_failure(ShutdownError("the server stops")))
 
-    def reload_keys(self) -> None:
-        """Read the file of the keys again. If it cannot be read, the keys stay as they are, and the log says why."""
-        try:
-            self._take_keys(self._keys.reread())
-        except ConfigError as error:
-            _log.error("the keys stay as they are: %s", error)
-        else:
-            _log.info("read the keys again: %d", self._keys.num_holders)
-
-    @property
-    def needs_keys(self) -> bool:
-        return self._keys.num_holders > 0
-
-    def _take_keys(self, keys: Keys) -> None:
-        self._keys = keys
-        if keys.num_holders > 1:
-            for stack in self.stacks.values():
-                stack.share()
-
-    def _holder(self, request: Request) -> str:
-        """The holder of a request's key.
-
-        Raises:
-            ApiError: There is no valid key, or a page of a browser addresses the server by another site's name.
-        """
+    def _admit(self, request: Request) -> None:
+        """Refuse a request without a valid key, or of a browser's page that addresses the server by another name."""
         if self.hosts is not None and _PORT.sub("", _header(request, b"host")) not in self.hosts:
             raise ApiError(
                 403,
                 f"this server answers only to {', '.join(sorted(self.hosts))}: address it so, or set keys",
                 "unknown_host",
             )
-        return self._keys.holder(_header(request, b"authorization"))
+        if self.keys:
+            check_key(_header(request, b"authorization"), self.keys)
 
     # ---- requests that generate
 
@@ -141,7 +115,7 @@ class Front:
 
     async def _answer(self, request: Request, endpoint: str, kind: type[Body], prefix: str) -> Response:
         """Answer a request; every failure is reported to the client and to the log."""
-        id, started, model, holder = new_id(prefix), self._clock(), "", ANYBODY
+        id, started, model = new_id(prefix), self._clock(), ""
         job: Job | None = None
         answer: Response | None = None
 
@@ -149,24 +123,17 @@ class Front:
             self.metrics.answered(model, endpoint, status, self._clock() - started)
 
         try:
-            holder = self._holder(request)
+            self._admit(request)
             _check_type(_header(request, b"content-type"))
             content = await self._content(request)
-            ignore = functools.partial(self._ignore, holder) if self.limits.ignores_unknown_fields else None
-            read = functools.partial(read_body, kind, content, self._max_objects, ignore)
-            is_large = len(content) > LARGE
-            async with self._turns.turn(holder, len(content)) if is_large else _AT_ONCE as parse:
-                body: Body = await parse(read)
+            ignore = self._ignore if self.limits.ignores_unknown_fields else None
+            async with self._turn(len(content)) as call:
+                body: Body = await call(read_body, kind, content, self.limits.max_objects, ignore)
                 stack = self._stack(body.model)
                 model = stack.name
-                is_quick = not (is_large or body.scaffolding)
-                wanted = stack.read(body) if is_quick else await asyncio.to_thread(stack.read, body)
-            wanted = wanted._replace(
-                holder=holder,
-                cache_salt=self._keys.cache_salt(holder),
-                trace_parent=_header(request, b"traceparent") or None,
-            )
-            job = Job(stack, body, wanted, lambda job: self._ended(job, holder), id)
+                wanted = await call(stack.read, body)
+            wanted = wanted._replace(trace_parent=_header(request, b"traceparent") or None)
+            job = Job(stack, body, wanted, self._ended, id)
             self.jobs.add(job)
             async with _cancelled_if_gone(job, request.receive):
                 if not body.stream:
@@ -183,7 +150,7 @@ class Front:
         except ApiError as error:
             answer = self._refused(error, model, id)
         except Exception as error:
-            _log.exception("%s of %s failed", id, holder)
+            _log.exception("%s failed", id)
             answer = self._refused(of_failure(error), model, id)
         finally:
             if job is not None and not isinstance(answer, _EventStream):
@@ -211,11 +178,30 @@ class Front:
         except ClientDisconnect:
             raise ApiError(CLIENT_LEFT, "the client closed the connection", "cancelled") from None
 
-    def _ignore(self, holder: str, field: str) -> None:
-        """Log once that an unknown field of a holder's requests is ignored."""
-        if (holder, field) not in self._ignored and len(self._ignored) < _MOST_IGNORED:
-            self._ignored.add((holder, field))
-            _log.warning("the unknown field %r in requests of %s is ignored", field, holder)
+    @contextlib.asynccontextmanager
+    async def _turn(self, num_bytes: int) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
+        """Wait to read a body; the block gets a function that makes a call, for large bodies on a thread.
+
+        Raises:
+            ApiError: Too many large bodies wait already.
+        """
+        if num_bytes <= _LARGE:
+            yield _at_once
+            return
+        if self._num_large >= _MOST_LARGE:
+            raise wait_and_retry("too many large requests wait to be read: send it again", "too_many_requests", 1)
+        self._num_large += 1
+        try:
+            async with self._reading:
+                yield asyncio.to_thread
+        finally:
+            self._num_large -= 1
+
+    def _ignore(self, field: str) -> None:
+        """Log once that an unknown field is ignored."""
+        if field not in self._ignored and len(self._ignored) < _MOST_IGNORED:
+            self._ignored.add(field)
+            _log.warning("the unknown field %r of requests is ignored", field)
 
     def _stack(self, name: str) -> ServedStack:
         stack = self.stacks.get(name)
@@ -224,7 +210,7 @@ class Front:
             raise ApiError(404, f"unknown model {name[:80]!r}; this server has: {known}", "model_not_found", "model")
         return stack
 
-    def _ended(self, job: Job, holder: str) -> None:
+    def _ended(self, job: Job) -> None:
         self.jobs.discard(job)
         num_tokens, model = job.num_tokens, job.stack.name
         codes = []
@@ -233,15 +219,15 @@ class Front:
             if failure is not None:
                 codes.append(failure.code)
             if failure is not None and failure.status != CLIENT_LEFT:
-                text, error = "%s of %s: choice %d of %s failed with %s: %s", result.exception()
+                text, error = "%s: choice %d of %s failed with %s: %s", result.exception()
                 traced = error if failure.status >= 500 else None  # a client's mistake needs no traceback
-                _log.warning(text, job.id, holder, number, model, failure.code, error, exc_info=traced)
+                _log.warning(text, job.id, number, model, failure.code, error, exc_info=traced)
             ended = "unfinished" if not result.finished else None if failure is None else failure.code
             self.metrics.ended(model, result.program, ended or result.exit_reason or "end", ended is None)
             if failure is None and result.finished and result.is_audited:
                 self._wait_for_audit(job.stack, result)
-        text = "%s of %s, %s: %d choices, %d tokens, %s"
-        _log.info(text, job.id, holder, model, len(job.results), num_tokens, codes or "ok")
+        text = "%s, %s: %d choices, %d tokens, %s"
+        _log.info(text, job.id, model, len(job.results), num_tokens, codes or "ok")
         if self.limits.shows_content:
             texts = [result.outputs[0].text if result.outputs else None for result in job.results]
             _log.info("%s asked %r, got %r", job.id, [text for text, _ in job.wanted.prompts], texts)
@@ -275,7 +261,7 @@ class Front:
 
     def _guarded(self, request: Request, document: Callable[[], dict[str, Any]]) -> Response:
         try:
-            self._holder(request)
+            self._admit(request)
             return _json(document())
         except ApiError as error:
             return self._refused(error, "", new_id("models"))
@@ -345,6 +331,10 @@ async def _cancelled_if_gone(job: Job, receive: Receive) -> AsyncIterator[None]:
         yield
     finally:
         watching.cancel()
+
+
+async def _at_once(call: Callable[..., Any], *args: Any) -> Any:
+    return call(*args)
 
 
 def _header(request: Request, name: bytes) -> str:

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import from_json, to_json
 
 from scaffolding_ext.answers.stop_strings import MOST_CHARACTERS, MOST_STRINGS
 from scaffolding_ext.serving.refusals import ApiError, of_validation, unsupported
@@ -44,6 +43,8 @@ _FURTHER: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
         "modalities": (["text"],),
         "verbosity": ("medium",),
         "logit_bias": ({},),
+        "logprobs": (False, 0),
+        "top_logprobs": (0,),
         "best_of": (1,),
         "echo": (False,),
         "suffix": ("",),
@@ -221,11 +222,6 @@ class Body(BaseModel):
         """The field that gives it."""
         return "max_tokens"
 
-    @property
-    def num_logprobs(self) -> int | None:
-        """Alternatives per token with log-probabilities; None if none are requested."""
-        return None
-
     def sampling_fields(self) -> dict[str, Any]:
         """The sampling fields, by the names of a task's fields."""
         fields = {
@@ -244,8 +240,6 @@ class ChatBody(Body):
 
     messages: Annotated[list[Message], _Several]
     max_completion_tokens: _Count | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Annotated[str, Field(max_length=64)] | None = None
     tools: Annotated[list[Tool], Field(max_length=128, fail_fast=True)] | None = None
@@ -275,22 +269,11 @@ class ChatBody(Body):
         """The field that gives it."""
         return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
-    @property
-    def num_logprobs(self) -> int | None:
-        """Alternatives per token; see `Body.num_logprobs`."""
-        return (self.top_logprobs or 0) if self.logprobs else None
-
 
 class CompletionBody(Body):
     """`POST /v1/completions`."""
 
     prompt: str | _TokenIds | Annotated[list[str], _Several] | Annotated[list[_TokenIds], _Several]
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-
-    @property
-    def num_logprobs(self) -> int | None:
-        """Alternatives per token; see `Body.num_logprobs`."""
-        return self.logprobs
 
     @property
     def prompts(self) -> Sequence[str | list[int]]:
@@ -303,9 +286,6 @@ def read_body(
     kind: type[B], content: bytes, most_objects: int = 1 << 15, ignore: Callable[[str], None] | None = None
 ) -> B:
     """Parse and check the body of a request.
-
-    A field `extra_body` that holds an object is merged into the body: some programs send the argument of that name of
-    OpenAI's client.
 
     Args:
         kind: The endpoint's body.
@@ -321,8 +301,6 @@ def read_body(
         raise ApiError(413, message, "body_too_large")
     try:
         body = kind.model_validate_json(content)
-        if isinstance((body.model_extra or {}).get("extra_body"), dict):
-            body = kind.model_validate_json(_unwrapped(content))
     except ValidationError as error:
         raise of_validation(error, _UNIONS) from None
     for within, name, value in _further(body):
@@ -354,22 +332,6 @@ def _further(model: BaseModel, within: str = "") -> list[tuple[str, str, Any]]:
         elif isinstance(value, _Object):
             found += _further(value, f"{within}{name}.")
     return found
-
-
-def _unwrapped(content: bytes) -> bytes:
-    """Merge a body's `extra_body` into its fields.
-
-    Raises:
-        ApiError: A field is in both, with different values.
-    """
-    fields = from_json(content)
-    extra = fields.pop("extra_body")
-    twice = next((name for name in extra if name in fields and fields[name] != extra[name]), None)
-    if twice is not None:
-        raise ApiError(
-            400, f"{twice[:80]!r} has one value in the body and another in extra_body: give it once", "invalid_value"
-        )
-    return to_json(extra | fields)
 
 
 def _or(values: tuple[Any, ...]) -> str:

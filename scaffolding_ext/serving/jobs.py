@@ -14,14 +14,13 @@ from scaffolding_ext.controllers.chain.ending import forced_answers
 from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import RequestCancelledError
 from scaffolding_ext.prompts.call_forms import ToolCall
-from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.request.program import Program
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.serving.bodies import Body, ChatBody
 from scaffolding_ext.serving.refusals import ApiError, of_failure
 from scaffolding_ext.serving.served_stack import ServedStack, StackRequest
-from scaffolding_ext.serving.thinking import Growing, Reading, Shown
+from scaffolding_ext.serving.thinking import Growing, Shown
 
 _NO_SHARE = {"audio_tokens": 0, "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
 
@@ -54,11 +53,11 @@ class Job:
         self._ended_by: ApiError | None = None
         self._parts: dict[int, tuple[Shown, list[ToolCall]]] = {}  # of finished choices: each is parsed once
         self._usage: dict[str, Any] | None = None  # set once all choices have ended
-        stack.admit(wanted.num_choices, wanted.holder)
+        stack.admit(wanted.num_choices)
         try:
             self.results: list[ScaffoldingResult] = stack.submit(wanted)
         except BaseException:
-            stack.leave(wanted.num_choices, wanted.holder)
+            stack.leave(wanted.num_choices)
             raise
         self.settled = asyncio.create_task(self._settle())
 
@@ -154,30 +153,21 @@ class Job:
 
     def _choice(self, index: int) -> dict[str, Any]:
         shown = self.shown(index)
-        logprobs = None if self.body.num_logprobs is None else self._logprobs(index)
         if not self.is_chat:
-            return {"index": index, "text": shown.content, "logprobs": logprobs, **self.end_of(index)}
+            return {"index": index, "text": shown.content, "logprobs": None, **self.end_of(index)}
         message: dict[str, Any] = {"role": "assistant", "content": shown.content, "refusal": None}
         if self.wanted.reading.think_close is not None:
             message["reasoning_content"] = shown.reasoning
         if calls := self.calls(index):
             message |= {"content": shown.content or None, "tool_calls": calls}
-        return {"index": index, "message": message, "logprobs": logprobs, **self.end_of(index)}
-
-    def _logprobs(self, index: int) -> dict[str, Any] | None:
-        prompting, num_top = self.stack.tokenized, self.body.num_logprobs or 0
-        if prompting is None:
-            return None
-        if self.is_chat:
-            return chat_logprobs(self.results[index], self.wanted.reading, prompting, num_top)
-        return text_logprobs(self.results[index], prompting, num_top)
+        return {"index": index, "message": message, "logprobs": None, **self.end_of(index)}
 
     async def _settle(self) -> None:
         try:
             for result in self.results:
                 await result.ended()
         finally:
-            self.stack.leave(len(self.results), self.wanted.holder)
+            self.stack.leave(len(self.results))
             self._on_end(self)
 
 
@@ -237,58 +227,6 @@ def _usage(programs: Sequence[Program], num_prompt_tokens: int | None, num_shown
             **decoded,
         },
     }
-
-
-def chat_logprobs(result: ScaffoldingResult, reading: Reading, prompting: Prompting, num_top: int) -> dict[str, Any]:
-    """Log-probabilities of the answer's tokens, in the shape of `/v1/chat/completions`."""
-    entries, splitter, steps = [], reading.splitter(), _steps(result)
-    is_said = not reading.is_open and not reading.whole(prompting.decode([token for token, _ in steps])).reasoning
-    for token, step in steps:
-        written = prompting.decode([token])
-        splitter.feed(written)
-        if is_said:
-            tops = sorted(step.items(), key=lambda item: -item[1].logprob)[:num_top]
-            entries.append(
-                {
-                    **_entry(prompting, token, step[token].logprob),
-                    "top_logprobs": [_entry(prompting, name, each.logprob) for name, each in tops],
-                }
-            )
-        is_said = is_said or splitter.has_thought
-    return {"content": entries, "refusal": None}
-
-
-def text_logprobs(result: ScaffoldingResult, prompting: Prompting, num_top: int) -> dict[str, Any]:
-    """Log-probabilities of a text's tokens, in the shape of `/v1/completions`."""
-    tokens, values, tops, offsets, offset = [], [], [], [], 0
-    for token, step in _steps(result):
-        written = prompting.decode([token])
-        best = sorted(step.items(), key=lambda item: -item[1].logprob)[:num_top]
-        tokens.append(written)
-        values.append(step[token].logprob)
-        named = [(_name(prompting, name), each.logprob) for name, each in best]
-        tops.append(dict(reversed(named)))  # the likeliest of tokens with the same text
-        offsets.append(offset)
-        offset += len(written)
-    return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
-
-
-def _steps(result: ScaffoldingResult) -> list[tuple[int, Any]]:
-    output: Any = result.outputs[0]
-    return list(zip(output.token_ids or (), getattr(output, "logprobs", None) or (), strict=False))
-
-
-def _entry(prompting: Prompting, token: int, logprob: float) -> dict[str, Any]:
-    return {"token": prompting.decode([token]), "logprob": logprob, "bytes": list(prompting.bytes_of(token))}
-
-
-def _name(prompting: Prompting, token: int) -> str:
-    """Text of a token; its bytes if they are only part of a character, as in OpenAI's completions."""
-    raw = prompting.bytes_of(token)
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
 _COMMENT = b": keep-alive\n\n"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -25,19 +24,17 @@ from scaffolding_ext.protocol.meta import CONTINUED_TURNS
 from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.request.seeds import derive_seed
-from scaffolding_ext.serving.access import ANYBODY, RoundRobin
 from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody
+from scaffolding_ext.serving.bounded import Bounded
 from scaffolding_ext.serving.refusals import ApiError, unsupported, wait_and_retry
-from scaffolding_ext.serving.settings import Knob, Limits
+from scaffolding_ext.serving.settings import Limits
 from scaffolding_ext.serving.thinking import Closing, Reading
-from scaffolding_ext.serving.variants import Variants
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stats.watching import LossWatch
 
 # Fields of a controller's request by the names that clients use.
 _FIELDS = {
     **{name: name for name in ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty")},
-    "num_logprobs": "logprobs",
     "thinking_budget": "thinking_budget",
     "tool_choice": "tool_choice",
     GUIDED_DECODING: "response_format",
@@ -54,7 +51,6 @@ class StackRequest(NamedTuple):
     Attributes:
         prompts: Prompts, each with its earlier turns. Each prompt gets `num_samples` choices.
         num_samples: Choices per prompt.
-        controller: Controller that answers the prompts.
         kwargs: Keyword arguments of its `generate`.
         seed: Seed of the request; None if the stack has no seeds.
         reading: Splits its texts into thinking and answer.
@@ -62,17 +58,14 @@ class StackRequest(NamedTuple):
         num_prompt_tokens: Tokens of all prompts; None if they cannot be counted.
         with_trace: If True, the answer includes the trace.
         deadline: Seconds within which the client wants the answer, for the stack's scheduling; None if unknown.
-        cache_salt: Separates the request's KV from requests with another salt; None if all requests share KV.
         trace_parent: The client's span, from its header `traceparent`, or None.
         offered: The tools that the model may call, or the call that it must make; None without any.
         takes_several_calls: True if an answer may hold more than one call.
-        holder: Holder of the key.
         sent: The client's names of the body's fields, by ours; an error about one of them is the client's.
     """
 
     prompts: list[tuple[str, list[Turn]]]
     num_samples: int
-    controller: Any
     kwargs: dict[str, Any]
     seed: int | None
     reading: Reading
@@ -80,11 +73,9 @@ class StackRequest(NamedTuple):
     num_prompt_tokens: int | None
     with_trace: bool
     deadline: float | None = None
-    cache_salt: str | None = None
     trace_parent: str | None = None
     offered: OfferedTools | RequiredCall | None = None
     takes_several_calls: bool = True
-    holder: str = ANYBODY
     sent: Mapping[str, str] = MappingProxyType({})
 
     @property
@@ -98,11 +89,9 @@ class ServedStack:
 
     Args:
         name: Its `model`.
-        llm: Host of the stack. It must run nothing else, since each request now names its controller.
+        llm: Host of the stack. It must run nothing else, since its controller is replaced.
         limits: Limits of its requests.
-        config: Stack file of the host; without it clients can set no knobs.
-        knobs: Knobs that clients may set; those that the stack's controller lacks are ignored.
-        references: As in `build_stack`.
+        config: Stack file of the host, if it has one.
 
     Attributes:
         num_open: Choices that run or wait.
@@ -110,27 +99,17 @@ class ServedStack:
             accuracy cannot be watched, since a server does not know the right answers.
     """
 
-    def __init__(
-        self,
-        name: str,
-        llm: ScaffoldingLlm,
-        limits: Limits,
-        *,
-        config: StackConfig | None = None,
-        knobs: Sequence[Knob] = (),
-        references: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, name: str, llm: ScaffoldingLlm, limits: Limits, *, config: StackConfig | None = None) -> None:
         self.name = name
         self.num_open = 0
-        self._open: Counter[str] = Counter()  # by holder
-        self._is_shared = False
         self.llm = llm
         tuned = None if config is None else config.tuned
         promised = None if tuned is None or tuned.measure != "agreement" else tuned.max_loss
         self.watch = None if promised is None else LossWatch(promised)
-        self.variants = Variants(llm, config, knobs, references)
+        self.controller: Any = llm.prototype_controller
+        llm.prototype_controller = Bounded()
         self._limits = limits
-        own = self.variants.own
+        own: Any = self.controller
         is_unsaid = isinstance(own, BaseController) and own.loops is None and (config is None or config.loops is None)
         if is_unsaid and self.thinks and self._cannot_go_on is None:
             own.loops = Loops()
@@ -140,7 +119,7 @@ class ServedStack:
 
     @property
     def prompting(self) -> TextPrompting | None:
-        prompting: TextPrompting | None = attributes_of(self.variants.own).prompting
+        prompting: TextPrompting | None = attributes_of(self.controller).prompting
         return prompting
 
     @property
@@ -155,8 +134,8 @@ class ServedStack:
 
     def document(self) -> dict[str, Any]:
         """Its entry in `/v1/models`."""
-        about = {"controller": type(self.variants.own).__name__, "knobs": sorted(self.variants.knobs)}
-        if types := attributes_of(self.variants.own).task_types():
+        about: dict[str, Any] = {"controller": type(self.controller).__name__}
+        if types := attributes_of(self.controller).task_types():
             about["task_types"] = list(types)
         entry = {"id": self.name, "object": "model", "created": 0, "owned_by": "scaffolding_ext", "scaffolding": about}
         return entry if self.context_len is None else entry | {"max_model_len": self.context_len}
@@ -176,7 +155,10 @@ class ServedStack:
         if deadline is not None and not 0 < deadline <= _MOST_SECONDS:
             raise _no_deadline()
         named = given.pop("task_type", None)
-        controller = self.variants.of(given)
+        if given:
+            name = f"scaffolding.{next(iter(given))[:80]}"
+            raise unsupported(name, "cannot be set by clients; they may set trace, deadline and task_type")
+        controller = self.controller
         task_type = _task_type(controller, named, body.metadata)
         is_raw = isinstance(body, CompletionBody)
         num = body.num_samples * (len(body.prompts) if isinstance(body, CompletionBody) else 1)
@@ -207,7 +189,7 @@ class ServedStack:
             kwargs["stop"] = list(body.stops)  # otherwise the front cuts the answer's text at them
         seed = body.seed if body.seed is not None else self._next_seed()
         return StackRequest(
-            *(prompts, body.num_samples, controller, kwargs, seed, reading, self._closing(reading, kwargs, family)),
+            *(prompts, body.num_samples, kwargs, seed, reading, self._closing(reading, kwargs, family)),
             *(num_prompt_tokens, bool(with_trace)),
             deadline=deadline,
             offered=required or reading.offered,
@@ -218,43 +200,23 @@ class ServedStack:
             },
         )
 
-    def share(self) -> None:
-        """Share the stack among key holders: none can fill the whole queue, and they are served in turn.
-
-        A stack with a `scheduling` section keeps its order of service.
-        """
-        self._is_shared = True
-        if self.llm.scheduling is None:
-            self.llm.scheduling = RoundRobin()
-
-    def admit(self, num: int, holder: str) -> None:
+    def admit(self, num: int) -> None:
         """Admit this many choices, or refuse all of them. The caller calls `leave` when choices have ended.
 
-        With several keys, a holder may have as many open choices as there is room left, so some room remains for the
-        others (a dynamic threshold).
-
         Raises:
-            ApiError: The queue, or the holder's share of it, is full.
-
-        Reference:
-            Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches"; the factor is 1.
+            ApiError: The queue is full.
         """
-        most = self.llm.max_parallel_requests + self._limits.max_queue
-        room = most - self.num_open
-        if self._is_shared:
-            room -= self._open[holder]
-        if num > room and (num > most - self.num_open or self._open[holder]):
+        room = self.llm.max_parallel_requests + self._limits.max_queue - self.num_open
+        if num > room:
             message = (
-                f"{self.num_open} choices run or wait, and the server has room for {max(0, room)} more of this key: "
-                "send the request again later"
+                f"{self.num_open} choices run or wait, and the server has room for {room} more: send the request again "
+                "later"
             )
             raise wait_and_retry(message, "queue_full", self.num_open / self.llm.max_parallel_requests)
-        self._open[holder] += num
         self.num_open += num
 
-    def leave(self, num: int, holder: str) -> None:
+    def leave(self, num: int) -> None:
         """Release the room of this many choices."""
-        self._open[holder] -= num
         self.num_open -= num
 
     def submit(self, wanted: StackRequest) -> list[ScaffoldingResult]:
@@ -268,12 +230,10 @@ class ServedStack:
                     epoch=epoch,
                     seed=wanted.seed,
                     timeout=self._limits.max_seconds,
-                    controller=wanted.controller,
+                    controller=self.controller,
                     most_tokens=self._limits.max_request_tokens,
                     closing=wanted.closing,
                     deadline=wanted.deadline,
-                    cache_salt=wanted.cache_salt,
-                    caller=wanted.holder,
                     trace_parent=wanted.trace_parent,
                     **turns,
                     **wanted.kwargs,
@@ -349,17 +309,7 @@ class ServedStack:
         """Keyword arguments of the controller for the body's fields."""
         honoured = honoured_by(controller)
         fields = body.sampling_fields()
-        if body.num_logprobs is not None:
-            if body.stream:
-                raise unsupported("logprobs", "cannot be streamed: leave stream out, or leave logprobs out")
-            fields["num_logprobs"] = max(1, body.num_logprobs)
         budget = self._thinking_budget(body)
-        if budget is not None and body.num_logprobs is not None:
-            raise unsupported(
-                "logprobs",
-                "cannot be given with a thinking budget, under which the server may join several texts: leave out "
-                "one of them",
-            )
         if budget is not None:
             fields["thinking_budget"] = budget
         guide = body.response_format.guide if isinstance(body, ChatBody) and body.response_format else None
@@ -377,10 +327,6 @@ class ServedStack:
             able = ", ".join(shown for own, shown in _FIELDS.items() if own in honoured) or "none of these fields"
             message = f"is not a field that {self.name!r} ({type(controller).__name__}) takes; it takes: {able}"
             raise unsupported(body.token_limit_name if name == "max_tokens" else _FIELDS[name], message)
-        if "num_logprobs" in fields and self.tokenized is None:
-            raise unsupported(
-                "logprobs", f"needs the text of each token, but {self.name!r} has no tokenizer: leave it out"
-            )
         limit = self._limits.max_request_tokens
         if fields.get("max_tokens", 0) > limit:
             name = body.token_limit_name
@@ -441,7 +387,7 @@ class ServedStack:
             name = type(controller).__name__
             message = f"cannot be used with {self.name!r} ({name}): only plain generation and votes over it read calls"
             raise unsupported("tools", message)
-        other = next((name for name in ("thinking_budget", "num_logprobs", GUIDED_DECODING) if name in fields), None)
+        other = next((name for name in ("thinking_budget", GUIDED_DECODING) if name in fields), None)
         if other is not None:
             raise unsupported(_FIELDS[other], "cannot be given with tools: leave out one of them")
         if "tool_choice" not in fields and any(tool["function"].get("strict") for tool in tools):

@@ -6,7 +6,6 @@ import asyncio
 import ipaddress
 import logging
 import math
-import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -44,7 +43,7 @@ def _config(front: Front, host: str, port: int, causes: RepeatedCauses) -> uvico
 
 
 def run_front(front: Front, host: str, port: int, listening: Callable[[int], None]) -> None:
-    """Serve until SIGTERM or SIGINT; running requests then have `drain_seconds` to end. SIGHUP reads the keys again.
+    """Serve until SIGTERM or SIGINT; running requests then have `drain_seconds` to end.
 
     Args:
         front: The front to serve.
@@ -56,10 +55,8 @@ def run_front(front: Front, host: str, port: int, listening: Callable[[int], Non
         ConfigError: The server cannot listen at this address and port.
     """
     raise_descriptors()
-    if not front.needs_keys and not _is_loopback(host):
-        _log.warning("no key is needed, and %s can be reached from other machines: set --keys_file", host)
-    if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, lambda number, frame: front.reload_keys())
+    if not front.keys and not _is_loopback(host):
+        _log.warning("no key is needed, and %s can be reached from other machines: set --keys_env", host)
     listener = _listener(host, port)
     with listener:
         listener.listen()  # clients that connect now wait instead of being refused
@@ -115,7 +112,7 @@ class _Server(uvicorn.Server):
         self._causes = RepeatedCauses()
         super().__init__(_config(front, host, port, self._causes))
         self._front = front
-        if not front.needs_keys and _is_loopback(host):
+        if not front.keys and _is_loopback(host):
             front.hosts = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host}
         self.has_started = threading.Event()
 

@@ -1,10 +1,9 @@
-"""Operator settings: limits of requests, and the controller knobs that clients may set."""
+"""Operator settings: limits of requests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError
@@ -70,32 +69,6 @@ class Limits:
         require.whole("max_queue", self.max_queue, 0)
         for key in ("max_seconds", "head_seconds", "body_seconds", "keep_alive_seconds", "drain_seconds"):
             require.number(key, getattr(self, key), above=0)
-
-
-class Knob(NamedTuple):
-    """A controller argument that clients may set.
-
-    Attributes:
-        path: Its name. For an inner controller it begins with the arguments that lead to it:
-            `generation_controller.chunk_size`.
-        most: The largest allowed number; None sets no limit.
-    """
-
-    path: str
-    most: float | None = None
-
-    @classmethod
-    def read(cls, text: str) -> Knob:
-        """Read `NAME` or `NAME<=MOST`.
-
-        Raises:
-            ConfigError: The text has neither form.
-        """
-        path, bound, most = text.partition("<=")
-        try:
-            return cls(path.strip(), float(most) if bound else None)
-        except ValueError:
-            raise ConfigError(f"is {text!r}; it must have the form NAME or NAME<=NUMBER", "allow") from None
 
 
 def read_effort(text: str) -> tuple[str, int]:

@@ -14,7 +14,7 @@ import pytest
 from scaffolding_ext.serving.app import Front
 from scaffolding_ext.serving.served_stack import ServedStack
 from scaffolding_ext.serving.server import FrontThread
-from scaffolding_ext.serving.settings import Knob, Limits
+from scaffolding_ext.serving.settings import Limits
 from scaffolding_ext.stack.build import build_stack
 from scaffolding_ext.stack.load import load_config
 
@@ -33,7 +33,7 @@ def url() -> Iterator[str]:
             ["controller.args.rule=consecutive"] if name == "dynasor_cot" else []
         )  # this worker tells no probabilities
         config = load_config(f"configs:{packaged}", [f"workers={WORKERS}", "prompt=null", *own])
-        stacks.append(ServedStack(name, build_stack(config), limits, config=config, knobs=[Knob("chunk_size")]))
+        stacks.append(ServedStack(name, build_stack(config), limits, config=config))
     with FrontThread(Front(stacks, limits)) as running:
         yield running.url
 

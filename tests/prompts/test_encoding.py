@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
 
-from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, token_bytes, token_ids
+from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, token_ids
 
 TEXTS = ["The sum of 3 and 4 is 7.\n\nSo the answer is \\boxed{7}\n", "Wait, naïve 😊 — let me see: 12 - 5 = 7"]
 
@@ -100,14 +100,6 @@ def test_a_prompt_begins_once(kind, text):
     assert prompt_ids(tokenizer, text) == given
     assert prompt_ids(tokenizer, "The sum")[0] == 1
     assert prompt_ids(tokenizer, "") == [1]
-
-
-@pytest.mark.parametrize("kind", ["llama_2", "byte_level"])
-@pytest.mark.parametrize("text", ["naïve 😊", "日本語", "— ½ x²", "plain"])
-def test_bytes_of_tokens_join_to_the_text(kind, text):
-    tokenizer = KINDS[kind]
-    joined = b"".join(token_bytes(tokenizer, token) for token in Continuation(tokenizer).ids(text))
-    assert joined.decode().replace(" ", "") == text.replace(" ", "")  # llama_2's decoder drops a token's first space
 
 
 @pytest.mark.parametrize("with_special", [False, True])

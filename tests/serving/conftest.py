@@ -15,7 +15,7 @@ from scaffolding_ext.protocol import Controller
 from scaffolding_ext.serving.app import Front
 from scaffolding_ext.serving.served_stack import ServedStack
 from scaffolding_ext.serving.server import FrontThread
-from scaffolding_ext.serving.settings import Knob, Limits
+from scaffolding_ext.serving.settings import Limits
 from scaffolding_ext.stack.build import build_stack
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.testing import ScriptedWorker
@@ -67,7 +67,6 @@ def serve() -> Iterator[Callable[..., Served]]:
             before: Any = None,
             model_worker: Any = None,
             stack_file: dict[str, Any] | None = None,
-            knobs: tuple[Knob, ...] = (),
             host: dict[str, Any] | None = None,
             **options: Any,
         ) -> Served:
@@ -78,7 +77,7 @@ def serve() -> Iterator[Callable[..., Served]]:
             else:
                 llm = build_stack(config)
             limits = limits or Limits()
-            served = ServedStack("model", llm, limits, config=config, knobs=knobs)
+            served = ServedStack("model", llm, limits, config=config)
             front = Front([served], limits, **options)
             running = stack.enter_context(FrontThread(front))
             return Served(front, served, running, worker, stack)

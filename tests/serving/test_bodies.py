@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.serving.bodies import ChatBody, CompletionBody, read_body
-from scaffolding_ext.serving.jobs import chat_logprobs, text_logprobs
 from scaffolding_ext.serving.refusals import ApiError
 from scaffolding_ext.serving.settings import read_effort
-from scaffolding_ext.serving.thinking import Reading
 
 MESSAGES = [{"role": "user", "content": "2+2?"}]
 
@@ -141,18 +137,3 @@ def test_an_effort_is_at_least_one_token(text: str, tokens: int) -> None:
 def test_an_effort_of_no_tokens_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^effort: is .*; it must have the form NAME=TOKENS"):
         read_effort(text)
-
-
-@pytest.mark.parametrize("num_top", [0, 2, 3])
-def test_the_likeliest_tokens_come_first_and_no_more_than_were_asked_for(num_top: int) -> None:
-    prompting = Prompting.for_model("tinylm/target")
-    rare, drawn, best, other = prompting.encode("1234")
-    values = {rare: -5.0, drawn: -1.0, best: -0.5, other: -2.0}
-    step = {token: SimpleNamespace(logprob=value) for token, value in values.items()}
-    result: Any = SimpleNamespace(outputs=[SimpleNamespace(token_ids=[drawn], logprobs=[step])])
-    told = [("3", -0.5), ("2", -1.0), ("4", -2.0)][:num_top]
-    (entry,) = chat_logprobs(result, Reading(None), prompting, num_top)["content"]
-    assert (entry["token"], entry["logprob"], entry["bytes"]) == ("2", -1.0, [50])
-    assert [(top["token"], top["logprob"]) for top in entry["top_logprobs"]] == told
-    whole = text_logprobs(result, prompting, num_top)
-    assert whole == {"tokens": ["2"], "token_logprobs": [-1.0], "top_logprobs": [dict(told)], "text_offset": [0]}

@@ -75,9 +75,10 @@ def test_choices_are_the_epochs_of_one_seed(serve: Any) -> None:
     with served.client() as client:
         answer = client.chat.completions.create(**ASK, n=3, seed=7)
         streamed = list(client.chat.completions.create(**ASK, n=3, seed=7, stream=True))
-    own = served.stack.variants.own
     told = [
-        served.stack.llm.generate("2+2?", seed=7, epoch=epoch, controller=own, most_tokens=99).outputs[0].text
+        served.stack.llm.generate("2+2?", seed=7, epoch=epoch, controller=served.stack.controller, most_tokens=99)
+        .outputs[0]
+        .text
         for epoch in range(3)
     ]
     assert [choice.message.content for choice in answer.choices] == told
@@ -188,7 +189,7 @@ def test_a_time_out_of_the_server_has_a_name_and_is_not_tried_again(serve: Any) 
 def test_models_are_the_stacks(serve: Any) -> None:
     with serve().client() as client:
         assert [model.id for model in client.models.list()] == ["model"]
-        assert client.models.retrieve("model").scaffolding == {"controller": "NativeGenerationController", "knobs": []}
+        assert client.models.retrieve("model").scaffolding == {"controller": "NativeGenerationController"}
         with pytest.raises(openai.NotFoundError):
             client.models.retrieve("nobody")
 

@@ -35,7 +35,7 @@ def draft() -> Iterator[HuggingFaceWorker]:
 def test_answers_over_http_are_those_in_process(serve: Any, draft: HuggingFaceWorker, name: str) -> None:
     served = serve(controller=CONTROLLERS[name](48), model_worker=draft)
     closing = served.stack.read(ChatBody(model="model", messages=[Message(role="user", content="?")])).closing
-    options = {"controller": served.stack.variants.own, "most_tokens": 1 << 20, "closing": closing}
+    options = {"controller": served.stack.controller, "most_tokens": 1 << 20, "closing": closing}
     told = [served.stack.llm.generate(prompt, seed=number, **options) for number, prompt in enumerate(QUESTIONS)]
     assert len({result.outputs[0].text for result in told}) == len(QUESTIONS)
     assert name != "dynasor" or all(result.answer is not None for result in told)  # the others are cut off before it

@@ -88,23 +88,6 @@ def test_a_draft_of_a_call_stays_thinking(serve: Any) -> None:
     assert choice.message.reasoning_content == f"Perhaps {CALL}, no."
 
 
-@pytest.mark.parametrize(("words", "reply", "said"), [("Q", "It is 4.", "It is 4."), ("Q /think", "a</think>4.", "4.")])
-def test_log_probabilities_are_those_of_the_answer(serve: Any, words: str, reply: str, said: str) -> None:
-    controller: Any = prompted()
-    ids = controller.prompting.encode(reply)
-
-    class Speaking(ScriptedWorker):
-        def _write(self, task: Any, generation: Any, num_tokens: int) -> None:
-            super()._write(task, generation, num_tokens)
-            task.output_str = controller.prompting.decode(task.output_tokens)
-
-    worker = Speaking(lambda task: ids, logprobs=lambda task, index: {ids[index]: -0.1})
-    served = serve(controller=controller, model_worker=worker)
-    with served.client() as client:
-        (choice,) = client.chat.completions.create(**asked(words, logprobs=True)).choices
-    assert "".join(entry.token for entry in choice.logprobs.content) == said
-
-
 # ---- prompts that close thinking, of a model whose marks are known
 
 

@@ -175,7 +175,6 @@ def test_tool_choice_none_tells_the_model_of_none(serve: Any) -> None:
             {"extra_body": {"thinking_budget": 8}},
             "thinking_budget",
         ),
-        (lambda: prompted(NativeGenerationController()), {"logprobs": True}, "logprobs"),
         (
             lambda: prompted(NativeGenerationController()),
             {"tools": [{**TOOLS[0], "function": {**TOOLS[0]["function"], "strict": True}}]},

@@ -8,7 +8,7 @@ import pytest
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.serving.served_stack import ServedStack
-from scaffolding_ext.serving.settings import Knob, Limits
+from scaffolding_ext.serving.settings import Limits
 from scaffolding_ext.stack.build import build_stack, check_stack
 from scaffolding_ext.stack.config import StackConfig
 
@@ -61,6 +61,5 @@ def test_what_is_wrong_is_told_by_its_path(loops: Any, key: str) -> None:
 def test_serve_watches_the_chains_of_models_that_think(loops: Any, prompt: Any, is_watched: bool) -> None:
     stack = config(loops, prompt)
     with build_stack(stack) as llm:
-        served = ServedStack("model", llm, Limits(), config=stack, knobs=[Knob("chunk_size")])
-        assert (served.variants.own.loops is not None) == is_watched
-        assert (served.variants.of({"chunk_size": 32}).loops is not None) == is_watched
+        served = ServedStack("model", llm, Limits(), config=stack)
+        assert (served.controller.loops is not None) == is_watched
