@@ -16,10 +16,10 @@ from scaffolding_ext.scheduling import Policy
 
 def checked_controller(controller: Any, workers: Any) -> Controller:
     """Return an object with `clone` and `generate`; ConfigError for anything else."""
-    if isinstance(controller, Mapping) and _has_methods(workers, "clone", "generate"):
-        raise ConfigError("controller and workers are swapped; write ScaffoldingLlm(controller, workers)")
     if not _has_methods(controller, "clone", "generate"):
-        raise ConfigError(f"is {_described(controller)}; {_remedy(controller, 'a Controller')}", "controller")
+        if isinstance(controller, Mapping) and _has_methods(workers, "clone", "generate"):
+            raise ConfigError("controller and workers are swapped; write ScaffoldingLlm(controller, workers)")
+        raise _wrong("controller", controller, "a Controller")
     found: Controller = controller
     return found
 
@@ -27,20 +27,16 @@ def checked_controller(controller: Any, workers: Any) -> Controller:
 def checked_workers(workers: Any) -> dict[Any, Worker]:
     """Return a copy of a mapping of tags to objects with `run_task`; ConfigError for anything else."""
     if not isinstance(workers, Mapping):
-        wanted = 'pass a mapping of tags to workers, such as {"generation": worker}'
-        raise ConfigError(f"is {_described(workers)}; {wanted}", "workers")
+        raise _wrong("workers", workers, 'a mapping of tags to workers, such as {"generation": worker}')
     for tag, worker in workers.items():
         if not _has_methods(worker, "run_task"):
-            message = f"is {_described(worker)}; {_remedy(worker, 'a Worker')}"
-            raise ConfigError(message, f"workers.{tag_name(tag)}")
+            raise _wrong(f"workers.{tag_name(tag)}", worker, "a Worker")
     return dict(workers)
 
 
 def checked_seconds(name: str, seconds: Any) -> float | None:
     """Return a time-out or deadline: None, or a finite number of seconds above 0; else ConfigError."""
-    if seconds is None:
-        return None
-    return require.number(name, seconds, above=0)
+    return None if seconds is None else require.number(name, seconds, above=0)
 
 
 def checked_policy(policy: Any, workers: Mapping[Any, Worker]) -> Policy | None:
@@ -48,7 +44,7 @@ def checked_policy(policy: Any, workers: Mapping[Any, Worker]) -> Policy | None:
     if policy is None:
         return None
     if not isinstance(policy, Policy):
-        raise ConfigError(f"is {_described(policy)}; {_remedy(policy, 'a Policy, such as Gang()')}", "scheduling")
+        raise _wrong("scheduling", policy, "a Policy, such as Gang()")
     for tag, worker in workers.items():
         reason = declared(worker).unordered
         if reason is not None:
@@ -63,14 +59,13 @@ def checked_seed(seed: Any) -> int | None:
 
 def checked_prompt(prompt: Any) -> str:
     """Return a prompt with at least one word; else ConfigError."""
-    if isinstance(prompt, str):
-        if not prompt.strip():
-            raise ConfigError("is empty: give a text", "prompt")
-        if has_surrogate(prompt):
-            raise ConfigError(f"is {ascii(prompt)[:80]}; it holds bytes that are not text: write it in UTF-8", "prompt")
-        return prompt
-    remedy = "decode it first: prompt.decode()" if isinstance(prompt, (bytes, bytearray)) else "pass a str"
-    raise ConfigError(f"is {_described(prompt)}; {remedy}, or a list of str to generate()", "prompt")
+    if not isinstance(prompt, str):
+        raise _wrong("prompt", prompt, "a str, or a list of str to generate()")
+    if not prompt.strip():
+        raise ConfigError("is empty: give a text", "prompt")
+    if has_surrogate(prompt):
+        raise ConfigError(f"is {ascii(prompt)[:80]}; it holds bytes that are not text: write it in UTF-8", "prompt")
+    return prompt
 
 
 def checked_prompts(prompts: Any) -> list[str]:
@@ -83,15 +78,7 @@ def _has_methods(value: Any, *names: str) -> bool:
     return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in names)
 
 
-def _described(value: Any) -> str:
+def _wrong(name: str, value: Any, wanted: str) -> ConfigError:
     if isinstance(value, type):
-        return f"the class {value.__name__}"
-    return (
-        f"the {type(value).__name__} {value!r}"
-        if isinstance(value, (str, bytes, int, float))
-        else (f"a {type(value).__name__}")
-    )
-
-
-def _remedy(value: Any, wanted: str) -> str:
-    return f"pass an instance of it: {value.__name__}(...)" if isinstance(value, type) else f"pass {wanted}"
+        return ConfigError(f"is the class {value.__name__}; pass an instance of it: {value.__name__}(...)", name)
+    return ConfigError(f"is {require.shown(value)}; pass {wanted}", name)

@@ -154,7 +154,7 @@ def test_workers_are_checked_when_the_stack_is_built(echo):
 def test_a_list_with_something_else_than_text_in_it_starts_nothing(host, echo):
     worker = echo()
     with host(worker=worker) as llm:
-        with pytest.raises(ConfigError, match="prompt: is the int 5; pass a str"):
+        with pytest.raises(ConfigError, match="prompt: is 5; pass a str"):
             llm.generate(["a", 5])
         assert llm.generate([]) == []
     assert worker.tasks == []
