@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scaffolding_ext.controllers.deadline import by_deadline
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.tree.branch import Branch
-from scaffolding_ext.controllers.tree.rounds import Rounds, record_selected, value_of
+from scaffolding_ext.controllers.tree.closing import rank
+from scaffolding_ext.controllers.tree.rounds import Rounds, record_selected
 from scaffolding_ext.controllers.tree.stops import Budget
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import ControllerGenerator
@@ -22,7 +22,7 @@ def choose(run: Run, rounds: Rounds) -> ControllerGenerator:
     Raises:
         NoOutputError: Nothing was written.
     """
-    parts, closings = rounds.parts, rounds.closings
+    parts = rounds.parts
     written = [node for node in rounds.nodes if not node.is_cut]
     if not written:
         raise _nothing_written(parts.budget)
@@ -30,14 +30,9 @@ def choose(run: Run, rounds: Rounds) -> ControllerGenerator:
     if not candidates:
         parents = {id(node.parent) for node in written}
         frontier = _judged_ones([node for node in written if id(node) not in parents])
-        candidates = sorted(frontier, key=_rank)[:MOST_CLOSED]
+        candidates = sorted(frontier, key=rank)[:MOST_CLOSED]
     if parts.insist_on_answer:
-        missing = closings.missing(candidates)
-        if not parts.selector.reads_all:
-            best = min(missing, key=_rank, default=None)
-            missing = [best] if best is not None and len(missing) == len(candidates) else []
-        forcing = closings.close(missing)  # one answer counts, however late
-        yield from (forcing if len(missing) == len(candidates) else by_deadline(forcing, keeps_rest=True))
+        yield from rounds.closings.force(candidates, parts.selector.reads_all)
     classes = yield from run.group([node.answer for node in candidates])
     leaves = rounds.seen(candidates, classes)
     winner = candidates[parts.selector.choose(leaves)]
@@ -75,7 +70,7 @@ def record_tree(run: Run, rounds: Rounds, winner: Branch | None) -> None:
         num_leaves=len(rounds.leaves),
         depth=depth,
         winner=None if winner is None else winner.path,
-        best=min(nodes, key=_rank).path if nodes else None,
+        best=min(nodes, key=rank).path if nodes else None,
         **held,
         spent=rounds.spent._asdict(),
     )
@@ -88,7 +83,3 @@ def _nothing_written(budget: Budget) -> NoOutputError:
 
 def _judged_ones(nodes: Sequence[Branch]) -> Sequence[Branch]:
     return [node for node in nodes if node.score is not None] or nodes
-
-
-def _rank(node: Branch) -> tuple[bool, float, tuple[int, ...]]:
-    return node.score is None, -value_of(node), node.path

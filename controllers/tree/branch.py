@@ -116,8 +116,8 @@ class Branch(Node):
 
     @property
     def value(self) -> float:
-        assert self.score is not None, "branches are scored before they are compared"
-        return self.score * self.weight
+        """Its score times its weight; 0 before it is scored."""
+        return 0.0 if self.score is None else self.score * self.weight
 
     @property
     def token_ids(self) -> list[int]:

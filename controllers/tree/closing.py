@@ -9,12 +9,18 @@ from scaffolding_ext.controllers.base import finish
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.ending import close_with, forcing, without_end
 from scaffolding_ext.controllers.chain.probe import forced_answer
+from scaffolding_ext.controllers.deadline import by_deadline
 from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.request.program import record, seconds_left
 
 ANSWER_LEN = 48  # tokens of a forced answer
+
+
+def rank(node: Branch) -> tuple[bool, float, tuple[int, ...]]:
+    """Order from the best to the worst: scored before unscored, by value, then by path."""
+    return node.score is None, -node.value, node.path
 
 
 class Closed(NamedTuple):
@@ -31,6 +37,20 @@ class Closings:
     def missing(self, nodes: Sequence[Branch]) -> list[Branch]:
         """Return the branches that have no answer and were not asked for one yet."""
         return [node for node in nodes if node.answer is None and node.path not in self._closed]
+
+    def force(self, nodes: Sequence[Branch], reads_all: bool) -> ControllerGenerator:
+        """Force the answers that a choice between nodes reads: all missing ones, or one if no node has any.
+
+        They are given up at the request's deadline, unless none of the nodes would have an answer.
+
+        Args:
+            reads_all: The choice reads all nodes' answers, as a vote does; otherwise the best node's.
+        """
+        missing = self.missing(nodes)
+        if not reads_all:
+            missing = [min(missing, key=rank)] if len(missing) == len(nodes) else []
+        forcing = self.close(missing)
+        yield from (forcing if len(missing) == len(nodes) else by_deadline(forcing, keeps_rest=True))
 
     def close(self, nodes: Sequence[Branch]) -> ControllerGenerator:
         """Force an answer of each branch in one step; a branch that the deadline cuts off may be asked again."""

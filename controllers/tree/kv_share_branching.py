@@ -7,25 +7,17 @@ Reference: Sekar, "RKSC: Reasoning-Aware KV Cache Sharing and Confident Early Ex
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.deadline import by_deadline
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibration
 from scaffolding_ext.controllers.tree.closing import Closings
 from scaffolding_ext.controllers.tree.expand import Expander
 from scaffolding_ext.controllers.tree.gates.confidence import Gates
-from scaffolding_ext.controllers.tree.rounds import (
-    checked_score,
-    record_branches,
-    record_selected,
-    settled,
-    value_of,
-)
+from scaffolding_ext.controllers.tree.rounds import judge, record_branches, record_selected, settled
 from scaffolding_ext.controllers.tree.score import Scorer, VerdictScorer
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.select import Leaf, Selector
@@ -44,9 +36,12 @@ class KVShareBranchingController(SearchController):
     """Writes several branches on one prompt, judges them, and returns the most frequent or the best answer.
 
     It has one level; deeper trees are `SearchController`'s. All branches share the prompt's KV, through `BranchTask` or
-    the engine's block reuse. Three optional gates save work: a skip gate omits the verdicts if one branch is far more
-    confident than the others, a layer exit reads verdicts before the last layer, and a decode exit ends all other
-    branches after a few tokens.
+    the engine's block reuse. Three optional gates save work:
+
+    - The skip gate (equation 4) omits the verdicts if the highest confidence is at least `least`, and leads the next by
+      `gap` of itself. Branches then keep their confidence (equation 3) as score.
+    - A layer exit (equation 5) reads verdicts before the last layer.
+    - The decode exit is a skip gate after a few tokens, behind which only the leading branch goes on.
 
     Args:
         branching_factor: Branches written at once.
@@ -112,23 +107,24 @@ class KVShareBranchingController(SearchController):
             self.expander.needs = self.expander.needs._replace(num_logprobs=1)
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
-        """Share the prompt, gate by confidence (eq. 3 and 4), verify (eq. 5), and vote."""
+        """Share the prompt, gate by confidence, verify, and vote."""
         run = Run(self, task)
         root = self.root(run, sampling_params)
         branches = [cast("Branch", root.grow(to_end=True)) for _ in range(self.branching_factor)]
         going = yield from self._share(run, branches)  # one prefix, one BranchTask
-        if not self._skip_verdicts(run, going):
-            yield from by_deadline(self._verify(run, going))
+        if len(going) == 1:
+            going[0].score = 1.0
+        elif self._has_clear_leader(run, going):  # equation 4: no verdict could change the answer
+            for branch in going:
+                branch.score = settled(branch.confidence)  # equation 3
+        else:
+            yield from judge(run, self.scorer, going)  # P(yes); a layer exit (equation 5) may read it early
         closings = Closings()
         if self.insist_on_answer:
-            best = max(going, key=value_of)
-            asked = going if self.selector.reads_all else [best] if all(each.answer is None for each in going) else []
-            forcing = closings.close(closings.missing(asked))  # one answer counts, however late
-            has_one = any(each.answer is not None for each in going)
-            yield from (by_deadline(forcing, keeps_rest=True) if has_one else forcing)
+            yield from closings.force(going, self.selector.reads_all)
         classes = yield from run.group([branch.answer for branch in going])
-        leaves = [Leaf(n, value_of(each), 1.0, each.chain.num_tokens) for each, n in zip(going, classes, strict=True)]
-        winner = going[self.selector.choose(leaves)]
+        leaves = [Leaf(n, each.value, 1.0, each.chain.num_tokens) for each, n in zip(going, classes, strict=True)]
+        winner = going[self.selector.choose(leaves)]  # the class with the largest sum of values, unless `best`
         record_selected(going, [winner])
         run.event("answer", answers=[each.answer for each in going], classes=classes, winner=winner.path)
         run.sum_up(nodes=len(branches), answers=Answers([each.answer for each in going], classes))
@@ -148,36 +144,21 @@ class KVShareBranchingController(SearchController):
         open_ones = [branch for branch in going if not branch.is_whole]
         positions = [branch.chain.num_tokens + most for branch in open_ones]
         late = yield from self.expander.write_in_time(open_ones, positions, None)
-        going = [branch for branch in going if branch not in late] or going
+        going = [branch for branch in going if branch not in late] or going  # of nothing, an answer is forced
         discard(Purpose.CHAIN, sum(branch.chain.num_generated for branch in branches if branch not in going))
         record_branches(going)
         return going
 
-    def _skip_verdicts(self, run: Run, branches: Sequence[Branch]) -> bool:
-        """Score branches by their confidence (equation 3) if one is far ahead of the others (equation 4)."""
+    def _has_clear_leader(self, run: Run, branches: Sequence[Branch]) -> bool:
+        """Return True if one confidence is at least the skip gate's, and leads by its gap (equation 4)."""
         gate = self.gates.skip
-        if len(branches) == 1:
-            branches[0].score = 1.0
-            return True
         if gate is None:
             return False
         confidences = [branch.confidence for branch in branches]
         leader = gate.leader(confidences)
         run.event("skip", leader=leader, confidences=confidences)
         run.sum_up(skip_rate=leader is not None)
-        if leader is not None:
-            for branch, confidence in zip(branches, confidences, strict=True):
-                branch.score = settled(confidence)
         return leader is not None
-
-    def _verify(self, run: Run, branches: Sequence[Branch]) -> ControllerGenerator:
-        """Score each branch; a layer exit (equation 5) may read its verdict before the last layer."""
-        yield from self.scorer.score(branches)
-        layers = Counter(f"layer {branch.exit_layer}" for branch in branches if branch.exit_layer is not None)
-        if layers:
-            run.sum_up(exit_layers=layers)
-        for branch in branches:
-            branch.score = settled(checked_score(self.scorer, branch))
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
         """Warn if the calibration belongs to another model."""

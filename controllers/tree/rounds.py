@@ -214,14 +214,7 @@ class Rounds:
         if len(nodes) == 1 and self.parts.strategy.max_depth == 1:
             nodes[0].score = 1.0
             return False
-        if (yield from by_deadline(self.parts.scorer.score(nodes))):
-            return True
-        layers = Counter(f"layer {node.exit_layer}" for node in nodes if node.exit_layer is not None)
-        if layers:
-            self._run.sum_up(exit_layers=layers)
-        for node in nodes:
-            node.score = settled(checked_score(self.parts.scorer, node))
-        return False
+        return (yield from judge(self._run, self.parts.scorer, nodes))
 
     def _sees_enough(self) -> ControllerGenerator:
         """Return True if a stop has seen enough of the leaves; with `widths`, stops are asked between widths instead.
@@ -259,7 +252,7 @@ class Rounds:
         return [
             Leaf(
                 number,
-                value_of(node),
+                node.value,
                 self._asked_by[node.path].visits(node) if node.is_whole else 1.0,
                 node.chain.num_tokens,
             )
@@ -274,16 +267,21 @@ class Rounds:
         return Spent(decoded, max(total.computed, decoded), len(self.nodes))
 
 
-def value_of(node: Branch) -> float:
-    return 0.0 if node.score is None else node.value
-
-
-def checked_score(scorer: Scorer, node: Branch) -> float:
-    if node.score is None or not np.isfinite(node.score):
-        raise NoOutputError(
-            f"{type(scorer).__name__} gave the branch {node.path} the score {node.score}; a score is a finite number"
-        )
-    return node.score
+def judge(run: Run, scorer: Scorer, branches: Sequence[Branch]) -> ControllerGenerator:
+    """Score branches; return True if the deadline cut that."""
+    if (yield from by_deadline(scorer.score(branches))):
+        return True
+    layers = Counter(f"layer {branch.exit_layer}" for branch in branches if branch.exit_layer is not None)
+    if layers:
+        run.sum_up(exit_layers=layers)
+    for branch in branches:
+        if branch.score is None or not np.isfinite(branch.score):
+            raise NoOutputError(
+                f"{type(scorer).__name__} gave the branch {branch.path} the score {branch.score}; a score is a finite "
+                "number"
+            )
+        branch.score = settled(branch.score)
+    return False
 
 
 def settled(score: float) -> float:
@@ -310,6 +308,6 @@ def record_selected(judged: Sequence[Branch], kept: Sequence[Any]) -> None:
     record(
         "select",
         paths=[node.path for node in judged],
-        values=[value_of(node) for node in judged],
+        values=[node.value for node in judged],
         kept=[node.path for node in kept],
     )

@@ -108,20 +108,21 @@ class VerdictScorer(Scorer):
         super().__init__()
         self.question = question
         self.yes, self.no = yes, no
-        self.layer_exit = gate_from("layer_exit", LayerExit, None if layer_exit is True else layer_exit)
+        self._given_exit, self._given_weight = layer_exit, weighs_confidence  # `completed` reads what they leave open
+        self.layer_exit = None if layer_exit is True else gate_from("layer_exit", LayerExit, layer_exit)
         self.is_about_steps = is_about_steps
         self._weigh(bool(weighs_confidence))
-        self._takes_exit, self._takes_median = layer_exit is None, layer_exit is True
-        self._takes_weight = weighs_confidence is None
 
     def completed(
         self, layer_exit: LayerExit | None, median_exit: LayerExit | None, weighs_confidence: bool
     ) -> VerdictScorer:
         """Copy with a calibration's exits and the weight, if the arguments leave them open."""
         twin = copy.copy(self)
-        if self._takes_exit or self._takes_median:
-            twin.layer_exit = median_exit if self._takes_median else layer_exit
-        if self._takes_weight:
+        if self._given_exit is None:
+            twin.layer_exit = layer_exit
+        elif self._given_exit is True:
+            twin.layer_exit = median_exit
+        if self._given_weight is None:
             twin._weigh(weighs_confidence)
         return twin
 
@@ -132,7 +133,7 @@ class VerdictScorer(Scorer):
     def bind(self, workers: Mapping[Any, Worker]) -> None:
         """Refuse a layer exit that the worker cannot serve, or that lacks its calibration."""
         super().bind(workers)
-        if self._takes_median and self.layer_exit is None:
+        if self._given_exit is True and self.layer_exit is None:
             raise ConfigError(
                 "is true, the paper's median rule, which needs a calibration of this model: run "
                 "scaffolding-ext calibrate branching and set calibration, or give {max_entropy, max_change}",
