@@ -95,22 +95,17 @@ class MajorityVoteController(BaseController):
         run.event("begin", controller=run.name, left=votes.num_remaining)
         num_more = max(1, self.num_more(votes))
         while num_more and not draws.are_over:
-            new = yield from draws.next(num_more)
+            new = yield from draws.next(num_more)  # a round, or the next sample in flight
             votes = replace(votes, max_samples=sampler.max_samples - sampler.num_failed)
             votes = yield from self.count(run, votes, new)
             num_more = self.num_more(votes)
             run.event("allocate", **self._progress(votes, num_more))
-        yield from draws.close()
+        yield from draws.close()  # cancel samples that still run
         elected = yield from self.elect(run, votes)
-        reason = LATE if num_more else "certain" if votes.num_remaining else "vote"
-        told: dict[str, Any] = {"num_rounds": draws.num_rounds, "min_answers": None}
         if self.allocation is not None:
             run.tell(self.allocation, votes)
-            told["min_answers"] = self.allocation.min_answers
-        if sampler.num_failed:
-            run.sum_up(failed_samples=sampler.num_failed)
-            told["num_failed"] = sampler.num_failed
-        end_vote(run, votes, elected, reason, **told)
+        reason = LATE if num_more else "certain" if votes.num_remaining else "vote"
+        end_vote(run, votes, elected, reason, sampler.num_failed, num_rounds=draws.num_rounds)
 
     def sampler(
         self,
@@ -151,8 +146,8 @@ class MajorityVoteController(BaseController):
 
     def elect(self, run: Run, votes: Votes) -> ControllerGenerator:
         """Return the election. It may yield work: a subclass can have a verifier decide a close vote."""
+        yield from ()
         return voting.elect(votes.classes, votes.weights)
-        yield
 
     def num_more(self, votes: Votes) -> int:
         """Return the number of samples that the rule still wants; 0 ends the vote."""

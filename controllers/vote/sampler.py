@@ -75,7 +75,7 @@ def needs_of_samples(controller: Controller, reads_logprobs: bool) -> Needs:
     return Needs(tags=(), fields=fields)
 
 
-def end_vote(run: Run, votes: Votes, elected: Election, reason: str, **figures: Any) -> None:
+def end_vote(run: Run, votes: Votes, elected: Election, reason: str, num_failed: int = 0, **figures: Any) -> None:
     """Write the elected sample into the task, and the vote into the request's trace and figures.
 
     Args:
@@ -83,6 +83,9 @@ def end_vote(run: Run, votes: Votes, elected: Election, reason: str, **figures: 
     """
     reason = reason if elected.winner >= 0 else "no_answer"
     samples, classes = votes.samples, votes.classes
+    if num_failed:
+        run.sum_up(failed_samples=num_failed)
+        figures["num_failed"] = num_failed
     run.sum_up(samples=len(samples), stop_reason=reason, answers=published_answers(samples, classes))
     run.event(
         "vote",

@@ -50,13 +50,10 @@ class AllocationRule(DecisionRule[Votes]):
     data.
 
     Attributes:
-        min_answers: Answers that a vote needs before the rule may stop it, for the trace; None if the rule treats
-            samples without an answer differently.
         is_fitted: True if `search_space` fits each setting to the recorded votes. `tune` then fits on some questions
             and plays on the others, so the lists must be equally long for any votes.
     """
 
-    min_answers: int | None = None
     is_fitted: ClassVar[bool] = False
 
     @property
