@@ -27,12 +27,6 @@ class Queue:
         require.whole("places", self.places)
         require.number("slowdown", self.slowdown or 0.0, least=0)
 
-    @classmethod
-    def of_capacity(cls, places: int, capacity: float) -> Queue:
-        """The engine that does `capacity` seconds of work per second when full; the capacity of one place is 1."""
-        require.number("capacity", capacity, above=0)
-        return cls(places, max(0.0, (places / capacity - 1) / (places - 1)) if places > 1 else None)
-
     def speed(self, size: float) -> float:
         """Speed of each of `size` questions served at once; 1 for a single one."""
         return 1 / (1 + (self.slowdown or 0.0) * (size - 1))

@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
+import numpy as np
+
 from scaffolding_ext import require
 from scaffolding_ext.controllers.tree.node import Node
-from scaffolding_ext.controllers.tree.strategies.base import LevelStrategy, open_ones
-from scaffolding_ext.controllers.tree.strategies.resampling import Resampling, resampled, tempered
+from scaffolding_ext.controllers.tree.strategies.base import LevelStrategy, open_ones, softmax
 
+Resampling = Literal["systematic", "multinomial"]
 Weighting = Literal["last", "product"]
 EndedParticles = Literal["stay", "resampled"]
 _CLIP = 1e-7  # a score of 0 or 1 has infinite odds
@@ -114,3 +116,29 @@ class ParticleFilter(LevelStrategy):
             return math.log(score / (1 - score))
         line = [node, *(ancestor for ancestor in node.ancestors() if ancestor.depth)]
         return math.fsum(math.log(max(_CLIP, self.score[each.path])) for each in line)
+
+
+def resampled(weights: Sequence[float], count: int, resampling: Resampling, rng: np.random.Generator) -> list[int]:
+    """Indices of the particles that continue, in ascending order with repeats; `weights` sum to 1."""
+    if resampling == "multinomial":
+        return sorted(rng.choice(len(weights), size=count, p=weights).tolist())
+    positions = (rng.random() + np.arange(count)) / max(1, count)
+    drawn: list[int] = np.minimum(
+        np.searchsorted(np.cumsum(weights), positions, side="right"), len(weights) - 1
+    ).tolist()
+    return drawn
+
+
+def tempered(logs: Sequence[float], below: float, progress: float) -> list[float]:
+    """Normalized weights, flattened while few particles dominate.
+
+    Args:
+        logs: Log-weights of the particles.
+        below: Effective sample size, as a share of the particles, below which weights are flattened.
+        progress: Completed share of the levels; from one half on nothing is flattened.
+    """
+    weights = softmax(logs)
+    share = 1 / math.fsum(weight * weight for weight in weights) / len(weights)
+    if share < below and progress < 0.5:
+        return softmax(logs, max(1.0, (1 - progress) / share))
+    return weights

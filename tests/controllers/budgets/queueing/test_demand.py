@@ -75,11 +75,7 @@ def test_questions_of_several_requests_take_about_as_long_as_simulated(queue: Qu
     assert float(queue.mean_time(rate, of._replace(path=None))) > 1.2 * found  # as one request, one after the other
 
 
-def test_a_queue_by_its_capacity() -> None:
-    queue = Queue.of_capacity(16, 6.0)
-    assert queue.capacity == pytest.approx(6.0)
-    assert Queue.of_capacity(16, 20.0) == Queue(16, 0.0)
-    assert Queue.of_capacity(1, 1.0) == Queue(1)
+def test_a_queue_without_places_is_refused() -> None:
     with pytest.raises(ConfigError, match="places"):
         Queue(0)
 
