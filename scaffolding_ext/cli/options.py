@@ -202,7 +202,7 @@ class OwnModel(NamedTuple):
 
     def _overrides(self, stack: StackConfig) -> list[str]:
         from scaffolding_ext.errors import ConfigError
-        from scaffolding_ext.prompts.tokenizers import COLLECTIONS, may_have_tokenizer
+        from scaffolding_ext.prompts.tokenizers import COLLECTIONS
 
         worker = stack.workers.get("generation")
         if worker is None:
@@ -227,8 +227,6 @@ class OwnModel(NamedTuple):
         args: dict[str, Any] = {"model": self.model, **server}
         if server:
             args.setdefault("endpoint", "auto")
-            if self.endpoint == "completions" and not may_have_tokenizer(self.tokenizer or self.model):
-                args["text_prompts"] = True
         kind = "OpenAIWorker" if server else "HuggingFaceWorker"
         told = [f"workers.generation={json.dumps({'type': kind, 'args': args})}"]
         if self.model.partition("/")[0] in COLLECTIONS:

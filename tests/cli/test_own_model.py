@@ -52,7 +52,6 @@ def test_the_tokenizer_of_a_servers_model_is_named() -> None:
     given = own("alias", base_url="http://localhost:1/v1", tokenizer="org/mine", endpoint="completions")
     args = given.load("configs:native").workers["generation"].args
     assert (args["tokenizer"], args["model"]) == ("org/mine", "alias")
-    assert "text_prompts" not in args
 
 
 def test_a_stacks_own_prompt_stays_and_its_model_goes(tmp_path: Path) -> None:
@@ -113,17 +112,6 @@ def test_completions_without_a_tokenizer_get_the_prompt_as_text(server: OpenAISe
     assert result.exit_code == 0, result.output
     (asked,) = (request for request in server.requests if request.body.get("max_tokens", 0) > 1)
     assert asked.body["prompt"] == "2+2?" + SUFFIX
-
-
-@pytest.mark.parametrize("flavor", ["vllm", "sglang"])
-def test_completions_of_a_server_that_gives_its_model_another_name_need_no_tokenizer(
-    flavor: str, questions: str
-) -> None:
-    with ScriptedWorker("It is \\boxed{4}.") as worker, OpenAIServer(worker, "mine", flavor=flavor) as server:
-        asked = ("--model", "mine", "--base_url", server.url, "--endpoint", "completions")
-        ran = CliRunner().invoke(main, ["eval", "--config", "configs:native", "--dataset", questions, *asked])
-    assert ran.exit_code == 0, ran.output
-    assert "2 of 2 right" in ran.output
 
 
 def test_a_chain_that_is_probed_is_refused_where_the_server_cannot_go_on(server: OpenAIServer, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds llama-server and llama-cpp-python from one source archive into FOLDER, outside the repository, and prints the
-# variables that their tests read. Takes 20 minutes on two cores; only a C++ compiler is required.
+# Builds llama-server from a source archive into FOLDER, outside the repository, and prints the variables that its tests
+# read. Takes 20 minutes on two cores; only a C++ compiler is required.
 #
 #   bash tests/integration/build_llama_cpp.sh ../llama
 set -euo pipefail
@@ -16,6 +16,5 @@ cmake -G Ninja -S "llama_cpp_python-$version/vendor/llama.cpp" -B build -DCMAKE_
     -DBUILD_SHARED_LIBS=ON -DGGML_NATIVE=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF \
     -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF
 cmake --build build --target llama-server
-CMAKE_ARGS=-DLLAMA_BUILD=OFF pip install "./llama_cpp_python-$version.tar.gz[server]" # uses the libraries of that build
 echo "export LLAMA_CPP_LIB_PATH=$PWD/build/bin"
-echo "export SCAFFOLDING_LLAMA_SERVER=$PWD/build/bin/llama-server SCAFFOLDING_LLAMA_CPP_PYTHON=$PWD/venv/bin/python"
+echo "export SCAFFOLDING_LLAMA_SERVER=$PWD/build/bin/llama-server"

@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from scaffolding_ext.tinylm.embedded import model_folder
 
 MODEL = "tinylm/target"
 CONTEXT_LEN = 2048
@@ -130,64 +127,19 @@ def llama_server(model: Path, alias: str = MODEL) -> Callable[[int], list[str]]:
     ]
 
 
-def llama_cpp_python(model: Path, keeps_logits: bool = True) -> Callable[[int], list[str]]:
-    """With the logits of a prompt's tokens, where scores are wanted."""
-    program = named("SCAFFOLDING_LLAMA_CPP_PYTHON")
-    return lambda port: [
-        *(program, "-m", "llama_cpp.server", "--model", str(model), "--model_alias", MODEL, "--port", str(port)),
-        *("--n_ctx", str(CONTEXT_LEN), "--n_threads", "1", "--interrupt_requests", "false"),
-        *("--logits_all", "true" if keeps_logits else "false"),
-    ]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds the model as it is, and as one whose texts begin with a token that servers add."""
+    """Holds the model as a GGUF file."""
     pytest.importorskip("gguf")
     from tests.integration.to_gguf import write_gguf
 
     folder = tmp_path_factory.mktemp("llama")
     write_gguf(MODEL, folder / "target.gguf")
-    write_gguf(MODEL, folder / "bos.gguf", bos="<|pad|>")
     return folder
-
-
-@pytest.fixture(scope="module")
-def tokenizer_with_bos(folder: Path) -> str:
-    """The tokenizer of that second model file."""
-    found = folder / "tokenizer"
-    shutil.copytree(model_folder(MODEL), found, ignore=shutil.ignore_patterns("*.safetensors"))
-    document = json.loads((found / "tokenizer.json").read_text())
-    first = {"SpecialToken": {"id": "<|pad|>", "type_id": 0}}
-    document["post_processor"]["single"].insert(0, first)
-    document["post_processor"]["special_tokens"]["<|pad|>"] = {"id": "<|pad|>", "ids": [0], "tokens": ["<|pad|>"]}
-    (found / "tokenizer.json").write_text(json.dumps(document))
-    return str(found)
 
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Running]:
     """llama-server with the model as it is."""
     with running(llama_server(folder / "target.gguf"), folder / "llama-server.log") as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def python_server(folder: Path) -> Iterator[Running]:
-    """llama-cpp-python with the model as it is."""
-    with running(llama_cpp_python(folder / "target.gguf"), folder / "llama-cpp-python.log") as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def bos_server(folder: Path) -> Iterator[Running]:
-    """llama-cpp-python with the model whose texts begin with a token."""
-    with running(llama_cpp_python(folder / "bos.gguf"), folder / "with-bos.log") as found:
-        yield found
-
-
-@pytest.fixture
-def logitless_server(folder: Path) -> Iterator[Running]:
-    """llama-cpp-python as it starts by itself, without the logits of prompts."""
-    with running(llama_cpp_python(folder / "bos.gguf", keeps_logits=False), folder / "no-logits.log") as found:
         yield found

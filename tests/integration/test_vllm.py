@@ -406,7 +406,7 @@ def test_a_restart_costs_time_and_no_samples(tmp_path: Path) -> None:
     (tmp_path / "q.jsonl").write_text("".join(json.dumps({"question": each, "answer": "1"}) + "\n" for each in asked))
     arguments = ["eval", "--config", "configs:native", "--model", "draft", "--base_url", f"http://127.0.0.1:{port}/v1"]
     arguments += ["--dataset", str(tmp_path / "q.jsonl"), "--output_path", str(tmp_path / "run")]
-    arguments += ["--set", "workers.generation.args.failure_pause_seconds=1", "--set", "max_parallel_requests=8"]
+    arguments += ["--set", "max_parallel_requests=8"]
     arguments += ["--set", "controller.args.sampling_params={max_tokens: 500, temperature: 0.7}"]
     samples = tmp_path / "run" / "samples.jsonl"
     done: list[Any] = []

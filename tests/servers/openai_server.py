@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
 from scaffolding_ext.protocol.meta import token_counts_of
-from tests.servers.releases import KV_PATHS, Extensions, Release, check
+from tests.servers.releases import Release
 from tests.servers.shapes import Shape, Told, num_logprobs, usage
 
 
@@ -82,7 +82,7 @@ FAULTS = ("429", "500", "503", "401", "reset", "reset_mid_stream", "slow", "garb
 _WAIT_SECONDS = 30.0
 _VOCABULARY = 512  # tokens
 _SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "min_tokens", "ignore_eos")
-_OWNERS = {"trtllm": "tensorrt_llm", "vllm": "vllm", "llama_cpp": "llamacpp", "llama_cpp_python": "me"}
+_OWNERS = {"trtllm": "tensorrt_llm", "vllm": "vllm", "llama_cpp": "llamacpp"}
 
 
 class Request(NamedTuple):
@@ -109,9 +109,8 @@ class OpenAIServer:
         worker: Does the work; it stays its owner's to shut down.
         model: The name that it serves it under.
         flavor: Whose answers it gives, and whose refusals: `"vllm"`, `"sglang"`, `"trtllm"` (token ids in place of
-            text, on request), `"dynamo"` (no token ids; it refuses hints that its source would not read), `"llama_cpp"`
-            (log-probabilities in the shape of chat completions, no scores), `"llama_cpp_python"` (no token ids): these
-            two repeat the errors of the real ones.
+            text, on request), `"llama_cpp"` (log-probabilities in the shape of chat completions, no scores, and the
+            errors of the real one), or any other, without token ids.
         fault: Called with the number of the request (from 0) and the request; returns how the answer fails: one
             of `FAULTS`, or None. `"early"` and `"late"` shift the scores of a prompt by one token; `"filter"` ends an
             answer with `content_filter`.
@@ -124,11 +123,8 @@ class OpenAIServer:
         is_older: Whether it lacks what its kind has had since 2026; see `releases`.
         reasons: Whether a reasoning parser tells a chat's thinking apart.
         by_priority: Whether it schedules by priority: vLLM refuses one otherwise.
-        kv_paths: Paths at which it can be told to drop KV, of `hints.KV_PATHS`; trtllm-serve alone has some.
         root: What it says is behind the model's name.
         tells_reuse: Whether its usage has the cached tokens of a prompt.
-        head: Scores of each of a prompt's tokens, of a reward model behind trtllm-serve; None is a model that
-            generates, with a logit for each token of its vocabulary.
 
     A request without a temperature is sampled as the worker samples by itself.
 
@@ -156,10 +152,8 @@ class OpenAIServer:
         is_older: bool = False,
         reasons: bool = False,
         by_priority: bool = False,
-        kv_paths: Collection[str] = (),
         root: str | None = None,
         tells_reuse: bool = True,
-        head: Callable[[list[int]], list[list[float]]] | None = None,
     ) -> None:
         self.fault = fault
         self.requests: list[Request] = []
@@ -173,13 +167,11 @@ class OpenAIServer:
         self._allowed = allowed
         self._release = Release(flavor, is_older, reasons, by_priority)
         self._shape = Shape(self._release, encode, decode, keeps_turns_open, bos)
-        self._kv_paths = frozenset(kv_paths)
         self._root = root
         self._tells_reuse = tells_reuse
-        self._head = head or (lambda ids: [[0.0] * _VOCABULARY] * len(ids))
         self._max_model_len = max_model_len
         self._loop = asyncio.new_event_loop()
-        self._stopped, self._dropped = threading.Semaphore(0), threading.Semaphore(0)
+        self._stopped = threading.Semaphore(0)
         self._port = 0
         self._thread = threading.Thread(target=self._run, name="openai-server", daemon=True)
 
@@ -207,15 +199,6 @@ class OpenAIServer:
         """
         if not self._stopped.acquire(timeout=_WAIT_SECONDS):
             raise TimeoutError(f"no client went away within {_WAIT_SECONDS} s")
-
-    def wait_for_dropped(self) -> None:
-        """Wait until the server has been told once more to drop KV.
-
-        Raises:
-            TimeoutError: It has not.
-        """
-        if not self._dropped.acquire(timeout=_WAIT_SECONDS):
-            raise TimeoutError(f"nobody dropped any KV within {_WAIT_SECONDS} s")
 
     def _count(self, num_bytes: int) -> None:
         self.num_bytes_sent += num_bytes
@@ -283,8 +266,6 @@ class OpenAIServer:
             length = self._max_model_len
             told = {"meta": {"n_ctx": length}} if self._flavor == "llama_cpp" else {"max_model_len": length}
             return await answer.json({"object": "list", "data": [entry | told]})
-        if request.path in KV_PATHS:
-            return await self._drop(request, answer)
         if fault == "slow":
             await asyncio.Event().wait()  # until the client gives up
         if fault == "reset":
@@ -297,31 +278,14 @@ class OpenAIServer:
         if unknown:
             return await answer.refuse(400, f"extra fields not permitted: {', '.join(sorted(unknown))}")
         try:
-            if self._flavor == "dynamo":
-                check(Extensions, request.body.get("nvext", {}))
             self._release.check(request.body)
-            if request.body.get("return_context_logits"):
-                return await answer.json(self._shape.logits(request.body, self._head))
             if request.body.get("echo"):
                 scored = self._shape.scored(request.body)
                 await self._worker.run_task(scored)
                 return await answer.json(self._shape.scores(scored, request.body, fault))
             return await self._generate(request, answer, fault)
         except InvalidTaskError as error:
-            return await answer.refuse(500 if self._flavor == "llama_cpp_python" else 400, str(error))
-
-    async def _drop(self, request: Request, answer: HttpAnswer) -> bool:
-        """As FastAPI answers on its routes: 404 where there is none, 405 to another method than the route's."""
-        if request.path not in self._kv_paths:
-            return await answer.refuse(404, "Not Found")
-        if request.method != "POST":
-            return await answer.refuse(405, "Method Not Allowed")
-        try:
-            check(KV_PATHS[request.path], request.body)
-        except InvalidTaskError as error:
-            return await answer.refuse(422, str(error))
-        self._dropped.release()
-        return await answer.raw(b"", "text/plain")
+            return await answer.refuse(400, str(error))
 
     async def _generate(self, request: Request, answer: HttpAnswer, fault: str | None) -> bool:
         body = request.body

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import TokenCounts, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
@@ -75,8 +74,6 @@ class Shape:
             return {"input_tokens": [*self._first, *self._encode(prompt)]}
         if isinstance(prompt, str):
             return {"input_str": prompt}
-        if self._flavor == "llama_cpp_python":
-            raise InvalidTaskError(f"{len(prompt)} validation errors: prompt: Input should be a valid string")
         return {"input_tokens": prompt}
 
     def scored(self, body: Mapping[str, Any]) -> ScoreTask:
@@ -95,15 +92,9 @@ class Shape:
             values = [None, values[1], *values[1:-1]]
         counts = usage(token_counts_of(task))
         num_drawn = body["max_tokens"]
-        if self._flavor == "llama_cpp_python":  # draws one token at least, and takes 0 for no limit
-            num_drawn = num_drawn or 64
-            # Without a token that it adds itself, it tells of each token how likely the model held it behind itself.
-            values = [None, *values[2:]] if self._first else [None, -9.0, *values[1:-1]]
         if num_drawn:
             counts["completion_tokens"] = num_drawn
             values += [-1.0] * num_drawn
-        if self._flavor == "llama_cpp_python" and not self._first:
-            values.pop()  # there is a row of values for each token that was read, and the last token was not read
         logprobs = {"token_logprobs": values, "tokens": [f"token_id:{token}" for token in ids], "top_logprobs": None}
         choice = {"index": 0, "text": "", "logprobs": logprobs, "finish_reason": "length"}
         return {"object": "text_completion", "choices": [choice], "usage": counts}
@@ -148,13 +139,6 @@ class Shape:
             return {"tokens": drawn, "token_logprobs": values, "top_logprobs": [dict(tops) for tops in told]}
         entries = [[{"token": name, "logprob": value} for name, value in tops] for tops in told]
         return {"content": [{**tops[0], "top_logprobs": tops} for tops in entries]}
-
-    def logits(self, body: Mapping[str, Any], head: Callable[[list[int]], list[list[float]]]) -> dict[str, Any]:
-        """What trtllm-serve answers where a prompt's logits are asked for: it decodes nothing and gives no text."""
-        fields = self._given(body["prompt"])
-        ids = fields.get("input_tokens") or self._encode(fields["input_str"])
-        choice = {"index": 0, "text": "", "context_logits": head(ids), "finish_reason": "length"}
-        return {"object": "text_completion", "choices": [choice], "usage": usage(TokenCounts(0, len(ids)))}
 
     def _whole_characters(self, ids: list[int], text: str) -> tuple[list[int], str]:
         """The tokens without those at the end that are no whole character yet."""

@@ -91,8 +91,7 @@ def test_a_stack_that_reads_log_probabilities_is_refused_when_it_is_built(front:
         answered(front, name)
 
 
-@pytest.mark.parametrize("text_prompts", [False, True])
-def test_a_vote_over_dynasor_runs_at_a_server_of_unknown_kind(front: FrontThread, text_prompts: bool) -> None:
+def test_a_vote_over_dynasor_runs_at_a_server_of_unknown_kind(front: FrontThread) -> None:
     vote = {
         "controller": {
             "type": "MajorityVoteController",
@@ -104,7 +103,7 @@ def test_a_vote_over_dynasor_runs_at_a_server_of_unknown_kind(front: FrontThread
                 },
             },
         },
-        "workers": {"generation": worker_at(front, flavor="openai", text_prompts=text_prompts)},
+        "workers": {"generation": worker_at(front, flavor="openai")},
     }
     with load_stack(vote) as llm:
         assert llm.generate(QUESTION, seed=1).answer == "6"

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from scaffolding_ext.errors import (
     EngineError,
-    InvalidTaskError,
     MissingDependencyError,
     NoOutputError,
     ServerBusyError,
@@ -73,8 +72,6 @@ class Failures(NamedTuple):
         text = str(error)
         body = getattr(error, "body", None)
         text = self._without_key(f"{text} - {body}" if isinstance(body, str) and body not in text else text)
-        if isinstance(error, WorkerError):
-            return error
         if isinstance(error, openai.APIStatusError):
             status = error.status_code
             if status in (401, 403):
@@ -137,50 +134,6 @@ class Failures(NamedTuple):
         return text.replace(self.key, "***")
 
 
-class Circuit:
-    """Circuit breaker: opens after `threshold` consecutive failures and lets one request through after a pause.
-
-    If that request succeeds, the circuit closes; if not, the next pause begins. `clock` returns monotonic seconds.
-    """
-
-    def __init__(self, threshold: int, pause_seconds: float, clock: Callable[[], float]) -> None:
-        self._threshold = threshold
-        self._pause = pause_seconds
-        self._clock = clock
-        self._num_failures = 0
-        self._reason = ""
-        self._next_try = 0.0
-
-    @property
-    def is_open(self) -> bool:
-        return self._num_failures >= self._threshold
-
-    def check(self) -> None:
-        """Call before each request.
-
-        Raises:
-            ServerDownError: The circuit is open.
-        """
-        if not self.is_open:
-            return
-        now = self._clock()
-        if now < self._next_try:
-            raise ServerDownError(
-                f"the server has failed {self._num_failures} times in a row, so the worker sends it nothing for "
-                f"{self._next_try - now:.0f} s more: check the server. Its last failure: {self._reason}"
-            )
-        self._next_try = now + self._pause  # this request probes the server; the others wait for its result
-
-    def succeeded(self) -> None:
-        """Record an answered request, possibly a refusal: the server works."""
-        self._num_failures = 0
-
-    def failed(self, reason: str) -> None:
-        self._num_failures += 1
-        self._reason = reason
-        self._next_try = self._clock() + self._pause
-
-
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
 _SPARE = 8  # connections for questions about the server itself
@@ -201,7 +154,7 @@ class Reply(Generic[R]):
 
 
 class Connection(OwnLoop):
-    """Sends requests to a server: a limited number concurrently, each within a deadline and through a circuit breaker.
+    """Sends requests to a server: a limited number concurrently, each within a deadline.
 
     The openai library retries a request that fails before its answer begins (429, 5xx, resets, time-outs), with
     exponential back-off and jitter, or as the server's `Retry-After` says.
@@ -214,8 +167,6 @@ class Connection(OwnLoop):
         timeout_seconds: Seconds of silence after which an attempt fails.
         deadline_seconds: Maximum seconds per request over all attempts.
         max_concurrency: Concurrent requests; more wait here.
-        circuit: Records outcomes of requests, and refuses requests while open.
-        headers: Returns further headers of a request; called in the request's context.
 
     Attributes:
         num_decoded: Tokens of its answers, including open streams.
@@ -231,8 +182,6 @@ class Connection(OwnLoop):
         timeout_seconds: float,
         deadline_seconds: float,
         max_concurrency: int,
-        circuit: Circuit,
-        headers: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         self.num_decoded = 0
         try:
@@ -241,16 +190,14 @@ class Connection(OwnLoop):
             raise MissingDependencyError("openai", "openai") from error
         self.base_url = base_url
         self._failures = Failures(base_url, api_key, key_name, timeout_seconds, deadline_seconds, max_concurrency)
-        self._headers = headers
         self._deadline = deadline_seconds
-        self._circuit = circuit
         self._client: AsyncOpenAI = AsyncOpenAI(
             api_key=api_key,
             base_url=base_url,
             max_retries=max_retries,
             http_client=http_client(max_concurrency + _SPARE, timeout_seconds, deadline_seconds),
         )
-        self._unsent = dict.fromkeys(_UNSENT, Omit())
+        self._headers = dict.fromkeys(_UNSENT, Omit())
         self._slots = asyncio.Semaphore(max_concurrency)
         self._start_by: float | None = None
         super().__init__("openai-worker", _SHUT_DOWN)
@@ -343,32 +290,9 @@ class Connection(OwnLoop):
             page = await asyncio.wait_for(self._client.models.list(), self._deadline)
             return list(page.data or ())
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> None:
-        """Post a body once to a path under the server's root, ignoring the answer's content."""
-        async with self._request():
-            work = self._client.post(self._at_root(path), cast_to=str, body=body, options={"max_retries": 0})
-            await asyncio.wait_for(work, self._deadline)
-
-    async def status_of(self, path: str) -> int:
-        """Status of a GET of a path under the server's root."""
-        from openai import APIStatusError
-
-        try:
-            work = self._client.get(self._at_root(path), cast_to=str, options={"max_retries": 0})
-            await asyncio.wait_for(work, self._deadline)
-        except APIStatusError as error:
-            return int(error.status_code)
-        except Exception as error:  # as in `_request`
-            raise self._failures.told(error) from None
-        return 200
-
-    def _at_root(self, path: str) -> str:
-        return self.base_url.rstrip("/").removesuffix("/v1") + path
-
     async def _create(self, path: str, body: Mapping[str, Any], stream: bool) -> Any:
         # The body goes through `extra_body`: the library would inspect every token id of a prompt argument.
-        own = self._headers() if self._headers is not None else {}
-        fields = {"model": body["model"], "extra_body": body, "extra_headers": {**self._unsent, **own}}
+        fields = {"model": body["model"], "extra_body": body, "extra_headers": self._headers}
         if stream:
             fields["stream"] = True
         if path == "chat":
@@ -377,26 +301,16 @@ class Connection(OwnLoop):
 
     @contextlib.asynccontextmanager
     async def _request(self) -> AsyncIterator[None]:
-        """Hold a slot and report the request's outcome to the circuit."""
+        """Hold a slot, and turn errors of the library into the worker's."""
         async with self._slots:
-            self._circuit.check()
             num_sent = [0]
             try:
                 with counting_attempts() as num_sent:
                     yield
-            except (InvalidTaskError, asyncio.CancelledError):
-                raise
-            except (UnreadableAnswerError, NoOutputError):  # the server has answered
-                self._circuit.succeeded()
+            except (WorkerError, NoOutputError, asyncio.CancelledError):
                 raise
             except Exception as error:  # from the library, its transport, or a body that is not JSON
-                told = self._failures.told(error, num_sent[0])
-                if isinstance(told, EngineError) and not isinstance(told, ServerBusyError):  # a busy server works
-                    self._circuit.failed(str(told))
-                else:
-                    self._circuit.succeeded()
-                raise told from None  # the cause would contain the request and its key
-            self._circuit.succeeded()
+                raise self._failures.told(error, num_sent[0]) from None  # the cause would contain the request's key
 
     async def finish(self) -> None:
         await self._client.close()

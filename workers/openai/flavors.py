@@ -42,7 +42,6 @@ class TokenIds(NamedTuple):
         on_chat: True if chat answers have token ids, too, both whole and streamed.
         loses: True if the server omits the ids of tokens that end inside a character.
         in_prompts: True if prompts may be token ids; otherwise a text that encodes to them is sent.
-        plain_text: Request fields to tokenize a text without special tokens; None if unsupported.
     """
 
     ask: Mapping[str, Any] | None = None
@@ -50,7 +49,6 @@ class TokenIds(NamedTuple):
     on_chat: bool = True
     loses: bool = False
     in_prompts: bool = True
-    plain_text: Mapping[str, Any] | None = None
 
 
 class Logprobs(NamedTuple):
@@ -71,17 +69,15 @@ class Logprobs(NamedTuple):
 
 
 class PromptScores(NamedTuple):
-    """Information about a prompt that the server can return.
+    """Log-probabilities of a prompt's tokens.
 
     Attributes:
-        are_echoed: True if it returns the log-probabilities of a prompt (`echo`).
-        num_drawn: Tokens to draw beside the echo: some servers refuse 0, or read it as unlimited.
-        logits_field: Field for the logits of a prompt, a reward model's scores.
+        are_echoed: True if the server returns them (`echo`).
+        num_drawn: Tokens to draw beside the echo: some servers refuse 0.
     """
 
     are_echoed: bool = False
     num_drawn: int = 0
-    logits_field: str | None = None
 
 
 class Chat(NamedTuple):
@@ -117,8 +113,6 @@ class Flavor(NamedTuple):
         streamed_for: Request fields for which only streamed answers are correct.
         priority: Converts a place in the queue to the server's `priority`. Place -1 is served first, then 0, 1, and so
             on. None if unsupported.
-        takes_agent_hints: True if it reads `nvext.agent_hints`, including the priority, and a session header.
-        has_kv_control: True if some releases can drop KV on request; the worker asks each server.
         thinking: Completions fields for a thinking budget; None if unsupported.
         guide: Completions fields for an answer in JSON; None if unsupported.
         takes_salt: True if completions accept `cache_salt`.
@@ -129,7 +123,7 @@ class Flavor(NamedTuple):
         stream_usage: Fields of `stream_options` for usage in each piece, so that a closed stream's prompt is counted.
         ids: Support for token ids.
         logprobs: Fields for log-probabilities.
-        scores: Information about prompts.
+        scores: Log-probabilities of prompts.
         chat: Fields of chats.
     """
 
@@ -140,8 +134,6 @@ class Flavor(NamedTuple):
     seed_bits: int = 63
     streamed_for: tuple[str, ...] = ()
     priority: Callable[[int], float | None] | None = None
-    takes_agent_hints: bool = False
-    has_kv_control: bool = False
     thinking: Budget | None = None
     guide: Guide | None = None
     takes_salt: bool = False
@@ -171,17 +163,12 @@ def _up_to_one(place: int) -> float:
     return 1.0 if place < 0 else 0.5 / (1 + place / 1024)
 
 
-def _of_31_bits(place: int) -> float:
-    """Highest first, as a 32-bit integer; a request without a number counts as 0."""
-    return -min(place, 2**31 - 1)
-
-
 def _top_level(budget: ThinkingBudget) -> Mapping[str, Any]:
     return {"thinking_token_budget": budget.max_tokens}
 
 
 def _custom_params(budget: ThinkingBudget) -> Mapping[str, Any]:
-    """Read by two parts of SGLang: strict thinking, and the logit processor that a request may name."""
+    """Read by SGLang's strict thinking."""
     return {"custom_params": {"thinking_budget": budget.max_tokens}}
 
 
@@ -217,7 +204,6 @@ _CONTINUE: Mapping[str, Any] = MappingProxyType({"add_generation_prompt": False,
 _SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
 
 _OPEN: Mapping[str, Any] = MappingProxyType({"top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1})
-_LLAMA: Mapping[str, Any] = MappingProxyType({"top_p": 1, "top_k": 0, "min_p": 0, "repeat_penalty": 1})
 _SHOWS_SPECIAL: Mapping[str, Any] = MappingProxyType({"skip_special_tokens": False})
 _KNOWN = (
     Flavor(
@@ -233,7 +219,7 @@ _KNOWN = (
         shows_special=_SHOWS_SPECIAL,
         reuse_option="--enable-prompt-tokens-details",
         stream_usage={"continuous_usage_stats": True},
-        ids=TokenIds({"return_token_ids": True}, plain_text={"add_special_tokens": False}),
+        ids=TokenIds({"return_token_ids": True}),
         logprobs=Logprobs("logprobs", {"return_tokens_as_token_ids": True}, 20, "logprob_token_ids"),
         scores=PromptScores(are_echoed=True),
         chat=Chat(
@@ -275,20 +261,18 @@ _KNOWN = (
         {"top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1},
         streamed_for=("stop",),  # a whole answer is decoded on behind a stop string, and cut afterwards
         priority=_up_to_one,
-        has_kv_control=True,
         shows_special=_SHOWS_SPECIAL,
         thinking=_top_level,
         guide=_response_format,
-        ids=TokenIds({"detokenize": False}, with_text=False, on_chat=False, plain_text={"add_special_tokens": False}),
+        ids=TokenIds({"detokenize": False}, with_text=False, on_chat=False),
         logprobs=Logprobs(most=1),
-        scores=PromptScores(logits_field="return_context_logits"),
         chat=Chat(thinking=_top_level, guide=_response_format, takes_salt=True),
     ),
     Flavor(
         "llama_cpp",
         "llamacpp",
         ("top_k", "ignore_eos"),
-        {**_LLAMA, "samplers": _SAMPLERS},
+        {"top_p": 1, "top_k": 0, "min_p": 0, "repeat_penalty": 1, "samplers": _SAMPLERS},
         seed_bits=31,
         # A whole answer lacks ids if it ends at a stop string, and repeats the turn that it continues.
         streamed_for=("stop", "continue_final_message"),
@@ -303,16 +287,6 @@ _KNOWN = (
             guide=_response_format,
         ),
     ),
-    Flavor(
-        "llama_cpp_python",
-        "me",
-        ("top_k",),
-        _LLAMA,
-        seed_bits=31,
-        tells_reuse=False,
-        ids=TokenIds(in_prompts=False),
-        scores=PromptScores(are_echoed=True, num_drawn=1),
-    ),
     Flavor(  # this package's `serve`
         "scaffolding_ext",
         "scaffolding_ext",
@@ -320,17 +294,6 @@ _KNOWN = (
         thinking=_top_level,
         ids=TokenIds(in_prompts=False),
         chat=Chat(("reasoning_effort",), thinking=_top_level, guide=_response_format),
-    ),
-    # NVIDIA Dynamo's frontend with any engine. Its answers have no token ids.
-    Flavor(
-        "dynamo",
-        None,
-        ("top_k", "min_tokens", "ignore_eos"),
-        {"top_p": 1, "top_k": -1, "repetition_penalty": 1},
-        priority=_of_31_bits,
-        takes_agent_hints=True,
-        tells_reuse=False,
-        chat=Chat(("reasoning_effort",)),
     ),
     Flavor(
         "openai",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from scaffolding_ext.answers.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.prompts.tokenizers import load_tokenizer
-from scaffolding_ext.protocol import ChatTask, GenerationTask, RewardTask, Task
+from scaffolding_ext.protocol import ChatTask, GenerationTask, Task
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.request.program import current_program
@@ -45,10 +44,7 @@ class RequestBodies:
         tokenizer: Name of its tokenizer, loaded on first use.
         max_seq_len: Maximum prompt and generated tokens; None if unknown.
         chat: True if requests go to `/chat/completions`.
-        compact: If True, a prompt of token ids is sent as text if that is shorter and certain to encode to the same
-            ids.
         prioritize: If True, send the order of tasks.
-        thinking_fields: Further request fields with a thinking budget.
 
     Raises:
         ConfigError: The server has no priorities.
@@ -61,9 +57,7 @@ class RequestBodies:
         tokenizer: str,
         max_seq_len: int | None,
         chat: bool,
-        compact: bool = False,
         prioritize: bool = False,
-        thinking_fields: Mapping[str, Any] | None = None,
     ) -> None:
         if prioritize and flavor.priority is None:
             raise ConfigError(
@@ -75,9 +69,7 @@ class RequestBodies:
         self.reader = TaskReader(_Tokenizer(tokenizer), _MAX_VOCAB, max_seq_len)
         self._watch = GreedyWatch(tokenizer)
         self._chat = chat
-        self._compact = compact
         self._prioritize = prioritize
-        self._thinking_fields = dict(thinking_fields or {})
         fields = {*COMMON_FIELDS, *flavor.fields, *(flavor.chat.fields if chat else ())}
         self._forwarded = tuple(sorted(fields))
         self._refused = tuple(sorted(NEUTRAL.keys() - fields - {"num_logprobs"}))
@@ -97,8 +89,8 @@ class RequestBodies:
     @property
     def unserved(self) -> frozenset[str]:
         """Task types that servers of this kind cannot serve on this endpoint."""
-        fields = {"VerifyTask": self.flavor.logprobs.given_field, "RewardTask": self.flavor.scores.logits_field}
-        return frozenset(name for name, field in fields.items() if field is None or self._chat)
+        is_served = self.flavor.logprobs.given_field is not None and not self._chat
+        return frozenset(() if is_served else ("VerifyTask",))
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         return list(self.reader.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
@@ -135,20 +127,13 @@ class RequestBodies:
         if self.gives_ids:
             body.update(self.flavor.ids.ask or {})
         body.update(self._logprobs(task))
-        body.update(self._hints(task, body["max_tokens"]))
+        body.update(self._hints(task))
         body.update(self._thinking(task))
         body.update(self._special())
         body.update(self._guided(task))
         if stream:
             body["stream_options"] = {"include_usage": True, **self.flavor.stream_usage}
         return body
-
-    @staticmethod
-    def shorten(body: dict[str, Any], max_tokens: int) -> None:
-        body["max_tokens"] = max_tokens
-        told = body.get("nvext", {}).get("agent_hints", {})
-        if "osl" in told:
-            told["osl"] = max_tokens
 
     def lost_ids(self, task: GenerationTask) -> LostIds | None:
         """Restorer of token ids if the server loses some. Chats continue as text and need none."""
@@ -179,39 +164,17 @@ class RequestBodies:
             str(self.flavor.logprobs.given_field): [task.yes_token, task.no_token],
         }
 
-    def logits(self, task: RewardTask) -> dict[str, Any]:
-        """Body of a request for a reward model's scores of each token."""
-        prompt = task.input_str if task.input_tokens is None else self.reader.checked(task.input_tokens, "input_tokens")
-        if not prompt:
-            raise InvalidTaskError(
-                "input_tokens is None, and input_str is None or empty: set one of them to the text to score"
-            )
-        fixed = {"model": self._model, "max_tokens": 1, str(self.flavor.scores.logits_field): True}
-        return {**fixed, "prompt": prompt, **self._hints(task)}
-
     def echo(self, prompt: list[int], task: Task | None = None) -> dict[str, Any]:
-        """Body of a request for the log-probabilities of a prompt's tokens; `task` adds its hints.
-
-        Raises:
-            InvalidTaskError: The server only takes text, and no text encodes to these ids.
-        """
+        """Body of a request for the log-probabilities of a prompt's tokens; `task` adds its hints."""
         fixed = {"echo": True, "max_tokens": self.flavor.scores.num_drawn, "logprobs": 1, "temperature": 0.0}
         hints = {} if task is None else self._hints(task)
-        return {"model": self._model, "prompt": self._sent(prompt, None), **fixed, **hints}
-
-    def num_hidden(self, prompt: list[int]) -> int:
-        """Tokens that the server adds at a prompt's beginning without reporting them."""
-        if self.flavor.ids.in_prompts:
-            return 0
-        added = self.encode("", True)
-        return len(added) if prompt[: len(added)] == added else 0
+        return {"model": self._model, "prompt": prompt, **fixed, **hints}
 
     def _sent(self, ids: list[int], text: str | None) -> list[int] | str:
         """A prompt of token ids in the form that the server takes; `text` is the task's text for it."""
         if self.flavor.ids.in_prompts:
             return ids
-        rest = ids[self.num_hidden(ids) :]
-        for candidate in (text, self.reader.tokenizer.decode(rest, skip_special_tokens=False)):
+        for candidate in (text, self.reader.tokenizer.decode(ids, skip_special_tokens=False)):
             if candidate and self.encode(candidate, True) == ids:
                 return str(candidate)
         raise InvalidTaskError(
@@ -219,8 +182,8 @@ class RequestBodies:
             "ids of this prompt: send input_str without input_tokens, or use a server that takes token ids"
         )
 
-    def _hints(self, task: Task, max_tokens: int | None = None) -> dict[str, Any]:
-        return hints(task, self.flavor, self._chat, self._prioritize, max_tokens)
+    def _hints(self, task: Task) -> dict[str, Any]:
+        return hints(task, self.flavor, self._chat, self._prioritize)
 
     @property
     def unordered(self) -> str | None:
@@ -259,19 +222,13 @@ class RequestBodies:
     def _thinking(self, task: GenerationTask) -> Mapping[str, Any]:
         budget = meta_of(task).thinking
         fields = self.flavor.chat.thinking if self._chat else self.flavor.thinking
-        return {} if budget is None or fields is None else {**self._thinking_fields, **fields(budget)}
+        return {} if budget is None or fields is None else fields(budget)
 
     def _prompt(self, task: GenerationTask) -> dict[str, Any]:
         if self._chat:
             return {"messages": self._messages(task), **self._turn(task)}
         if task.input_tokens is not None:
-            ids = self.reader.prompt(task)
-            plain = self.flavor.ids.plain_text if self._compact else None
-            if plain is not None and task.input_str:
-                as_text = {"prompt": task.input_str, **plain}
-                if _num_bytes(as_text) < _num_bytes({"prompt": ids}) and self.encode(task.input_str, False) == ids:
-                    return as_text
-            return {"prompt": self._sent(ids, task.input_str)}
+            return {"prompt": self._sent(self.reader.prompt(task), task.input_str)}
         if not task.input_str:
             raise InvalidTaskError(
                 "input_tokens is None, and input_str is None or empty: set one of them to the prompt"
@@ -323,8 +280,3 @@ class RequestBodies:
         if self._chat:
             return {"logprobs": True, "top_logprobs": wanted + 1, **self.flavor.logprobs.by_ids}
         return {self.flavor.logprobs.field: wanted, **self.flavor.logprobs.by_ids}
-
-
-def _num_bytes(fields: Mapping[str, Any]) -> int:
-    """Length of request fields in bytes of JSON."""
-    return len(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode())

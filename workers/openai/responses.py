@@ -127,28 +127,15 @@ def tells_reuse(usage: Any) -> bool:
     return field(field(usage, "prompt_tokens_details"), "cached_tokens") is not None
 
 
-def prompt_scores(reply: Any, num_tokens: int, num_hidden: int = 0, from_text: bool = False) -> list[float | None]:
-    """Log-probability of each prompt token in an echo; None for the first, which has no predecessor.
-
-    Args:
-        reply: A completion that echoes its prompt.
-        num_tokens: Tokens of the prompt.
-        num_hidden: Tokens that the server added at the beginning without reporting them; the next one has no score.
-        from_text: True if the prompt was sent as text; the server must then have read exactly `num_tokens` tokens.
+def prompt_scores(reply: Any, num_tokens: int) -> list[float | None]:
+    """Log-probability of each of a prompt's tokens in its echo; None for the first, which has no predecessor.
 
     Raises:
         EngineError: The server did not report a log-probability for each token.
     """
     reported = getattr(reply.choices[0], "logprobs", None)
-    values = [None] * num_hidden + list(getattr(reported, "token_logprobs", None) or ())
-    usage = getattr(reply, "usage", None)
-    num_read, num_drawn = (count_in(usage, f"{part}_tokens") or 0 for part in ("prompt", "completion"))
-    if from_text and num_tokens not in (num_read, len(values) - num_drawn):
-        raise EngineError(
-            f"the server read a prompt as {num_read} tokens, but this worker's tokenizer gives {num_tokens}: set "
-            "tokenizer to that of the server's model file"
-        )
-    if len(values) < num_tokens or None in values[1 + num_hidden : num_tokens]:
+    values = list(getattr(reported, "token_logprobs", None) or ())
+    if len(values) < num_tokens or None in values[1:num_tokens]:
         raise EngineError(
             f"the worker requested the log-probabilities of {num_tokens} prompt tokens, but the server "
             f"returned {sum(value is not None for value in values)}: set flavor='auto', which tests this"

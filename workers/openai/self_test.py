@@ -1,4 +1,4 @@
-"""Tests of a server's abilities: ids and log-probabilities, scores of a prompt, unfinished turns, rewards."""
+"""Tests of a server's abilities: ids and log-probabilities, scores of a prompt, unfinished turns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError, MissingDependencyError, WorkerError
-from scaffolding_ext.protocol import GenerationTask, RewardTask
+from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE
 from scaffolding_ext.protocol.meta import CONTINUED_TURNS, note
 from scaffolding_ext.workers.openai.connection import Connection
@@ -14,7 +14,7 @@ from scaffolding_ext.workers.openai.fields import texts_of
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import Piece, read_piece, tells_reuse
-from scaffolding_ext.workers.openai.scoring import last_logits, scores_of
+from scaffolding_ext.workers.openai.scoring import scores_of
 
 _PROMPT = "Start with 5. Add 3 to it, and then take half of the sum, which is"
 _WORDS = " one two three four five six seven eight nine ten"
@@ -25,7 +25,6 @@ _INSTEAD = (
     "use endpoint: completions with the model's tokenizer, a server that continues an assistant message (vLLM, "
     "SGLang, llama-server), or a controller that requests whole answers, such as a vote"
 )
-_UNTESTED = "rewards are tested only with flavor='auto'; set it"
 _LEAST_RATIO = 3.0  # of the mean differences of shifted scores to those in place
 
 
@@ -119,9 +118,6 @@ def refusals(connection: Connection, bodies: RequestBodies, chat: bool, tested: 
         else ("ScoreTask", refused_scores, flavor.scores.are_echoed)
     )
     reason = connection.run_blocking(test, connection, bodies) if tested or not claimed else None
-    if "RewardTask" not in bodies.unserved:
-        no_rewards = connection.run_blocking(refused_rewards, connection, bodies) if tested else _UNTESTED
-        refused |= {"RewardTask": no_rewards} if no_rewards else {}
     return refused | ({name: reason} if reason else {})
 
 
@@ -178,21 +174,6 @@ async def _found_wrong(connection: Connection, bodies: RequestBodies) -> str | N
         f"they differ by {here:.2f} nats on average from the log-probabilities reported when the same tokens were "
         f"drawn, and by {min(before, behind):.2f} if shifted by a token"
     )
-
-
-async def refused_rewards(connection: Connection, bodies: RequestBodies) -> str | None:
-    """Reason why the server returns no rewards, or None if its model scores its input.
-
-    Requests the logits of a one-token text. A reward model returns one or two; any other model one per token of its
-    vocabulary.
-    """
-    try:
-        logits = (await connection.complete("completions", bodies.logits(RewardTask(input_str="1")), last_logits)).value
-    except WorkerError as error:
-        return f"the server failed when the worker requested the logits of a prompt: {error}"
-    if len(logits) <= 2:
-        return None
-    return f"the server's model generates text ({len(logits)} logits per token) instead of rewards"
 
 
 async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | None:

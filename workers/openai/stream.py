@@ -277,7 +277,7 @@ class TaskStream:
         body = bodies.generation(task, stream=True)
         self._is_piece = end_at is not None and end_at < body["max_tokens"]
         if self._is_piece and end_at is not None:
-            bodies.shorten(body, end_at)
+            body["max_tokens"] = end_at
         lost_ids, stops = bodies.lost_ids(task), bodies.stops(task)
         self._reader = StreamReader(
             connection, path, body, bodies.flavor, bodies.gives_ids, lost_ids, stops, self._is_piece, path == "chat"

@@ -10,29 +10,21 @@ import urllib.parse
 import warnings
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from scaffolding_ext import require
-from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError, WorkerError
+from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError
 from scaffolding_ext.prompts.tokenizers import has_tokenizer, load_tokenizer, may_have_tokenizer
-from scaffolding_ext.protocol import (
-    DropKVCacheTask,
-    GenerationTask,
-    RewardTask,
-    StreamGenerationTask,
-    TaskStatus,
-)
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.meta import meta_of, note
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import ServerBudget
-from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.chat import ChatWorker
-from scaffolding_ext.workers.openai.connection import Circuit, Connection
+from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import described, flavor_named
-from scaffolding_ext.workers.openai.hints import OF_TOKENS, Chains, KVControl, session_headers
 from scaffolding_ext.workers.openai.requests import RequestBodies
-from scaffolding_ext.workers.openai.scoring import reward, scores_of, verify
+from scaffolding_ext.workers.openai.scoring import scores_of, verify
 from scaffolding_ext.workers.openai.self_test import (
     proven,
     refusals,
@@ -41,16 +33,7 @@ from scaffolding_ext.workers.openai.self_test import (
     tells_cached_tokens,
 )
 from scaffolding_ext.workers.openai.stream import TaskStream, fill, read_answer, record_retries
-from scaffolding_ext.workers.shared.streaming import (
-    NEVER,
-    OpenStreams,
-    Seams,
-    fixed_end,
-    furthest,
-    is_over,
-    next_len,
-    show,
-)
+from scaffolding_ext.workers.shared.streaming import NEVER, OpenStreams, fixed_end, furthest, is_over, next_len, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -140,32 +123,20 @@ class OpenAIWorker(ChatWorker):
         base_url: Address of the interface, such as `http://host:8000/v1`.
         model: The server's name for the model.
         api_key_env: Environment variable with the key; not needed if the server requires no key.
-        flavor: `"auto"`, or the kind of server: `"vllm"`, `"sglang"`, `"trtllm"`, `"llama_cpp"`, `"llama_cpp_python"`,
-            `"scaffolding_ext"` (this package's), `"dynamo"` (not found by `"auto"`), `"openai"` for any other.
+        flavor: `"auto"`, or the kind of server: `"vllm"`, `"sglang"`, `"trtllm"`, `"llama_cpp"`, `"scaffolding_ext"`
+            (this package's), `"openai"` for any other.
         endpoint: `"completions"` takes prompts as the stack renders them, `"chat"` as texts that the server renders;
             `"auto"` takes `"chat"` if the kind of server is unknown or the tokenizer cannot be loaded.
         tokenizer: Folder, hub name or `tinylm/NAME` of the model's tokenizer; required if neither `model` nor, with
             `flavor="auto"`, the name that the server tells behind an alias (`root`) is one.
-        compact_prompts: If True, token ids are sent as text if the text is shorter and encodes to the same ids
-            (`"vllm"`, `"trtllm"`).
-        text_prompts: If True, prompts are sent as text, for a server that takes no token ids. A prompt of ids that no
-            text encodes to is refused.
         max_seq_len: Maximum prompt and generated tokens of one request; None takes the server's limit.
         max_concurrency: Concurrent requests, including open streams; further requests wait.
         max_retries: Maximum retries per request.
         timeout_seconds: Seconds of silence after which an attempt fails.
         start_seconds: Maximum seconds for all of the constructor's requests.
         deadline_seconds: Maximum seconds per request over all attempts.
-        failure_threshold: Consecutive failures after which no more requests are sent.
-        failure_pause_seconds: Seconds of that pause; then one request is tried.
         prioritize: If True, the server is told which tasks others wait for. A vLLM or SGLang server must schedule by
             priority, see `docs/servers.md`.
-        thinking_fields: Further request fields with a thinking budget, such as SGLang's `custom_logit_processor`.
-        drop_kv: If True, trtllm-serve drops the KV of a finished request's chains, except its prompt: for batches.
-            Other servers are refused.
-        seams: End of a stream whose reader wants no more: `"fixed"` places, so a seeded server repeats its texts at
-            any load; `"late"`, if it runs too far ahead; `"none"`. None is `"fixed"` for sampled tasks with a seed,
-            else `"late"`.
 
     Raises:
         MissingDependencyError: openai is not installed.
@@ -174,7 +145,7 @@ class OpenAIWorker(ChatWorker):
 
     Attributes:
         model: Name of the tokenizer that prompts are rendered for; None on the chat endpoint, whose server renders
-            messages, and with `text_prompts` if the model's name cannot name a tokenizer.
+            messages, and for `"openai"` and `"scaffolding_ext"` if the model's name cannot name a tokenizer.
         max_seq_len: Maximum prompt and generated tokens of one request, or None.
         max_num_logprobs: Maximum alternatives per token for `num_logprobs`.
         flavor: Kind of the server.
@@ -193,29 +164,18 @@ class OpenAIWorker(ChatWorker):
         flavor: str = "auto",
         endpoint: Literal["completions", "chat", "auto"] = "completions",
         tokenizer: str | None = None,
-        compact_prompts: bool = False,
-        text_prompts: bool = False,
         max_seq_len: int | None = None,
         max_concurrency: int = 256,
         max_retries: int = 2,
         timeout_seconds: float = 600.0,
         start_seconds: float = 120.0,
         deadline_seconds: float = 3600.0,
-        failure_threshold: int = 8,
-        failure_pause_seconds: float = 30.0,
         prioritize: bool = False,
-        thinking_fields: dict[str, Any] | None = None,
-        drop_kv: bool = False,
-        seams: Seams | None = None,
     ) -> None:
         check_arguments(
             base_url,
             endpoint,
-            whole={
-                "max_seq_len": max_seq_len,
-                "max_concurrency": max_concurrency,
-                "failure_threshold": failure_threshold,
-            },
+            whole={"max_seq_len": max_seq_len, "max_concurrency": max_concurrency},
             counts={"max_retries": max_retries},
             seconds={
                 "timeout_seconds": timeout_seconds,
@@ -223,11 +183,7 @@ class OpenAIWorker(ChatWorker):
                 "deadline_seconds": deadline_seconds,
             },
         )
-        if seams is not None:
-            require.one_of("seams", seams, get_args(Seams))
-        self.seams = seams
         named = None if flavor == "auto" else flavor_named(flavor)
-        takes_session = named is not None and named.takes_agent_hints
         self._connection = Connection(
             base_url,
             api_key(api_key_env),
@@ -236,8 +192,6 @@ class OpenAIWorker(ChatWorker):
             timeout_seconds=timeout_seconds,
             deadline_seconds=deadline_seconds,
             max_concurrency=max_concurrency,
-            circuit=Circuit(failure_threshold, failure_pause_seconds, time.monotonic),
-            headers=session_headers if takes_session else None,
         )
         weakref.finalize(self, self._connection.close)
         with self._connection.starting(start_seconds):
@@ -262,38 +216,17 @@ class OpenAIWorker(ChatWorker):
                 if not self._connection.run_blocking(*ask):
                     named = named._replace(tells_reuse=False)
                     warnings.warn(_SILENT_REUSE.format(base_url, named.reuse_option), ServerWarning, stacklevel=2)
-            if text_prompts:
-                named = named._replace(ids=named.ids._replace(in_prompts=False))
             self.flavor = named.name
             self.takes_messages = endpoint == "chat"
-            has_none = self.takes_messages or (text_prompts and not may_have_tokenizer(own_name))
-            self.model = None if has_none else own_name
+            takes_text = named.name in _CHAT_FLAVORS and not may_have_tokenizer(own_name)
+            self.model = None if self.takes_messages or takes_text else own_name
             self.max_seq_len = max_seq_len
-            self._bodies = RequestBodies(
-                named,
-                model,
-                own_name,
-                max_seq_len,
-                self._path == "chat",
-                compact_prompts,
-                prioritize,
-                thinking_fields,
-            )
+            self._bodies = RequestBodies(named, model, own_name, max_seq_len, self._path == "chat", prioritize)
             self.unordered = self._bodies.unordered
             self.max_num_logprobs = self._bodies.max_num_logprobs
             self.server_budget = ServerBudget(self._bodies.no_thinking_budget)
             self.guides_json = self._bodies.guide is not None
             self._streams: OpenStreams[TaskStream] = OpenStreams(self._close)
-            self._kv_control = KVControl(self._connection, model)
-            if drop_kv or (served is not None and named.has_kv_control):
-                self._connection.run_blocking(self._kv_control.find)
-            self._chains = Chains() if drop_kv else None
-            if drop_kv and (OF_TOKENS not in self._kv_control.paths or self._path == "chat"):
-                raise ConfigError(
-                    f"is True, which needs endpoint='completions' of a trtllm-serve with the path {OF_TOKENS}, and "
-                    f"{base_url} has {', '.join(sorted(self._kv_control.paths)) or 'no such path'}: leave it out",
-                    "drop_kv",
-                )
             self._refuse_what_fails(lacking, tested=served is not None)
 
     @functools.cached_property
@@ -311,11 +244,8 @@ class OpenAIWorker(ChatWorker):
         self._connection.close()
 
     async def on_scope_end(self, scope_id: str) -> None:
-        """Cancel the open streams of a request or branch, and free the KV of a finished request."""
+        """Cancel the open streams of a request or branch."""
         await self._streams.end(scope_id)
-        ended = None if self._chains is None else self._chains.ended(scope_id)
-        if ended is not None:
-            self._connection.start(self._kv_control.truncate, *ended)
 
     def _refuse_what_fails(self, lacking: Mapping[str, str], tested: bool) -> None:
         """Test the server's abilities, and remove unserved task types from `task_handlers`."""
@@ -360,8 +290,6 @@ class OpenAIWorker(ChatWorker):
         record_retries(reply.num_retries)
         self._connection.num_decoded += reply.value.counts.decoded
         fill(task, reply.value, bodies, time.monotonic() - started_at)
-        if self._chains is not None:
-            self._chains.add(task)
         return TaskStatus.SUCCESS
 
     async def _generate_in_pieces(self, task: GenerationTask) -> TaskStatus:
@@ -377,17 +305,15 @@ class OpenAIWorker(ChatWorker):
                     show(task)
         finally:
             await self._forget_stream(stream)
-        if self._chains is not None:
-            self._chains.add(task)
         return TaskStatus.SUCCESS
 
     async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
         if is_over(task):
             return TaskStatus.SUCCESS
         if task.request_handle is None:
-            task.request_handle = self._open_stream(task, fixed_end(task, self.seams))
+            task.request_handle = self._open_stream(task, fixed_end(task))
         stream: TaskStream = task.request_handle
-        if not task.streaming_output_flag and self.seams != "none":  # a caller's stream is one text
+        if not task.streaming_output_flag:  # a caller's stream is one text
             stream.may_run_to(furthest(task))
         try:
             task.end_flag = await (stream.cancel(task) if task.cancel_flag else stream.advance(task, next_len(task)))
@@ -396,8 +322,6 @@ class OpenAIWorker(ChatWorker):
             raise
         if task.end_flag:
             await self._forget_stream(stream)
-            if self._chains is not None:
-                self._chains.add(task)
         elif task.streaming_output_flag:
             show(task)
         return TaskStatus.SUCCESS
@@ -409,15 +333,6 @@ class OpenAIWorker(ChatWorker):
 
     async def _close(self, stream: TaskStream) -> None:
         await stream.close()
-
-    async def _drop(self, task: Any) -> TaskStatus:
-        if not self._kv_control.drops_messages:
-            return await super()._drop(task)
-        try:
-            await self._connection.run(self._kv_control.drop, task)
-        except WorkerError as error:  # a failed hint must not fail a request
-            record("ignored", task=type(task).__name__, error=str(error))
-        return TaskStatus.SUCCESS
 
     async def _forget_stream(self, stream: TaskStream) -> None:
         self._streams.discard(stream)
@@ -442,16 +357,10 @@ class OpenAIWorker(ChatWorker):
         await self._connection.run(verify, self._connection, self._bodies, task)
         return TaskStatus.SUCCESS
 
-    async def _reward(self, task: RewardTask) -> TaskStatus:
-        await self._connection.run(reward, self._connection, self._bodies, task)
-        return TaskStatus.SUCCESS
-
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
         **ChatWorker.task_handlers,
-        DropKVCacheTask: _drop,
         GenerationTask: _generate,
         StreamGenerationTask: _stream,
         ScoreTask: _score,
         VerifyTask: _verify,
-        RewardTask: _reward,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput, StreamGenerationTask, current_scope
 from scaffolding_ext.protocol.meta import meta_of
@@ -13,13 +13,6 @@ from scaffolding_ext.request.program import current_program
 
 T = TypeVar("T")
 NEVER = 1 << 60  # exceeds any request's tokens: waits for the end
-Seams = Literal["fixed", "late", "none"]
-"""Ends of a stream that no reader wants more of, for a worker that cannot pause; the chain continues in another stream.
-
-- `"fixed"`: at the limit of its first step, regardless of time: a seeded engine repeats its texts at any load.
-- `"late"`: only if it runs that far ahead: the fewest requests, at places that depend on time.
-- `"none"`: never: the texts are those of one stream, and wasted tokens are unlimited.
-"""
 
 
 class OpenStreams(dict[str, set[T]]):
@@ -75,13 +68,13 @@ def furthest(task: StreamGenerationTask) -> int:
     return NEVER if limit is None else max(limit, next_len(task))
 
 
-def fixed_end(task: StreamGenerationTask, seams: Seams | None) -> int | None:
-    """Number of tokens at which a stream always ends; None if time decides, or nothing ends it.
+def fixed_end(task: StreamGenerationTask) -> int | None:
+    """Number of tokens at which a stream ends whatever the load, for a worker that cannot pause it.
 
-    `seams=None` means `"fixed"` for a sampled stream with a seed, which must be repeatable.
+    None for a greedy stream and one without a seed: these end only if they run too far ahead of their reader. The chain
+    continues in another stream. So a seeded engine repeats its texts.
     """
-    repeats = task.seed is not None and task.temperature != 0
-    if task.streaming_output_flag or seams in ("late", "none") or not (seams or repeats):
+    if task.streaming_output_flag or task.seed is None or task.temperature == 0:
         return None
     limit = furthest(task)
     return None if limit == NEVER else limit

@@ -259,7 +259,7 @@ class TRTLLMWorker(ChatWorker):
         if task.request_handle is None:
             task.output_tokens = None
             await self._client.check_sampler(task)
-            task.request_handle = self._client.open(task, streaming=True, end_at=fixed_end(task, None))
+            task.request_handle = self._client.open(task, streaming=True, end_at=fixed_end(task))
             self._streams.add(task.request_handle)
         call: Call = task.request_handle
         if not task.streaming_output_flag:  # a caller's stream is one text

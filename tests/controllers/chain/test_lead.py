@@ -52,7 +52,7 @@ def test_over_http_a_late_probe_ends_the_stream_and_a_second_one_makes_chunks_of
                     await asyncio.to_thread(server.wait_for_stopped)  # the stream ran too far ahead
                 return await super().run_task(task)
 
-        with LateProbes(server.url, MODEL, flavor="vllm", seams="late") as worker:
+        with LateProbes(server.url, MODEL, flavor="vllm") as worker:
             (late,) = answered(worker, greedy(), 1)
         (plain,) = answered(engine, greedy(), 1)
         first, second = events(late, "late")
@@ -67,7 +67,7 @@ def test_over_http_a_late_probe_ends_the_stream_and_a_second_one_makes_chunks_of
         assert ledger.by_purpose[Purpose.CHAIN].decoded == plain.program.ledger.by_purpose[Purpose.CHAIN].decoded
 
 
-def sampled_over_http(engine, waits, seams=None):
+def sampled_over_http(engine, waits):
     """A sampled chain; with `waits` no probe is asked before its chain's stream has ended at the server."""
     probe = AnswerProbe(max_tokens=8, sampling_params={"temperature": 0.0})
     sampling = {"temperature": 1.5}
@@ -82,7 +82,7 @@ def sampled_over_http(engine, waits, seams=None):
                         await super().run_task(GenerationTask(input_tokens=[5], max_tokens=1))
                 return await super().run_task(task)
 
-        with Worker(server.url, MODEL, flavor="vllm", seams=seams) as worker:
+        with Worker(server.url, MODEL, flavor="vllm") as worker:
             (result,) = answered(worker, controller, 1)
     return result
 
@@ -92,12 +92,6 @@ def test_a_sampled_chain_with_a_seed_is_the_same_text_however_late_its_probes_ar
     assert late.outputs[0].text == prompt.outputs[0].text
     assert events(late, "late", "probe", "end", "force") == events(prompt, "late", "probe", "end", "force")
     assert events(late, "late")[0]["arrived"] == 2 * SPACING
-
-
-def test_without_seams_it_is_the_text_of_one_stream(engine, events):
-    late = sampled_over_http(engine, waits=True, seams="none")
-    assert not events(late, "late")
-    assert late.outputs[0].text == sampled_over_http(engine, waits=False, seams="none").outputs[0].text
 
 
 @pytest.mark.parametrize("max_lead", [None, 5])

@@ -116,7 +116,7 @@ def test_eval_stops_with_what_is_left_and_goes_on(tmp_path: Path, monkeypatch: p
 
     (tmp_path / "q.jsonl").write_text("".join(f'{{"question": "{n}?", "answer": "1"}}\n' for n in range(6)))
     with OpenAIServer(ScriptedWorker(r"\boxed{1}"), "m", flavor="openai", fault=fault) as server:
-        worker = {"flavor": "openai", "endpoint": "chat", "max_retries": 0, "failure_pause_seconds": 0.01}
+        worker = {"flavor": "openai", "endpoint": "chat", "max_retries": 0}
         arguments = ["eval", "--config", "configs:native", "--model", "m", "--base_url", server.url]
         arguments += [
             part for key, value in worker.items() for part in ("--set", f"workers.generation.args.{key}={value}")

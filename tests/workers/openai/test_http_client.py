@@ -17,7 +17,7 @@ pytest.importorskip("openai")
 
 from scaffolding_ext.errors import ConfigError, EngineError, ServerBusyError, ServerDownError, ServerRefusalError
 from scaffolding_ext.workers.openai import http_client as http_client_module
-from scaffolding_ext.workers.openai.connection import Circuit, Connection
+from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.http_client import causes, http_client
 
 # Self-signed, for localhost, made for this test.
@@ -91,7 +91,6 @@ def failure_at(url: str, max_retries: int = 1, work: Any = Connection.models) ->
         timeout_seconds=30.0,
         deadline_seconds=60.0,
         max_concurrency=4,
-        circuit=Circuit(100, 1.0, lambda: 0.0),
     )
     try:
         with pytest.raises(Exception) as raised:

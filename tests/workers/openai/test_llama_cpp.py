@@ -1,10 +1,8 @@
-"""OpenAIWorker on what llama.cpp's two servers do otherwise: the double does it as the real ones were seen to."""
+"""OpenAIWorker on what llama-server does otherwise: the double does it as the real one was seen to."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,12 +11,10 @@ import pytest
 pytest.importorskip("openai")
 pytest.importorskip("torch")
 
-from scaffolding_ext.errors import EngineError, InvalidTaskError
+from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
 from scaffolding_ext.protocol.meta import TokenCounts, note, token_counts_of
 from scaffolding_ext.protocol.task_results import TokenLogprob
-from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.tinylm.embedded import model_folder
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
 from scaffolding_ext.workers.openai.flavors import FLAVORS
@@ -68,9 +64,6 @@ def run(worker: Worker, task: Any) -> Any:
 
 
 KINDS = pytest.mark.parametrize("kind", [generation, stream])
-
-
-# ---- llama-server
 
 
 def test_it_tells_how_long_a_prompt_may_be(model: Worker) -> None:
@@ -164,11 +157,10 @@ def test_a_character_that_is_cut_off_at_the_end_goes(kind: Callable[..., Any]) -
 def test_log_probs_that_are_lost_are_not_made_up(kind: Callable[..., Any]) -> None:
     with (
         serving(Writes(BODIES.encode("an é", False)), "llama_cpp") as server,
-        OpenAIWorker(server.url, MODEL, failure_threshold=1) as worker,
+        OpenAIWorker(server.url, MODEL) as worker,
+        pytest.raises(EngineError, match=r"omitted \d log-probabilities.*set num_logprobs to None"),
     ):
-        for _ in range(2):  # the circuit stays closed: it is no fault of the server's state
-            with pytest.raises(EngineError, match=r"omitted \d log-probabilities.*set num_logprobs to None"):
-                run(worker, kind(num_logprobs=1))
+        run(worker, kind(num_logprobs=1))
 
 
 def lost_ids() -> LostIds:
@@ -196,75 +188,3 @@ def test_ids_that_no_text_tells_are_an_error() -> None:
         lost_ids().restored(Piece("学", [second], [], None, ["学"]))
     with pytest.raises(UnreadableAnswerError, match="decoded 9 tokens, but its answer has the ids of 0"):
         lost_ids().ended(Piece("x", [], [], "stop"), 9)
-
-
-# ---- llama-cpp-python
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The model's, as one that begins texts with a token."""
-    folder = tmp_path_factory.mktemp("tokenizer") / "bos"
-    shutil.copytree(model_folder(MODEL), folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    document = json.loads((folder / "tokenizer.json").read_text())
-    document["post_processor"]["single"].insert(0, {"SpecialToken": {"id": "<|pad|>", "type_id": 0}})
-    document["post_processor"]["special_tokens"]["<|pad|>"] = {"id": "<|pad|>", "ids": [0], "tokens": ["<|pad|>"]}
-    (folder / "tokenizer.json").write_text(json.dumps(document))
-    return str(folder)
-
-
-def test_it_is_found_out_and_takes_ids_as_text(model: Worker) -> None:
-    with serving(model, "llama_cpp_python") as server, OpenAIWorker(server.url, MODEL) as worker:
-        assert worker.flavor == "llama_cpp_python"
-        there = run(worker, generation(input_str=None, input_tokens=BODIES.encode(PROMPT, False)))
-        assert server.requests[-1].body["prompt"] == PROMPT
-        assert there.output_str == run(model, generation()).output_str
-        num_requests = len(server.requests)
-        letters = [*BODIES.encode("i", False), *BODIES.encode("t", False)]  # as a text, both are one token
-        with pytest.raises(InvalidTaskError, match="no text encodes to the 2 token ids"):
-            run(worker, generation(input_str=None, input_tokens=letters))
-        assert len(server.requests) == num_requests
-
-
-def test_its_scores_behind_the_token_that_it_adds(model: Worker, tokenizer: str) -> None:
-    with (
-        serving(model, "llama_cpp_python", bos=0) as server,
-        OpenAIWorker(server.url, MODEL, tokenizer=tokenizer) as worker,
-    ):
-        assert "ScoreTask" not in worker.refused
-        there = run(worker, ScoreTask(input_str=PROMPT, continuation_str="Okay, let me work"))
-        prompt, ids = (BODIES.encode(text, False) for text in (PROMPT, PROMPT + "Okay, let me work"))
-        here = run(model, ScoreTask(input_tokens=[0, *prompt], continuation_tokens=ids[len(prompt) :]))
-        assert there.logprobs == pytest.approx(here.logprobs, abs=1e-4)
-        assert token_counts_of(there) == token_counts_of(here)
-        assert server.requests[-1].body["max_tokens"] == 1  # 0 would be no limit
-        with pytest.raises(InvalidTaskError, match="return no score before token 2"):
-            run(worker, ScoreTask(input_tokens=[0], continuation_str=PROMPT))
-
-
-def test_its_scores_are_wrong_where_it_adds_no_token(model: Worker) -> None:
-    with serving(model, "llama_cpp_python") as server, OpenAIWorker(server.url, MODEL) as worker:
-        assert "scores of a prompt are wrong: " in worker.refused["ScoreTask"]
-
-
-def test_a_tokenizer_that_is_not_the_model_files_is_found_out(model: Worker, tokenizer: str) -> None:
-    with (
-        serving(model, "llama_cpp_python") as server,  # adds no token
-        OpenAIWorker(server.url, MODEL, tokenizer=tokenizer) as worker,
-    ):
-        assert "set tokenizer to that of the server's model file" in worker.refused["ScoreTask"]
-
-
-@pytest.mark.parametrize("fault", ["500", "late"])
-def test_scores_that_it_fails_at_are_refused_when_it_is_found(model: Worker, fault: str) -> None:
-    def only_scores(number: int, request: Any) -> str | None:
-        return fault if request.body.get("echo") else None
-
-    with (
-        serving(model, "llama_cpp_python", bos=0, fault=only_scores) as server,
-        OpenAIWorker(server.url, MODEL, max_retries=0) as worker,
-    ):
-        assert ScoreTask not in worker.task_handlers
-        told = "failed when the worker requested the scores" if fault == "500" else "one token too late"
-        assert told in worker.refused["ScoreTask"]
-        assert run(worker, generation()).output_str

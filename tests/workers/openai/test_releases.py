@@ -13,16 +13,15 @@ import pytest
 pytest.importorskip("openai")
 pytest.importorskip("torch")
 
-from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree.expand import WorkerExpander
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.vote.deepconf import DeepConfController
 from scaffolding_ext.controllers.vote.trace_confidence import token_confidence
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError
-from scaffolding_ext.protocol import GenerationTask, RewardTask, StreamGenerationTask, TaskStatus
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import LayerExit, VerifyTask
 from scaffolding_ext.protocol.meta import SCORE, note, token_counts_of
-from scaffolding_ext.protocol.tasks import REWARD, ScoreTask
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
@@ -231,36 +230,6 @@ def test_log_probabilities_that_do_not_come_are_an_error() -> None:
         pytest.raises(EngineError, match="log-probabilities of 0 of 16 tokens"),
     ):
         run(worker, task)
-
-
-# ---- rewards
-
-
-@pytest.mark.parametrize(
-    ("row", "score"), [(lambda ids: [float(sum(ids))], 18.0), (lambda ids: [0.0, math.log(3)], 0.75)]
-)
-def test_a_reward_model_behind_trtllm_serve_scores(row: Any, score: float) -> None:
-    def head(ids: list[int]) -> list[list[float]]:
-        return [row(ids[: end + 1]) for end in range(len(ids))]
-
-    with serving(ScriptedWorker("x"), "trtllm", head=head) as (_, worker):
-        task = RewardTask(input_tokens=[5, 6, 7])
-        run(worker, task)
-        assert (task.custom_output_params or {})[REWARD] == pytest.approx(score)
-        judge = RewardController()
-        judge.bind({"reward": worker})
-        assert judge.can_serve(judge.worker_tag, RewardTask)
-
-
-@pytest.mark.parametrize(
-    ("named", "reason"), [(False, "generates text .512 logits per token"), (True, "only with flavor='auto'")]
-)
-def test_a_server_whose_model_generates_gives_no_rewards(model: Any, named: bool, reason: str) -> None:
-    with (
-        serving(model, "trtllm", named=named) as (_, worker),
-        pytest.raises(InvalidTaskError, match=f"does not serve RewardTask: .*{reason}"),
-    ):
-        run(worker, RewardTask(input_str="x"))
 
 
 # ---- hints

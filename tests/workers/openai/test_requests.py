@@ -111,19 +111,6 @@ def test_prompts_are_sent_as_ids_where_there_are_any():
 
 
 @pytest.mark.parametrize(
-    ("text", "as_text"),
-    [("Start with 5. Apply a+3,b-2. Find the total. " * 2, True), ("x", False), ("\n\n\n\n\n\n", False)],
-)
-def test_a_compact_prompt_goes_in_the_shorter_form(text, as_text):
-    sender = RequestBodies(FLAVORS["vllm"], "served", "tinylm/draft", 100, chat=False, compact=True)
-    ids = sender.encode(text, False)
-    body = sender.generation(task(input_tokens=ids, input_str=text), stream=False)
-    assert (body["prompt"], body.get("add_special_tokens")) == ((text, False) if as_text else (ids, None))
-    others = sender.generation(task(input_tokens=[5, *ids], input_str=text), stream=False)
-    assert others["prompt"] == [5, *ids]  # not the ids of the text
-
-
-@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"input_tokens": []}, "input is empty"),
@@ -171,7 +158,7 @@ def test_a_form_of_the_answer_goes_in_the_servers_field(flavor, chat, guide, fie
     assert {name: body.get(name) for name in ("response_format", "json_schema") if name in body} == fields
 
 
-@pytest.mark.parametrize(("flavor", "chat"), [("openai", False), ("dynamo", True), ("llama_cpp_python", True)])
+@pytest.mark.parametrize(("flavor", "chat"), [("openai", False), ("scaffolding_ext", False)])
 def test_a_form_of_the_answer_is_refused_where_the_server_has_no_field(flavor, chat):
     given = GenerationTask(input_str="?", max_tokens=3, custom_input_params={"guided_decoding": {"json": SCHEMA}})
     with pytest.raises(InvalidTaskError, match="has guided_decoding, which OpenAIWorker cannot honour"):

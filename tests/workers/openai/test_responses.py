@@ -73,19 +73,9 @@ def test_missing_scores_are_an_error(values):
         prompt_scores(echoed(values), 3)
 
 
-def echoed(values, num_drawn=0):
+def echoed(values):
     choice = SimpleNamespace(logprobs=SimpleNamespace(token_logprobs=values))
-    usage = SimpleNamespace(prompt_tokens=len(values or ()) - num_drawn, completion_tokens=num_drawn)
-    return SimpleNamespace(choices=[choice], usage=usage)
-
-
-def test_a_prompt_whose_first_token_the_server_added_itself():
-    assert prompt_scores(echoed([None, -1.0, -2.0], 1), 3, num_hidden=1, from_text=True) == [None, None, -1.0]
-
-
-def test_a_text_that_the_server_reads_otherwise_is_no_prompt_of_these_tokens():
-    with pytest.raises(EngineError, match=r"read a prompt as 4 tokens, but this worker's tokenizer gives 3"):
-        prompt_scores(echoed([None, -1.0, -2.0, -3.0, -4.0], 1), 3, from_text=True)
+    return SimpleNamespace(choices=[choice], usage=None)
 
 
 def test_a_prompt_score_that_is_no_number_is_no_output():

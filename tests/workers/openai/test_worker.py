@@ -139,25 +139,14 @@ def test_a_stream_that_breaks_off_fails_and_the_trace_says_what_was_lost():
 
 
 def test_a_refusal_is_the_tasks_fault_and_not_tried_again():
-    with serving(server_options={"allowed": frozenset({"model"})}, failure_threshold=1) as (server, worker):
-        for _ in range(2):  # the circuit stays closed
-            assert "refused the request" in fails(worker, generation(), InvalidTaskError)
-        assert len(server.requests) == 2
+    with serving(server_options={"allowed": frozenset({"model"})}) as (server, worker):
+        assert "refused the request" in fails(worker, generation(), InvalidTaskError)
+        assert len(server.requests) == 1
 
 
-def test_a_busy_server_is_asked_by_each_request():
-    with serving(lambda number, request: "429", max_retries=0, failure_threshold=1) as (server, worker):
-        for _ in range(3):  # the circuit stays closed
-            assert "was too busy" in fails(worker, generation(), ServerBusyError)
-        assert len(server.requests) == 3
-
-
-def test_the_circuit_opens_and_nothing_more_is_sent():
-    with serving(lambda number, request: "500", max_retries=0, failure_threshold=2) as (server, worker):
-        for _ in range(2):
-            fails(worker, generation())
-        assert "failed 2 times in a row, so the worker sends it nothing" in fails(worker, generation())
-        assert len(server.requests) == 2
+def test_a_busy_server_is_told_apart():
+    with serving(lambda number, request: "429", max_retries=0) as (_, worker):
+        assert "was too busy" in fails(worker, generation(), ServerBusyError)
 
 
 def test_a_server_that_is_not_there():
@@ -456,8 +445,8 @@ def test_log_probs_are_the_models_own(model, flavor):
 
 def test_a_server_without_token_ids_serves_no_streams(model):
     with (
-        OpenAIServer(model, "m", flavor="llama_cpp_python") as server,
-        OpenAIWorker(server.url, "m", flavor="llama_cpp_python", tokenizer="tinylm/draft") as worker,
+        OpenAIServer(model, "m", flavor="openai") as server,
+        OpenAIWorker(server.url, "m", flavor="openai", tokenizer="tinylm/draft") as worker,
     ):
         assert StreamGenerationTask not in worker.task_handlers
         task = GenerationTask(input_str="Start with 5.", max_tokens=5, temperature=0.0)
@@ -469,7 +458,7 @@ def test_a_server_without_token_ids_serves_no_streams(model):
 
 def test_an_older_server_without_the_ids_of_its_kind_is_named(model):
     with (
-        OpenAIServer(model, "m", flavor="llama_cpp_python") as server,
+        OpenAIServer(model, "m", flavor="openai") as server,
         OpenAIWorker(server.url, "m", flavor="vllm") as worker,
     ):
         assert "returns no token ids" in fails(
