@@ -89,6 +89,9 @@ class Meta(NamedTuple):
         draw: Position among the request's draws: samples, chains, pieces. Each draw derives its seed from a shared one.
         num_suffix_tokens: Tokens of its input that ask an unfinished chain for something.
         turns: Turns before `input_str`, for a worker that takes messages.
+        last_turn: Fields of the turn of `input_str` beside its content, if it is not the user's.
+        tools: Fields for tools of a chat request, `tools` and `tool_choice`, as the server takes them.
+        calls: The tool calls of its output, each with `name` and `arguments`, a JSON text.
     """
 
     purpose: PurposeOf | None = None
@@ -103,6 +106,9 @@ class Meta(NamedTuple):
     thinking: ThinkingBudget | None = None
     num_suffix_tokens: int = 0
     turns: tuple[Mapping[str, Any], ...] = ()
+    last_turn: Mapping[str, Any] | None = None
+    tools: Mapping[str, Any] | None = None
+    calls: tuple[Mapping[str, str], ...] = ()
     uncounted: str | None = None
 
 

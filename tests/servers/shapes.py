@@ -5,6 +5,7 @@ llama.cpp's servers differ from the others. The double does what the real server
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -122,7 +123,10 @@ class Shape:
             text = self._told_again(body) + text
         told_apart = {} if field is None else {field: thinking[told.num_thinking :] or None}
         name = "delta" if body.get("stream") else "message"
-        return choice | {name: {"role": "assistant", "content": text, **told_apart}}, told_now
+        message = {"role": "assistant", "content": text, **told_apart}
+        if body.get("tools") and (task.output_str or "").startswith("["):
+            message |= {"content": None, "tool_calls": _calls(task.output_str or "", bool(body.get("stream")))}
+        return choice | {name: message}, told_now
 
     def _logprobs(self, ids: list[int], steps: list[dict[int, Any]], body: Mapping[str, Any]) -> dict[str, Any]:
         """Log-probabilities of completions or of chats. A chat lists the drawn token first, and then is cut."""
@@ -167,6 +171,24 @@ class Shape:
             return ""
         is_told_not_to = body.get("stream") and body.get("continue_final_message")
         return "" if is_told_not_to else str(body["messages"][-1]["content"])
+
+
+def _calls(text: str, streams: bool) -> list[dict[str, Any]]:
+    """The tool calls that a text lists in JSON, once it is whole; a stream tells the arguments in pieces."""
+    try:
+        calls = json.loads(text)
+    except ValueError:
+        return []
+    found: list[dict[str, Any]] = []
+    for index, call in enumerate(calls):
+        arguments = json.dumps(call["arguments"])
+        half = len(arguments) // 2 if streams else len(arguments)
+        function = {"name": call["name"], "arguments": arguments[:half]}
+        found.append({"id": f"call-{index}", "type": "function", "function": function})
+        if streams:
+            found[-1]["index"] = index
+            found.append({"index": index, "function": {"arguments": arguments[half:]}})
+    return found
 
 
 def _taken_apart(text: str) -> tuple[str, str]:

@@ -78,6 +78,38 @@ def _text(value: Any, name: str) -> str:
     return value
 
 
+class CallPart(NamedTuple):
+    """A tool call of a message, or a piece of one in a stream; pieces of one call have the same place."""
+
+    place: int
+    name: str
+    arguments: str
+
+
+def call_parts(message: Any) -> list[CallPart]:
+    """Read the tool calls of a message, or their pieces.
+
+    Raises:
+        UnreadableAnswerError: A name or the arguments are not a text.
+    """
+    parts = []
+    for place, call in enumerate(field(message, "tool_calls") or ()):
+        told, function = field(call, "index"), field(call, "function")
+        texts = (_text(field(function, name), f"a tool call's {name}") for name in ("name", "arguments"))
+        parts.append(CallPart(place if told is None else told, *texts))
+    return parts
+
+
+def joined_calls(parts: Sequence[CallPart]) -> tuple[dict[str, str], ...]:
+    """Join pieces of calls to whole ones: `name`, and `arguments` as a JSON text."""
+    calls: dict[int, dict[str, str]] = {}
+    for place, name, arguments in parts:
+        call = calls.setdefault(place, {"name": "", "arguments": ""})
+        call["name"] = call["name"] or name
+        call["arguments"] += arguments
+    return tuple(calls[place] for place in sorted(calls))
+
+
 def text_of(choice: Any) -> str:
     """Text of a completion's choice.
 

@@ -226,7 +226,7 @@ class RequestBodies:
 
     def _prompt(self, task: GenerationTask) -> dict[str, Any]:
         if self._chat:
-            return {"messages": self._messages(task), **self._turn(task)}
+            return {"messages": self._messages(task), **self._turn(task), **(meta_of(task).tools or {})}
         if task.input_tokens is not None:
             return {"prompt": self._sent(self.reader.prompt(task), task.input_str)}
         if not task.input_str:
@@ -243,7 +243,8 @@ class RequestBodies:
                 "input_str is None, but a chat server only takes text: set controller.prompting to None"
             )
         start = meta_of(task).turn_start
-        messages = [*map(dict, meta_of(task).turns), {"role": "user", "content": task.input_str[:start]}]
+        last = {"role": "user", **(meta_of(task).last_turn or {}), "content": task.input_str[:start]}
+        messages = [*map(dict, meta_of(task).turns), last]
         if start is not None:
             messages.append({"role": "assistant", "content": task.input_str[start:]})
         return messages

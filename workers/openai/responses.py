@@ -11,7 +11,9 @@ from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.request.program import current_program
 from scaffolding_ext.workers.openai.fields import (
+    CallPart,
     UnreadableAnswerError,
+    call_parts,
     count_in,
     field,
     finish_reason_in,
@@ -36,6 +38,7 @@ class Piece(NamedTuple):
         finish_reason: `"stop"` or `"length"` in the last piece with text.
         token_texts: Text of each token, as in its log-probability entry; empty without entries.
         thinking: The thinking that the server's reasoning parser has split off, without its marks.
+        calls: Tool calls, or pieces of them.
     """
 
     text: str
@@ -44,6 +47,7 @@ class Piece(NamedTuple):
     finish_reason: str | None
     token_texts: Sequence[str] = ()
     thinking: str = ""
+    calls: Sequence[CallPart] = ()
 
 
 class WholeText:
@@ -101,7 +105,7 @@ def read_piece(choice: Any, flavor: Flavor) -> Piece:
         ids = _reported_ids(reported)
     steps = [] if ids is None or reported is None else _steps(reported, ids)
     texts = [str(field(entry, "token") or "") for entry in _content(reported) or ()]
-    return Piece(text, ids, steps, reason, texts, thinking)
+    return Piece(text, ids, steps, reason, texts, thinking, call_parts(message))
 
 
 def token_counts(usage: Any, num_output_tokens: int) -> TokenCounts:

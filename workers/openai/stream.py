@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError, NoOutputError, WorkerError
@@ -13,7 +13,7 @@ from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import PAUSED, PROMPT, REUSE, TokenCounts, note
 from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.openai.connection import Connection
-from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
+from scaffolding_ext.workers.openai.fields import CallPart, UnreadableAnswerError, joined_calls
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import (
@@ -37,6 +37,7 @@ class Answer(NamedTuple):
         finish_reason: `"stop"`, `"length"`, `"cancelled"` or `PAUSED`; None while it runs.
         counts: Its cost; the prompt's part is missing until the server reports it.
         uncounted: Part of its cost that remains unknown, once it has ended; see `Meta`.
+        calls: Its tool calls, or pieces of them.
     """
 
     text: str
@@ -45,6 +46,7 @@ class Answer(NamedTuple):
     finish_reason: str | None
     counts: TokenCounts
     uncounted: str | None = None
+    calls: Sequence[CallPart] = ()
 
 
 def read_answer(reply: Any, flavor: Flavor, expects_ids: bool, lost_ids: LostIds | None = None) -> Answer:
@@ -58,7 +60,8 @@ def read_answer(reply: Any, flavor: Flavor, expects_ids: bool, lost_ids: LostIds
     counts = token_counts(usage, len(piece.token_ids or ()))
     piece = piece if lost_ids is None else lost_ids.ended(piece, counts.decoded)
     uncounted = None if flavor.tells_reuse or tells_reuse(usage) else REUSE
-    return Answer(WholeText().add(piece), piece.token_ids, piece.logprobs, piece.finish_reason, counts, uncounted)
+    text, reason = WholeText().add(piece), piece.finish_reason
+    return Answer(text, piece.token_ids, piece.logprobs, reason, counts, uncounted, piece.calls)
 
 
 class StreamReader:
@@ -109,6 +112,7 @@ class StreamReader:
         self._whole = WholeText()
         self._ids: list[int] | None = [] if expects_ids else None
         self._logprobs: Steps = []
+        self._calls: list[CallPart] = []
         self._finish_reason: str | None = None
         self._usage: Any = None
         self._num_received = 0
@@ -175,6 +179,7 @@ class StreamReader:
             if self._ids is not None:
                 self._ids += piece.token_ids or ()
             self._logprobs += piece.logprobs
+            self._calls += piece.calls
             num_new = bool(self._texts[-1]) if piece.token_ids is None else len(piece.token_ids)
             self._num_received += num_new
             self._connection.num_decoded += num_new
@@ -209,7 +214,8 @@ class StreamReader:
                 texts, logprobs, reason = texts[: last + 1], logprobs[: mark.num_logprobs], None
                 ids = None if ids is None else ids[: mark.num_ids]
         uncounted = self._uncounted() if self._ended else None
-        return Answer("".join(texts), None if ids is None else list(ids), list(logprobs), reason, counts, uncounted)
+        ids = None if ids is None else list(ids)
+        return Answer("".join(texts), ids, list(logprobs), reason, counts, uncounted, self._calls)
 
     def _uncounted(self) -> str | None:
         if self._usage is None:
@@ -246,7 +252,7 @@ def fill(task: GenerationTask, answer: Answer, bodies: RequestBodies, seconds: f
         task.output_str = stops.strings.cut(task.output_str)
     task.output_tokens = ids
     task.finish_reason = answer.finish_reason
-    note(task, counts=answer.counts, uncounted=answer.uncounted)
+    note(task, counts=answer.counts, uncounted=answer.uncounted, calls=joined_calls(answer.calls))
     if hasattr(task, "ttft_s"):  # missing in upstream's 1.2
         task.latency_s = seconds
         task.usage_prompt_tokens = answer.counts.prefilled + answer.counts.reused
