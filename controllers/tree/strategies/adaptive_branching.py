@@ -81,9 +81,9 @@ class AdaptiveBranching(Strategy):
             if below.has_ended or (
                 self.saturation < 1 and whole[0] >= _FEWEST and child.most_alike >= self.saturation * whole[0]
             ):
-                known.children.drop(below.path[-1])  # nothing can be written below it, or nothing new
+                known.children.pop(below.path[-1], None)  # nothing can be written below it, or nothing new
             else:
-                known.children.put(below.path[-1], *whole)
+                known.children[below.path[-1]] = whole
 
     def _choose(self, most: int | None) -> list[Node]:
         return [self._grow(self._selected()) for _ in range(self._wanted(most))]
@@ -92,9 +92,11 @@ class AdaptiveBranching(Strategy):
         node = self.root
         while True:
             known = self._known.get(node.path)
-            if known is None or not known.children.numbers or self._widens(node, known):
+            if known is None or not known.children or self._widens(node, known):
                 return node
-            node = node.children[known.children.numbers[int(self._values(known).argmax())]]
+            numbers = sorted(known.children)
+            arms = np.array([known.children[number] for number in numbers]).T
+            node = node.children[numbers[int(self._values(arms, known).argmax())]]
 
     def _widens(self, node: Node, known: Known) -> bool:
         if self.model == "widening":
@@ -103,10 +105,9 @@ class AdaptiveBranching(Strategy):
         gen, cont = draws(self.model, np.stack([known.gen, known.cont], axis=1), self.rng)
         return bool(gen >= cont)
 
-    def _values(self, known: Known) -> Floats:
+    def _values(self, arms: Floats, known: Known) -> Floats:
         """Value of each child: a draw from its posterior, or its upper confidence bound."""
-        children = known.children.columns
         if self.model != "widening":
-            return draws(self.model, children, self.rng)
+            return draws(self.model, arms, self.rng)
         log_visits = math.log(known.gen[0] + known.cont[0] + 1)
-        return np.asarray(children[1] / children[0] + self.exploration * np.sqrt(log_visits / children[0]))
+        return np.asarray(arms[1] / arms[0] + self.exploration * np.sqrt(log_visits / arms[0]))
