@@ -15,10 +15,8 @@ ScaffoldingExtError
 └── RequestError                one request failed; the others continue
     ├── TaskError               a task of the request failed; the worker's error is its `__cause__`
     ├── NoOutputError           a controller ended without an output, or a task without a result
-    │   └── NoAnswerError       a model gave no answer, not even on request
     ├── RequestTimeoutError     the request's time-out passed (also a TimeoutError)
     ├── RequestCancelledError   the request was cancelled
-    ├── TokenLimitError         the request exceeded its token limit
     └── ShutdownError           the host was shut down first
 ```
 
@@ -175,20 +173,12 @@ class NoOutputError(RequestError):
     """A controller ended without an output, or a task without a result."""
 
 
-class NoAnswerError(NoOutputError):
-    """A model gave no answer, and a request for one failed or was impossible."""
-
-
 class RequestTimeoutError(RequestError, TimeoutError):
     """The request's time-out passed."""
 
 
 class RequestCancelledError(RequestError):
     """The request was cancelled."""
-
-
-class TokenLimitError(RequestError):
-    """The request exceeded its token limit."""
 
 
 class ShutdownError(RequestError):

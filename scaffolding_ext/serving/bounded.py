@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaffolding_ext.errors import TokenLimitError
 from scaffolding_ext.protocol import Controller, ControllerGenerator
 from scaffolding_ext.protocol.relay import Watch, relay
 from scaffolding_ext.request.program import current_program
+from scaffolding_ext.serving.refusals import ApiError
 from scaffolding_ext.serving.thinking import Closing
 
 
@@ -24,8 +24,7 @@ class Bounded(Controller):
         `closing` ensures that the outcome has an answer; None leaves it as it is.
 
         Raises:
-            TokenLimitError: The clone has decoded more than `most_tokens`.
-            NoAnswerError: The outcome has no answer.
+            ApiError: The clone has decoded more than `most_tokens`, or the outcome has no answer.
         """
         controller, most_tokens = kwargs.pop("controller"), kwargs.pop("most_tokens")
         closing: Closing | None = kwargs.pop("closing", None)
@@ -44,7 +43,10 @@ class _TokenLimit(Watch):
     def count(self, work: Any, began: float) -> None:
         program = current_program()
         if program is not None and program.ledger.num_decoded > self._most_tokens:
-            raise TokenLimitError(
+            raise ApiError(
+                400,
                 f"the request has decoded {program.ledger.num_decoded} tokens; the limit is {self._most_tokens}: ask "
-                "for fewer tokens or samples"
+                "for fewer tokens or samples",
+                "token_limit_exceeded",
+                "max_tokens",
             )

@@ -12,14 +12,12 @@ from scaffolding_ext.errors import (
     ConfigError,
     EngineError,
     InvalidTaskError,
-    NoAnswerError,
     RequestCancelledError,
     RequestTimeoutError,
     ServerBusyError,
     ServerRefusalError,
     ServerTimeoutError,
     ShutdownError,
-    TokenLimitError,
 )
 
 CLIENT_LEFT = 499  # status of requests whose client disconnected
@@ -98,6 +96,8 @@ def of_failure(error: BaseException, sent: Mapping[str, str] | None = None) -> A
         sent: Fields that the client sent, by our names of them. An error about a field is the client's only if the
             client sent it; any other is the server's, whatever its type.
     """
+    if isinstance(error, ApiError):
+        return error
     causes = list(_causes(error))
     for cause in causes:
         if isinstance(cause, ConfigError) and (name := (sent or {}).get(cause.key.rpartition(".")[2])):
@@ -116,10 +116,6 @@ def of_failure(error: BaseException, sent: Mapping[str, str] | None = None) -> A
         return ApiError(
             504, f"{error}: ask for fewer tokens, or allow more seconds", "timeout", headers=dict(_NO_RETRY)
         )
-    if isinstance(error, NoAnswerError):
-        return ApiError(502, str(error), "no_answer")
-    if isinstance(error, TokenLimitError):
-        return ApiError(400, str(error), "token_limit_exceeded", "max_tokens")
     if isinstance(error, ShutdownError):
         return ApiError(
             503, "the server is shutting down: send the request again", "shutting_down", headers={"retry-after": "5"}

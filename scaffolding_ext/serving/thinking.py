@@ -12,7 +12,6 @@ from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.controllers.chain.chain import Prefix, continuation
 from scaffolding_ext.controllers.chain.ending import without_end
 from scaffolding_ext.controllers.prompting import begun, encode
-from scaffolding_ext.errors import NoAnswerError
 from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params
 from scaffolding_ext.prompts.tool_calls import OfferedTools
@@ -22,6 +21,7 @@ from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import Program, current_program, record
 from scaffolding_ext.request.results import Completion
+from scaffolding_ext.serving.refusals import ApiError
 
 _UNFINISHED = "\ufffd"  # ends decoded text with an incomplete last character
 
@@ -125,7 +125,7 @@ class Closing(NamedTuple):
             The work's completion, with an answer.
 
         Raises:
-            NoAnswerError: The requested answer is empty, too, or no worker can write one.
+            ApiError: The requested answer is empty, too, or no worker can write one.
         """
         completion, program = (yield from work), current_program()
         if not isinstance(completion, Completion) or program is None or program.question.prompting is None:
@@ -139,7 +139,7 @@ class Closing(NamedTuple):
     def _forced(self, completion: Completion, program: Program) -> ControllerGenerator:
         text, cause = completion.text or "", self._cause(completion, program)
         if self.cannot is not None:
-            raise NoAnswerError(f"the model gave no answer ({cause}), and the server cannot request one: {self.cannot}")
+            raise _no_answer(f"the model gave no answer ({cause}), and the server cannot request one: {self.cannot}")
         prompt = GenerationTask()
         program.question.put(prompt)
         ids = completion.token_ids
@@ -156,7 +156,7 @@ class Closing(NamedTuple):
             if said.strip():
                 break
         else:
-            raise NoAnswerError(
+            raise _no_answer(
                 f"the model gave no answer ({cause}), not even when the server requested one: send the request "
                 "again, or allow more tokens"
             )
@@ -220,3 +220,7 @@ def closing_of(family: PromptFamily) -> str:
 def _rest(written: str) -> str:
     """The first line after an opened box that was closed at once."""
     return written.strip(" }\n").partition("\n")[0]
+
+
+def _no_answer(message: str) -> ApiError:
+    return ApiError(502, message, "no_answer")
