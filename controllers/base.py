@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -35,8 +34,6 @@ from scaffolding_ext.request.results import Completion
 
 if TYPE_CHECKING:
     from scaffolding_ext.controllers.repetition import Loops
-
-_log = logging.getLogger(__name__)
 
 # Fields that make sense for a single generation only; votes strip them before sampling.
 ONE_GENERATION = frozenset({"n", "best_of", "num_logprobs", "stop", "seed", "echo"})
@@ -83,7 +80,6 @@ class BaseController(Controller):
         super().__init__()
         self.capabilities: dict[str, Capabilities] = {}  # of all the stack's workers by tag, once bound
         self._foreign_keys: dict[str, Any] = {}
-        self.warn_once: Callable[[str], None] = functools.cache(_log.warning)  # shared by all clones
 
     def clone(self) -> BaseController:
         """Copy for one request: attributes are shared, sub-controllers cloned, task collections copied."""

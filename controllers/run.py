@@ -56,16 +56,6 @@ class Run:
         """Record that something asked for is replaced by something else."""
         record("fallback", what=what, **figures)
 
-    def warn(self, what: str, reason: str) -> None:
-        """Record a warning, and log it the first time that the stack gives it."""
-        record("warning", what=what, reason=reason)
-        self._controller.warn_once(f"{self.name}: {reason}")
-
-    def ended(self, rule: DecisionRule[Any], at: Any, **figures: Any) -> None:
-        """Report the algorithm's end to the rule, and sum it up."""
-        self.tell(rule, at)
-        self.sum_up(**figures)
-
     def tell(self, rule: DecisionRule[E], ended: E) -> None:
         """Let the rule observe what has ended, once that counts."""
         on_count(functools.partial(rule.observe, ended))

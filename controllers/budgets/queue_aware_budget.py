@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from scaffolding_ext.protocol import Controller, ControllerGenerator, Generation
 from scaffolding_ext.protocol.worker import WorkerTag, model_of, worker_for
 from scaffolding_ext.registry import import_target
 from scaffolding_ext.request.program import current_program
+
+_log = logging.getLogger(__name__)
 
 Classifier = Callable[[str], str | None]
 
@@ -43,6 +47,7 @@ class QueueAwareBudgetController(BaseController):
         generation_controller: Controller | None = None,
     ) -> None:
         super().__init__()
+        self._warn_once = functools.cache(_log.warning)  # shared by all clones
         with require.under("plan"):
             self.plan = plan if isinstance(plan, PlannedBudgets) else PlannedBudgets.read(plan)
         with require.under("classifier"):
@@ -77,7 +82,7 @@ class QueueAwareBudgetController(BaseController):
         if not known:
             types = ", ".join(plan.budgets)
             run.event("warning", what="task_type", reason=f"no type of the plan: {task_type!r}; it has: {types}")
-            self.warn_once(f"{run.name}: requests of no type of the plan get {planned} tokens; it has: {types}")
+            self._warn_once(f"{run.name}: requests of no type of the plan get {planned} tokens; it has: {types}")
         budget = planned if thinking_budget is None else min(planned, thinking_budget)
         run.event("queue_budget", task_type=task_type, known=known, planned=planned, given=budget)
         run.sum_up(planned=known, types=str(task_type) if known else "of no planned type", given_tokens=budget)

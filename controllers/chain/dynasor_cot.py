@@ -180,7 +180,8 @@ class DynasorCoTController(BaseController):
             answer = None if probe is None else probe.answer
             run.event("stop", position=prefix.num_tokens, answer=answer, reason=reason, **stop.figures)
         figures = {"stopped_early": stop is not None, "stop_reason": reason, "chain_tokens": prefix.num_tokens}
-        run.ended(self.rule, prefix.num_tokens, **figures, probes=len(probes))
+        run.tell(self.rule, prefix.num_tokens)
+        run.sum_up(**figures, probes=len(probes))
         if stop is None:
             yield from conclude(chain, self.forcing, insist_on_answer=self.insist_on_answer)
         elif probe is None:
