@@ -94,8 +94,8 @@ class Registry:
             self._targets[name] = target
         return target
 
-    def obtain(
-        self, given: Any, key: str = "", *, build: Build | None = None, references: Mapping[str, Any] | None = None
+    def build(
+        self, given: Any, key: str = "", *, make: Build | None = None, references: Mapping[str, Any] | None = None
     ) -> Any:
         """Return the part that a user gives as an object, a name, or `{type, args}`.
 
@@ -105,14 +105,14 @@ class Registry:
         Args:
             given: The object, the name of a part that needs no arguments, or a mapping of `type` and `args`.
             key: The argument that it is given for.
-            build: Builds a part; None calls its factory.
+            make: Builds a part; None calls its factory.
             references: The live objects of `{$ref: name}`.
 
         Raises:
             ConfigError: The name of a type or a reference is unknown, it is none of these, or an argument is wrong;
                 `key` holds the dotted path.
         """
-        builder = _Obtaining(build or Component.build, references or {})
+        builder = _PartBuilder(make or Component.build, references or {})
         if isinstance(given, str):
             return builder.named(self, given, key, key)
         if isinstance(given, Mapping):
@@ -212,10 +212,10 @@ class Component(NamedTuple):
 Build = Callable[[Component], Any]
 
 
-class _Obtaining(NamedTuple):
+class _PartBuilder(NamedTuple):
     """Builds described parts, innermost first."""
 
-    build: Build
+    make: Build
     references: Mapping[str, Any]
 
     def described(self, known: Registry, given: Mapping[str, Any], path: str) -> Any:
@@ -241,7 +241,7 @@ class _Obtaining(NamedTuple):
             key: self._with_parts(registries.get(key, known), value, _joined(path, key)) for key, value in args.items()
         }
         Signature.of(factory).check(name, made, path)
-        return self.build(Component(known, name, factory, made, path))
+        return self.make(Component(known, name, factory, made, path))
 
     def _with_parts(self, known: Registry, value: Any, path: str) -> Any:
         """Return a value of a document with its descriptions replaced by parts."""

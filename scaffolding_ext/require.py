@@ -35,10 +35,10 @@ def whole(key: str, value: SupportsIndex, least: int | None = 1, most: int | Non
             raise TypeError
         checked = operator.index(value)
     except TypeError:
-        bounds = _said(least=least, most=most)  # worded only for an error
+        bounds = _bounds(least=least, most=most)  # worded only for an error
         raise ConfigError(f"is {shown(value)}; it must be {_kind('a whole number', bounds)}", key) from None
     if (least is not None and checked < least) or (most is not None and checked > most):
-        raise ConfigError(f"is {shown(checked)}; it must be {_said(least=least, most=most)}", key)
+        raise ConfigError(f"is {shown(checked)}; it must be {_bounds(least=least, most=most)}", key)
     return checked
 
 
@@ -61,10 +61,10 @@ def number(
             raise TypeError
         checked = float(value)
     except (TypeError, ValueError, OverflowError):
-        bounds = _said(least, above, most, below)
+        bounds = _bounds(least, above, most, below)
         raise ConfigError(f"is {shown(value)}; it must be {_kind('a number', bounds)}", key) from None
     if not math.isfinite(checked):
-        bounds = _said(least, above, most, below)
+        bounds = _bounds(least, above, most, below)
         raise ConfigError(f"is {value}; it must be {_kind('a finite number', bounds)}", key)
     if (
         (least is not None and checked < least)
@@ -72,7 +72,7 @@ def number(
         or (most is not None and checked > most)
         or (below is not None and checked >= below)
     ):
-        raise ConfigError(f"is {value}; it must be {_said(least, above, most, below)}", key)
+        raise ConfigError(f"is {value}; it must be {_bounds(least, above, most, below)}", key)
     return checked
 
 
@@ -105,7 +105,7 @@ def shown(value: object) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_ENDS]}...{text[-_ENDS:]} ({len(text):,} characters)"
 
 
-def _said(
+def _bounds(
     least: float | None = None, above: float | None = None, most: float | None = None, below: float | None = None
 ) -> str:
     bounds = {"at least": least, "above": above, "at most": most, "below": below}

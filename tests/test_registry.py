@@ -146,17 +146,17 @@ def test_an_entry_point_cannot_take_a_known_name_silently(tmp_path: Path, monkey
     assert things.resolve("Ours").__name__ == "OrderedDict"
 
 
-def test_a_part_is_obtained_from_itself_its_name_or_its_description(things: Registry) -> None:
-    assert things.obtain(READY) is READY
-    assert things.obtain("plain").weight == 1
-    assert things.obtain({"type": "plain", "args": {"weight": 3}}).weight == 3
-    assert things.obtain(f"{HERE}:Thing").weight == 1
+def test_a_part_is_built_from_itself_its_name_or_its_description(things: Registry) -> None:
+    assert things.build(READY) is READY
+    assert things.build("plain").weight == 1
+    assert things.build({"type": "plain", "args": {"weight": 3}}).weight == 3
+    assert things.build(f"{HERE}:Thing").weight == 1
 
 
 def test_another_object_is_adapted_where_the_kind_knows_how(things: Registry) -> None:
-    assert things.obtain(seven).weight == 7
-    assert things.obtain(f"{HERE}:seven").weight == 7
-    assert things.obtain(f"{HERE}:READY_CALLABLE") is READY_CALLABLE
+    assert things.build(seven).weight == 7
+    assert things.build(f"{HERE}:seven").weight == 7
+    assert things.build(f"{HERE}:READY_CALLABLE") is READY_CALLABLE
 
 
 class Called(Thing):
@@ -168,8 +168,8 @@ READY_CALLABLE = Called()
 
 def test_parts_among_the_arguments_are_built_first_by_their_own_registry(things: Registry) -> None:
     inner = {"type": "plain", "args": {"weight": 2}}
-    assert things.obtain({"type": "plain", "args": {"inner": [inner]}}).inner[0].weight == 2
-    assert things.obtain({"type": "holder", "args": {"inner": {"type": "three"}}}).inner == Fraction(0)
+    assert things.build({"type": "plain", "args": {"inner": [inner]}}).inner[0].weight == 2
+    assert things.build({"type": "holder", "args": {"inner": {"type": "three"}}}).inner == Fraction(0)
 
 
 def test_a_builder_sees_every_part_with_its_path(things: Registry) -> None:
@@ -180,15 +180,15 @@ def test_a_builder_sees_every_part_with_its_path(things: Registry) -> None:
         return part.build()
 
     inner = {"type": "plain", "args": {}}
-    things.obtain({"type": "plain", "args": {"inner": inner}}, "it", build=build)
+    things.build({"type": "plain", "args": {"inner": inner}}, "it", make=build)
     assert seen == [("plain", "it.args.inner.args"), ("plain", "it.args")]
 
 
 def test_references_stand_for_live_objects(things: Registry) -> None:
     given = {"type": "plain", "args": {"inner": {"$ref": "mine"}}}
-    assert things.obtain(given, references={"mine": READY}).inner is READY
+    assert things.build(given, references={"mine": READY}).inner is READY
     with pytest.raises(ConfigError, match=r"^it\.args\.inner: unknown reference 'mine'"):
-        things.obtain(given, "it")
+        things.build(given, "it")
 
 
 @pytest.mark.parametrize(
@@ -211,4 +211,4 @@ def test_references_stand_for_live_objects(things: Registry) -> None:
 )
 def test_what_is_no_part_is_refused_by_name(things: Registry, given: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}"):
-        things.obtain(given, "it")
+        things.build(given, "it")

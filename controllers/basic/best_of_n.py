@@ -51,7 +51,7 @@ class BestOfNController(BaseController):
             require.one_of("reward", reward, ("mean_logprob",), instead="a function")
         self.generation_controller = generation_controller
         self.reward_controller = reward_controller
-        self.reward: Weight | None = None if reward is None else vote_weights.obtain(reward, "reward")
+        self.reward: Weight | None = None if reward is None else vote_weights.build(reward, "reward")
         self.default_sample_num = require.whole("default_sample_num", default_sample_num)
         reads = reads_logprobs(reward_controller) if self.reward is None else self.reward.reads_logprobs
         self.needs = needs_of_samples(generation_controller, reads)

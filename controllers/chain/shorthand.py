@@ -43,7 +43,7 @@ class Parts(NamedTuple):
             require.whole("certainty_threshold", certainty_threshold)
         require.alone("probe", probe, hedge_match=hedge_match)
         named = _with_threshold("consecutive" if rule is None else rule, certainty_threshold)
-        found: StoppingRule = stopping_rules.obtain(named, "rule")
+        found: StoppingRule = stopping_rules.build(named, "rule")
         require.alone("rule", found.schedule, schedule=schedule, chunk_size=chunk_size)
         require.alone("schedule", schedule, chunk_size=chunk_size)
         default = ProbeSchedule() if chunk_size is None else ProbeSchedule(chunk_size)

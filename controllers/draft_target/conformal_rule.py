@@ -184,5 +184,5 @@ def rule_from(
     if isinstance(rule, ConformalRule):
         return rule.changed(**given)
     require.alone("rule", rule, **own)
-    found: TakeOverRule = take_over_rules.obtain(rule, "rule")
+    found: TakeOverRule = take_over_rules.build(rule, "rule")
     return found

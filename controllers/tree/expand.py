@@ -290,9 +290,9 @@ def saw(branch: Branch, piece: GenerationTask) -> ControllerGenerator:
         top: list[float] = []
         logprobs: list[float] = []
         for begin in range(0, len(ids), _POSITIONS):
-            told = steps[begin : begin + _POSITIONS]
-            top += [math.exp(highest_logprobs(step)[0]) for step in told]
-            logprobs += sampled_logprobs(ids[begin : begin + _POSITIONS], told)
+            some = steps[begin : begin + _POSITIONS]
+            top += [math.exp(highest_logprobs(step)[0]) for step in some]
+            logprobs += sampled_logprobs(ids[begin : begin + _POSITIONS], some)
             yield []  # let other work run
         branch.saw(logprobs, generation_confidence(top))
 

@@ -78,7 +78,7 @@ class KVShareBranchingController(SearchController):
     ) -> None:
         self.branching_factor = require.whole("branching_factor", branching_factor)
         self.calibration = None if calibration is None else BranchingCalibration.load(calibration)
-        judge: Scorer = search_scorers.obtain(scorer, "scorer")
+        judge: Scorer = search_scorers.build(scorer, "scorer")
         known_skip = None
         if isinstance(judge, VerdictScorer):
             known = self.calibration

@@ -172,8 +172,8 @@ class Rounds:
         prompt = self._root.prompt.input_tokens
         if not (self._keeps_kv and prompt and self.nodes):
             return
-        told = [node for node in self.nodes if node.score is not None and not node.is_cut]
-        live = [node for node in told if self._asked_by[node.path].is_live(node)]
+        scored = [node for node in self.nodes if node.score is not None and not node.is_cut]
+        live = [node for node in scored if self._asked_by[node.path].is_live(node)]
         live += [node.parent for node in nodes if node.parent is not None and node.parent.depth]
         if self.parts.insist_on_answer:
             live += self.closings.missing(self.leaves)
@@ -230,9 +230,9 @@ class Rounds:
         self._leaders.append(leader_of(leaves))
         self._look = Look(leaves, self._leaders, self._leaves_left())
         enough = [] if self.parts.widths else self._enough()
-        told = {"num_left": self._look.num_left, "certaindex": entropy_certaindex(classes), "enough": enough}
+        figures = {"num_left": self._look.num_left, "certaindex": entropy_certaindex(classes), "enough": enough}
         left = self.parts.budget.nodes_left(self.spent) or 0
-        record("look", controller=self._run.name, done=len(self.nodes), left=left, classes=classes, **told)
+        record("look", controller=self._run.name, done=len(self.nodes), left=left, classes=classes, **figures)
         return bool(enough)
 
     def _enough(self) -> list[str]:

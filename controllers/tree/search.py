@@ -95,13 +95,13 @@ class SearchController(BaseController):
         sampling_params: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.strategy: Strategy = search_strategies.obtain(strategy, "strategy")
-        self.scorer: Scorer = search_scorers.obtain(scorer, "scorer")
-        writer: Expander = search_expanders.obtain("worker" if expander is None else expander, "expander")
+        self.strategy: Strategy = search_strategies.build(strategy, "strategy")
+        self.scorer: Scorer = search_scorers.build(scorer, "scorer")
+        writer: Expander = search_expanders.build("worker" if expander is None else expander, "expander")
         self.expander = cast("Expander", writer.clone())  # the search sets its attributes
-        self.selector: Selector = search_selectors.obtain(selector, "selector")
+        self.selector: Selector = search_selectors.build(selector, "selector")
         given = stop if isinstance(stop, list | tuple) else [] if stop is None else [stop]
-        self.stops = tuple(search_stops.obtain(each, "stop") for each in given)
+        self.stops = tuple(search_stops.build(each, "stop") for each in given)
         self.widths = _checked_widths(widths, self.stops)
         for before, width in itertools.pairwise((0, *self.widths)):
             self.strategy.wider(before, width)  # refuses a width that it cannot grow to

@@ -163,7 +163,7 @@ class Agreement(SearchStop):
     registries: ClassVar = {"rule": allocation_rules}
 
     def __init__(self, rule: AllocationRule | Mapping[str, Any] | str = "LeaderChange") -> None:
-        self.rule: AllocationRule = allocation_rules.obtain(rule, "rule")
+        self.rule: AllocationRule = allocation_rules.build(rule, "rule")
 
     @property
     def inputs(self) -> frozenset[str]:

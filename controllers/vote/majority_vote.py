@@ -71,12 +71,12 @@ class MajorityVoteController(BaseController):
             )
         self.generation_controller = generation_controller
         self.default_sample_num = require.whole("default_sample_num", default_sample_num)
-        rule = None if allocation is None else allocation_rules.obtain(allocation, "allocation")
+        rule = None if allocation is None else allocation_rules.build(allocation, "allocation")
         self.allocation: AllocationRule | None = rule
         for key, reads in (("weight", weight == "reward"), ("allocation", rule and "rewards" in rule.inputs)):
             if reads and reward_controller is None:
                 raise ConfigError("reads rewards, which needs a reward_controller", key)
-        self.weight: Weight = vote_weights.obtain(weight, "weight")
+        self.weight: Weight = vote_weights.build(weight, "weight")
         if rule is not None and not self.weight.is_uniform:
             rule.check_weights(self.weight.most)
         self.reward_controller = reward_controller

@@ -133,8 +133,8 @@ class Request(ScaffoldingResult):
             computed = behind.ledger.total.minus(dispatcher.reused)
             if any(computed):
                 program.ledger.add(Purpose.AUDIT, *computed)
-            told = {"failed": failure} if finding is None else finding._asdict()
-            program.trace.record("audit", **told)
+            figures = {"failed": failure} if finding is None else finding._asdict()
+            program.trace.record("audit", **figures)
             audit.end(finding)
 
 

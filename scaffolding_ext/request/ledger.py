@@ -167,7 +167,7 @@ class Meter(Watch):
     def count(self, work: Any, began: float = 0.0) -> None:
         """Count the cost of a step's tasks; of a stream, only what is new."""
         waited: dict[Purpose, None] = {}  # as a set
-        told: list[float] = []  # seconds to the first token
+        first: list[float] = []  # seconds to the first token
         ledgers = (self._ledger, *map(_ledger_of, self._parts()))
         for task in _tasks_of(work):
             notes = meta_of(task)
@@ -175,7 +175,7 @@ class Meter(Watch):
             waited[written_for] = None
             seconds = getattr(task, "ttft_s", None) if self._first_token is None else None  # newer than 1.2
             if seconds is not None:
-                told.append(seconds)
+                first.append(seconds)
             counts = notes.counts or estimated_counts_of(task)
             if counts is None:
                 for ledger in ledgers:
@@ -194,8 +194,8 @@ class Meter(Watch):
             took = self.clock() - began
             for purpose in waited:
                 self._waited[purpose] = self._waited.get(purpose, 0.0) + took
-        if told:
-            self._first_token = began - self._began + min(told)
+        if first:
+            self._first_token = began - self._began + min(first)
 
     def _new_counts(self, task: Task, counts: TokenCounts) -> tuple[TokenCounts, int]:
         copied = num_reused_of_output(task, counts) if counts.reused else 0

@@ -64,7 +64,7 @@ class Progress(NamedTuple):
 _numbers = itertools.count()
 DEADLINE = "deadline"  # exit reason of work that the request's deadline ended
 LAST_STEP = 0.05  # share of the time until a deadline reserved for ending a request
-_NOTHING_SAID = StepCounts()
+_NO_STEPS = StepCounts()
 _program: contextvars.ContextVar[Program | None] = contextvars.ContextVar("program", default=None)
 
 
@@ -180,15 +180,15 @@ class QueuePlace:
         order: The policy: requests with lower numbers are served first. None if no policy orders requests.
     """
 
-    __slots__ = ("_ledger", "_lifetime", "_number", "_said_by", "_steps", "order")
+    __slots__ = ("_ledger", "_lifetime", "_number", "_reported_by", "_steps", "order")
 
     def __init__(self, number: int, lifetime: Lifetime, ledger: Ledger) -> None:
         self.order: Callable[[Progress], float] | None = None
         self._number = number
         self._lifetime = lifetime
         self._ledger = ledger
-        self._steps = _NOTHING_SAID
-        self._said_by: list[int] | None = None  # branch of the controller that reported the steps
+        self._steps = _NO_STEPS
+        self._reported_by: list[int] | None = None  # branch of the controller that reported the steps
 
     @property
     def progress(self) -> Progress:
@@ -204,10 +204,10 @@ class QueuePlace:
         if "left" not in decision:
             return
         path = decision["branch"]
-        if self._said_by is None or path == self._said_by[: len(path)]:
+        if self._reported_by is None or path == self._reported_by[: len(path)]:
             kind = decision.get("controller", self._steps.kind)
             self._steps = StepCounts(kind, decision.get("done", 0), decision["left"], decision.get("certaindex", 0.0))
-            self._said_by = path
+            self._reported_by = path
 
 
 class Program:

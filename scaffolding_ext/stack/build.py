@@ -228,7 +228,7 @@ class _Builder:
 
     def component(self, component: ComponentConfig, known: Registry, path: str) -> Any:
         given = {"type": component.type, "args": component.args}
-        return known.obtain(given, path, build=self._build, references=self._references)
+        return known.build(given, path, make=self._build, references=self._references)
 
     def policy(self, component: ComponentConfig | None) -> Any:
         return None if component is None else self.component(component, registry.policies, "scheduling")

@@ -25,7 +25,7 @@ def test_what_a_rule_wants_tried_can_be_built_and_says_what_it_looks_at(registry
     assert issubclass(kind, DecisionRule)
     for title, settings in kind.search_space().items():
         assert title, "a list has a name"
-        built = [registry.obtain({"type": name, "args": dict(args)}) for args in settings]
+        built = [registry.build({"type": name, "args": dict(args)}) for args in settings]
         assert all(each.inputs <= LOOKS_AT[registry.kind] for each in built)
         names = settings[0] if settings else {}
         moving = {field for field in names if len({repr(args[field]) for args in settings}) > 1}

@@ -50,4 +50,4 @@ def test_a_stack_file_names_it(lead_rule: type[AllocationRule]) -> None:
     config = load_config("configs:majority_vote", [f"controller.args.allocation={shown}"])
     plan_stack(config)
     assert config.controller.args["allocation"] == {"type": "lead_rule:Lead", "args": {"lead": 2}}
-    assert allocation_rules.obtain(config.controller.args["allocation"]) == lead_rule(lead=2)  # type: ignore[call-arg]
+    assert allocation_rules.build(config.controller.args["allocation"]) == lead_rule(lead=2)  # type: ignore[call-arg]

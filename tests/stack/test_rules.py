@@ -85,7 +85,7 @@ def test_every_rule_runs_from_a_stack_file(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in RULES if name not in NEEDED])
 def test_a_rule_that_needs_nothing_is_named_alone(tmp_path: Path, name: str) -> None:
     rule = check_stack(load_config(stack_file(tmp_path, name))).allocation
-    assert rule == allocation_rules.obtain(name)
+    assert rule == allocation_rules.build(name)
     assert MajorityVoteController(NativeGenerationController(), allocation=name).allocation == rule
 
 

@@ -32,7 +32,7 @@ class SeveralRules(StoppingRule):
         if isinstance(rules, str) or not isinstance(rules, Sequence) or not rules:
             raise ConfigError(f"is {rules!r}; give a list of rules, such as ['consecutive', 'confidence']", "rules")
         self.rules: list[StoppingRule] = [
-            stopping_rules.obtain(rule, f"rules.{number}") for number, rule in enumerate(rules)
+            stopping_rules.build(rule, f"rules.{number}") for number, rule in enumerate(rules)
         ]
         with require.under("rules"):
             self.needs = functools.reduce(ProbeNeeds.joined, [rule.needs for rule in self.rules])

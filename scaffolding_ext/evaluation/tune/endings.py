@@ -112,12 +112,12 @@ class Stopped:
 
     @cached_property
     def built(self) -> StoppingRule:
-        rule: StoppingRule = stopping_rules.obtain(self.rule)
+        rule: StoppingRule = stopping_rules.build(self.rule)
         return rule
 
     @cached_property
     def looking(self) -> ProbeSchedule:
-        schedule: ProbeSchedule = probe_schedules.obtain(self.schedule)
+        schedule: ProbeSchedule = probe_schedules.build(self.schedule)
         return schedule
 
     def __str__(self) -> str:

@@ -195,7 +195,7 @@ def _ending_of(component: Mapping[str, Any]) -> Ending:
     if kind is BudgetForcingController and not args.get("exact"):
         return Cut(args["thinking_tokens"])
     if kind is DynasorCoTController:
-        controller = controllers.obtain(component)
+        controller = controllers.build(component)
         plain = {"type": "ProbeSchedule", "args": {"chunk_size": controller.schedule.chunk_size}}
         rule, schedule = args.get("rule"), args.get("schedule") or plain
         if rule is None:

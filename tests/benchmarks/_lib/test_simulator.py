@@ -117,7 +117,7 @@ def test_every_policy_serves_everybody_and_loses_no_time(name: str) -> None:
     ]
     arrivals = np.cumsum(rng.exponential(60.0, len(programs)))
     works = [each.work for each in programs]
-    ends = serve_programs(works, arrivals, Queue(1), 1.0, policies.obtain(name)).departures
+    ends = serve_programs(works, arrivals, Queue(1), 1.0, policies.build(name)).departures
     assert (ends > arrivals).all()
     alone = [sum(each.num_tokens for each in programs)]
     assert ends.max() >= sum(alone)
@@ -127,7 +127,7 @@ def test_every_policy_serves_everybody_and_loses_no_time(name: str) -> None:
         end = max(end, arrival) + each.num_tokens
         busy[number] = end
     assert ends.max() == pytest.approx(busy.max())
-    slowest = serve_programs(works, np.zeros(len(programs)), Queue(4, 0.2), 1.0, policies.obtain(name))
+    slowest = serve_programs(works, np.zeros(len(programs)), Queue(4, 0.2), 1.0, policies.build(name))
     assert slowest.departures.max() >= sum(alone) / Queue(4, 0.2).capacity
 
 

@@ -101,7 +101,7 @@ STOPS = MappingProxyType(
 def test_a_replay_is_what_the_controller_does(recording: Recording, name: str) -> None:
     stop = STOPS[name]
     ended = RecordedChains(recording).ended(stop)
-    live = stopping(rule=stopping_rules.obtain(stop.rule), schedule=probe_schedules.obtain(stop.schedule))
+    live = stopping(rule=stopping_rules.build(stop.rule), schedule=probe_schedules.build(stop.schedule))
     for number, record in enumerate(run(live)):
         assert record.correct == bool(ended.correct[number, 0])
         total, vain = record.ledger["total"], record.ledger["by_purpose"].get("discarded", {"decoded": 0})

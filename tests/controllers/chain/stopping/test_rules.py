@@ -117,16 +117,16 @@ def test_a_rule_decides_on_what_was_seen(rule, given, stops):
 
 
 def test_rules_by_name():
-    assert stopping_rules.obtain("consecutive").threshold == 3
+    assert stopping_rules.build("consecutive").threshold == 3
     assert DynasorCoTController(rule="consecutive", certainty_threshold=4).rule.threshold == 4
     window = DynasorCoTController(rule="window", certainty_threshold=5).rule
     assert (window.threshold, window.share) == (5, 1.0)
-    assert isinstance(stopping_rules.obtain("total_variation"), TotalVariation)
-    assert stopping_rules.obtain(most_agree).function is most_agree
-    assert stopping_rules.obtain(f"{__name__}:most_agree").function.__name__ == "most_agree"
-    assert isinstance(stopping_rules.obtain(f"{__name__}:LongEnough"), LongEnough)
-    assert stopping_rules.obtain(f"{__name__}:TWO_AGREE") is TWO_AGREE
-    assert stopping_rules.obtain(f"{__name__}:agree_in").function.__name__ == "agree_in"
+    assert isinstance(stopping_rules.build("total_variation"), TotalVariation)
+    assert stopping_rules.build(most_agree).function is most_agree
+    assert stopping_rules.build(f"{__name__}:most_agree").function.__name__ == "most_agree"
+    assert isinstance(stopping_rules.build(f"{__name__}:LongEnough"), LongEnough)
+    assert stopping_rules.build(f"{__name__}:TWO_AGREE") is TWO_AGREE
+    assert stopping_rules.build(f"{__name__}:agree_in").function.__name__ == "agree_in"
 
 
 @pytest.mark.parametrize("rule", ["total_variation", "pattern", most_agree, f"{__name__}:most_agree", Window(4, 0.5)])

@@ -59,7 +59,7 @@ def test_all_of_them_tell_what_they_decided_on(looks):
 def test_rules_need_together_what_each_needs():
     assert AnyOf([PatternStop("x"), AnswerConfidence()]).needs == ProbeNeeds(answer_logprobs=True)
     assert AnyOf([PatternStop("x"), PatternStop("y")]).needs == ProbeNeeds(answer=False)
-    assert stopping_rules.obtain(lambda probes: True).needs == ProbeNeeds()
+    assert stopping_rules.build(lambda probes: True).needs == ProbeNeeds()
     assert ProbeNeeds(answer=False).num_logprobs == 0
     assert ProbeNeeds(answer_logprobs=True).num_logprobs == 1
 
@@ -165,7 +165,7 @@ def test_a_worker_that_gives_enough_is_taken(worker, rule):
 def test_of_several_rules_the_nearest_or_the_farthest_says_how_near_the_end_is():
     probes = [Probe(Prefix(number, "", None), "5", 0) for number in range(2)]
     near, far = Consecutive(2), Window(8)
-    assert [rule.certaindex(probes) for rule in (near, far, stopping_rules.obtain(lambda probes: True))] == [
+    assert [rule.certaindex(probes) for rule in (near, far, stopping_rules.build(lambda probes: True))] == [
         1.0,
         2 / 8,
         0.0,
