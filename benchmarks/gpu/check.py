@@ -33,7 +33,7 @@ from scaffolding_ext import (
     TRTLLMWorker,
     completion_of,
 )
-from scaffolding_ext.errors import ConfigError, InvalidTaskError
+from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import UPSTREAM, WHY_STANDINS, GenerationTask, StreamGenerationTask, Task
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
@@ -129,7 +129,7 @@ class Bench:
     def load(self, **arguments: Any) -> TRTLLMWorker:
         """A further worker of the same model."""
         with self.loading():
-            return TRTLLMWorker(self.model, **{"kv_cache_fraction": self._fraction, "self_test": False, **arguments})
+            return TRTLLMWorker(self.model, **{"kv_cache_fraction": self._fraction, **arguments})
 
     def reference_scores(self, dtype: str) -> list[float]:
         """Log-probabilities of `TEXTS` by transformers."""
@@ -441,36 +441,6 @@ def _ids(token_ids: list[int]) -> dict[str, Any]:
     return {"input_str": None, "input_tokens": token_ids, "max_tokens": 1}
 
 
-def second_gpu(bench: Bench) -> None:
-    """devices=[1] puts a worker on another GPU"""
-    import torch
-
-    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if num_gpus < 2:
-        raise NotServedError(f"this machine has {num_gpus} GPUs")
-    before = os.environ.get("CUDA_VISIBLE_DEVICES")
-    free = _free_memory()
-    try:
-        worker = bench.load(max_seq_len=256, devices=[1])
-    except ConfigError as error:
-        raise NotServedError(str(error)) from None
-    with worker:
-        expect(os.environ.get("CUDA_VISIBLE_DEVICES") == before, "the environment of this process has changed")
-        asyncio.run(worker.run_task(greedy(1)))
-        taken = [(earlier - now) / 2**20 for earlier, now in zip(free, _free_memory(), strict=True)]
-        expect(
-            taken[1] > 2 * max(taken[0], 64.0),
-            f"it takes {taken[0]:.0f} MiB of GPU 0 and {taken[1]:.0f} MiB of GPU 1: set CUDA_VISIBLE_DEVICES instead",
-        )
-
-
-def _free_memory() -> list[int]:
-    """Free bytes of the first two GPUs."""
-    import torch
-
-    return [torch.cuda.mem_get_info(gpu)[0] for gpu in range(2)]
-
-
 def shutdown(bench: Bench) -> None:
     """A shutdown ends what is in flight; a cancel afterwards raises nothing, and no reader stays"""
 
@@ -547,7 +517,6 @@ CHECKS: tuple[Callable[[Bench], None], ...] = (
     longer_than_a_step,
     longest_score,
     retention,
-    second_gpu,
     shutdown,
     dynasor_upstream,
     conformal_upstream,

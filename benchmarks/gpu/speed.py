@@ -26,7 +26,7 @@ def worker_beside_llm(
     report: Report, model: str, num_requests: int, num_tokens: int, repetitions: int, on_gpu: bool
 ) -> None:
     """Seconds of the same requests through TRTLLMWorker and through a bare `LLM.generate_async`."""
-    with TRTLLMWorker(model, max_seq_len=1024, self_test=False) as worker:
+    with TRTLLMWorker(model, max_seq_len=1024) as worker:
         loaded = worker._loaded
         prompts = [
             worker._reader.ids(None, f"Question {number}: 1 + {number} =", "input") for number in range(num_requests)

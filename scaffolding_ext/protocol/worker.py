@@ -117,9 +117,9 @@ class BaseWorker(Worker):
         return []
 
     @staticmethod
-    def memory_shares(args: Mapping[str, Any]) -> Mapping[int | None, float]:
-        """Return the worker's share of the free memory by GPU number; None is every GPU."""
-        return {}
+    def memory_share(args: Mapping[str, Any]) -> float:
+        """Return the worker's share of the GPU's free memory."""
+        return 0.0
 
     @staticmethod
     def engine_needs(args: Mapping[str, Any]) -> Any:

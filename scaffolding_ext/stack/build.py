@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -290,7 +289,7 @@ def _set_prompting(controller: Any, workers: Mapping[str, Any], config: StackCon
 
 
 def check_placement(workers: Iterable[PlannedWorker]) -> None:
-    """Refuse workers whose shares of one GPU's memory exceed 1.
+    """Refuse workers whose shares of a GPU's memory exceed 1.
 
     Each share is of the memory that is free when its worker is built, so the sum is a bound for any order.
 
@@ -298,20 +297,15 @@ def check_placement(workers: Iterable[PlannedWorker]) -> None:
         workers: All workers of a stack, nested ones included.
 
     Raises:
-        ConfigError: The shares on a GPU exceed 1; `key` is that of the last.
+        ConfigError: The shares exceed 1; `key` is that of the last.
     """
-    shares: dict[int | None, list[tuple[PlannedWorker, float]]] = defaultdict(list)
-    for worker in workers:
-        for device, share in worker.kind.memory_shares(worker.args).items():
-            shares[device].append((worker, share))
-    for device, own in shares.items():
-        together = own if device is None else shares.get(None, []) + own  # a worker without a GPU is on each
-        total = sum(share for _, share in together)
-        if len(together) > 1 and total > 1 + 1e-9:
-            described = ", ".join(f"{worker.tag} {share:g}" for worker, share in together)
-            where = "the same GPU" if device is None else f"GPU {device}"
-            raise ConfigError(
-                f"the workers on {where} take more of its memory than there is ({described}, in all "
-                f"{total:g}): give each a kv_cache_fraction, 1 in all, or separate GPUs by devices",
-                f"{together[-1][0].path}.args.kv_cache_fraction",
-            )
+    shares = [(worker, worker.kind.memory_share(worker.args)) for worker in workers]
+    shares = [(worker, share) for worker, share in shares if share]
+    total = sum(share for _, share in shares)
+    if len(shares) > 1 and total > 1 + 1e-9:
+        described = ", ".join(f"{worker.tag} {share:g}" for worker, share in shares)
+        raise ConfigError(
+            f"the workers on the same GPU take more of its memory than there is ({described}, in all {total:g}): give "
+            "each a kv_cache_fraction, 1 in all, or serve one of them from a process of its own",
+            f"{shares[-1][0].path}.args.kv_cache_fraction",
+        )

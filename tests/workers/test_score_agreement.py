@@ -97,6 +97,6 @@ def test_over_http_they_are_those_in_process(in_process: Worker, over_http: Work
 @pytest.mark.usefixtures("tensorrt_llm")
 @pytest.mark.parametrize("enable_block_reuse", [True, False])
 def test_over_the_llm_api_they_are_those_in_process(in_process: Worker, enable_block_reuse: bool) -> None:
-    with TRTLLMWorker(MODEL, self_test=False, enable_block_reuse=enable_block_reuse, serve_scores=True) as worker:
+    with TRTLLMWorker(MODEL, enable_block_reuse=enable_block_reuse, serve_scores=True) as worker:
         for fields in [*CASES.values(), *CASES.values()]:
             assert scores(worker, fields) == pytest.approx(scores(in_process, fields), abs=TOLERANCE)

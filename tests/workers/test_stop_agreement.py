@@ -28,7 +28,7 @@ pytestmark = [
 
 @pytest.fixture
 def workers() -> Iterator[list[Any]]:
-    with HuggingFaceWorker(MODEL) as reference, TRTLLMWorker(MODEL, max_seq_len=2048, self_test=False) as engine:
+    with HuggingFaceWorker(MODEL) as reference, TRTLLMWorker(MODEL, max_seq_len=2048) as engine:
         yield [reference, engine]
 
 

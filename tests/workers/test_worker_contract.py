@@ -66,7 +66,7 @@ def check() -> Worker:
 def trtllm() -> Worker:
     from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
-    return TRTLLMWorker("tinylm/draft", self_test=False)
+    return TRTLLMWorker("tinylm/draft")
 
 
 def budgeted() -> Worker:

@@ -5,9 +5,6 @@ A field that the installed release cannot honour is refused by name.
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import inspect
 import math
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
@@ -15,9 +12,9 @@ from typing import Any
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
-from scaffolding_ext.protocol import GenerationTask, Task, current_scope
+from scaffolding_ext.protocol import GenerationTask, Task
 from scaffolding_ext.protocol.meta import meta_of
-from scaffolding_ext.request.program import cache_salt_of, current_program, priority_of, record
+from scaffolding_ext.request.program import cache_salt_of, priority_of, record
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 from scaffolding_ext.workers.shared.task_reading import integer, is_set, number
 from scaffolding_ext.workers.trtllm.loading import LoadedLlm
@@ -27,19 +24,16 @@ NO_ORDER = (
     "the engine does not order requests by priority: load the LLM with scheduler_config.waiting_queue_policy=priority"
 )
 ENGINE_PRIORITY = "engine_priority"  # for the waiting queue: 0 to 1, higher is sooner, default 0.5
-KV_HINTS = "kv_hints"
-_ENVELOPE = ("protocol_version", "message_id", "actions")
-_ACTION = ("action_id", "action_type", "action_version", "payload")
 _LOWEST, _HIGHEST = 1, 100  # TensorRT-LLM's priorities of KV blocks
 
 
 def request_keywords(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
-    """Keywords of any task: priority, `cache_salt`, `kv_hints` and place in the request's hierarchy.
+    """Keywords of any task: priority and `cache_salt`.
 
     Without an `engine_priority`, it is computed from the package's priority, where lower is sooner and 0 maps to 0.5.
 
     Raises:
-        InvalidTaskError: The priority is outside its range, or the hints are malformed.
+        InvalidTaskError: The priority is outside its range.
     """
     params = task.custom_input_params or {}
     salt = cache_salt_of(task)
@@ -53,26 +47,7 @@ def request_keywords(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
             keywords["priority"] = math.atan2(1, own) / math.pi if given is None else float(given)
     elif given is not None:
         record("fallback", what=ENGINE_PRIORITY, reason=NO_ORDER)
-    if params.get(KV_HINTS) is not None:
-        _check_hints(params[KV_HINTS])
-        keywords[KV_HINTS] = params[KV_HINTS]
-    return keywords | _hierarchy(loaded)
-
-
-def conversation(loaded: LoadedLlm) -> dict[str, Any]:
-    """Keyword for an LLM that keeps KV per conversation: each branch of a request is one, and its chain grows there.
-
-    Such an LLM is loaded with `block_reuse_config: {policy: per_conversation}` in its `kv_cache_config`.
-    """
-    program, scope = current_program(), current_scope.get()
-    policy = _field(_field(loaded.argument("kv_cache_config"), "block_reuse_config"), "policy")
-    if getattr(policy, "value", policy) != "per_conversation" or program is None:
-        return {}
-    path = () if scope is None else scope.branch_path
-    params = _class_of("ConversationParams", "tensorrt_llm.llmapi", "tensorrt_llm.conversation_params")
-    if params is None:
-        return {}
-    return {"conversation_params": params(conversation_id=".".join(map(str, (program.identity.id, *path))))}
+    return keywords
 
 
 def retention_priority(score: float) -> int:
@@ -108,43 +83,6 @@ def branch_retention(config_class: Any, prefix_len: int, score: float) -> Any:
     if prefix_len:
         ranges.insert(0, token_range(0, prefix_len, _HIGHEST))
     return config_class(token_range_retention_configs=ranges, decode_retention_priority=own)
-
-
-def _check_hints(hints: Any) -> None:
-    """Check the envelope of KV hints that engines share (vLLM #53421, SGLang #36224, TensorRT-LLM #18153)."""
-    actions = hints.get("actions") if isinstance(hints, Mapping) and set(hints) == set(_ENVELOPE) else None
-    shapes = [set(action) if isinstance(action, Mapping) else set() for action in actions or ()]
-    if not isinstance(actions, list) or any(shape != set(_ACTION) for shape in shapes):
-        raise InvalidTaskError(
-            f"kv_hints is {hints!r}; it must be a mapping with {', '.join(_ENVELOPE)}, and each of its actions must be "
-            f"a mapping with {', '.join(_ACTION)}"
-        )
-
-
-def _hierarchy(loaded: LoadedLlm) -> dict[str, Any]:
-    """The request and the branches above the task, if the LLM's policy reads them.
-
-    Such a policy (`reorder_policy_config`) orders requests of the agent types it names; ours have the first of these
-    types.
-    """
-    program, scope = current_program(), current_scope.get()
-    policy = _field(_field(loaded.argument("reorder_policy_config"), "policy_args"), "agent_types")
-    if program is None or not policy or "scheduling_params" not in loaded.release.request_keywords:
-        return {}
-    kind = _class_of("SchedulingParams", "tensorrt_llm.executor.params.scheduling", "tensorrt_llm.scheduling_params")
-    if kind is None or "agent_hierarchy" not in inspect.signature(kind).parameters:
-        return {}
-    above = () if scope is None else scope.branch_path
-    hierarchy = [(str(policy[0]), program.identity.number), *(("branch", each) for each in above)]
-    return {"scheduling_params": kind(agent_hierarchy=hierarchy)}
-
-
-def _class_of(name: str, *modules: str) -> Any:
-    """A class of TensorRT-LLM whose module differs between releases; None if no module has it."""
-    for module in modules:
-        with contextlib.suppress(ImportError, AttributeError):
-            return getattr(importlib.import_module(module), name)
-    return None
 
 
 def _field(config: Any, name: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,9 +16,8 @@ from scaffolding_ext.request.program import current_program, next_seed, record
 from scaffolding_ext.workers.shared.id_stops import IdStops, special_ids
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
 from scaffolding_ext.workers.shared.streaming import NEVER
-from scaffolding_ext.workers.shared.task_reading import TaskReader, is_set
+from scaffolding_ext.workers.shared.task_reading import TaskReader
 from scaffolding_ext.workers.trtllm.arguments import (
-    conversation,
     hinted_arguments,
     lowest_retention,
     off_in,
@@ -29,7 +27,6 @@ from scaffolding_ext.workers.trtllm.arguments import (
 from scaffolding_ext.workers.trtllm.call import SHUT_DOWN, Call, LlmLoop, RequestProgress
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
 from scaffolding_ext.workers.trtllm.loading import LoadedLlm
-from scaffolding_ext.workers.trtllm.release import PENALTIES, SamplerWarning, honours_penalties, keeps_seeds_apart
 from scaffolding_ext.workers.trtllm.scores import from_context_logits, from_prompt_logprobs
 
 _LIKELIEST = 20  # log-probabilities to request per prompt position if a release only reports the likeliest
@@ -53,7 +50,6 @@ class LlmClient:
         self._request_timeout = request_timeout
         self._rng = np.random.default_rng(seed)
         self._watch = GreedyWatch(loaded.model)
-        self._honours_penalties: bool | None = None  # None until tested
         self.num_decoded = 0
         self._calls: set[Call] = set()
         self._is_shut_down = False
@@ -92,16 +88,14 @@ class LlmClient:
         self._watch.see(task, arguments.get("temperature", 0.0))
         if "logprobs" in arguments and self._loaded.why_no_logprobs:
             raise InvalidTaskError(f"num_logprobs is {task.num_logprobs}, but {self._loaded.why_no_logprobs}")
-        if streaming and "logprobs" in arguments:
-            self._loaded.check_streamed_logprobs()
-        streaming = streaming or (stops is not None and self._loaded.may_abort(arguments))
+        streaming = streaming or stops is not None
         if task.return_context_logits:
             if self.why_no_scores:
                 raise InvalidTaskError(f"return_context_logits is True, but {self.why_no_scores}")
             late |= self._unshared()
         if task.temperature is not None and self._loaded.argument("generation_config") == "auto":
             arguments = off_in(release) | arguments
-        keywords = request_keywords(task, self._loaded) | conversation(self._loaded) | late
+        keywords = request_keywords(task, self._loaded) | late
         return self._call(token_ids, arguments, keywords, streaming, is_piece, stops)
 
     async def advance(self, call: Call, num_tokens: int = NEVER) -> RequestProgress:
@@ -131,43 +125,6 @@ class LlmClient:
             record("fallback", what="prompt_logprobs", to="context logits", reason=reason)
         read = await self._score(task, token_ids, {"return_context_logits": True})
         return from_context_logits(read.context_logits, token_ids, start)
-
-    async def check_sampler(self, task: GenerationTask) -> None:
-        """Refuse penalties if the engine ignores them; tested when a task first sets one.
-
-        Raises:
-            InvalidTaskError: The engine ignores them.
-        """
-        asked = [name for name in PENALTIES if is_set(task, name)]
-        if not asked:
-            return
-        if self._honours_penalties is None:
-            self._honours_penalties = await self._loop.run(honours_penalties, self._decode)
-        if not self._honours_penalties:
-            raise InvalidTaskError(
-                f"{asked[0]} is {getattr(task, asked[0])!r}, but TensorRT-LLM {self._loaded.release.version} ignores "
-                "it, as a test request showed (its PyTorch backend honours them since #16485 of July 2026): leave "
-                "it out, or install a newer release"
-            )
-
-    def test_seeds(self) -> None:
-        """Warn if the requests of a batch do not use their own seeds, as shown by two test requests."""
-        if not self._loop.run_blocking(keeps_seeds_apart, self._decode):
-            warnings.warn(
-                f"TensorRT-LLM {self._loaded.release.version} draws all requests of a batch with the seed of the "
-                "first one (#17172): samples differ, but repeating a seeded run gives other texts. "
-                "Install a newer release if runs must be repeatable",
-                SamplerWarning,
-                stacklevel=4,
-            )
-
-    async def _decode(self, fields: Mapping[str, Any]) -> list[int]:
-        """Token ids of a short test request; runs on the loop of the LLM."""
-        call = self._call(self._reader.ids(None, "1 2", "input"), fields, {}, streaming=False)
-        try:
-            return (await call.wait()).token_ids
-        finally:
-            self._calls.discard(call)
 
     def close(self, task: Task, call: Call, *, decodes: bool = True) -> None:
         """Forget a request, however it ended, and record its cost.

@@ -1,17 +1,15 @@
-"""Loads an `LLM` from an engine or checkpoint with its share of the GPUs, or adopts a loaded one."""
+"""Loads an `LLM` from an engine or checkpoint with its share of the GPU, or adopts a loaded one."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scaffolding_ext.errors import ConfigError, InvalidTaskError
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.model_files import how_to_load
 from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
@@ -21,35 +19,29 @@ from scaffolding_ext.workers.trtllm.release import Release, llm_class
 _DEFAULT_FRACTION = 0.9  # TensorRT-LLM's default share of the free memory
 _SCORING_FRACTION = 0.8
 _MAX_NUM_TOKENS = 8192  # per step; the default of every release
-_environment = threading.Lock()  # held while the environment is changed for one LLM
 
 
 class Share(NamedTuple):
-    """A worker's share of the GPUs.
+    """A worker's share of the GPU.
 
     Attributes:
         kv_cache_fraction: Share for KV of the memory that is free after loading the model; None is the release's
             default.
-        devices: GPU numbers visible to the worker; None for those of the process.
         enable_block_reuse: If True, requests with a common beginning share KV.
         serve_logprobs: If True, an engine is loaded so that it reports log-probabilities.
     """
 
     kv_cache_fraction: float | None = None
-    devices: tuple[int, ...] | None = None
     enable_block_reuse: bool = True
     serve_logprobs: bool = True
 
     @staticmethod
-    def by_device(args: Mapping[str, Any]) -> dict[int | None, float]:
-        """Share of each GPU's free memory that a `TRTLLMWorker` with these arguments takes.
-
-        The key None stands for the GPUs of a worker that names none. A loaded `LLM` already has its memory.
-        """
+    def of_arguments(args: Mapping[str, Any]) -> float:
+        """Share of the free memory that a worker with these arguments takes; a loaded `LLM` already has its own."""
         if not isinstance(args.get("model", ""), str | os.PathLike):
-            return {}
+            return 0.0
         fraction = kv_fraction(args.get("kv_cache_fraction"), args.get("serve_scores"))
-        return dict.fromkeys(args.get("devices") or [None], _DEFAULT_FRACTION if fraction is None else fraction)
+        return _DEFAULT_FRACTION if fraction is None else fraction
 
 
 def kv_fraction(given: float | None, serve_scores: bool | None) -> float | None:
@@ -98,21 +90,6 @@ class LoadedLlm(NamedTuple):
             return ""
         return "its engine was loaded without gather_generation_logits: set serve_logprobs to True"
 
-    def may_abort(self, arguments: Mapping[str, Any]) -> bool:
-        """False if aborting a stream of these `SamplingParams` crashes the engine (#10810)."""
-        if "logprobs" not in arguments or self.engine is None or not self.argument("gather_generation_logits"):
-            return True
-        return not self.release.crashes_on_abort
-
-    def check_streamed_logprobs(self) -> None:
-        """Refuse streams with log-probabilities if cancelling one crashes the engine (#10810)."""
-        if not self.may_abort({"logprobs": 1}):
-            raise InvalidTaskError(
-                f"num_logprobs is set, but TensorRT-LLM {self.release.version} crashes when a stream with "
-                "log-probabilities is aborted on an engine with gather_generation_logits (#10810): leave out "
-                "num_logprobs, send a GenerationTask without streaming, load the checkpoint, or install 1.2.0 or newer"
-            )
-
     @property
     def tokens_per_block(self) -> int | None:
         """Tokens per block of shared KV; None without sharing or for an engine."""
@@ -143,8 +120,7 @@ def load(model: str, tokenizer: str | None, needs: EngineNeeds, share: Share, ll
     arguments = _llm_arguments(engine, needs, share, llm_args)
     if engine is None:
         _read_in_steps(arguments, needs.max_seq_len or _model_config(folder).get("max_position_embeddings"))
-    with _environment_kept(arguments.get("env_overrides") or {}):
-        llm = make(model=folder, tokenizer=model_folder(name), **arguments)
+    llm = make(model=folder, tokenizer=model_folder(name), **arguments)
     try:
         return LoadedLlm(
             llm,
@@ -240,24 +216,7 @@ def _llm_arguments(
     if engine is not None and share.serve_logprobs:
         arguments.setdefault("gather_generation_logits", True)  # otherwise log-probabilities are refused
     arguments["kv_cache_config"] = _kv_cache_config(share, arguments.get("kv_cache_config") or {})
-    if share.devices is not None:
-        arguments["env_overrides"] = {**arguments.get("env_overrides", {}), **_visible(share.devices, engine)}
     return arguments
-
-
-def _visible(devices: tuple[int, ...], engine: EngineConfig | None) -> dict[str, str]:
-    """Environment that makes these GPUs visible to the engine's processes, if the release supports it."""
-    from tensorrt_llm.llmapi import llm_args as arguments
-
-    kind = getattr(arguments, "TorchLlmArgs" if engine is None else "TrtLlmArgs", None)
-    if "env_overrides" not in getattr(kind, "model_fields", ()):
-        raise ConfigError(
-            f"is {list(devices)}, but this release of TensorRT-LLM takes no env_overrides, with which the worker "
-            "chooses GPUs: leave it out, and start this process with "
-            f"CUDA_VISIBLE_DEVICES={','.join(map(str, devices))}",
-            "devices",
-        )
-    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))}
 
 
 def _kv_cache_config(share: Share, given: Any) -> Any:
@@ -306,21 +265,3 @@ def _readable(args: Any, engine: EngineConfig | None, wanted: int | None, longes
             "max_seq_len",
         )
     return step_len if longest is None else min(longest, step_len)
-
-
-@contextlib.contextmanager
-def _environment_kept(overrides: Mapping[str, str]) -> Iterator[None]:
-    """Undo an LLM's changes to this process's environment, which must not affect later LLMs."""
-    if not overrides:
-        yield
-        return
-    with _environment:
-        before = {name: os.environ.get(name) for name in overrides}
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value

@@ -1,13 +1,10 @@
-"""The installed TensorRT-LLM: supported fields from its signatures, sampler behaviour from test requests."""
+"""The installed TensorRT-LLM: supported fields from its signatures."""
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import importlib.util
 import inspect
-import re
-from collections.abc import Awaitable, Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -79,14 +76,6 @@ class Release:
         """Its version, for messages."""
         return str(getattr(self._package, "__version__", "of unknown version"))
 
-    @property
-    def crashes_on_abort(self) -> bool:
-        """True if aborting a stream crashes an engine that gathers the logits of generated tokens.
-
-        Reported for 1.1.0 and 1.2.0rc7 (#10810); no fix is named.
-        """
-        return re.match(r"1\.1\b|1\.2\.0rc", self.version) is not None
-
     def sampling_params(self, **fields: Any) -> Any:
         """Construct its `SamplingParams`."""
         return self._package.SamplingParams(**fields)
@@ -94,32 +83,3 @@ class Release:
     def setting(self, name: str) -> Any:
         """Return a class of its LLM API by name, such as KvCacheConfig or KvCacheRetentionConfig."""
         return getattr(importlib.import_module("tensorrt_llm.llmapi"), name)
-
-
-Decode = Callable[[Mapping[str, Any]], Awaitable[list[int]]]
-"""Decodes a short prompt with these fields of `SamplingParams` and returns the token ids."""
-
-PENALTIES = ("frequency_penalty", "presence_penalty")
-_NUM_TOKENS = 6
-_STRONG = 100.0  # larger than any difference of two logits
-
-
-class SamplerWarning(UserWarning):
-    """The installed release does not honour sampling parameters."""
-
-
-async def honours_penalties(decode: Decode) -> bool:
-    """True if a high frequency penalty prevents repeats and a negative one forces them."""
-    greedy = {"max_tokens": _NUM_TOKENS, "top_k": 1, "ignore_eos": True}
-    none_twice, all_alike = await asyncio.gather(
-        decode({**greedy, "frequency_penalty": _STRONG}), decode({**greedy, "frequency_penalty": -_STRONG})
-    )
-    return len(set(none_twice)) == len(none_twice) and len(set(all_alike)) == 1
-
-
-async def keeps_seeds_apart(decode: Decode) -> bool:
-    """True if a request draws the same tokens by itself and beside a request with another seed."""
-    drawn = {"max_tokens": _NUM_TOKENS, "temperature": 5.0, "top_p": 1.0, "ignore_eos": True}
-    alone = await decode({**drawn, "seed": 2})
-    _, beside = await asyncio.gather(decode({**drawn, "seed": 1}), decode({**drawn, "seed": 2}))
-    return alone == beside

@@ -69,7 +69,6 @@ class TRTLLMWorker(ChatWorker):
         kv_cache_fraction: Share of the memory that is free beside the model. Shares above 1 in total on one GPU are
             refused. None is 0.8, or the release's default (0.9) with `serve_scores=False`: the logits of a long score
             need gigabytes.
-        devices: GPU numbers visible to the worker; None for those of the process.
         enable_block_reuse: If True, requests with a common beginning share KV.
         seed: Seeds sampled tasks without a seed, in a request without one. None draws fresh entropy.
         serve_scores: Serves `ScoreTask` if True, refusing an LLM that cannot. None serves it if the LLM can.
@@ -77,7 +76,6 @@ class TRTLLMWorker(ChatWorker):
             of its own and streams faster. Log-probabilities, verdicts and branches are then refused. Checkpoints
             report log-probabilities anyway.
         request_timeout: Seconds that one task may take; None is unlimited.
-        self_test: If True, the worker tests if an LLM loaded here keeps the seeds of a batch apart, and warns if not.
         llm_args: Further arguments of `LLM`. `kv_cache_config` is a mapping of the fields that no argument here sets.
 
     Raises:
@@ -105,13 +103,11 @@ class TRTLLMWorker(ChatWorker):
         max_num_tokens: int | None = None,
         max_batch_size: int | None = None,
         kv_cache_fraction: float | None = None,
-        devices: list[int] | None = None,
         enable_block_reuse: bool = True,
         seed: int | None = None,
         serve_scores: bool | None = None,
         serve_logprobs: bool = True,
         request_timeout: float | None = None,
-        self_test: bool = True,
         llm_args: dict[str, Any] | None = None,
     ) -> None:
         if kv_cache_fraction is not None:
@@ -131,10 +127,10 @@ class TRTLLMWorker(ChatWorker):
                 chunked_prefill=bool(own_args.get("enable_chunked_prefill")),
             )
             fraction = kv_fraction(kv_cache_fraction, serve_scores)
-            share = Share(fraction, None if devices is None else tuple(devices), enable_block_reuse, serve_logprobs)
+            share = Share(fraction, enable_block_reuse, serve_logprobs)
             self._loaded = load(os.fspath(model), tokenizer, needs, share, own_args)
         else:
-            for key, value in (("kv_cache_fraction", kv_cache_fraction), ("devices", devices), ("llm_args", llm_args)):
+            for key, value in (("kv_cache_fraction", kv_cache_fraction), ("llm_args", llm_args)):
                 if value is not None:
                     raise ConfigError(
                         f"is {value!r}, but the LLM is already loaded: pass it when you create the LLM", key
@@ -161,8 +157,6 @@ class TRTLLMWorker(ChatWorker):
         if self._loaded.why_no_logprobs:
             self.max_num_logprobs = 0
             self.refused |= dict.fromkeys(("VerifyTask", "BranchTask"), self._loaded.why_no_logprobs)
-        if self_test and self._loaded.is_own:
-            self._client.test_seeds()
         served = type(self).task_handlers.items()
         handlers = {kind: handler for kind, handler in served if kind.__name__ not in self.refused}
         self.task_handlers = handlers  # type: ignore[misc]  # per class upstream, here per LLM
@@ -240,7 +234,6 @@ class TRTLLMWorker(ChatWorker):
 
     async def _generate_with(self, task: GenerationTask, **late: Any) -> TaskStatus:
         task.output_tokens = None
-        await self._client.check_sampler(task)
         call = self._client.open(task, streaming=bool(task.streaming_output_flag), **late)
         try:
             while task.streaming_output_flag and not call.ended:
@@ -258,7 +251,6 @@ class TRTLLMWorker(ChatWorker):
             return TaskStatus.SUCCESS
         if task.request_handle is None:
             task.output_tokens = None
-            await self._client.check_sampler(task)
             task.request_handle = self._client.open(task, streaming=True, end_at=fixed_end(task))
             self._streams.add(task.request_handle)
         call: Call = task.request_handle
@@ -327,7 +319,7 @@ class TRTLLMWorker(ChatWorker):
         return [*why_not_installed(), *(reason for name in folders if (reason := why_no_model(name)))]
 
     engine_needs = staticmethod(EngineNeeds.of_arguments)
-    memory_shares = staticmethod(Share.by_device)
+    memory_share = staticmethod(Share.of_arguments)
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
         **ChatWorker.task_handlers,
         GenerationTask: _generate,

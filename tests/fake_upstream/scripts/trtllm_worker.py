@@ -77,7 +77,7 @@ def answered(host, worker):
     return {"text": output.text, "answer": output.answer, "decoded": output.program.ledger.total.decoded}
 
 
-with TRTLLMWorker(MODEL, self_test=False) as served:
+with TRTLLMWorker(MODEL) as served:
     document = {
         "upstream": UPSTREAM and Worker is UpstreamWorker and isinstance(served, UpstreamWorker),
         "chat": chat(served),

@@ -64,7 +64,7 @@ class OnOwnLoop:
 
 def test_two_event_loops_on_one_llm_have_their_answers() -> None:
     """Both requests end in one batch, whose readers are woken on the first one's loop."""
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         engine = llm_of(worker).executor
         engine.may_run.clear()
         tasks = [greedy(), greedy()]
@@ -83,7 +83,7 @@ def test_two_event_loops_on_one_llm_have_their_answers() -> None:
 def test_two_hosts_share_one_worker() -> None:
     controller = NativeGenerationController({"max_tokens": 12, "temperature": 0.0})
     with (
-        TRTLLMWorker(MODEL, self_test=False) as worker,
+        TRTLLMWorker(MODEL) as worker,
         ScaffoldingLlm(controller, {"generation": worker}) as one,
         ScaffoldingLlm(controller.clone(), {"generation": worker}) as other,
     ):
@@ -94,7 +94,7 @@ def test_two_hosts_share_one_worker() -> None:
 
 def test_a_request_beside_one_that_was_given_up_on_a_loop_that_ended_has_its_answer() -> None:
     """The batch begins with the last response of the aborted request, whose loop no longer runs."""
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         engine = llm_of(worker).executor
 
         async def give_up() -> None:
@@ -131,7 +131,7 @@ def test_after_a_shutdown_a_stream_is_cancelled_in_peace() -> None:
         with pytest.raises(EngineError, match="the worker has been shut down"):
             await worker.run_task(greedy())
 
-    asyncio.run(scenario(TRTLLMWorker(MODEL, self_test=False)))
+    asyncio.run(scenario(TRTLLMWorker(MODEL)))
 
 
 def test_a_shutdown_leaves_no_thread_and_nothing_in_an_adopted_llm(tensorrt_llm: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from scaffolding_ext.controllers.vote.deepconf import DeepConfController
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
-from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
+from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.tasks import ScoreTask
 
@@ -35,7 +34,6 @@ BUILD = {
 pytestmark = [
     pytest.mark.usefixtures("tensorrt_llm"),
     # of the older releases: `test_sampler.py`
-    pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.trtllm.release.SamplerWarning"),
 ]
 
 
@@ -100,12 +98,11 @@ def test_an_engine_has_no_tokenizer_of_its_own(engine_dir: str) -> None:
 
 def test_a_checkpoint_gets_its_share_and_everything_else_goes_to_the_llm() -> None:
     with TRTLLMWorker.from_checkpoint(
-        MODEL, kv_cache_fraction=0.4, max_seq_len=128, devices=[1, 2], disable_overlap_scheduler=True
+        MODEL, kv_cache_fraction=0.4, max_seq_len=128, disable_overlap_scheduler=True
     ) as worker:
         args = args_of(worker)
         assert args.kv_cache_config.free_gpu_memory_fraction == 0.4
         assert (args.max_seq_len, args.disable_overlap_scheduler) == (128, True)
-        assert args.env_overrides == {"CUDA_VISIBLE_DEVICES": "1,2"}
         assert worker.max_seq_len == 128
 
 
@@ -113,12 +110,6 @@ def test_without_a_length_the_models_own_holds() -> None:
     config = json.loads((Path(model_folder(MODEL)) / "config.json").read_text())
     with TRTLLMWorker(MODEL) as worker:
         assert worker.max_seq_len == config["max_position_embeddings"]
-
-
-@pytest.mark.parametrize("tensorrt_llm", ["1.2"], indirect=True)
-def test_devices_are_refused_where_the_release_cannot_place_a_model() -> None:
-    with pytest.raises(ConfigError, match=r"devices: is .*CUDA_VISIBLE_DEVICES=1"):
-        TRTLLMWorker(MODEL, devices=[1])
 
 
 @pytest.mark.parametrize(
@@ -162,19 +153,6 @@ def test_the_worker_says_how_long_a_shared_block_is(arguments: dict[str, Any], t
         assert worker.tokens_per_block == tokens_per_block
 
 
-def test_devices_of_one_worker_are_not_those_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The LLM writes them into the environment of the whole process, where its own processes find them."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with (
-        TRTLLMWorker(MODEL, devices=[1]) as target,
-        TRTLLMWorker(MODEL) as plain,
-        TRTLLMWorker(MODEL, devices=[0]) as draft,
-    ):
-        seen = [worker._loaded.llm.executor.visible for worker in (target, plain, draft)]
-    assert seen == ["1", None, "0"]
-    assert "CUDA_VISIBLE_DEVICES" not in os.environ
-
-
 @pytest.mark.parametrize(
     ("arguments", "is_chunked"),
     [
@@ -204,30 +182,6 @@ def test_chains_that_nothing_can_read_are_refused_at_load(tensorrt_llm: Any) -> 
         llm.shutdown()
 
 
-@pytest.mark.parametrize(("version", "crashes"), [("1.1.0", True), ("1.2.0rc7", True), ("1.2.1", False)])
-def test_streams_with_log_probabilities_are_refused_where_a_cancel_crashes_the_engine(
-    engine_dir: str, tensorrt_llm: Any, version: str, crashes: bool
-) -> None:
-    tensorrt_llm.__version__ = version
-
-    def stream(**fields: Any) -> StreamGenerationTask:
-        return StreamGenerationTask(input_tokens=[5, 6], max_tokens=2, temperature=0.0, streaming_step=2, **fields)
-
-    async def scenario(worker: TRTLLMWorker) -> None:
-        await worker.run_task(stream())
-        await worker.run_task(GenerationTask(input_tokens=[5], max_tokens=1, temperature=0.0, num_logprobs=1))
-        if crashes:
-            with pytest.raises(InvalidTaskError, match=r"num_logprobs is set, but .* crashes .*#10810"):
-                await worker.run_task(stream(num_logprobs=1))
-        else:
-            await worker.run_task(stream(num_logprobs=1))
-
-    with TRTLLMWorker.from_engine(engine_dir, MODEL, self_test=False) as worker:
-        asyncio.run(scenario(worker))
-    with TRTLLMWorker(MODEL, self_test=False) as worker:  # a checkpoint does not crash
-        asyncio.run(worker.run_task(stream(num_logprobs=1)))
-
-
 @pytest.mark.parametrize(
     ("arguments", "fraction"),
     [
@@ -239,9 +193,9 @@ def test_streams_with_log_probabilities_are_refused_where_a_cancel_crashes_the_e
 )
 def test_a_worker_that_serves_scores_leaves_memory_for_their_logits(arguments: dict[str, Any], fraction: float) -> None:
     settings = {"enable_block_reuse": False, **arguments}
-    with TRTLLMWorker(MODEL, self_test=False, **settings) as worker:
+    with TRTLLMWorker(MODEL, **settings) as worker:
         assert worker._loaded.argument("kv_cache_config").free_gpu_memory_fraction == fraction
-    assert TRTLLMWorker.memory_shares({"model": MODEL, **settings}) == {None: fraction}
+    assert TRTLLMWorker.memory_share({"model": MODEL, **settings}) == fraction
 
 
 def test_an_engine_without_logprobs_refuses_what_reads_them(engine_dir: str) -> None:
@@ -250,13 +204,13 @@ def test_an_engine_without_logprobs_refuses_what_reads_them(engine_dir: str) -> 
         with pytest.raises(InvalidTaskError, match=r"num_logprobs is 2, but its engine .* serve_logprobs to True"):
             await worker.run_task(GenerationTask(input_tokens=[5], max_tokens=4, temperature=0.0, num_logprobs=2))
 
-    with TRTLLMWorker.from_engine(engine_dir, MODEL, self_test=False, serve_logprobs=False) as worker:
+    with TRTLLMWorker.from_engine(engine_dir, MODEL, serve_logprobs=False) as worker:
         assert not worker._loaded.argument("gather_generation_logits")
         assert worker.max_num_logprobs == 0
         assert not {VerifyTask, BranchTask} & worker.task_handlers.keys()
         asyncio.run(scenario(worker))
         with pytest.raises(ConfigError, match=r"at most 0 tokens"):
             DeepConfController(sampling_params={"temperature": 1.0}).bind({"generation": worker})
-    with TRTLLMWorker.from_engine(engine_dir, MODEL, self_test=False) as worker:
+    with TRTLLMWorker.from_engine(engine_dir, MODEL) as worker:
         assert worker._loaded.argument("gather_generation_logits")
         assert {VerifyTask, BranchTask} <= worker.task_handlers.keys()

@@ -13,7 +13,6 @@ from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 pytestmark = [
     pytest.mark.parametrize("tensorrt_llm", ["newest"], indirect=True),
     pytest.mark.usefixtures("tensorrt_llm"),
-    pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.trtllm.release.SamplerWarning"),
 ]
 
 

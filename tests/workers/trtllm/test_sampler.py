@@ -1,11 +1,10 @@
-"""What the releases' samplers honour, as TRTLLMWorker finds out: penalties, seeds of one batch, biases, stop tokens."""
+"""What TRTLLMWorker tells the releases' samplers: penalties, seeds, biases, stop tokens, priorities."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import shutil
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from scaffolding_ext.request.program import Program, enter_program
 pytest.importorskip("torch")
 from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyThinkingWarning
-from scaffolding_ext.workers.trtllm.release import SamplerWarning
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
 MODEL = "tinylm/draft"
@@ -46,21 +44,13 @@ def generation(**fields: Any) -> GenerationTask:
     return GenerationTask(input_str=PROMPT, max_tokens=8, ignore_eos=True, **{"temperature": 0.0, **fields})
 
 
-def test_seeds_of_one_batch_that_are_one_are_warned_of_at_load() -> None:
-    with pytest.warns(SamplerWarning, match=r"1\.2\.1 draws all requests of a batch with the seed of the first"):
-        worker = TRTLLMWorker(MODEL)
-    worker.shutdown()
-
-
 @newest
-def test_a_release_that_keeps_seeds_apart_is_not_warned_of() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with TRTLLMWorker(MODEL) as worker:
-            texts = [run(worker, generation(temperature=2.0, seed=seed)).output_str for seed in (1, 2)]
-            tasks = [generation(temperature=2.0, seed=seed) for seed in (1, 2)]
-            run(worker, *tasks)
-            assert [task.output_str for task in tasks] == texts
+def test_a_seed_gives_the_same_text_alone_and_beside_others() -> None:
+    with TRTLLMWorker(MODEL) as worker:
+        texts = [run(worker, generation(temperature=2.0, seed=seed)).output_str for seed in (1, 2)]
+        tasks = [generation(temperature=2.0, seed=seed) for seed in (1, 2)]
+        run(worker, *tasks)
+        assert [task.output_str for task in tasks] == texts
 
 
 @newest
@@ -68,7 +58,7 @@ def test_samples_without_seeds_are_no_copies_and_repeat_with_the_workers_seed() 
     """An engine that is given no seed takes a fixed one."""
 
     def six(seed: int | None) -> list[Any]:
-        with TRTLLMWorker(MODEL, self_test=False, seed=seed) as worker:
+        with TRTLLMWorker(MODEL, seed=seed) as worker:
             tasks = [generation(temperature=2.0) for _ in range(6)]
             run(worker, *tasks)
             run(worker, generation(temperature=0.0))
@@ -83,23 +73,13 @@ def test_samples_without_seeds_are_no_copies_and_repeat_with_the_workers_seed() 
 def test_the_seed_of_a_sampled_branch_comes_from_the_run() -> None:
     def branches() -> Any:
         task = BranchTask(prefix_tokens=[5], suffixes=[[6], [6], [6]], max_tokens=6, temperature=3.0)
-        with TRTLLMWorker(MODEL, self_test=False) as worker:
+        with TRTLLMWorker(MODEL) as worker:
             in_request(lambda: worker.run_task(task))
         return task.output_tokens
 
     first = branches()
     assert first == branches()
     assert len(set(map(tuple, first))) == 3
-
-
-@pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.trtllm.release.SamplerWarning")
-@pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty"])
-def test_penalties_that_the_engine_ignores_are_refused_by_name(name: str) -> None:
-    with TRTLLMWorker(MODEL) as worker:
-        for _ in range(2):
-            with pytest.raises(InvalidTaskError, match=rf"^{name} is 0\.5, but TensorRT-LLM 1\.2\.1 ignores it"):
-                run(worker, generation(**{name: 0.5}))
-        assert run(worker, generation()).output_str
 
 
 @newest
@@ -192,7 +172,7 @@ def in_request(scenario: Any) -> Program:
 def test_the_trace_notes_a_kv_cache_manager_without_retention(is_v2: Any) -> None:
     task = BranchTask(prefix_tokens=[5], suffixes=[[6], [7]], max_tokens=2, temperature=0.0)
     settings = {"kv_cache_config": {"use_kv_cache_manager_v2": is_v2}}
-    with TRTLLMWorker(MODEL, self_test=False, llm_args=settings) as worker:
+    with TRTLLMWorker(MODEL, llm_args=settings) as worker:
         program = in_request(lambda: worker.run_task(task))
     reasons = [event["reason"] for event in program.trace if event.get("what") == "kv_cache_retention_config"]
     assert bool(reasons) is bool(is_v2)
@@ -244,23 +224,6 @@ def test_the_order_of_programs_goes_over_too() -> None:
     assert sent[0] == 0.5
 
 
-@newest
-def test_the_engine_is_told_where_in_its_request_a_task_stands() -> None:
-    policy = {"policy_name": "AgentTree", "policy_args": {"agent_types": ["chain"], "agent_percentage": 0.5}}
-    with TRTLLMWorker(MODEL, llm_args={"reorder_policy_config": policy}) as worker:
-        program = in_request(lambda: worker.run_task(generation()))
-        number = program.identity.number
-        hierarchy = last_request(worker)["scheduling"].agent_hierarchy
-    assert hierarchy == [("chain", number), ("branch", 2), ("branch", 0)]
-
-
-@newest
-def test_without_a_policy_that_reads_it_nothing_is_told() -> None:
-    with TRTLLMWorker(MODEL) as worker:
-        in_request(lambda: worker.run_task(generation()))
-        assert last_request(worker)["scheduling"] is None
-
-
 def sampled(tmp_path: Path, **said: Any) -> str:
     """The embedded model with a `generation_config.json` of its own."""
     folder = shutil.copytree(model_folder(MODEL), tmp_path / "model")
@@ -272,7 +235,7 @@ def sampled(tmp_path: Path, **said: Any) -> str:
 @newest
 def test_where_nobody_sets_a_temperature_the_model_decides(tmp_path: Path) -> None:
     folder = sampled(tmp_path, do_sample=True, temperature=0.6, top_p=0.95, top_k=20)
-    with TRTLLMWorker(folder, self_test=False) as worker:
+    with TRTLLMWorker(folder) as worker:
         run(worker, generation(seed=1, temperature=None))
         params = last_request(worker)["params"]
         assert (params.temperature, params.top_p, params.top_k) == (0.6, 0.95, 20)
@@ -283,7 +246,7 @@ def test_what_a_task_with_a_temperature_leaves_out_is_off_though_the_llm_fills_i
     folder = sampled(
         tmp_path, do_sample=True, temperature=0.6, top_k=20, min_p=0.1, repetition_penalty=1.05, no_repeat_ngram_size=3
     )
-    with TRTLLMWorker(folder, self_test=False, llm_args={"generation_config": "auto"}) as worker:
+    with TRTLLMWorker(folder, llm_args={"generation_config": "auto"}) as worker:
         run(worker, generation(seed=1, temperature=0.7))
         params = last_request(worker)["params"]
         assert (params.temperature, params.top_k, params.min_p, params.repetition_penalty) == (0.7, 0, 0.0, 1.0)
@@ -294,7 +257,7 @@ def test_what_a_task_with_a_temperature_leaves_out_is_off_though_the_llm_fills_i
 
 
 def test_a_reasoning_model_that_runs_greedily_is_warned_of_once(tmp_path: Path) -> None:
-    with TRTLLMWorker(sampled(tmp_path, do_sample=False), self_test=False) as worker:
+    with TRTLLMWorker(sampled(tmp_path, do_sample=False)) as worker:
         with pytest.warns(GreedyThinkingWarning, match="is a reasoning model, and its chains are decoded greedily"):
             run(worker, generation())
         run(worker, generation())
@@ -302,7 +265,7 @@ def test_a_reasoning_model_that_runs_greedily_is_warned_of_once(tmp_path: Path) 
 
 def test_log_probabilities_of_the_likeliest_alone_are_left_as_they_are() -> None:
     """Of 1.2's PyTorch backend, which does not tell that of the token that was drawn."""
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         task = run(worker, generation(temperature=5.0, seed=1, num_logprobs=1))
         assert "cumulative_logprob" not in task.customized_result_fields
         assert len(task.logprobs) == 8
@@ -321,7 +284,6 @@ def test_scores_are_asked_for_as_plain_numbers_and_leave_nothing_that_is_kept() 
     assert [each.priority for each in request["retention"].token_range_retention_configs] == [1]
 
 
-@pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.trtllm.release.SamplerWarning")
 def test_logits_are_asked_for_only_where_the_likeliest_do_not_tell() -> None:
     """Of 1.2, which reports the likeliest alone; what both requests read is counted."""
     with TRTLLMWorker(MODEL) as worker:
@@ -341,56 +303,17 @@ def ids_of(worker: TRTLLMWorker) -> list[int]:
 
 
 @newest
-def test_a_chain_is_a_conversation_where_the_llm_keeps_kv_by_conversation() -> None:
-    """So that a chain that is sent again finds its KV; a score does not take its place."""
-    kv_cache = {"block_reuse_config": {"policy": "per_conversation", "max_num_turns": 2}}
-    with TRTLLMWorker(MODEL, self_test=False, llm_args={"kv_cache_config": kv_cache}) as worker:
-        program = in_request(lambda: worker.run_task(generation()))
-        assert last_request(worker)["conversation"].conversation_id == f"{program.identity.id}.2.0"
-        in_request(lambda: worker.run_task(ScoreTask(input_str=PROMPT, continuation_str="5")))
-        assert last_request(worker)["conversation"] is None
-        run(worker, generation())
-        assert last_request(worker)["conversation"] is None
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
-        in_request(lambda: worker.run_task(generation()))
-        assert last_request(worker)["conversation"] is None
-
-
-@newest
 def test_a_budget_of_thinking_goes_to_an_llm_that_keeps_one() -> None:
     def bounded() -> GenerationTask:
         task = generation()
         note(task, thinking=ThinkingBudget(5, "<think>", "</think>", is_open=True))
         return task
 
-    with TRTLLMWorker(MODEL, self_test=False, llm_args={"reasoning_parser": "deepseek-r1"}) as worker:
+    with TRTLLMWorker(MODEL, llm_args={"reasoning_parser": "deepseek-r1"}) as worker:
         assert worker.server_budget is not None
         run(worker, bounded())
         assert last_request(worker)["params"].thinking_token_budget == 5
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         assert worker.server_budget is None
         run(worker, bounded())
         assert last_request(worker)["params"].thinking_token_budget is None
-
-
-@newest
-def test_hints_about_kv_have_the_envelope_that_engines_share() -> None:
-    action = {"action_id": "a", "action_type": "kv.demote", "action_version": "1.0", "payload": {}}
-    hints = {"protocol_version": "0.1", "message_id": "m", "actions": [action]}
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
-        program = in_request(lambda: worker.run_task(generation(custom_input_params={"kv_hints": hints})))
-        for wrong in ("retain", {**hints, "actions": [{"action_id": "a"}]}, {"actions": []}):
-            with pytest.raises(InvalidTaskError, match=r"kv_hints is .*protocol_version, message_id, actions"):
-                run(worker, generation(custom_input_params={"kv_hints": wrong}))
-        llm = worker._loaded.llm
-        plain, seen = llm.generate_async._generate_async, []
-
-        def takes_hints(inputs: Any, *args: Any, kv_hints: Any = None, **kwargs: Any) -> Any:
-            seen.append(kv_hints)
-            return plain(inputs, *args, **kwargs)
-
-        llm.generate_async._generate_async = takes_hints
-        worker._loaded.release.request_keywords |= {"kv_hints"}
-        run(worker, generation(custom_input_params={"kv_hints": hints}))
-    assert [(event["event"], event["what"]) for event in program.trace] == [("fallback", "kv_hints")]
-    assert seen == [hints]

@@ -60,7 +60,7 @@ def long_task(**fields: Any) -> StreamGenerationTask:
 
 @each_release
 def test_greedy_text_is_that_of_the_transformers_worker(reference: Any) -> None:
-    with TRTLLMWorker.from_checkpoint(MODEL, self_test=False) as worker:
+    with TRTLLMWorker.from_checkpoint(MODEL) as worker:
         expected = run(reference, GenerationTask(input_str=PROMPT, max_tokens=24, temperature=0.0))
         task = run(worker, GenerationTask(input_str=PROMPT, max_tokens=24, num_logprobs=2, temperature=0.0))
         assert (task.output_str, task.output_tokens, task.finish_reason) == (
@@ -83,7 +83,7 @@ def test_scores_are_those_of_the_transformers_worker(reference: Any) -> None:
         {"input_str": PROMPT, "continuation_str": "First 5+3=8, so"},
     ]
     for reuse in (True, False):
-        with TRTLLMWorker(MODEL, self_test=False, enable_block_reuse=reuse, serve_scores=True) as worker:
+        with TRTLLMWorker(MODEL, enable_block_reuse=reuse, serve_scores=True) as worker:
             run(worker, GenerationTask(input_tokens=ids, max_tokens=1, temperature=0.0))  # its KV could be reused now
             for fields in [*tasks, tasks[0]]:
                 expected, task = run(reference, ScoreTask(**fields)), run(worker, ScoreTask(**fields))
@@ -94,7 +94,7 @@ def test_scores_are_those_of_the_transformers_worker(reference: Any) -> None:
 
 @pytest.mark.parametrize("tensorrt_llm", ["1.2.1", "newest"], indirect=True)
 def test_a_release_that_reports_the_likeliest_only_is_asked_for_logits(tensorrt_llm: Any) -> None:
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         for _ in range(2):
             run(worker, ScoreTask(input_str=PROMPT, continuation_str=PROMPT))
         asked = [request["params"].return_context_logits for request in llm_of(worker).requests]
@@ -148,8 +148,8 @@ def test_an_llm_that_is_there_is_taken_as_it_is_and_left_running(tensorrt_llm: A
         assert not llm.executor.is_shutdown
         with pytest.raises(EngineError, match="has been shut down"):
             run(worker, GenerationTask(input_str=PROMPT, max_tokens=1, temperature=0.0))
-        with pytest.raises(ConfigError, match=r"devices: is \[0\], but the LLM is already loaded"):
-            TRTLLMWorker(llm, devices=[0])
+        with pytest.raises(ConfigError, match=r"kv_cache_fraction: is 0.5, but the LLM is already loaded"):
+            TRTLLMWorker(llm, kv_cache_fraction=0.5)
     finally:
         llm.shutdown()
 
@@ -164,7 +164,7 @@ def test_a_stream_has_no_backlog() -> None:
         await worker.run_task(task)
         assert (len(task.output_tokens or ()), task.end_flag, task.finish_reason) == (40, True, "length")
 
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         asyncio.run(scenario(worker))
 
 
@@ -180,7 +180,7 @@ def test_a_cancelled_stream_is_aborted_and_keeps_what_it_has() -> None:
         assert 3 <= len(task.output_tokens or ()) < 900
         assert token_counts_of(task).decoded == len(task.output_tokens or ())
 
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         asyncio.run(scenario(worker))
         assert llm_of(worker).executor.aborted == [0]
 
@@ -202,7 +202,7 @@ def test_a_stream_that_is_too_far_ahead_is_aborted() -> None:
             await worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=1, temperature=0.0)) is TaskStatus.SUCCESS
         )
 
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         asyncio.run(scenario(worker))
         assert not worker._streams
         assert not worker._client._calls
@@ -222,7 +222,7 @@ def test_a_sampled_stream_with_a_seed_ends_where_its_limit_is_whatever_the_time(
                 PAUSED if num_tokens == 10 else "length",
             )
 
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         llm_of(worker).executor.may_run.set()
         asyncio.run(scenario(worker))
 
@@ -242,7 +242,7 @@ def test_a_stream_whose_request_ends_behind_a_look_is_read_to_its_end(monkeypatc
         assert (len(task.output_tokens or ()), task.finish_reason) == (30, "length")
 
     monkeypatch.setattr(LlmClient, "advance", late)
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         llm_of(worker).executor.may_run.set()
         asyncio.run(scenario(worker))
 
@@ -266,7 +266,7 @@ def test_what_nobody_waits_for_any_more_is_aborted(streaming: bool) -> None:
             await worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=1, temperature=0.0)) is TaskStatus.SUCCESS
         )
 
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         asyncio.run(scenario(worker))
         assert not worker._streams
         assert not worker._client._calls
@@ -285,20 +285,20 @@ def test_the_end_of_a_scope_aborts_its_streams_and_no_others() -> None:
         assert not tasks[1].end_flag
         await worker.on_scope_end("two")
 
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         asyncio.run(scenario(worker))
         assert not worker._client._calls
 
 
 def test_a_request_that_takes_too_long_fails_by_name_and_is_aborted() -> None:
-    with TRTLLMWorker(MODEL, self_test=False, request_timeout=0.05) as worker:
+    with TRTLLMWorker(MODEL, request_timeout=0.05) as worker:
         engine = llm_of(worker).executor
         engine.may_run.clear()
         with pytest.raises(EngineError, match=r"within request_timeout \(0\.05 s\), in which it sent 0 tokens"):
             run(worker, GenerationTask(input_str=PROMPT, max_tokens=5, temperature=0.0))
         assert engine.aborted == [0]
     with pytest.raises(ConfigError, match="request_timeout: is 0; it must be above 0"):
-        TRTLLMWorker(MODEL, self_test=False, request_timeout=0)
+        TRTLLMWorker(MODEL, request_timeout=0)
 
 
 def test_a_cancel_that_comes_together_with_a_token_is_not_lost() -> None:
@@ -320,7 +320,7 @@ def test_a_cancel_that_comes_together_with_a_token_is_not_lost() -> None:
         await asyncio.to_thread(engine.abort_came.wait)
         assert engine.aborted == [0]
 
-    with TRTLLMWorker(MODEL, self_test=False, request_timeout=60.0) as worker:
+    with TRTLLMWorker(MODEL, request_timeout=60.0) as worker:
         asyncio.run(scenario(worker))
 
 
@@ -335,7 +335,7 @@ def test_shutdown_ends_what_is_in_flight() -> None:
         with pytest.raises(EngineError, match="the worker has been shut down"):
             await call
 
-    asyncio.run(scenario(TRTLLMWorker(MODEL, self_test=False)))
+    asyncio.run(scenario(TRTLLMWorker(MODEL)))
 
 
 def test_a_request_that_the_engine_refuses_fails_alone() -> None:
@@ -343,20 +343,20 @@ def test_a_request_that_the_engine_refuses_fails_alone() -> None:
         tasks = [GenerationTask(input_tokens=ids, max_tokens=4, temperature=0.0) for ids in ([5, 6], [5, 0], [5, 7])]
         return await asyncio.gather(*map(worker.run_task, tasks), return_exceptions=True)
 
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         first, refused, last = asyncio.run(scenario(worker))
     assert first is last is TaskStatus.SUCCESS
     assert isinstance(refused, EngineError)
     assert "a token that the engine refuses" in str(refused)
     assert type(refused.__cause__).__name__ == "RequestError"
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         llm_of(worker).args.max_num_tokens = 8  # less than it was loaded with
         with pytest.raises(EngineError, match=r"refused a request.*max_num_tokens"):
             run(worker, GenerationTask(input_tokens=[5] * 9, max_tokens=1, temperature=0.0))
 
 
 def test_reused_tokens_are_counted() -> None:
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         ids = load_tokenizer(MODEL)(PROMPT * 4).input_ids
         first, second = (run(worker, GenerationTask(input_tokens=ids, max_tokens=3, temperature=0.0)) for _ in range(2))
     assert token_counts_of(first)[1:] == (len(ids), 0)
@@ -371,7 +371,7 @@ def test_waiting_in_the_engine_goes_into_the_ledger() -> None:
         await worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=2, temperature=0.0))
         return program
 
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         program = asyncio.run(scenario(worker))
     assert program.ledger.queue_seconds > 0
     assert program.ledger.to_json()["queue_seconds"] == round(program.ledger.queue_seconds, 6)
@@ -394,7 +394,7 @@ def test_branches_share_their_prefix_and_say_how_long_to_keep_it(
     )
     is_newest = tensorrt_llm.__version__ == "newest"
     llm_args = {"scheduler_config": {"waiting_queue_policy": "priority"}} if is_newest else {}
-    with TRTLLMWorker(MODEL, self_test=False, llm_args=llm_args) as worker:
+    with TRTLLMWorker(MODEL, llm_args=llm_args) as worker:
         run(worker, task)
         requests = llm_of(worker).requests
     assert [len(ids) for ids in task.output_tokens or ()] == [4, 4, 4]
@@ -417,7 +417,7 @@ def test_a_tree_of_branches_says_what_is_worth_keeping() -> None:
     controller = SearchController(
         Beam(4, 2, 2), judge, selector="vote", steps=4, max_tokens=8, sampling_params=sampling
     )
-    with TRTLLMWorker(MODEL, self_test=False) as worker, ScaffoldingLlm(controller, {"generation": worker}) as llm:
+    with TRTLLMWorker(MODEL) as worker, ScaffoldingLlm(controller, {"generation": worker}) as llm:
         result = llm.generate("Start with 5. Apply a+3,b-2. Find the total.")
         kept = [request["retention"] for request in llm_of(worker).requests if request["retention"] is not None]
     first, second = kept[:4], kept[4:]
@@ -434,7 +434,7 @@ def test_a_layer_exit_is_refused_where_an_engine_gives_its_last_layer_alone() ->
         2, scorer={"type": "verdict", "args": {"layer_exit": {"max_entropy": 1.0, "max_change": 0.5}}}
     )
     with (
-        TRTLLMWorker(MODEL, self_test=False) as worker,
+        TRTLLMWorker(MODEL) as worker,
         pytest.raises(
             ConfigError, match=r"TRTLLMWorker cannot stop at a layer \(layer_exit\).*only the logits of its last layer"
         ),
@@ -447,7 +447,7 @@ def test_branches_with_phrasings_of_their_own_are_requests_on_these_and_a_gate_i
     gated = KVShareBranchingController(
         2, expander=WorkerExpander(["A", "B"], phrasings=["So {question}"], least_similarity=0.9)
     )
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         with pytest.raises(
             ConfigError, match=r"TRTLLMWorker cannot compare hidden states.*an engine returns no hidden"
         ):
@@ -462,7 +462,7 @@ def test_branches_with_phrasings_of_their_own_are_requests_on_these_and_a_gate_i
 
 
 def test_a_branch_that_fails_takes_the_others_with_it() -> None:
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         task = BranchTask(prefix_tokens=[5, 6], suffixes=[[7], [0], [8]], max_tokens=300, seeds=[1, 2, 3])
         with pytest.raises(EngineError, match="a token that the engine refuses"):
             run(worker, task)
@@ -479,7 +479,7 @@ def test_a_branch_that_fails_takes_the_others_with_it() -> None:
 def test_verdicts_are_those_of_the_transformers_worker(reference: Any) -> None:
     """Where both verdicts are among the twenty likeliest, which is what lowering asks for."""
     ids = load_tokenizer(MODEL)(PROMPT).input_ids
-    with TRTLLMWorker(MODEL, self_test=False) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         top = run(worker, GenerationTask(input_tokens=ids, max_tokens=1, num_logprobs=2, temperature=0.0)).logprobs[0]
         yes, no = list(top)[:2]
         task, expected = (
@@ -495,7 +495,7 @@ def test_tasks_of_no_use_here_are_refused_by_name() -> None:
     from scaffolding_ext.protocol import RewardTask
 
     with (
-        TRTLLMWorker(MODEL, self_test=False) as worker,
+        TRTLLMWorker(MODEL) as worker,
         pytest.raises(InvalidTaskError, match="does not serve RewardTask: its model gives no rewards"),
     ):
         run(worker, RewardTask(input_str="x"))
@@ -512,4 +512,4 @@ def test_without_tensorrt_llm_the_error_says_where_to_get_it(monkeypatch: pytest
     monkeypatch.setattr(importlib, "import_module", missing)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match="tensorrt_llm is not installed; install it as NVIDIA documents"):
-        TRTLLMWorker(MODEL, self_test=False)
+        TRTLLMWorker(MODEL)

@@ -1,7 +1,6 @@
 """Decodes requests in turn, a token each, on a thread of its own, with transformers."""
 
 import contextlib
-import os
 import threading
 import time
 
@@ -72,7 +71,6 @@ class Engine:
 
     def __init__(self, model, kv_cache_config, is_complete=True):
         self._is_complete = is_complete
-        self.visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         self._network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
         self.generation_config = self._network.generation_config
         end = self.generation_config.eos_token_id
