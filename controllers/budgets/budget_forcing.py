@@ -220,7 +220,9 @@ def grow_within(
     found = thought_of(chain, family)
     if found is not None and found.num_thinking <= budget + _SLACK:
         by = "server" if server.reason is None else "controller"
-        record_thinking(run, chain, budget, family, by=by, **_told(server.reason))
+        record_thinking(
+            run, chain, budget, family, by=by, **({} if server.reason is None else {"reason": server.reason})
+        )
         return False
     server.reason = server.reason or (
         "its tokens cannot be counted here"
@@ -286,7 +288,3 @@ def _num_open(chain: Chain, ids: list[int], family: PromptFamily) -> int:
     num_characters = len(text) if place < 0 else place
     kept = bisect.bisect_right(range(len(ids) + 1), num_characters, key=lambda at: len(decode(ids[:at]) or "")) - 1
     return len(without_end_token(ids[:kept])) if kept else 0
-
-
-def _told(reason: str | None) -> dict[str, str]:
-    return {} if reason is None else {"reason": reason}

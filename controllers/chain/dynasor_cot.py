@@ -18,7 +18,7 @@ from scaffolding_ext.controllers.chain.chain import UNANSWERED, Chain
 from scaffolding_ext.controllers.chain.ending import close, conclude
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
 from scaffolding_ext.controllers.chain.probing import Prober, ProbeSchedule
-from scaffolding_ext.controllers.chain.shorthand import Parts, warn_if_unthinking
+from scaffolding_ext.controllers.chain.shorthand import parts_of, warn_if_unthinking
 from scaffolding_ext.controllers.chain.stopping.base import Never, Rule, Stop
 from scaffolding_ext.controllers.chain.stream_chain import start_chain
 from scaffolding_ext.controllers.needs import Needs
@@ -85,7 +85,7 @@ class DynasorCoTController(BaseController):
         super().__init__()
         short: Any = {"effort": effort, "certainty_threshold": certainty_threshold}
         short |= {"chunk_size": chunk_size, "hedge_match": hedge_match}
-        self.rule, self.schedule, self.probe = Parts.of(rule, schedule, probe, **short)
+        self.rule, self.schedule, self.probe = parts_of(rule, schedule, probe, **short)
         self.max_tokens = require.whole("max_tokens", max_tokens)
         self.prober = Prober(self.probe, self.rule.needs)
         self.forcing = {**self.probe.sampling_params, "temperature": 0.0}  # no vote reads a forced answer

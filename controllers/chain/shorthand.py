@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
@@ -18,37 +18,30 @@ from scaffolding_ext.registry import stopping_rules
 EFFORTS = {"mild": (8, 64), "low": (5, 64), "mid": (3, 64), "high": (2, 64), "crazy": (2, 32)}
 
 
-class Parts(NamedTuple):
-    rule: StoppingRule
-    schedule: ProbeSchedule
-    probe: AnswerProbe
-
-    @classmethod
-    def of(
-        cls,
-        rule: str | Rule | None,
-        schedule: ProbeSchedule | None,
-        probe: AnswerProbe | None,
-        *,
-        effort: str | None,
-        certainty_threshold: int | None,
-        chunk_size: int | None,
-        hedge_match: Literal["word", "substring"] | None,
-    ) -> Parts:
-        """Return the given parts, or those of the short arguments; raise ConfigError if one is given twice."""
-        if effort is not None:
-            require.alone("effort", effort, certainty_threshold=certainty_threshold, chunk_size=chunk_size)
-            certainty_threshold, chunk_size = EFFORTS[require.one_of("effort", effort, EFFORTS)]
-        if certainty_threshold is not None:
-            require.whole("certainty_threshold", certainty_threshold)
-        require.alone("probe", probe, hedge_match=hedge_match)
-        named = _with_threshold("consecutive" if rule is None else rule, certainty_threshold)
-        found: StoppingRule = stopping_rules.build(named, "rule")
-        require.alone("rule", found.schedule, schedule=schedule, chunk_size=chunk_size)
-        require.alone("schedule", schedule, chunk_size=chunk_size)
-        default = ProbeSchedule() if chunk_size is None else ProbeSchedule(chunk_size)
-        asks = probe or AnswerProbe(hedge_match=hedge_match or "word")
-        return cls(found, found.schedule or schedule or default, asks)
+def parts_of(
+    rule: str | Rule | None,
+    schedule: ProbeSchedule | None,
+    probe: AnswerProbe | None,
+    *,
+    effort: str | None,
+    certainty_threshold: int | None,
+    chunk_size: int | None,
+    hedge_match: Literal["word", "substring"] | None,
+) -> tuple[StoppingRule, ProbeSchedule, AnswerProbe]:
+    """Return the given parts, or those of the short arguments; raise ConfigError if one is given twice."""
+    if effort is not None:
+        require.alone("effort", effort, certainty_threshold=certainty_threshold, chunk_size=chunk_size)
+        certainty_threshold, chunk_size = EFFORTS[require.one_of("effort", effort, EFFORTS)]
+    if certainty_threshold is not None:
+        require.whole("certainty_threshold", certainty_threshold)
+    require.alone("probe", probe, hedge_match=hedge_match)
+    named = _with_threshold("consecutive" if rule is None else rule, certainty_threshold)
+    found: StoppingRule = stopping_rules.build(named, "rule")
+    require.alone("rule", found.schedule, schedule=schedule, chunk_size=chunk_size)
+    require.alone("schedule", schedule, chunk_size=chunk_size)
+    default = ProbeSchedule() if chunk_size is None else ProbeSchedule(chunk_size)
+    asks = probe or AnswerProbe(hedge_match=hedge_match or "word")
+    return found, found.schedule or schedule or default, asks
 
 
 def _with_threshold(rule: str | Rule, threshold: int | None) -> Any:
