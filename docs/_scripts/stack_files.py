@@ -29,7 +29,7 @@ them: `--set controller.args.chunk_size=64`.
 its `args`, which may hold components, too. A rule, scorer or other small part without arguments may be a name alone.
 `{$ref: NAME}` is a live object that Python gives.
 
-**Arguments.** `name=8192` has a default; `name: int=null` can be left out; `name: int` is needed.
+**Arguments.** `name = 8192` has a default; a name without one is needed.
 """
 
 
