@@ -124,7 +124,7 @@ class DynasorCoTController(BaseController):
                 due = chain.max_tokens
             else:
                 due = prefix.num_tokens + next(gaps)
-                asked = self.prober.asking(task, prefix, run.family)
+                asked = self.prober.asking(task, prefix, run.family)  # the chain, with an opened box behind it
                 if asked is not None and self.overlap and not chain.runs_on:  # a stream runs on by itself
                     yield from chain.grow(due, beside=[asked])
                 elif asked is not None:
@@ -175,7 +175,8 @@ class DynasorCoTController(BaseController):
         probe = None if stop is None else stop.left_with(probes)
         prefix = chain.prefix if stop is None else probes[-1].prefix
         cut_by = "budget" if chain.finish_reason == "length" else str(chain.finish_reason)
-        reason = stop.reason if stop is not None else cut_by if chain.finish_reason in UNANSWERED else "own end"
+        own_end = cut_by if chain.finish_reason in UNANSWERED else "own end"
+        reason = own_end if stop is None else stop.reason
         if stop is not None:
             answer = None if probe is None else probe.answer
             run.event("stop", position=prefix.num_tokens, answer=answer, reason=reason, **stop.figures)

@@ -143,10 +143,10 @@ class ConformalDraftTargetController(BaseController):
             if chain.draft_chunk is None:
                 yield from self.propose(chain)
             if not chain.wrote_something:
-                yield from chain.settle(False)
+                yield from chain.settle(taken_over=False)
                 chain.end("end")
                 break
-            if chain.is_decided:  # by a router: one model writes the rest
+            if chain.is_decided:  # by a router, for the draft; the target would have written all the rest at once
                 decision = Decision(False, {})
             elif decision is None:
                 (decision,) = yield from rule.decide([chain], [rng])  # take over if the p-value is at most alpha (12)
@@ -164,7 +164,10 @@ class ConformalDraftTargetController(BaseController):
     def _decide_together(
         self, rule: TakeOverRule, chains: list[DraftTargetChain], rngs: Sequence[np.random.Generator]
     ) -> ControllerGenerator:
-        """Draft all first chunks; return a joint rule's decisions on those that have a token, by chain."""
+        """Draft all first chunks; return a joint rule's decisions on those that have a token, by chain.
+
+        With conditional coverage each is ranked among the others; a router decides for all of them.
+        """
         yield side_by_side([self.propose(chain) for chain in chains])
         drafted = [chain for chain in chains if chain.wrote_something]
         decisions = (yield from rule.decide(drafted, [rngs[chain.index] for chain in drafted])) if drafted else []

@@ -1,4 +1,4 @@
-"""Branches that share the KV of one prefix, judged only if that can change the answer.
+"""Branches that share the KV of one prefix, judged only if no branch is clearly the most confident.
 
 Reference: Sekar, "RKSC: Reasoning-Aware KV Cache Sharing and Confident Early Exit for Multi-Step LLM Inference", arXiv
 2606.09937.
@@ -36,11 +36,13 @@ class KVShareBranchingController(SearchController):
     """Writes several branches on one prompt, judges them, and returns the most frequent or the best answer.
 
     It has one level; deeper trees are `SearchController`'s. All branches share the prompt's KV, through `BranchTask` or
-    the engine's block reuse. Three optional gates save work:
+    the engine's block reuse. A branch's confidence is the mean, over its tokens, of the likeliest token's probability
+    (equation 3). With `scorer="verdict"`, as in the paper, a branch votes with P(yes) times the square root of its
+    confidence. Three optional gates save work:
 
-    - The skip gate (equation 4) omits the verdicts if the highest confidence is at least `least`, and leads the next by
-      `gap` of itself. Branches then keep their confidence (equation 3) as score.
-    - A layer exit (equation 5) reads verdicts before the last layer.
+    - The skip gate (equation 4) omits the verdicts if the highest confidence is at least `least` (0.70), and leads the
+      next by `gap` (0.06) of itself; branches then vote with their confidence.
+    - A layer exit (equation 5) reads a verdict before the last layer, where its entropy and change are small enough.
     - The decode exit is a skip gate after a few tokens, behind which only the leading branch goes on.
 
     Args:
@@ -78,12 +80,12 @@ class KVShareBranchingController(SearchController):
     ) -> None:
         self.branching_factor = require.whole("branching_factor", branching_factor)
         self.calibration = None if calibration is None else BranchingCalibration.load(calibration)
-        judge: Scorer = search_scorers.build(scorer, "scorer")
+        scores: Scorer = search_scorers.build(scorer, "scorer")
         known_skip = None
-        if isinstance(judge, VerdictScorer):
+        if isinstance(scores, VerdictScorer):
             known = self.calibration
             known_skip = None if known is None else known.skip_gate
-            judge = judge.completed(
+            scores = scores.completed(  # the calibrated exit, and the paper's median rule
                 None if known is None else known.layer_exit,
                 None if known is None else known.median_exit,
                 weighs_confidence=True,
@@ -91,7 +93,7 @@ class KVShareBranchingController(SearchController):
         self.gates = Gates.of(gates, known_skip)
         super().__init__(
             BestOfN(branching_factor),
-            judge,
+            scores,
             expander=expander,
             selector=selector,
             budget=Budget(nodes=self.branching_factor + 1),
@@ -114,17 +116,19 @@ class KVShareBranchingController(SearchController):
         going = yield from self._share(run, branches)  # one prefix, one BranchTask
         if len(going) == 1:
             going[0].score = 1.0
-        elif self._has_clear_leader(run, going):  # equation 4: no verdict could change the answer
+        elif self._has_clear_leader(run, going):  # equation 4
             for branch in going:
-                branch.score = settled(branch.confidence)  # equation 3
+                branch.score = settled(branch.confidence)  # rounded
         else:
-            yield from judge(run, self.scorer, going)  # P(yes); a layer exit (equation 5) may read it early
+            yield from judge(run, self.scorer, going)  # by default without a worker; equation 5 in a verdict's exit
         closings = Closings()
         if self.insist_on_answer:
             yield from closings.force(going, self.selector.reads_all)
         classes = yield from run.group([branch.answer for branch in going])
         leaves = [Leaf(n, each.value, 1.0, each.chain.num_tokens) for each, n in zip(going, classes, strict=True)]
-        winner = going[self.selector.choose(leaves)]  # the class with the largest sum of values, unless `best`
+        winner = going[
+            self.selector.choose(leaves)
+        ]  # unless `best`, the class with the largest sum of score times weight
         record_selected(going, [winner])
         run.event("answer", answers=[each.answer for each in going], classes=classes, winner=winner.path)
         run.sum_up(nodes=len(branches), answers=Answers([each.answer for each in going], classes))

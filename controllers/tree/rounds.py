@@ -219,8 +219,8 @@ class Rounds:
     def _sees_enough(self) -> ControllerGenerator:
         """Return True if a stop has seen enough of the leaves; with `widths`, stops are asked between widths instead.
 
-        If a stop needs the answers of all leaves, missing answers are forced before it looks, including those of
-        truncated solutions.
+        If the selector reads all answers, missing ones are forced before a stop looks, including those of truncated
+        solutions.
         """
         if self.parts.stops and self.parts.insist_on_answer and self.parts.selector.reads_all:
             forcing = self.closings.close(self.closings.missing(self.leaves))

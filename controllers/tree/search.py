@@ -57,7 +57,7 @@ class SearchController(BaseController):
         stop: Ends the search once it has seen enough: a stop, or a list of stops, any of which ends it.
         widths: Increasing widths: solutions (REBASE, in one tree; best of n; particle filter), iterations, each to the
             end of a solution (MCTS with rollouts), or nodes (the others). `stop` is asked between them.
-        budget: `{nodes, tokens, computed_tokens, seconds}`, or a number of nodes.
+        budget: `{nodes, tokens, computed_tokens}`, or a number of nodes.
         steps: End of a step: `{ends, max_tokens}`, or a number of tokens.
         max_tokens: Tokens of a solution from the root to its end.
         insist_on_answer: Force the answer of a leaf without one.

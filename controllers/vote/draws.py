@@ -116,7 +116,7 @@ class Draws:
         return new
 
     def close(self) -> ControllerGenerator:
-        """Cancel the samples that still run, and discard the tokens of all that do not count; return their number."""
+        """Cancel the samples that still run, and discard those that do not count; return how many tokens these had."""
         left, self._begun = self._begun, []
         if not left:
             return 0

@@ -41,8 +41,9 @@ class MajorityVoteController(BaseController):
         weight: Weight of a sample's vote: `"uniform"`, `"mean_logprob"`, `"answer_probability"`, `"confidence"`,
             `"shortness"`, `"reward"`, or a function of the sample. Any but the first needs a rule that reads weights.
         reward_controller: Scores the samples; needed by `weight="reward"` and by rules that read rewards.
-        in_flight: Samples that run at once. The rule is asked whenever one counts, the next begins, and the others are
-            cancelled once the vote is settled: that takes less time than rounds, and more tokens. None draws rounds.
+        in_flight: Samples that run at once; as one counts, the next begins. The rule is asked whenever it could end the
+            vote, and then the others are cancelled: that takes less time than rounds, and more tokens. None draws
+            rounds.
         order: Order in which samples in flight count. By `"tokens"`, or by `"index"` if the worker cannot stream, the
             vote repeats from its seed; by `"arrival"` it does not. See `vote.draws`.
         allow_failed: Samples that may fail in their worker; the others vote, and the trace counts failed ones apart.
@@ -93,7 +94,7 @@ class MajorityVoteController(BaseController):
         draws = Draws(run, sampler, self.allocation, self.in_flight, self.order)
         votes = self.no_votes(sampler)
         run.event("begin", controller=run.name, left=votes.num_remaining)
-        num_more = max(1, self.num_more(votes))
+        num_more = max(1, self.num_more(votes))  # without a sample there is no output
         while num_more and not draws.are_over:
             new = yield from draws.next(num_more)  # a round, or the next sample in flight
             votes = replace(votes, max_samples=sampler.max_samples - sampler.num_failed)

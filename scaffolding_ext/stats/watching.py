@@ -31,7 +31,7 @@ class LossWatch:
         self.alpha = require.number("alpha", alpha, above=0, below=1)
         self.num_audited = 0
         self.num_lost = 0
-        self._most_evidence = 0.0
+        self._most_evidence = 0.0  # a logarithm
 
     def add(self, lost: bool) -> bool:
         """Count one audited request; return True if it is the one that breaks the promise."""
