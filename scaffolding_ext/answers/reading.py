@@ -31,16 +31,12 @@ class Marks(NamedTuple):
         think_close: Ends thinking.
         answer_open: Stands between the end of thinking and the answer.
         answer_close: Ends the answer.
-        call_open: Begins tool calls; empty if no tools are offered.
-        call_close: Ends them.
     """
 
     think_open: str = "<think>"
     think_close: str = "</think>"
     answer_open: str = ""
     answer_close: str = ""
-    call_open: str = ""
-    call_close: str = ""
 
     def opened_by(self, prompt: str) -> bool:
         """True if a rendered prompt ends in open thinking; otherwise the model opens it, or answers at once."""
@@ -85,10 +81,9 @@ def split(
     marks: Marks,
     is_open: bool | None,
     stops: StopStrings | None = None,
-    is_call: Callable[[str], bool] | None = None,
 ) -> SplitText:
     """Split a complete text; for the arguments see `Splitter`."""
-    splitter = Splitter(marks, is_open, stops, is_call)
+    splitter = Splitter(marks, is_open, stops)
     splitter.feed(text)
     return splitter.end()
 
@@ -100,14 +95,12 @@ class Splitter:
       end of the answer.
     - A text that begins neither in open thinking nor with the opening mark is the answer.
     - An opening mark in the answer begins a further block if a sentence may begin there and the block is closed.
-    - Tool calls at the end of thinking, with nothing behind them, are the answer; others are drafts.
 
     Args:
         marks: The model's marks.
         is_open: True if the prompt ends in open thinking, False if not. None if the prompt is unknown: then a closing
             mark without an opening one splits the text, and nothing is given out before it.
         stops: End the answer, never the thinking.
-        is_call: True for a text of whole tool calls and nothing else; needed if the marks have `call_open`.
     """
 
     def __init__(
@@ -115,11 +108,9 @@ class Splitter:
         marks: Marks,
         is_open: bool | None,
         stops: StopStrings | None = None,
-        is_call: Callable[[str], bool] | None = None,
     ) -> None:
         self._marks = marks
         self._is_open = is_open
-        self._is_call = is_call or (lambda text: False)
         self._lexer = _Lexer(marks)
         self._matcher = stops.matcher() if stops else None
         self._take: Callable[[str], None] = self._at_start
@@ -134,7 +125,6 @@ class Splitter:
         self._begins_line = True  # leading newlines of a part are dropped
         self._last, self._last_solid = "", ""  # characters of the text before
         self._in_fence = False
-        self._calls_closed = False
 
     def feed(self, text: str) -> None:
         """Read a further piece."""
@@ -201,42 +191,8 @@ class Splitter:
             self._has_thought = True
             self._begins_line = True
             self._take = self._behind_thinking
-        elif lexeme == self._marks.call_open:
-            self._held.append(lexeme)
-            self._calls_closed = False
-            self._take = self._in_drafted_calls
         else:
             self._give(self._thinking, lexeme)
-
-    def _in_drafted_calls(self, lexeme: str) -> None:
-        marks = self._marks
-        if lexeme == marks.think_close:
-            self._held.append(lexeme)
-            self._take = self._behind_drafted_calls
-        elif lexeme == marks.call_open and not self._calls_closed and marks.call_close:
-            self._give_held(self._thinking)
-            self._held.append(lexeme)
-        elif self._calls_closed and lexeme != marks.call_open and not lexeme.isspace():
-            self._give_held(self._thinking)
-            self._take = self._in_thinking
-            self._take(lexeme)
-        else:
-            self._calls_closed = lexeme == marks.call_close or (self._calls_closed and lexeme.isspace())
-            self._held.append(lexeme)
-
-    def _behind_drafted_calls(self, lexeme: str) -> None:
-        self._held.append(lexeme)
-        if not lexeme.isspace():
-            self._draft()
-
-    def _draft(self) -> None:
-        """The held calls were thinking; what follows their closing mark is the answer."""
-        close = self._held.index(self._marks.think_close)
-        held, self._held = self._held, []
-        for lexeme in held[:close]:
-            self._give(self._thinking, lexeme)
-        self._held = held[close:]
-        self._replay(self._in_thinking)
 
     def _behind_thinking(self, lexeme: str) -> None:
         if lexeme.isspace():
@@ -258,15 +214,8 @@ class Splitter:
             self._held.append(lexeme)
             self._take = self._behind_answer
         else:
-            if lexeme == marks.call_open and marks.call_close:
-                self._take = self._in_call
             self._in_fence ^= lexeme == _FENCE
             self._give(self._answer, lexeme)
-
-    def _in_call(self, lexeme: str) -> None:
-        self._give(self._answer, lexeme)
-        if lexeme == self._marks.call_close and self._take == self._in_call:
-            self._take = self._in_answer
 
     def _in_open_block(self, lexeme: str) -> None:
         self._held.append(lexeme)
@@ -306,8 +255,6 @@ class Splitter:
         elif take == self._in_unknown:
             self._begins_line, self._has_thought = False, True
             self._replay(self._in_answer)
-        elif take in (self._in_drafted_calls, self._behind_drafted_calls):
-            self._settle_calls()
         elif take == self._in_open_block:
             lexeme, *rest = self._held  # it is never closed, nor is any later one
             self._held = rest
@@ -317,18 +264,6 @@ class Splitter:
             self._held.clear()
         else:
             self._give_held(self._answer)
-
-    def _settle_calls(self) -> None:
-        close = self._marks.think_close
-        calls = "".join(self._held[: self._held.index(close)] if close in self._held else self._held)
-        if self._is_call(calls):
-            self._has_thought = True
-            self._held = [calls]
-            self._give_held(self._answer)
-        elif close in self._held:
-            self._draft()
-        else:
-            self._give_held(self._thinking)
 
     def _begin_answer(self) -> None:
         self._begins_line, self._has_thought = True, True

@@ -14,7 +14,7 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.dispatch import Dispatcher
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, StreamGenerationTask, Task
-from scaffolding_ext.protocol.meta import PAUSED, TokenCounts, meta_of, note
+from scaffolding_ext.protocol.meta import PAUSED, TokenCounts, ToolCall, meta_of, note
 from scaffolding_ext.protocol.task_results import finish_reason_of
 from scaffolding_ext.request.audit import AuditFinding
 from scaffolding_ext.request.program import DEADLINE
@@ -71,6 +71,7 @@ class _Kept(NamedTuple):
     asked: dict[str, Any]
     results: dict[str, Any]
     counts: TokenCounts | None
+    calls: tuple[ToolCall, ...]
 
 
 class RecordingDispatcher(Dispatcher):
@@ -113,10 +114,11 @@ class RecordingDispatcher(Dispatcher):
         _, key, asked = self._running.pop(id(task))
         if not getattr(task, "cancel_flag", False) and finish_reason_of(task) != PAUSED:
             results = {name: task.__dict__.get(name) for name in _RESULTS}
-            self.kept[key] = _Kept(asked, results, meta_of(task).counts)
+            self.kept[key] = _Kept(asked, results, meta_of(task).counts, meta_of(task).calls)
 
     def _answer(self, task: GenerationTask, known: _Kept) -> None:
         task.__dict__.update(known.results)
+        note(task, calls=known.calls)
         if known.counts is not None:
             note(task, counts=known.counts)
             self.reused = TokenCounts(*map(sum, zip(self.reused, known.counts, strict=True)))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Turn = Mapping[str, Any]
 # Words that no template contains.
 QUESTION, FURTHER, THOUGHT, ANSWER, RESULT = "Qaskzq", "Qagainzq", "Rthinkzr", "Atellza", "Ooutzo"
-NAME, KEY, VALUE, SECOND_KEY, SECOND_VALUE = "fetch_zf", "kxkey", "vxvalue", "kykey", "vyvalue"
+NAME, KEY, VALUE = "fetch_zf", "kxkey", "vxvalue"
 TOOL: Mapping[str, Any] = {
     "type": "function",
     "function": {
@@ -24,12 +24,7 @@ TOOL: Mapping[str, Any] = {
         "description": "d",
         "parameters": {
             "type": "object",
-            "properties": {
-                **{key: {"type": "string", "description": "d"} for key in (KEY, SECOND_KEY)},
-                "num": {"type": "integer", "description": "d"},
-                "flag": {"type": "boolean", "description": "d"},
-                "many": {"type": "array", "items": {"type": "string"}, "description": "d"},
-            },
+            "properties": {KEY: {"type": "string", "description": "d"}},
             "required": [KEY],
         },
     },

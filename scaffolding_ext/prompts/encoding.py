@@ -10,7 +10,6 @@ from typing import Any
 _ANCHORS = ("\n", "1", "a", ".")
 _LONG = 1 << 10  # characters
 _UNREADABLE = "\ufffd"  # replaces bytes that are not a character in decoded text
-_BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
 def token_ids(tokenizer: Any, text: str, add_special_tokens: bool) -> list[int]:

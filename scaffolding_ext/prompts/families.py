@@ -10,7 +10,6 @@ from scaffolding_ext.answers.reading import Marks, Splitter, SplitText, split
 from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.model_files import GAP
-from scaffolding_ext.prompts.tool_calls import OfferedTools
 
 
 class PromptFamily(NamedTuple):
@@ -51,14 +50,9 @@ class PromptFamily(NamedTuple):
             return Marks("", "")
         return Marks(self.think_open, self.think_close, self.answer_open, self.answer_close)
 
-    def splitter(
-        self, is_open: bool | None, stops: StopStrings | None = None, offered: OfferedTools | None = None
-    ) -> Splitter:
-        """Split texts of its models; `is_open` as in `Splitter`, `offered` the tools that they may call."""
-        is_open = is_open if self.thinks else False
-        if not offered:
-            return Splitter(self.marks, is_open, stops)
-        return Splitter(offered.added_to(self.marks), is_open, stops, offered.are_calls)
+    def splitter(self, is_open: bool | None, stops: StopStrings | None = None) -> Splitter:
+        """Split texts of its models; `is_open` as in `Splitter`."""
+        return Splitter(self.marks, is_open if self.thinks else False, stops)
 
     def split(self, text: str, is_open: bool | None, stops: StopStrings | None = None) -> SplitText:
         """Split a complete text of its models."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.answers.reading import Marks
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.call_forms import ShownCalls, shown_calls
 from scaffolding_ext.prompts.chat_template import ChatTemplate, Derived, declared_marks, derived_marks, pairs_in
 from scaffolding_ext.prompts.encoding import hidden_in, with_visible
 
@@ -172,10 +171,10 @@ def show_marks(tokenizer: PreTrainedTokenizerFast) -> None:
     Their names are kept in the tokenizer's `shown_marks`. A known family whose marks can be told in decoded text as it
     is, such as gpt-oss, stays so.
     """
-    found, calls = marks_of(tokenizer), calls_of(tokenizer)
+    found = marks_of(tokenizer)
     if found is not None and _shown_name(found.marks, tokenizer) not in (None, _BY_MARKS.get(found.marks)):
         return
-    texts = [*(found.marks[:4] if found else ()), *(calls.form.texts if calls and calls.form else ())]
+    texts = found.marks[:4] if found else ()
     backend: Any = tokenizer.backend_tokenizer
     tokens = hidden_in(backend, texts) - {tokenizer.eos_token}
     if tokens:
@@ -204,7 +203,6 @@ def as_shown(tokenizer: PreTrainedTokenizerFast, text: str) -> str:
 
 
 _MARKS: dict[str, Derived | None] = {}  # by chat template
-_CALLS: dict[str, ShownCalls | None] = {}
 
 
 def marks_of(tokenizer: PreTrainedTokenizerFast) -> Derived | None:
@@ -216,15 +214,6 @@ def marks_of(tokenizer: PreTrainedTokenizerFast) -> Derived | None:
     if key not in _MARKS:
         _MARKS[key] = derived_marks(ChatTemplate(tokenizer))
     return _MARKS[key]
-
-
-def calls_of(tokenizer: PreTrainedTokenizerFast) -> ShownCalls | None:
-    """The tool calls that a tokenizer's chat template shows; None if it shows none."""
-    key = str(tokenizer.chat_template)
-    if key not in _CALLS:
-        found = marks_of(tokenizer)
-        _CALLS[key] = shown_calls(ChatTemplate(tokenizer), Marks("", "") if found is None else found.marks)
-    return _CALLS[key]
 
 
 def config_of(folder: str, name: str = "config.json") -> Mapping[str, Any]:

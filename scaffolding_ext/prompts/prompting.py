@@ -9,23 +9,20 @@ from __future__ import annotations
 import functools
 import logging
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.answers.reading import SplitText
 from scaffolding_ext.errors import ConfigError, ScaffoldingExtError
-from scaffolding_ext.prompts.call_forms import KNOWN, Tools, as_text
 from scaffolding_ext.prompts.chat_template import check_variables
 from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, special_texts, token_ids
 from scaffolding_ext.prompts.families import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named
 from scaffolding_ext.prompts.model_files import (
     FamilyChoice,
-    as_shown,
-    calls_of,
     chosen_family,
 )
 from scaffolding_ext.prompts.tokenizers import collection_of, load_tokenizer, model_folder
-from scaffolding_ext.prompts.tool_calls import OfferedTools
+from scaffolding_ext.prompts.tool_calls import as_value
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import meta_of, note
 from scaffolding_ext.protocol.task_results import output_of
@@ -54,11 +51,18 @@ _CUT = f"cut{secrets.token_hex(8)}"  # inside special tokens that users spell ou
 _ANSWER = "(the answer so far)"  # placeholder, to render what follows it
 
 
+_NO_TOOLS = (
+    "are served by a chat server (OpenAIWorker with endpoint: chat), and a tool_choice that requires a call by any "
+    "worker with guided decoding: leave them out, or change the stack"
+)
+
+
 class TextPrompting:
     """Prompting of a worker with an unknown tokenizer: prompts are text, and chat turns are messages.
 
     Attributes:
         shows_special: True if the model's marks are special tokens, which texts must show.
+        passes_tools: True if tools go to the worker's server as they are.
 
     Args:
         chat: If True, the worker takes messages, which its server renders. Otherwise prompts go to the model unchanged,
@@ -95,7 +99,7 @@ class TextPrompting:
         self.family = family_named(name)
         self.choice = FamilyChoice(name, reason, is_guess=family is None)
         self.prompt_suffix = prompt_suffix or ""
-        self.chat = chat
+        self.chat = self.passes_tools = chat
         self._system_prompt = system_prompt
 
     @property
@@ -120,13 +124,17 @@ class TextPrompting:
         """Split a complete text by the end of the rendered prompt that it answers."""
         return self.family_behind(prompt).split(text, self.is_open(prompt))
 
-    def offered(self, tools: Tools) -> OfferedTools:
-        """Tools as the model may call them.
+    def check_tools(self, is_required: bool) -> None:
+        """Refuse tools whose calls nothing would read.
+
+        Args:
+            is_required: True if guided decoding makes the answer a call.
 
         Raises:
-            ConfigError: Prompts do not show tools to the model, or its calls cannot be read back.
+            ConfigError: It is so.
         """
-        raise ConfigError("are given, but no known tokenizer shows tools: leave them out", "tools")
+        if not self.chat:
+            raise ConfigError(_NO_TOOLS, "tools")
 
     def apply(
         self,
@@ -138,9 +146,7 @@ class TextPrompting:
         last_turn: Turn | None = None,
     ) -> None:
         """Add the suffix to the task's `input_str` and note the earlier turns; see `Prompting.apply`."""
-        if tools or "role" in (last_turn or {}):
-            self.offered(tools or ())
-        if history and not self.chat:
+        if (history or last_turn) and not self.chat:
             raise ConfigError(
                 "holds earlier turns, but no chat template is known to render them: send one turn, or use "
                 "endpoint: chat",
@@ -150,6 +156,8 @@ class TextPrompting:
             return
         if last_turn is None:
             task.input_str = (task.input_str or "") + self.prompt_suffix
+        if last_turn is not None:
+            note(task, last_turn=last_turn)
         turns = [dict(turn) for turn in history]
         if self._system_prompt and turns and turns[0]["role"] == "system":
             turns[0]["content"] = f"{self._system_prompt}\n\n{turns[0]['content']}"
@@ -208,10 +216,10 @@ class Prompting(TextPrompting):
         assistant_prefix: str | None = None,
     ) -> None:
         super().__init__(True, family, system_prompt, prompt_suffix)
+        self.passes_tools = False
         self._tokenizer = tokenizer
         self._variables = dict(chat_template_kwargs or {})
         self._prefix = assistant_prefix or ""
-        self._has_warned = False
         self._templated = chat_template and tokenizer.chat_template is not None
         for key, value in (
             ("system_prompt", system_prompt),
@@ -344,27 +352,11 @@ class Prompting(TextPrompting):
     def _shown_prompt(self) -> str:
         return self.family.as_shown(self._rendered(*_turns("?")))
 
-    def offered(self, tools: Tools) -> OfferedTools:
+    def check_tools(self, is_required: bool) -> None:
+        if not is_required:
+            raise ConfigError(_NO_TOOLS, "tools")
         if not (self._templated and "tools" in str(self._tokenizer.chat_template)):
             raise ConfigError("are given, but this model's chat template does not show tools: leave them out", "tools")
-        shown = calls_of(self._tokenizer)
-        if shown is None:
-            if not self._has_warned:
-                self._has_warned = True
-                _log.warning(
-                    "the chat template shows tools to the model, but no call: calls are read in the forms of Hermes, "
-                    "Qwen and Mistral models; check that the model writes one of them"
-                )
-            return OfferedTools(tools)
-        what = f"the chat template writes calls in a form that is not read here: {shown.sample!r}"
-        if shown.form is None or "plain" in shown.unread:
-            raise ConfigError(f"cannot be used: {what}. Leave them out", "tools")
-        for name, kinds in (("list", ("array", "object")), ("types", ("integer", "number", "boolean"))):
-            for path, kind in _parameters(tools) if name in shown.unread else ():
-                if kind in kinds:
-                    raise ConfigError(f"have a parameter {path!r} of type {kind}: {what}. Leave it out", "tools")
-        form = shown.form.as_shown(lambda text: as_shown(self._tokenizer, text)) if self.family.hidden else shown.form
-        return OfferedTools(tools, (form, *(known for known in KNOWN if known != form)))
 
     def apply(
         self,
@@ -401,8 +393,6 @@ class Prompting(TextPrompting):
             raise ConfigError(
                 "are given, but this prompt has no chat template that shows them: leave them out", "tools"
             )
-        if tools:
-            self.offered(tools)
         if not raw and last_turn is None:
             text += self.prompt_suffix
         if templated:
@@ -458,9 +448,7 @@ class Prompting(TextPrompting):
             messages[0]["content"] = f"{self._system_prompt}\n\n{messages[0]['content']}"
         elif self._system_prompt:
             messages.insert(0, {"role": "system", "content": self._system_prompt})
-        if any("tool_calls" in message for message in messages):
-            shown = calls_of(self._tokenizer)
-            messages = [as_text(message) for message in messages] if shown and shown.as_text else messages
+        messages = [_with_objects(message) for message in messages]
         try:
             text = str(
                 self._tokenizer.apply_chat_template(
@@ -498,14 +486,16 @@ class Prompting(TextPrompting):
         return self  # shared by design: copying a large tokenizer costs hundreds of milliseconds
 
 
+def _with_objects(turn: dict[str, Any]) -> dict[str, Any]:
+    """A turn whose calls have their arguments as objects, as chat templates read them."""
+    if not turn.get("tool_calls"):
+        return turn
+    calls = [
+        {**call, "function": {**call["function"], "arguments": as_value(call["function"]["arguments"])}}
+        for call in turn["tool_calls"]
+    ]
+    return {**turn, "tool_calls": calls}
+
+
 def _turns(*texts: str) -> list[Turn]:
     return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
-
-
-def _parameters(tools: Tools) -> Iterator[tuple[str, str]]:
-    """The parameters of tools, each with its type."""
-    for tool in tools:
-        function = tool["function"]
-        for name, schema in ((function.get("parameters") or {}).get("properties") or {}).items():
-            kind = schema.get("type") if isinstance(schema, Mapping) else None
-            yield f"{function['name']}.{name}", str(kind)

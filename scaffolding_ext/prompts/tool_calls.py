@@ -1,4 +1,4 @@
-"""Tool calls in a model's answer, and a canonical form for comparing them."""
+"""Required tool calls, and a canonical form for comparing calls."""
 
 from __future__ import annotations
 
@@ -6,52 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scaffolding_ext.answers.reading import Marks
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.call_forms import KNOWN, CallForm, ToolCall, Tools
+from scaffolding_ext.protocol.meta import ToolCall
 
-
-class Said(NamedTuple):
-    """A model's text after its thinking.
-
-    Attributes:
-        text: Text before the first call, or all of it without calls.
-        calls: The calls in order. None if one is unreadable or names a tool that was not offered.
-    """
-
-    text: str
-    calls: list[ToolCall] | None
-
-
-class OfferedTools(NamedTuple):
-    """Tools that a model may call.
-
-    Attributes:
-        tools: The tools, in OpenAI's format.
-        forms: Forms in which it may write a call; its own first.
-    """
-
-    tools: Tools
-    forms: Sequence[CallForm] = KNOWN
-
-    def said(self, text: str) -> Said:
-        """Read the calls in a text without thinking."""
-        starts = [(start, form) for form in self.forms if (start := form.start(text, self.tools)) >= 0]
-        if not starts:
-            return Said(text, [])
-        for start, form in starts:
-            calls = form.read(text[start:], self.tools)
-            if calls is not None:
-                return Said(text[:start].rstrip(), calls)
-        return Said(text[: min(start for start, _ in starts)].rstrip(), None)
-
-    def are_calls(self, text: str) -> bool:
-        """True if a text holds whole calls and nothing else."""
-        return any(form.is_whole(text, self.tools) for form in self.forms)
-
-    def added_to(self, marks: Marks) -> Marks:
-        """A family's marks with those of calls."""
-        return marks._replace(call_open=self.forms[0].mark, call_close=self.forms[0].close)
+Tools = Sequence[Mapping[str, Any]]
 
 
 class RequiredCall(NamedTuple):
@@ -108,22 +66,28 @@ class RequiredCall(NamedTuple):
             )
         return {"json": {"anyOf": forms, **({"$defs": shared} if shared else {})}}
 
-    def said(self, text: str) -> Said:
-        """Read the call; the calls are None if it is cut."""
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            return Said(text, None)
+    def read(self, text: str) -> ToolCall | None:
+        """Read the call; None if it is cut."""
+        value = as_value(text)
         if self.name is not None:
-            value = {"name": self.name, "arguments": value}
+            return ToolCall(self.name, text) if isinstance(value, dict) else None
         names = [tool["function"]["name"] for tool in self.tools]
-        is_call = isinstance(value, dict) and value.get("name") in names and isinstance(value.get("arguments"), dict)
-        return Said("", [ToolCall(value["name"], value["arguments"])]) if is_call else Said(text, None)
+        if not isinstance(value, dict) or value.get("name") not in names or type(value.get("arguments")) is not dict:
+            return None
+        return ToolCall(value["name"], json.dumps(value["arguments"], ensure_ascii=False))
+
+
+def as_value(text: Any) -> Any:
+    """The value of JSON text; anything else as it is."""
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except (ValueError, RecursionError):
+        return text
 
 
 def canonical(calls: Sequence[ToolCall]) -> str:
     """Serialize calls so that equal calls give equal texts, whatever the key order, spacing, or 1 versus 1.0."""
-    document = [{"name": call.name, "arguments": _plain(call.arguments)} for call in calls]
+    document = [{"name": call.name, "arguments": _plain(as_value(call.arguments))} for call in calls]
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 

@@ -72,6 +72,13 @@ class ThinkingBudget(NamedTuple):
     is_open: bool
 
 
+class ToolCall(NamedTuple):
+    """A call of a tool; the arguments are JSON text."""
+
+    name: str
+    arguments: str
+
+
 class Meta(NamedTuple):
     """This package's data on a task, in its attribute `meta`.
 
@@ -91,7 +98,7 @@ class Meta(NamedTuple):
         turns: Turns before `input_str`, for a worker that takes messages.
         last_turn: Fields of the turn of `input_str` beside its content, if it is not the user's.
         tools: Fields for tools of a chat request, `tools` and `tool_choice`, as the server takes them.
-        calls: The tool calls of its output, each with `name` and `arguments`, a JSON text.
+        calls: The tool calls of its output.
     """
 
     purpose: PurposeOf | None = None
@@ -108,7 +115,7 @@ class Meta(NamedTuple):
     turns: tuple[Mapping[str, Any], ...] = ()
     last_turn: Mapping[str, Any] | None = None
     tools: Mapping[str, Any] | None = None
-    calls: tuple[Mapping[str, str], ...] = ()
+    calls: tuple[ToolCall, ...] = ()
     uncounted: str | None = None
 
 

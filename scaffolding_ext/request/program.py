@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.protocol import ControllerGenerator, Task, current_scope
-from scaffolding_ext.protocol.meta import Purpose, TokenCounts, meta_of
+from scaffolding_ext.protocol.meta import Purpose, TokenCounts, ToolCall, meta_of
 from scaffolding_ext.request.figures import FIGURES, Figure, PublishedFigures
 from scaffolding_ext.request.ledger import Ledger, Meter
 from scaffolding_ext.request.parts import current_parts
@@ -220,11 +220,13 @@ class Program:
         loops: Ends chains that repeat themselves; None if they are not watched.
         audit: The request's audit; None under a host that ends with the answer.
         can_roll: True if the host serves `RollingBranches`.
+        calls: Tool calls of its answers, as they were made, by their canonical JSON.
     """
 
     __slots__ = (
         "audit",
         "caller",
+        "calls",
         "can_roll",
         "figures",
         "identity",
@@ -258,6 +260,7 @@ class Program:
         self.trace = Trace(self.lifetime.elapsed, self.place.observe, self.figures.observe)
         self.audit: Audit | None = None
         self.can_roll = False
+        self.calls: dict[str, Sequence[ToolCall]] = {}
 
     def twin(self) -> Program:
         """For hosts: return the same request for its audit: the same seeds, no deadline, a fresh ledger and trace."""

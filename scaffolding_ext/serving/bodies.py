@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
@@ -134,23 +133,13 @@ class Message(_Object):
         return self.content or ""
 
     def turn(self) -> dict[str, Any]:
-        """The turn in the form that chat templates take: call arguments as objects."""
+        """The turn in OpenAI's form."""
         found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self.text}
         if self.tool_calls:
-            found["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": _read(call)}}
-                for call in self.tool_calls
-            ]
+            found["tool_calls"] = [call.model_dump(include={"id", "type", "function"}) for call in self.tool_calls]
         if self.tool_call_id is not None:
             found["tool_call_id"] = self.tool_call_id
         return found
-
-
-def _read(call: _MadeCall) -> Any:
-    try:
-        return json.loads(call.function.arguments)
-    except (ValueError, RecursionError):
-        return call.function.arguments
 
 
 class _JsonSchema(_Object):

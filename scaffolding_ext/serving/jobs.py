@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
@@ -13,8 +12,7 @@ from pydantic_core import to_json
 from scaffolding_ext.controllers.chain.ending import forced_answers
 from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import RequestCancelledError
-from scaffolding_ext.prompts.call_forms import ToolCall
-from scaffolding_ext.protocol.meta import Purpose
+from scaffolding_ext.protocol.meta import Purpose, ToolCall
 from scaffolding_ext.request.program import Program
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.serving.bodies import Body, ChatBody
@@ -51,7 +49,7 @@ class Job:
         self.created = int(time.time())
         self._on_end = on_end
         self._ended_by: ApiError | None = None
-        self._parts: dict[int, tuple[Shown, list[ToolCall]]] = {}  # of finished choices: each is parsed once
+        self._parts: dict[int, tuple[Shown, Sequence[ToolCall]]] = {}  # of finished choices: each is parsed once
         self._usage: dict[str, Any] | None = None  # set once all choices have ended
         stack.admit(wanted.num_choices)
         try:
@@ -93,19 +91,19 @@ class Job:
             {
                 "id": f"call_{self.id}_{index}_{number}",
                 "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+                "function": {"name": call.name, "arguments": call.arguments},
             }
             for number, call in enumerate(self._read(index)[1])
         ]
 
-    def _read(self, index: int) -> tuple[Shown, list[ToolCall]]:
+    def _read(self, index: int) -> tuple[Shown, Sequence[ToolCall]]:
         if index not in self._parts:
-            shown = self.wanted.reading.whole(self.results[index].outputs[0].text or "")
-            offered = self.wanted.offered
-            text, calls = ("", None) if offered is None else offered.said(shown.content)
-            if calls and not self.wanted.takes_several_calls:
-                calls = calls[:1]
-            self._parts[index] = (shown._replace(content=text), calls) if calls else (shown, [])
+            result = self.results[index]
+            shown = self.wanted.reading.whole(result.outputs[0].text or "")
+            calls = result.program.calls.get(result.answer or "", ())
+            if calls and self.wanted.guides_call:  # the text is the call
+                shown = shown._replace(content="")
+            self._parts[index] = shown, calls if self.wanted.takes_several_calls else calls[:1]
         return self._parts[index]
 
     @property
@@ -329,8 +327,8 @@ class Events:
         if failure is not None:
             raise failure
         now = self._job.shown(index) if is_last else self._growing[index].shown(self._texts[index] or "")
-        if self._job.wanted.offered is not None and not is_last:
-            now = now._replace(content="")  # the content may become a tool call
+        if self._job.wanted.guides_call and not is_last:
+            now = now._replace(content="")  # it becomes a tool call
         if not (now.reasoning.startswith(before.reasoning) and now.content.startswith(before.content)):
             raise ApiError(
                 500,

@@ -13,12 +13,11 @@ from scaffolding_ext.controllers.base import BaseController, attributes_of, chec
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.call_forms import Tools
 from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.prompts.prompting import Prompting, TextPrompting, Turn
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.prompts.served_model import served_model
-from scaffolding_ext.prompts.tool_calls import OfferedTools, RequiredCall
+from scaffolding_ext.prompts.tool_calls import RequiredCall
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import CONTINUED_TURNS
 from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
@@ -59,7 +58,7 @@ class StackRequest(NamedTuple):
         with_trace: If True, the answer includes the trace.
         deadline: Seconds within which the client wants the answer, for the stack's scheduling; None if unknown.
         trace_parent: The client's span, from its header `traceparent`, or None.
-        offered: The tools that the model may call, or the call that it must make; None without any.
+        guides_call: True if guided decoding makes the answer a call.
         takes_several_calls: True if an answer may hold more than one call.
         sent: The client's names of the body's fields, by ours; an error about one of them is the client's.
     """
@@ -74,7 +73,7 @@ class StackRequest(NamedTuple):
     with_trace: bool
     deadline: float | None = None
     trace_parent: str | None = None
-    offered: OfferedTools | RequiredCall | None = None
+    guides_call: bool = False
     takes_several_calls: bool = True
     sent: Mapping[str, str] = MappingProxyType({})
 
@@ -175,16 +174,13 @@ class ServedStack:
             kwargs["task_type"] = task_type
         if is_raw and isinstance(controller, BaseController):
             kwargs["raw"] = True
-        tools = kwargs.get("tools", ())
         num_prompt_tokens, family, is_open = self._count(prompts, is_raw, kwargs)
-        guided = next((name for name in (GUIDED_DECODING, "tool_choice") if name in kwargs), None)
+        guides_call = "tool_choice" in kwargs and not self._passes_tools
+        guided = GUIDED_DECODING if GUIDED_DECODING in kwargs else "tool_choice" if guides_call else None
         if guided is not None and family is not None and family.thinks:
             message = f"would hold for the thinking of {self.name!r}, too: leave it out, or serve it without thinking"
             raise unsupported(_FIELDS[guided], message)
         reading = self._reading(body, None if is_raw else family)._replace(is_open=is_open)
-        if tools and self.prompting is not None:
-            reading = reading._replace(offered=self.prompting.offered(tools))
-        required = RequiredCall.of(tools, kwargs.get("tool_choice"))
         if reading.stops and reading.think_close is None and "stop" in honoured_by(controller):
             kwargs["stop"] = list(body.stops)  # otherwise the front cuts the answer's text at them
         seed = body.seed if body.seed is not None else self._next_seed()
@@ -192,7 +188,7 @@ class ServedStack:
             *(prompts, body.num_samples, kwargs, seed, reading, self._closing(reading, kwargs, family)),
             *(num_prompt_tokens, bool(with_trace)),
             deadline=deadline,
-            offered=required or reading.offered,
+            guides_call=guides_call,
             takes_several_calls=getattr(body, "parallel_tool_calls", None) is not False,
             sent={
                 name: body.token_limit_name if name == "max_tokens" else name
@@ -290,6 +286,10 @@ class ServedStack:
         return Closing(reading, family, self._tag, most, budget, self._cannot_go_on)
 
     @property
+    def _passes_tools(self) -> bool:
+        return self.prompting is not None and self.prompting.passes_tools
+
+    @property
     def _tag(self) -> WorkerTag | None:
         """Tag of the worker whose model reads the prompts."""
         tags = (WorkerTag.GENERATION, WorkerTag.TARGET, WorkerTag.DRAFT)
@@ -317,7 +317,8 @@ class ServedStack:
             self._check_guide("response_format")
             fields[GUIDED_DECODING] = guide
         if isinstance(body, ChatBody) and body.required is not None:
-            self._check_guide("tool_choice")
+            if not self._passes_tools:
+                self._check_guide("tool_choice")
             try:
                 RequiredCall.of(body.offered, body.required)
             except ConfigError as error:
@@ -341,7 +342,7 @@ class ServedStack:
                 )
             fields["last_turn"] = {key: value for key, value in last.turn().items() if key != "content"}
         if tools:
-            self._check_tools(controller, fields, tools)
+            self._check_tools(controller, fields)
             fields["tools"] = tools
         unbounded = attributes_of(controller).needs.max_tokens is None and self.context_len is None
         if unbounded and "max_tokens" in honoured:
@@ -367,22 +368,16 @@ class ServedStack:
                 "the stack on an OpenAIWorker whose server has response_format",
             )
 
-    def _check_tools(self, controller: Any, fields: dict[str, Any], tools: Tools) -> None:
+    def _check_tools(self, controller: Any, fields: dict[str, Any]) -> None:
         """Refuse tools that the stack cannot call.
 
         Raises:
-            ApiError: The chat template does not show tools to the model, its calls cannot be read back, or the
-                controller does not read calls.
+            ApiError: No chat server takes them, and no call is required, or the controller does not read calls.
         """
-        if self.prompting is None:
-            raise unsupported(
-                "tools",
-                f"cannot be used: the chat template of {self.name!r} does not show tools to the model. Leave them out",
-            )
         try:
-            self.prompting.offered(tools)
+            (self.prompting or TextPrompting(chat=False)).check_tools("tool_choice" in fields)
         except ConfigError as error:
-            raise unsupported("tools", f"{error.message} (the model is {self.name!r})") from error
+            raise unsupported("tools", error.message) from error
         if "tools" not in honoured_by(controller):
             name = type(controller).__name__
             message = f"cannot be used with {self.name!r} ({name}): only plain generation and votes over it read calls"
@@ -390,13 +385,6 @@ class ServedStack:
         other = next((name for name in ("thinking_budget", GUIDED_DECODING) if name in fields), None)
         if other is not None:
             raise unsupported(_FIELDS[other], "cannot be given with tools: leave out one of them")
-        if "tool_choice" not in fields and any(tool["function"].get("strict") for tool in tools):
-            is_guided = declared(self._worker).guides_json and not self.thinks
-            way = ", or give a tool_choice that is 'required' or names a function" if is_guided else ""
-            message = (
-                f"have strict: true, but nothing makes a call that is not required follow its schema: leave it out{way}"
-            )
-            raise unsupported("tools", message)
 
     def _thinking_budget(self, body: Body) -> int | None:
         effort = body.reasoning_effort if isinstance(body, ChatBody) else None

@@ -14,7 +14,6 @@ from scaffolding_ext.controllers.chain.ending import without_end
 from scaffolding_ext.controllers.prompting import begun, encode
 from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params
-from scaffolding_ext.prompts.tool_calls import OfferedTools
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.meta import PROBE, note
 from scaffolding_ext.protocol.task_results import output_of
@@ -50,7 +49,6 @@ class Reading(NamedTuple):
         answer_open: The mark between thinking and answer.
         answer_close: The mark that ends the answer.
         is_open: True if the prompt ends in open thinking; None if that is not known.
-        offered: Tools that the model may call; None without any.
     """
 
     think_close: str | None
@@ -59,15 +57,12 @@ class Reading(NamedTuple):
     answer_open: str = ""
     answer_close: str = ""
     is_open: bool | None = None
-    offered: OfferedTools | None = None
 
     def splitter(self) -> Splitter:
         if self.think_close is None:
             return Splitter(Marks("", ""), False, self.stops)
         marks = Marks(self.think_open, self.think_close, self.answer_open, self.answer_close)
-        if self.offered is None:
-            return Splitter(marks, self.is_open, self.stops)
-        return Splitter(self.offered.added_to(marks), self.is_open, self.stops, self.offered.are_calls)
+        return Splitter(marks, self.is_open, self.stops)
 
     def whole(self, text: str) -> Shown:
         """Split a complete text; if its thinking never ended, the whole text is thinking."""
@@ -131,7 +126,7 @@ class Closing(NamedTuple):
         if not isinstance(completion, Completion) or program is None or program.question.prompting is None:
             return completion
         shown = self.reading.whole(completion.text or "")
-        if not shown.content.strip() and not shown.is_stopped:
+        if not shown.content.strip() and not shown.is_stopped and completion.answer not in program.calls:
             completion = yield from self._forced(completion, program)
         self._verify(completion.text or "")
         return completion

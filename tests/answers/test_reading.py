@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 from typing import Any
@@ -13,20 +12,9 @@ from scaffolding_ext.answers.reading import Marks, Splitter, SplitText, marks_in
 from scaffolding_ext.answers.stop_strings import StopStrings
 
 PLAIN = Marks()
-CALLING = Marks(call_open="<tool_call>", call_close="</tool_call>")
 FRAMED = Marks(answer_open="<response>", answer_close="</response>")
 HARMONY = Marks("analysis", "assistantfinal")
 HEADED = Marks("", "[BEGIN FINAL RESPONSE]")
-CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
-
-
-def are_calls(text: str) -> bool:
-    *calls, rest = text.split("</tool_call>")
-    try:
-        names = [json.loads(call.strip().removeprefix("<tool_call>"))["name"] for call in calls]
-    except (ValueError, TypeError, KeyError):
-        return False
-    return bool(names) and not rest.strip()
 
 
 @pytest.mark.parametrize(
@@ -57,16 +45,6 @@ def are_calls(text: str) -> bool:
         ("Well. <think>c</think>Last.", None, PLAIN, "c", "Well. Last."),
         ("<think>a</think>So: <think> is the mark.", False, PLAIN, "a", "So: <think> is the mark."),
         ("<think>a</think>\nthe <think> mark and </think>.", False, PLAIN, "a", "the <think> mark and </think>."),
-        # tool calls
-        ("<think>a</think>\n" + CALL, False, CALLING, "a", CALL),
-        ("<think>maybe " + CALL + " no.</think>b", False, CALLING, "maybe " + CALL + " no.", "b"),
-        ("a\n" + CALL + "\n", True, CALLING, "a\n", CALL + "\n"),
-        ("a\n" + CALL + "\n" + CALL + "</think>\n", True, CALLING, "a\n", CALL + "\n" + CALL),
-        ("maybe " + CALL + "</think>" + CALL, True, CALLING, "maybe " + CALL, CALL),
-        ("I write <tool_call> and JSON.</think>b", True, CALLING, "I write <tool_call> and JSON.", "b"),
-        ("I write <tool_call>. " + CALL, True, CALLING, "I write <tool_call>. ", CALL),
-        ("a <tool_call>{", True, CALLING, "a <tool_call>{", ""),
-        ("</think><tool_call><think></think></tool_call>", True, CALLING, "", "<tool_call><think></think></tool_call>"),
         # marks of other models
         ("<think>a</think>\n<response>b</response>", False, FRAMED, "a", "b"),
         ("<response>b</response>\n", False, FRAMED, "", "b"),
@@ -77,9 +55,9 @@ def are_calls(text: str) -> bool:
     ],
 )  # fmt: skip
 def test_a_text_is_split(text: str, is_open: bool | None, marks: Marks, thinking: str, answer: str) -> None:
-    assert split(text, marks, is_open, None, are_calls)[:2] == (thinking, answer)
+    assert split(text, marks, is_open)[:2] == (thinking, answer)
     for step in (1, 2, 3, 7):
-        splitter = Splitter(marks, is_open, None, are_calls)
+        splitter = Splitter(marks, is_open)
         for at in range(0, len(text), step):
             splitter.feed(text[at : at + step])
         assert splitter.end()[:2] == (thinking, answer)
@@ -119,13 +97,13 @@ def test_any_way_to_cut_a_text_gives_the_same_reading() -> None:
     rng = random.Random(65)
     pieces = (" ", "\n", "a", "`", '"', "'", ". ", "word ", "```", "STOP", "OPX", '{"name":"f"}')
     for _ in range(20_000):
-        marks = rng.choice((PLAIN, CALLING, FRAMED, HARMONY, HEADED, Marks("<|x|>", "<|end|>", "<|y|>", "<|end|>")))
+        marks = rng.choice((PLAIN, PLAIN, FRAMED, HARMONY, HEADED, Marks("<|x|>", "<|end|>", "<|y|>", "<|end|>")))
         own = [mark for mark in marks if mark]
         some = [*pieces, *own, *own, *(mark[: rng.randrange(1, len(mark) + 1)] for mark in own)]
         text = "".join(rng.choice(some) for _ in range(rng.randrange(1, 25)))
         options: Any = (marks, rng.choice((True, False, None)), rng.choice((None, StopStrings(("STOP", "TOPX")))))
-        whole = split(text, *options, are_calls)
-        splitter, at = Splitter(*options, are_calls), 0
+        whole = split(text, *options)
+        splitter, at = Splitter(*options), 0
         while at < len(text):
             size = rng.choice((1, 1, 2, 3, 7, 20))
             splitter.feed(text[at : at + size])
@@ -137,7 +115,7 @@ def test_any_way_to_cut_a_text_gives_the_same_reading() -> None:
 
 def num_calls(text: str, marks: Marks, is_open: bool | None, size: int) -> int:
     """Function calls in which a text is split, fed in pieces."""
-    splitter, count = Splitter(marks, is_open, StopStrings(("<thunk>",)), are_calls), 0
+    splitter, count = Splitter(marks, is_open, StopStrings(("<thunk>",))), 0
 
     def see(frame: Any, event: str, argument: Any) -> None:
         nonlocal count
@@ -167,11 +145,11 @@ def num_calls(text: str, marks: Marks, is_open: bool | None, size: int) -> int:
             "`</think>`",
             "```<think>",
         ),
-        *("<think>.</think> ", "<tool_call></think>", "</tool_call>", " ", "<thunk", CALL),
+        *("<think>.</think> ", "<tool_call></think>", "</tool_call>", " ", "<thunk"),
     ],
 )
 def test_steps_grow_with_the_text(pieces: str, size: int, is_open: bool | None) -> None:
-    few, many = (num_calls(pieces * num, CALLING, is_open, size) for num in (400, 1_600))
+    few, many = (num_calls(pieces * num, PLAIN, is_open, size) for num in (400, 1_600))
     assert many < 4.4 * few + 100
     assert many < 12 * len(pieces) * 1_600
 

@@ -1,4 +1,4 @@
-"""Marks, call forms and prompt ends of the chat templates of known models, which are not part of this repository.
+"""Marks and prompt ends of the chat templates of known models, which are not part of this repository.
 
 CHAT_TEMPLATES names a folder of such files, NAME.jinja. The counts hold for llama.cpp's `models/templates`, as the
 source distribution of llama-cpp-python 0.3.36 has them (70 files).
@@ -14,7 +14,7 @@ import pytest
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.chat_template import KEY, NAME, OFF, ON, VALUE, ChatTemplate, called
-from scaffolding_ext.prompts.model_files import calls_of, chosen_family, marks_of
+from scaffolding_ext.prompts.model_files import chosen_family, marks_of
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.protocol import GenerationTask
@@ -54,13 +54,6 @@ def test_marks_are_found_for_those_that_think_and_for_no_others() -> None:
     assert doubtful == {"ibm-granite-granite-3.3-2B-Instruct", "unsloth-Apriel-1.5"}
 
 
-def test_call_forms_come_back_whole_or_are_refused() -> None:
-    shown = {path.stem: calls for path in FILES if (calls := calls_of(tokenizer(path))) is not None}
-    partly = {name: calls.unread for name, calls in shown.items() if calls.form is None or calls.unread}
-    assert len(shown) >= 58
-    assert partly == {"MiniMax-M3": ("list",)}
-
-
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
 def test_the_end_of_each_prompt_says_whether_thinking_is_open(path: Path) -> None:
     known = tokenizer(path)
@@ -88,46 +81,3 @@ def test_the_end_of_each_prompt_says_whether_thinking_is_open(path: Path) -> Non
             opened, closed = tail.rfind(marks.think_open), tail.rfind(marks.think_close)
             expected = opened > closed if marks.think_open else None
             assert prompting.is_open(task.input_str or "") is expected, (switch, text, tail)
-
-
-TOOL: Any = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "Tells the weather.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "near": {"type": "boolean"}},
-            "required": ["city"],
-        },
-    },
-}
-ORACLES = {"Qwen-Qwen3-0.6B": "qwen2", "Qwen3.5-4B": "qwen3_5", "google-gemma-4-31B-it": "gemma4"}
-
-
-@pytest.mark.parametrize("city", ["Bonn", 'Bad "Honnef", am Rhein', "a\nb", "{x: 1}", "3"])
-@pytest.mark.parametrize("name", ORACLES)
-def test_calls_are_those_that_transformers_reads(name: str, city: str) -> None:
-    """By the response templates with which transformers serves these families."""
-    served = pytest.importorskip("transformers.cli.serving.utils")
-    parsing = pytest.importorskip("transformers.utils.chat_parsing")
-    path = next((path for path in FILES if path.stem == name), None)
-    if path is None:
-        pytest.skip(f"{name} is not in the folder")
-    template = next(own for types, own in served._RESPONSE_TEMPLATE_FALLBACKS.items() if ORACLES[name] in types)
-    known = tokenizer(path)
-    call = {"name": "weather", "arguments": {"city": city, "days": 3, "near": True}}
-    said = {"role": "assistant", "content": "", "reasoning_content": "hm"}
-    said["tool_calls"] = [{"type": "function", "id": "abcdefghi", "function": call}]  # type: ignore[assignment]
-    whole = known.apply_chat_template([{"role": "user", "content": "Q1"}, said], tools=[TOOL], tokenize=False)
-    anchor = template["start_anchor"] if isinstance(template["start_anchor"], str) else template["start_anchor"][0]
-    before, _, text = whole.rpartition(anchor)
-    theirs = parsing.parse_response(text, template, prefix=before + anchor, tools=[TOOL])
-    prompting = Prompting(known, chosen_family("/nowhere", known).name)
-    offered = prompting.offered([TOOL])
-    splitter = prompting.family.splitter(prompting.is_open(before + anchor), offered=offered)
-    splitter.feed(text)
-    reading = splitter.end()
-    assert reading.thinking.strip() == theirs["reasoning_content"].strip() == "hm"
-    (ours,) = offered.said(reading.answer).calls
-    assert {"name": ours.name, "arguments": ours.arguments} == theirs["tool_calls"][0]["function"]

@@ -4,7 +4,8 @@
     pytest -m integration -p no:unraisableexception tests/integration/test_clients.py    # LiteLLM leaves a loop open
 
 Two turns, a tool's call and result, a stream, an answer by a schema and a call that must come: from a stack whose
-worker keeps schemas (`kept`), and from one whose engine writes free text (`free`).
+worker keeps schemas (`kept`), from one over the double of a chat server (`chat`), and from one whose engine writes free
+text (`free`).
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ import pytest
 from pydantic import BaseModel
 
 from scaffolding_ext import NativeGenerationController, ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.prompting import Prompting, TextPrompting
 from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.serving.app import Front
 from scaffolding_ext.serving.served_stack import ServedStack
 from scaffolding_ext.serving.server import FrontThread
 from scaffolding_ext.serving.settings import Limits
 from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.workers.openai.worker import OpenAIWorker
+from tests.servers.openai_server import OpenAIServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks the web for prices when it is imported
@@ -46,7 +49,7 @@ TOOL = {
     },
 }
 STRICT = {**TOOL, "function": {**TOOL["function"], "strict": True}}  # type: ignore[dict-item]
-CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+CALLS = '[{"name": "weather", "arguments": {"city": "Paris"}}]'  # what the double of a chat server tells as calls
 QUESTION, FURTHER, WEATHER = "What is 2+2?", "And 3+3?", "How is the weather in Paris?"
 
 
@@ -68,10 +71,8 @@ def reply(task: Any) -> str:
         if "anyOf" in guide["json"]:
             return '{"name": "weather", "arguments": {"city": "Paris"}}'
         return '{"city": "Paris"}' if "city" in guide["json"]["properties"] else '{"value": 4}'
-    if "tool: " in text:
-        return "It is sunny."
-    if WEATHER in text and "TOOLS" in text:
-        return CALL
+    if WEATHER in text:
+        return "It is sunny." if "sunny" in text else CALLS
     return "It is 6." if FURTHER in text and "assistant: It is 4." in text else "It is 4."
 
 
@@ -84,8 +85,15 @@ def url() -> Iterator[str]:
         controller = NativeGenerationController()
         controller.prompting = Prompting(tokenizer, "instruct")
         stacks.append(ServedStack(name, ScaffoldingLlm(controller, {"generation": worker}), Limits()))
-    with FrontThread(Front(stacks)) as running:
-        yield f"{running.url}/v1"
+    with (
+        OpenAIServer(ScriptedWorker(reply), "m", flavor="vllm") as server,
+        OpenAIWorker(server.url, "m", flavor="vllm", endpoint="chat") as worker,
+    ):
+        controller = NativeGenerationController({"max_tokens": 256})
+        controller.prompting = TextPrompting(True)
+        stacks.append(ServedStack("chat", ScaffoldingLlm(controller, {"generation": worker}), Limits()))
+        with FrontThread(Front(stacks)) as running:
+            yield f"{running.url}/v1"
 
 
 # ---- openai
@@ -100,10 +108,10 @@ def test_openai(url: str) -> None:
         assert create(model="free", messages=messages).choices[0].message.content == "It is 6."
 
         messages = [{"role": "user", "content": WEATHER}]
-        called = create(model="free", messages=messages, tools=[TOOL]).choices[0].message  # type: ignore[call-overload]
+        called = create(model="chat", messages=messages, tools=[TOOL]).choices[0].message  # type: ignore[call-overload]
         (call,) = called.tool_calls
         messages += [called.model_dump(), {"role": "tool", "tool_call_id": call.id, "content": "sunny"}]
-        told = create(model="free", messages=messages, tools=[TOOL])  # type: ignore[call-overload]
+        told = create(model="chat", messages=messages, tools=[TOOL])  # type: ignore[call-overload]
         assert told.choices[0].message.content == "It is sunny."
 
         for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
@@ -143,9 +151,9 @@ def test_litellm(url: str) -> None:
     assert create("free", messages).choices[0].message.content == "It is 6."
 
     messages = [{"role": "user", "content": WEATHER}]
-    called = create("free", messages, tools=[TOOL]).choices[0].message
+    called = create("chat", messages, tools=[TOOL]).choices[0].message
     messages += [called, {"role": "tool", "tool_call_id": called.tool_calls[0].id, "content": "sunny"}]
-    assert create("free", messages, tools=[TOOL]).choices[0].message.content == "It is sunny."
+    assert create("chat", messages, tools=[TOOL]).choices[0].message.content == "It is sunny."
 
     (call,) = create("kept", messages[:1], tools=[TOOL], tool_choice="required").choices[0].message.tool_calls
     assert json.loads(call.function.arguments) == {"city": "Paris"}
@@ -164,15 +172,15 @@ def test_litellm(url: str) -> None:
 def test_langchain(url: str) -> None:
     langchain_openai: Any = pytest.importorskip("langchain_openai")
     messages_of: Any = pytest.importorskip("langchain_core.messages")
-    free, kept = (
+    free, kept, chat = (
         langchain_openai.ChatOpenAI(model=name, base_url=url, api_key="none", max_retries=0)
-        for name in ("free", "kept")
+        for name in ("free", "kept", "chat")
     )
     messages = [messages_of.HumanMessage(QUESTION)]
     messages += [free.invoke(messages), messages_of.HumanMessage(FURTHER)]
     assert free.invoke(messages).content == "It is 6."
 
-    with_tools = free.bind_tools([TOOL])
+    with_tools = chat.bind_tools([TOOL])
     messages = [messages_of.HumanMessage(WEATHER)]
     called = with_tools.invoke(messages)
     messages += [called, messages_of.ToolMessage("sunny", tool_call_id=called.tool_calls[0]["id"])]
@@ -205,9 +213,9 @@ def test_inspect_ai(url: str) -> None:
     )
 
     async def run() -> None:
-        free, kept = (
+        free, kept, chat = (
             model_of.get_model(f"openai/{name}", base_url=url, api_key="none", responses_api=False)
-            for name in ("free", "kept")
+            for name in ("free", "kept", "chat")
         )
         messages = [model_of.ChatMessageUser(content=QUESTION)]
         first = await free.generate(messages)
@@ -215,9 +223,9 @@ def test_inspect_ai(url: str) -> None:
         assert (await free.generate(messages)).completion == "It is 6."
 
         messages = [model_of.ChatMessageUser(content=WEATHER)]
-        called = (await free.generate(messages, tools=[tool])).message
+        called = (await chat.generate(messages, tools=[tool])).message
         told = model_of.ChatMessageTool(content="sunny", tool_call_id=called.tool_calls[0].id, function="weather")
-        assert (await free.generate([*messages, called, told], tools=[tool])).completion == "It is sunny."
+        assert (await chat.generate([*messages, called, told], tools=[tool])).completion == "It is sunny."
 
         forced = tool_of.ToolFunction("weather")
         (call,) = (await kept.generate(WEATHER, tools=[tool], tool_choice=forced)).message.tool_calls

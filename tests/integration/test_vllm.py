@@ -69,9 +69,9 @@ def questions(number: int) -> list[str]:
     return [sample_problem(rng, "held_out").question for _ in range(number)]
 
 
-def vllm(name: str, *options: str) -> tuple[Callable[[int], list[str]], dict[str, str]]:
+def vllm(name: str, *options: str, model: str | None = None) -> tuple[Callable[[int], list[str]], dict[str, str]]:
     """The command that serves an embedded model under the alias, and its environment."""
-    program, model = named("SCAFFOLDING_VLLM"), model_folder(f"tinylm/{name}")
+    program, model = named("SCAFFOLDING_VLLM"), model or model_folder(f"tinylm/{name}")
     environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     environment |= {"OMP_NUM_THREADS": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
     environment["VLLM_SERVER_DEV_MODE"] = "1"  # lets a study empty the prefix cache

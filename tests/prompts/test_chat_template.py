@@ -178,10 +178,10 @@ def marked(tmp_path: Path) -> str:
 def test_special_tokens_that_are_marks_are_visible_in_decoded_text(marked: str) -> None:
     prompting = Prompting.for_model(marked)
     assert (prompting.choice.name, prompting.shows_special) == ("magistral", True)
-    text = "[THINK]hm[/THINK]4[CALL]f[ARGS]{}"
+    text = "[THINK]hm[/THINK]4"
     assert prompting.decode(prompting.encode(f"{text}<|im_end|>")) == text
     assert len(prompting.encode("[THINK]")) == 1
-    assert as_shown(tokenizer(None, SPECIAL), text) == "hm4f{}"  # as it would be otherwise
+    assert as_shown(tokenizer(None, SPECIAL), text) == "hm4"  # as it would be otherwise
     task = GenerationTask(input_str="[/THINK]")
     prompting.apply(task)
     (close,) = prompting.encode("[/THINK]")

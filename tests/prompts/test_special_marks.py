@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -40,7 +41,11 @@ def applied(made: Prompting, text: str, **options: Any) -> GenerationTask:
     "options",
     [
         lambda text: {"history": [{"role": "system", "content": text}]},
-        lambda text: {"history": [{"role": "assistant", "content": "", "tool_calls": [{"arguments": {"city": text}}]}]},
+        lambda text: {
+            "history": [
+                {"role": "assistant", "content": "", "tool_calls": [{"function": {"arguments": json.dumps(text)}}]}
+            ]
+        },
         lambda text: {"tools": [{"type": "function", "function": {"name": "f", "description": text}}]},
         lambda text: {"last_turn": {"role": "tool", "tool_call_id": "1"}},
     ],

@@ -17,17 +17,11 @@ from scaffolding_ext.testing import ScriptedWorker
 pytest.importorskip("transformers")
 
 TURN = (
-    "{{ tools | tojson if tools }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
     "<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n"
     "{% if messages[-1].content.endswith('/think') %}<think>\n{% endif %}{% endif %}"
 )
-TOOL: Any = {
-    "type": "function",
-    "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}},
-}
-CALL = '<tool_call>{"name": "f", "arguments": {"a": "x"}}</tool_call>'
 
 
 def prompted(family: str = "deepseek_r1") -> Controller:
@@ -63,29 +57,6 @@ def test_a_text_is_shown_as_it_is_meant(serve: Any, words: str, reply: str, reas
     assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in chunks) == reasoning
     assert "".join(delta.content or "" for delta in chunks) == content
     assert len(served.worker.tasks) == 2  # one each
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("behind", ["", "\n", "</think>", "</think>\n"])
-def test_a_whole_call_ends_open_thinking(serve: Any, behind: str, stream: bool) -> None:
-    served = serve(f"I need it.\n{CALL}{behind}", prompted())
-    with served.client() as client:
-        got = client.chat.completions.create(**asked("Q /think", tools=[TOOL], stream=stream))
-        parts = [chunk.choices[0] for chunk in got] if stream else [got.choices[0]]
-    said = [part.delta if stream else part.message for part in parts]
-    (call,) = [call for each in said for call in each.tool_calls or ()]
-    assert (call.function.name, call.function.arguments) == ("f", '{"a": "x"}')
-    assert "".join(getattr(each, "reasoning_content", None) or "" for each in said) == "I need it.\n"
-    assert parts[-1].finish_reason == "tool_calls"
-    assert len(served.worker.tasks) == 1
-
-
-def test_a_draft_of_a_call_stays_thinking(serve: Any) -> None:
-    served = serve(f"Perhaps {CALL}, no.</think>It is sunny.", prompted())
-    with served.client() as client:
-        (choice,) = client.chat.completions.create(**asked("Q /think", tools=[TOOL])).choices
-    assert (choice.message.content, choice.message.tool_calls) == ("It is sunny.", None)
-    assert choice.message.reasoning_content == f"Perhaps {CALL}, no."
 
 
 # ---- prompts that close thinking, of a model whose marks are known

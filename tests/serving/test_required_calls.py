@@ -82,7 +82,7 @@ def test_the_server_guides_the_answer_which_becomes_the_call(
 def test_votes_count_equal_required_calls_as_one(serve: Any, choice: Any, text: str, schema: Any) -> None:
     others = [text.replace("Paris", "Rome"), text.replace(": 2", ":  2.0"), text]
     worker = Guided(replies(*others))
-    served = serve(controller=vote(3, "instruct"), model_worker=worker)
+    served = serve(controller=prompted(vote(3), "instruct"), model_worker=worker)
     with served.client() as client:
         answer = client.chat.completions.create(**(ASK | {"tools": [*TOOLS, TIME], "tool_choice": choice}))
     (made,) = answer.choices[0].message.tool_calls
@@ -147,7 +147,7 @@ def test_what_cannot_be_guided_is_refused(serve: Any, choice: Any) -> None:
         ({"tools": [], "tool_choice": "required"}, "tool_choice", "but no tools are given"),
         ({"tool_choice": "any"}, "tool_choice", 'must be "none", "auto", "required" or {"type"'),
         ({"tool_choice": {"type": "function"}}, "tool_choice", 'must be "none", "auto", "required" or {"type"'),
-        ({"tools": [*TOOLS, TIME]}, "tools", "or give a tool_choice that is 'required' or names a function"),
+        ({"tools": [*TOOLS, TIME]}, "tools", "a tool_choice that requires a call"),
         ({"tool_choice": NAMED, "response_format": {"type": "json_object"}}, "response_format", "leave out one"),
     ],
 )

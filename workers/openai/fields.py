@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError
+from scaffolding_ext.protocol.meta import ToolCall
 
 _ENDS = {  # in lower case
     "stop": (
@@ -100,13 +101,12 @@ def call_parts(message: Any) -> list[CallPart]:
     return parts
 
 
-def joined_calls(parts: Sequence[CallPart]) -> tuple[dict[str, str], ...]:
-    """Join pieces of calls to whole ones: `name`, and `arguments` as a JSON text."""
-    calls: dict[int, dict[str, str]] = {}
+def joined_calls(parts: Sequence[CallPart]) -> tuple[ToolCall, ...]:
+    """Join pieces of calls to whole ones."""
+    calls: dict[int, ToolCall] = {}
     for place, name, arguments in parts:
-        call = calls.setdefault(place, {"name": "", "arguments": ""})
-        call["name"] = call["name"] or name
-        call["arguments"] += arguments
+        call = calls.get(place, ToolCall("", ""))
+        calls[place] = ToolCall(call.name or name, call.arguments + arguments)
     return tuple(calls[place] for place in sorted(calls))
 
 

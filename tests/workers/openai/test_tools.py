@@ -35,7 +35,7 @@ def test_tools_and_their_results_are_sent_and_calls_come_back(streams: bool) -> 
     assert body["messages"] == [asked, RESULT | {"content": "sunny"}]
     assert {name: body[name] for name in TOOLS} == TOOLS
     assert task.output_str == ""
-    assert [(call["name"], json.loads(call["arguments"])) for call in meta_of(task).calls] == [
+    assert [(call.name, json.loads(call.arguments)) for call in meta_of(task).calls] == [
         (call["name"], call["arguments"]) for call in CALLS
     ]
 
@@ -44,6 +44,6 @@ def test_pieces_of_several_calls_are_joined_by_their_index() -> None:
     pieces = [(1, "b", '{"x'), (0, "a", "{}"), (1, None, '": 1}')]
     deltas = [{"tool_calls": [{"index": i, "function": {"name": n, "arguments": a}}]} for i, n, a in pieces]
     parts = [part for delta in deltas for part in call_parts(delta)]
-    assert joined_calls(parts) == ({"name": "a", "arguments": "{}"}, {"name": "b", "arguments": '{"x": 1}'})
+    assert joined_calls(parts) == (("a", "{}"), ("b", '{"x": 1}'))
     with pytest.raises(UnreadableAnswerError, match="a tool call's arguments"):
         call_parts({"tool_calls": [{"function": {"name": "a", "arguments": {}}}]})
