@@ -13,7 +13,7 @@ import numpy as np
 from scaffolding_ext import HuggingFaceWorker, Prompting
 from scaffolding_ext.controllers.base import BaseController, honoured_by
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
-from scaffolding_ext.evaluation.run.rows import Example
+from scaffolding_ext.evaluation.run.formats import Example
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.scheduling import Policy

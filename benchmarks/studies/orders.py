@@ -32,7 +32,7 @@ from scaffolding_ext.controllers.tree.stops import Certaindex, Unchanged
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold
 from scaffolding_ext.evaluation.run.datasets import EMBEDDED, load_dataset
-from scaffolding_ext.evaluation.run.rows import Example
+from scaffolding_ext.evaluation.run.formats import Example
 from scaffolding_ext.scheduling import Fifo, Gang, LongestPrefix, Policy, ShortestRemaining
 from scaffolding_ext.workers.huggingface.worker import EvictionPolicy
 

@@ -11,7 +11,7 @@ from typing import Any
 from scaffolding_ext.evaluation.compare.compared import Compared
 from scaffolding_ext.evaluation.compare.finished_run import FinishedRun
 from scaffolding_ext.evaluation.compare.paired import Needed
-from scaffolding_ext.evaluation.run.rows import Example
+from scaffolding_ext.evaluation.run.formats import Example
 from scaffolding_ext.evaluation.run.sections import SectionFigure
 from scaffolding_ext.evaluation.run.summary import Drawn, Summary
 from scaffolding_ext.evaluation.tables import amount, between

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import DatasetError, MissingDependencyError
+from scaffolding_ext.evaluation.run.formats import Example, samples_of
 from scaffolding_ext.evaluation.run.gym import gym_problems
 from scaffolding_ext.evaluation.run.jsonl import Row, read_csv, read_rows
-from scaffolding_ext.evaluation.run.rows import Example, samples_of
 from scaffolding_ext.tinylm.grammar import KINDS, sample_problem
 
 __all__ = ["EMBEDDED", "Example", "Limit", "embedded_problems", "load_dataset", "parse_limit", "read_jsonl"]
@@ -180,7 +180,7 @@ def read_jsonl(
     Args:
         columns: The file's names for `prompt`, `context`, `target`, `id` and `kind`, if they differ.
         skip_bad_rows: Skip unusable rows with a warning instead of refusing the file.
-        format: A key of `rows.FORMATS`; None takes the names above.
+        format: A key of `formats.FORMATS`; None takes the names above.
 
     Raises:
         DatasetError: The file cannot be read, has no usable rows, or a row is unusable; it names file, line and field

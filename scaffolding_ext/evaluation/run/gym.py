@@ -10,7 +10,7 @@ from typing import Any
 
 from scaffolding_ext.answers.pool import KillablePool, OverrunError
 from scaffolding_ext.errors import DatasetError, MissingDependencyError
-from scaffolding_ext.evaluation.run.rows import Example
+from scaffolding_ext.evaluation.run.formats import Example
 from scaffolding_ext.evaluation.run.scoring import Score
 
 _FULL_SCORE = 1.0  # lower scores are for partial answers, or for their form

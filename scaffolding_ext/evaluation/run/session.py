@@ -18,11 +18,11 @@ from scaffolding_ext.controllers.base import sub_controllers
 from scaffolding_ext.documents import json_text, write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import Example, format_of, load_dataset
+from scaffolding_ext.evaluation.run.formats import UNITS_IMPLIED
 from scaffolding_ext.evaluation.run.outage import Outage
 from scaffolding_ext.evaluation.run.progress_bar import progress_shown
 from scaffolding_ext.evaluation.run.ray_engine import ray_engine
 from scaffolding_ext.evaluation.run.records import Record, record_writer
-from scaffolding_ext.evaluation.run.rows import FORMATS
 from scaffolding_ext.evaluation.run.run_folder import (
     CONFIG,
     SAMPLES,
@@ -68,7 +68,7 @@ def units_implied(config: StackConfig) -> bool:
     if compare is not None and "units_implied" in compare.args:
         return bool(compare.args["units_implied"])
     name = None if config.dataset is None else format_of(config.dataset.source, config.dataset.format)
-    return name in FORMATS and FORMATS[name].units_implied
+    return name in UNITS_IMPLIED
 
 
 def engine_of(config: StackConfig) -> AbstractContextManager[Engine]:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.documents import plain
 from scaffolding_ext.errors import ConfigError, DatasetError
+from scaffolding_ext.evaluation.run.formats import Example
 from scaffolding_ext.evaluation.run.records import each_record, prompt_hash
-from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.evaluation.run.run_folder import answers_of
 from scaffolding_ext.request.seeds import derive_seed
 from scaffolding_ext.stats.finite_mean import FiniteMean

@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
-from scaffolding_ext.evaluation.run.rows import Example
+from scaffolding_ext.evaluation.run.formats import Example
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import PROBE, purpose_of

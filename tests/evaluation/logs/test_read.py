@@ -17,8 +17,8 @@ import pytest
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import NO_TARGET, Recording
+from scaffolding_ext.evaluation.run.formats import Example
 from scaffolding_ext.evaluation.run.records import record_writer
-from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.evaluation.run.runner import EvaluationJob, failed_record
 from scaffolding_ext.protocol.meta import TokenCounts
 

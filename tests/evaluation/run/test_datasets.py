@@ -109,11 +109,11 @@ GOOD = {"question": "a", "answer": 1}
         (["question,answer", "a,1"], "a row of JSONL is one JSON object"),
         (
             [GOOD, GOOD, {"id": "2", **GOOD}],
-            "line 3, field 'id': '2' is the id of an earlier row (line 2, which has no",
+            "line 3, field 'id': '2' is the id of an earlier row (line 2); ids must be unique, and a row without",
         ),
         (
             [{"id": 2, **GOOD}, GOOD],
-            "line 2: has no 'id' and is named by its number, but '2' is the id of an earlier row (l",
+            "line 2, field 'id': '2' is the id of an earlier row (line 1); ids must be unique, and a row without",
         ),
     ],
 )

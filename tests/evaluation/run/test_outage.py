@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.errors import EngineError, ServerDownError
 from scaffolding_ext.evaluation.run import outage as module
+from scaffolding_ext.evaluation.run.formats import Example
 from scaffolding_ext.evaluation.run.outage import Outage
 from scaffolding_ext.evaluation.run.records import Record, read_records
-from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.evaluation.run.runner import EvaluationJob, failed_record, jobs_of, run_jobs
 
 SAMPLES = [Example(str(number), f"{number}?", "1") for number in range(12)]

@@ -11,7 +11,7 @@ import pytest
 
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.run.datasets import HUB_DATASETS, Example, load_dataset
-from scaffolding_ext.evaluation.run.rows import FORMATS
+from scaffolding_ext.evaluation.run.formats import FORMATS, UNITS_IMPLIED
 from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.evaluation.run.scoring import letter_of
 from scaffolding_ext.evaluation.run.session import units_implied
@@ -91,7 +91,7 @@ def test_answers_with_units_currencies_hashes_words_and_latex(rows: Callable[...
         format="gsm8k",
     )
     texts = {sample.prompt: text for sample, (text, _, _) in zip(samples, WRITTEN, strict=True)}
-    records = run_on(texts, samples, units_implied=FORMATS["gsm8k"].units_implied)
+    records = run_on(texts, samples, units_implied="gsm8k" in UNITS_IMPLIED)
     wrong = [
         (each, record.answer) for each, record in zip(WRITTEN, records, strict=True) if record.correct is not each[2]
     ]

@@ -10,8 +10,8 @@ import pytest
 
 from scaffolding_ext.documents import json_text
 from scaffolding_ext.errors import ConfigError, DatasetError
+from scaffolding_ext.evaluation.run.formats import Example
 from scaffolding_ext.evaluation.run.records import Record, prompt_hash
-from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.evaluation.run.until import UntilGoal, UntilKnown, answered_by, shuffled
 from scaffolding_ext.request.ledger import Ledger
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("openai")
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.evaluation.run.rows import Example
+from scaffolding_ext.evaluation.run.formats import Example
 from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.evaluation.run.summary import summarize
 from scaffolding_ext.host.llm import ScaffoldingLlm
