@@ -31,7 +31,6 @@ class Ledger:
 
     Attributes:
         task_type: Type of the question, if a plan served it by type.
-        num_suffix_tokens: Tokens of suffixes that asked chains for something; also included in `by_purpose`.
         num_unmetered_tasks: Tasks whose worker reported nothing to count tokens from, or not the prompt's.
         num_unknown_reuse_tasks: Tasks whose server tells no cached tokens: their whole prompts count as prefilled.
         queue_seconds: Total time that the program's tasks waited in engines that report it.
@@ -40,7 +39,6 @@ class Ledger:
     # Plain tuples, because the garbage collector untracks them, unlike named ones.
     __slots__ = (
         "_counts",
-        "num_suffix_tokens",
         "num_unknown_reuse_tasks",
         "num_unmetered_tasks",
         "queue_seconds",
@@ -50,7 +48,6 @@ class Ledger:
     def __init__(self) -> None:
         self._counts: dict[Purpose, tuple[int, int, int]] = {}
         self.task_type: str | None = None
-        self.num_suffix_tokens = 0
         self.num_unmetered_tasks = self.num_unknown_reuse_tasks = 0
         self.queue_seconds = 0.0
 
@@ -111,7 +108,6 @@ class Ledger:
             "num_unmetered_tasks": self.num_unmetered_tasks,
             **({"num_unknown_reuse_tasks": self.num_unknown_reuse_tasks} if self.num_unknown_reuse_tasks else {}),
             **({} if self.task_type is None else {"task_type": self.task_type}),
-            **({"num_suffix_tokens": self.num_suffix_tokens} if self.num_suffix_tokens else {}),
             **({"queue_seconds": round(self.queue_seconds, 6)} if self.queue_seconds else {}),
         }
 
@@ -121,35 +117,27 @@ class Meter(Watch):
 
     Args:
         clock: Seconds from any origin, monotonic; None measures no times.
-        began: Start of the request by that clock.
         parts: Returns the parts of the request that enclose the calling context, from the outermost one inwards.
     """
 
-    __slots__ = ("_began", "_counted", "_first_token", "_ledger", "_parts", "_waited")
+    __slots__ = ("_counted", "_ledger", "_parts", "_waited")
 
     def __init__(
         self,
         ledger: Ledger,
         clock: Callable[[], float] | None = None,
-        began: float = 0.0,
         parts: Callable[[], Sequence[Any]] = lambda: (),
     ) -> None:
         super().__init__(clock)
         self._ledger = ledger
-        self._began = began
         self._parts = parts
         self._waited: dict[Purpose, float] = {}
-        self._first_token: float | None = None
         self._counted: dict[int, tuple[Task, TokenCounts, int]] = {}
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds that the request waited for the tasks of each purpose, parallel tasks added up.
-
-        `first_token` is the time of the first token since the request began, if a worker reports it.
-        """
-        waited = {str(purpose): round(seconds, 6) for purpose, seconds in self._waited.items()}
-        return waited if self._first_token is None else {**waited, "first_token": round(self._first_token, 6)}
+        """Seconds that the request waited for the tasks of each purpose, parallel tasks added up."""
+        return {str(purpose): round(seconds, 6) for purpose, seconds in self._waited.items()}
 
     def watch(self, generator: Iterable[Any]) -> ControllerGenerator:
         return relay(generator, watch=self)
@@ -167,15 +155,11 @@ class Meter(Watch):
     def count(self, work: Any, began: float = 0.0) -> None:
         """Count the cost of a step's tasks; of a stream, only what is new."""
         waited: dict[Purpose, None] = {}  # as a set
-        first: list[float] = []  # seconds to the first token
         ledgers = (self._ledger, *map(_ledger_of, self._parts()))
         for task in _tasks_of(work):
             notes = meta_of(task)
             read_for, written_for = notes.purpose or default_purpose_of(task)
             waited[written_for] = None
-            seconds = getattr(task, "ttft_s", None) if self._first_token is None else None  # newer than 1.2
-            if seconds is not None:
-                first.append(seconds)
             counts = notes.counts or estimated_counts_of(task)
             if counts is None:
                 for ledger in ledgers:
@@ -186,7 +170,6 @@ class Meter(Watch):
                     ledger.num_unmetered_tasks += notes.uncounted == PROMPT
                     ledger.num_unknown_reuse_tasks += notes.uncounted == REUSE
                 for ledger in ledgers:
-                    ledger.num_suffix_tokens += notes.num_suffix_tokens
                     if counts.prefilled or counts.reused:
                         ledger.add(read_for, 0, counts.prefilled, counts.reused)
                     ledger.add(written_for, counts.decoded, 0, copied)
@@ -194,8 +177,6 @@ class Meter(Watch):
             took = self.clock() - began
             for purpose in waited:
                 self._waited[purpose] = self._waited.get(purpose, 0.0) + took
-        if first:
-            self._first_token = began - self._began + min(first)
 
     def _new_counts(self, task: Task, counts: TokenCounts) -> tuple[TokenCounts, int]:
         copied = num_reused_of_output(task, counts) if counts.reused else 0

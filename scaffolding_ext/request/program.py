@@ -255,7 +255,7 @@ class Program:
         self.loops: Loops | None = None
         self.ledger = Ledger()
         self.place = QueuePlace(self.identity.number, self.lifetime, self.ledger)
-        self.meter = Meter(self.ledger, clock, self.lifetime.began, current_parts)
+        self.meter = Meter(self.ledger, clock, current_parts)
         self.figures = PublishedFigures()
         self.trace = Trace(self.lifetime.elapsed, self.place.observe, self.figures.observe)
         self.audit: Audit | None = None
@@ -270,7 +270,7 @@ class Program:
         other.ledger = Ledger()
         other.place = QueuePlace(self.identity.number, lifetime, other.ledger)
         other.place.order = self.place.order
-        other.meter = Meter(other.ledger, lifetime.clock, lifetime.began, current_parts)
+        other.meter = Meter(other.ledger, lifetime.clock, current_parts)
         other.trace = Trace(lifetime.elapsed)
         return other
 

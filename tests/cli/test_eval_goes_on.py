@@ -121,7 +121,6 @@ def test_a_run_killed_at_twenty_moments_loses_nothing_and_repeats_nothing(folder
     counted = [{key: value for key, value in each["summary"].items() if "second" not in key} for each in summaries]
     for each in counted:
         each["jobs"] = {key: each["jobs"][key] for key in ("num", "tokens")}  # the others are times
-    assert counted[0].pop("per_right_answer")["decoded"] == counted[1].pop("per_right_answer")["decoded"]
     assert counted[0] == counted[1]
 
 

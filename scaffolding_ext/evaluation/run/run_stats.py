@@ -33,7 +33,6 @@ _COLUMNS = np.dtype(
         ("computed", "<i4"),
         ("seconds", "<f8"),
         ("ended_at", "<f8"),
-        ("first_token", "<f4"),
         ("is_wanted", "u1"),  # within some seconds
         ("is_in_time", "u1"),
     ]
@@ -60,7 +59,6 @@ class RunStats:
         questions: Number of each question by its id, in order of appearance.
         answers: Number of each wrong answer.
         by_purpose: Decoded, prefilled and reused tokens by purpose.
-        num_suffix_tokens: Tokens of suffixes that asked chains for something.
         exit_reasons: Of finished requests; those without one count under `"unknown"`.
         vote_sizes: Numbers of samples that votes of several rounds drew.
         audits: Requests audited (`num`), answers `changed` by stopping, and right ones `lost`.
@@ -77,7 +75,7 @@ class RunStats:
         self.marks: list[tuple[str, str]] = []  # hash of the prompt, and right answer, of each question
         self.answers: dict[str, int] = {}
         self.by_purpose: dict[str, dict[str, int]] = {}
-        self.num_unmetered_tasks = self.num_unknown_reuse_tasks = self.num_suffix_tokens = 0
+        self.num_unmetered_tasks = self.num_unknown_reuse_tasks = 0
         self.exit_reasons: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         self.num_with_event: Counter[str] = Counter()
@@ -106,7 +104,6 @@ class RunStats:
                 of_purpose[name] += counts[name]
         self.num_unmetered_tasks += record.ledger["num_unmetered_tasks"]
         self.num_unknown_reuse_tasks += record.ledger.get("num_unknown_reuse_tasks", 0)
-        self.num_suffix_tokens += record.ledger.get("num_suffix_tokens", 0)
         if record.error is None:
             self.exit_reasons[record.exit_reason or "unknown"] += 1
         else:
@@ -131,7 +128,6 @@ class RunStats:
             total["decoded"] + total["prefilled"],
             seconds["total"],
             seconds.get("ended_at", math.nan),
-            seconds.get("first_token", math.nan),
             "within" in seconds,
             record.error is None and seconds["total"] <= seconds.get("within", -math.inf),
         )

@@ -170,17 +170,14 @@ class Summary:
         accuracy_of_finished: Right answers per sample that did not fail; None if all failed. It measures the answers,
             not the run, because failed samples are seldom a random subset.
         repeats: mean@n, maj@k and pass@k, with such intervals; None without samples.
-        per_right_answer: Tokens, `seconds`, and with prices `cost`, per right answer; None without any.
         mean_decoded_tokens: Tokens decoded per sample, including probes, verification and discarded work.
         mean_computed_tokens: Tokens that the model ran on per sample: decoded and prefilled. None if a server tells no
             cached tokens; then prefilled tokens are upper bounds.
         mean_tokens_by_purpose: Decoded, prefilled and reused tokens per sample, by purpose.
-        mean_suffix_tokens: Tokens per sample of the suffixes that ask for answers; part of those of the probes.
         num_unmetered_tasks: Tasks without token counts; if it is not 0, the token figures are too low.
         num_unknown_reuse_tasks: Tasks whose server tells no cached tokens.
         mean_seconds: Wall-clock time per sample, from submission to its end.
         mean_seconds_by_phase: Seconds per sample that waited for the tasks of each purpose.
-        seconds_to_first_token: `mean`, `median` and `p95` of the samples whose workers report it; None without any.
         cost: `total` and `per_sample`, in the currency of the prices; None without prices, or if prompts have one and a
             server tells no cached tokens.
         exit_reasons: Samples by exit reason; those without one count under `"unknown"`.
@@ -209,33 +206,23 @@ class Summary:
     accuracy_of_finished_interval: Interval
     repeats: Repeats | None
     total_tokens: dict[str, int]
-    per_right_answer: dict[str, float] | None
     mean_decoded_tokens: float | None
     mean_computed_tokens: float | None
     mean_tokens_by_purpose: dict[str, dict[str, float]]
     num_unmetered_tasks: int
     mean_seconds: float | None
     mean_seconds_by_phase: dict[str, float]
-    seconds_to_first_token: dict[str, float] | None
     cost: dict[str, float] | None
     exit_reasons: dict[str, int]
     errors: dict[str, int]
     jobs: dict[str, Any] | None
     sections: dict[str, dict[str, SectionFigure]]
     calibration_tokens: dict[str, int] | None = None
-    mean_suffix_tokens: float | None = None
     audits: Audits | None = None
     undetermined: tuple[Undetermined, ...] = ()
     lateness: Lateness | None = None
     num_unknown_reuse_tasks: int = 0
     drawn: Drawn | None = None
-
-    @property
-    def mean_calibration_tokens(self) -> float:
-        """Decoded tokens of the calibrations per sample of the run; 0 without any."""
-        if self.calibration_tokens is None or not self.num_samples:
-            return 0.0
-        return self.calibration_tokens["decoded"] / self.num_samples
 
     @property
     def num_timed_out(self) -> int:
@@ -331,9 +318,6 @@ def summary_of(
     is_priced = bool(price) and (knows_reuse or set(price or ()) == {"decoded"})
     cost = sum(tally.tokens[name] * each for name, each in (price or {}).items()) / _PRICED if is_priced else None
     seconds = float(columns["seconds"].sum())
-    tokens = {name: number for name, number in tally.tokens.items() if knows_reuse or name == "decoded"}
-    spent = {**tokens, "seconds": seconds, **({} if cost is None else {"cost": cost})}
-    firsts = columns["first_token"][~np.isnan(columns["first_token"])]
 
     def mean(total: float) -> float | None:
         return total / num_samples if num_samples else None
@@ -352,9 +336,6 @@ def summary_of(
         accuracy_of_finished_interval=_share_of(columns, columns["outcome"] < OUTCOMES.index("failed")),
         repeats=_repeats_of(tally, columns) if num_samples else None,
         total_tokens=dict(tally.tokens),
-        per_right_answer={name: amount / tally.num_correct for name, amount in spent.items()}
-        if tally.num_correct
-        else None,
         mean_decoded_tokens=mean(tally.tokens["decoded"]),
         mean_computed_tokens=mean(tally.tokens["decoded"] + tally.tokens["prefilled"]) if knows_reuse else None,
         mean_tokens_by_purpose={
@@ -364,20 +345,12 @@ def summary_of(
         num_unmetered_tasks=tally.num_unmetered_tasks,
         mean_seconds=mean(seconds),
         mean_seconds_by_phase={phase: waited / num_samples for phase, waited in tally.phase_seconds.items()},
-        seconds_to_first_token={
-            "mean": float(firsts.mean()),
-            "median": float(np.median(firsts)),
-            "p95": float(np.quantile(firsts, 0.95)),
-        }
-        if len(firsts)
-        else None,
         cost=None if cost is None else {"total": cost, "per_sample": cost / max(1, num_samples)},
         exit_reasons=dict(tally.exit_reasons.most_common()),
         errors=dict(tally.errors.most_common()),
         jobs=_job_figures(columns) if num_samples else None,
         sections=tally.sections.figures(len(tally.questions)),
         calibration_tokens=None if calibration_cost is None else calibration_cost._asdict(),
-        mean_suffix_tokens=mean(tally.num_suffix_tokens),
         audits=_audits(tally, promised_loss),
         undetermined=tuple(tally.undetermined),
         lateness=_lateness(columns),

@@ -222,9 +222,6 @@ def _decoded(record: Record) -> int:
     return decoded
 
 
-_OPTIONAL = ("num_unknown_reuse_tasks", "num_suffix_tokens")  # of a ledger
-
-
 def _summed(ledgers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     total: Counter[str] = Counter()
     by_purpose: dict[str, Counter[str]] = {}
@@ -232,10 +229,10 @@ def _summed(ledgers: Sequence[dict[str, Any]]) -> dict[str, Any]:
         total.update(ledger["total"])
         for purpose, counts in ledger["by_purpose"].items():
             by_purpose.setdefault(purpose, Counter()).update(counts)
-    optional = {name: sum(ledger.get(name, 0) for ledger in ledgers) for name in _OPTIONAL}
+    num_unknown = sum(ledger.get("num_unknown_reuse_tasks", 0) for ledger in ledgers)
     return {
         "total": dict(total),
         "by_purpose": {purpose: dict(counts) for purpose, counts in by_purpose.items()},
         "num_unmetered_tasks": sum(ledger["num_unmetered_tasks"] for ledger in ledgers),
-        **{name: number for name, number in optional.items() if number},
+        **({"num_unknown_reuse_tasks": num_unknown} if num_unknown else {}),
     }

@@ -22,7 +22,6 @@ def make(correct: bool = True, decoded: int = 10, probe: int = 0, **changes: Any
     ledger.add(Purpose.CHAIN, decoded, 3, 1)
     if probe:
         ledger.add(Purpose.PROBE, probe)
-        ledger.num_suffix_tokens = 2 * probe
     ledger.num_unmetered_tasks = 1
     fields: dict[str, Any] = {
         "id": "a",
@@ -52,7 +51,7 @@ def test_a_summary_counts_and_averages_failed_samples_included() -> None:
         make(False, 20, exit_reason="certain", seconds={"total": 4.0}),
         make(False, 30, answer=None, verdict=None, exit_reason=None),
         make(False, 40, verdict="undetermined"),
-        make(False, 46, exit_reason="length", seconds={"total": 6.0, "chain": 3.0, "first_token": 0.5}),
+        make(False, 46, exit_reason="length", seconds={"total": 6.0, "chain": 3.0}),
         FAILED,
     ]
     records = [dataclasses.replace(record, id=str(i)) for i, record in enumerate(records)]
@@ -71,7 +70,6 @@ def test_a_summary_counts_and_averages_failed_samples_included() -> None:
         accuracy_of_finished_interval=wilson_interval(1, 5),
         repeats=None,
         total_tokens={"decoded": 252, "prefilled": 18, "reused": 6},
-        per_right_answer={"decoded": 252.0, "prefilled": 18.0, "reused": 6.0, "seconds": 18.0},
         mean_decoded_tokens=42.0,
         mean_computed_tokens=45.0,
         mean_tokens_by_purpose={
@@ -81,7 +79,6 @@ def test_a_summary_counts_and_averages_failed_samples_included() -> None:
         num_unmetered_tasks=6,
         mean_seconds=3.0,
         mean_seconds_by_phase={"chain": 0.5},
-        seconds_to_first_token={"mean": 0.5, "median": 0.5, "p95": 0.5},
         cost=None,
         exit_reasons={"end": 2, "certain": 1, "unknown": 1, "length": 1},
         errors={"TaskError": 1},
@@ -92,7 +89,6 @@ def test_a_summary_counts_and_averages_failed_samples_included() -> None:
             "seconds": {"mean": 3.0, "p50": 2.0, "p95": pytest.approx(5.5)},
         },
         sections={},
-        mean_suffix_tokens=2.0,
         undetermined=(Undetermined("3", "1", "1"),),
     )
     assert summary.repeats is not None
@@ -103,8 +99,6 @@ def test_prices_give_costs() -> None:
     records = [make(True, 2_000_000), make(False, 2_000_000, id="b")]
     summary = summarize(records, price={"decoded": 1.5, "reused": 0})
     assert summary.cost == {"total": 6.0, "per_sample": 3.0}
-    assert summary.per_right_answer is not None
-    assert summary.per_right_answer["cost"] == 6.0
 
 
 def test_one_right_answer_and_nine_time_outs_are_not_perfect() -> None:
@@ -147,13 +141,13 @@ def test_a_summary_is_json() -> None:
     assert set(document["accuracy_interval"]) == set(document["accuracy_of_finished_interval"]) == {"low", "high"}
 
 
-def test_what_a_calibration_cost_is_spread_over_the_runs_samples() -> None:
+def test_a_summary_has_what_a_calibration_cost() -> None:
     runs = {
         "base": summarize([make(True, 100)]),
         "quick": summarize([make(True, 60), make(False, 40, id="other")], TokenCounts(decoded=50, prefilled=8)),
     }
     assert runs["quick"].to_json()["calibration_tokens"] == {"decoded": 50, "prefilled": 8, "reused": 0}
-    assert (runs["quick"].mean_calibration_tokens, runs["base"].calibration_tokens) == (25.0, None)
+    assert runs["base"].calibration_tokens is None
 
 
 def with_discarded(num_tokens: int) -> Record:

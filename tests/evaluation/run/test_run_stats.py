@@ -28,7 +28,7 @@ def samples(write_run: Callable[..., Path]) -> Path:
         more: dict[str, Any] = {"epoch": number % 3, "answer": f"{number % 5}", "verdict": "different", "probes": 3}
         more["trace"] = [{"event": "vote", "branch": [], "seconds": 0.1, "num_samples": 4, "num_rounds": 2}]
         more["figures"] = FIGURES if number % 2 else {"Other": {"depth": number}}
-        more["seconds"] = {"total": 1.0 + number, "ended_at": 100.0 + number, "chain": 0.5, "first_token": 0.1 * number}
+        more["seconds"] = {"total": 1.0 + number, "ended_at": 100.0 + number, "chain": 0.5}
         if number == 7:
             more |= {"verdict": "undetermined"}
         if number == 8:

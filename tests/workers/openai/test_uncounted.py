@@ -105,7 +105,6 @@ def test_figures_of_computed_tokens_are_not_reported_then(model):
     summary = summarize(records, price=prices)
     assert (summary.num_unknown_reuse_tasks, summary.mean_computed_tokens, summary.cost) == (2, None, None)
     assert summary.mean_decoded_tokens == 4
-    assert set(summary.per_right_answer or {}) <= {"decoded", "seconds"}
     assert any("tells no cached tokens" in warning for warning in summary.warnings)
     assert summarize(records, price={"decoded": 2.0}).cost is not None
     with OpenAIServer(model, MODEL) as server:
