@@ -70,23 +70,18 @@ OFF: Sequence[Mapping[str, Any]] = (
 _MARK = re.compile(r"</?([\w:|]*think[\w:|]*)>|\[/?THINK\]|<\|(?:START|END)_THINKING\|>")
 # Marks of models whose templates show nothing of them but a word, in a comment for example.
 _KNOWN = {
+    "[BEGIN FINAL RESPONSE]": Marks("", "[BEGIN FINAL RESPONSE]"),
     "<|channel|>": Marks("<|channel|>analysis<|message|>", "<|end|>", "<|start|>assistant<|channel|>final<|message|>"),
     "detailed thinking": Marks(),
 }
-_WORDS = re.compile(r"(<think(?:ing)?>)[^<]{0,80}(</think(?:ing)?>)|(\[BEGIN FINAL RESPONSE\])")
 _LONGEST = 60  # characters of a header
 
 
 class Derived(NamedTuple):
-    """Thinking marks and their source.
-
-    Attributes:
-        is_doubtful: True if only words tell of them.
-    """
+    """Thinking marks and their source."""
 
     marks: Marks
     source: str
-    is_doubtful: bool = False
 
 
 class ChatTemplate:
@@ -115,15 +110,6 @@ class ChatTemplate:
     def switched(self, switches: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The switches that the template reads."""
         return [switch for switch in switches if switch.keys() <= self._names]
-
-    @cached_property
-    def texts(self) -> list[str]:
-        """The template's own texts."""
-        from jinja2 import nodes
-
-        constants = self._tree.find_all((nodes.Const, nodes.TemplateData)) if self._tree else ()
-        texts = (getattr(node, "value", getattr(node, "data", None)) for node in constants)
-        return [text for text in texts if isinstance(text, str)]
 
     @cached_property
     def _names(self) -> set[str]:
@@ -216,11 +202,14 @@ def declared_marks(response_template: Any) -> Derived | None:
 
 def derived_marks(template: ChatTemplate) -> Derived | None:
     """Find a model's thinking marks; None if nothing in its template shows that it thinks."""
-    for way in (_by_fields, _by_content, _by_prompt, _by_words):
-        found = next(way(template), None)
-        if found is not None:
-            return found
-    return None
+    return next(_by_fields(template), None) or _mentioned(template.source)
+
+
+def _mentioned(source: str) -> Derived | None:
+    """Marks that a template's text mentions, of models whose past turns never show their thinking."""
+    known = [(word, marks) for word, marks in _KNOWN.items() if word in source]
+    pairs = [(close, Marks(opening, close)) for opening, close in pairs_in(source)]
+    return next((Derived(marks, f"mentions {word}") for word, marks in [*known, *pairs]), None)
 
 
 def _conversations(turn: Turn) -> Iterator[list[Turn]]:
@@ -313,9 +302,9 @@ def _head(template: ChatTemplate) -> str:
     return common([head for head in heads if head.lstrip()[:2] == heads[0].lstrip()[:2]]) if heads else ""
 
 
-def pairs_in(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs of thinking marks of which one is in the texts."""
-    return sorted({_pair(found[0]) for text in texts for found in _MARK.finditer(text)})
+def pairs_in(text: str) -> list[tuple[str, str]]:
+    """Pairs of thinking marks of which one is in the text."""
+    return sorted({_pair(found[0]) for found in _MARK.finditer(text)})
 
 
 def _pair(mark: str) -> tuple[str, str]:
@@ -323,49 +312,6 @@ def _pair(mark: str) -> tuple[str, str]:
         return opening, mark
     close = mark.replace("START", "END") if mark.startswith("<|START") else f"{mark[0]}/{mark[1:]}"
     return mark, close
-
-
-def _by_content(template: ChatTemplate) -> Iterator[Derived]:
-    """Marks between which the template treats a turn's content otherwise than between made-up ones."""
-    for opening, close in pairs_in(template.texts):
-        for switch in template.switched(ON):
-            for rest in ([user(FURTHER)], [user(FURTHER), said("b"), user(FURTHER)]):
-                shown, control = (
-                    template.render(user(), said(f"{begin}\n{THOUGHT}\n{end}\n\n{ANSWER}"), *rest, **switch)
-                    for begin, end in ((opening, close), ("<zzz>", "</zzz>"))
-                )
-                if shown and control and shown != control.replace("<zzz>", opening).replace("</zzz>", close):
-                    yield Derived(Marks(opening, close), f"splits content{_under(switch)} at these marks")
-
-
-def _by_prompt(template: ChatTemplate) -> Iterator[Derived]:
-    """Marks around nothing in some turn, or at the end of a prompt."""
-    for switch in template.switched([*ON, *OFF]):
-        tails = [
-            (template.render(user(), opened=True, **switch) or "").rpartition(QUESTION)[2],
-            (template.render(user(), said(), **switch) or "").rpartition(QUESTION)[2],
-            between(template.render(user(), said(), user(FURTHER), **switch), QUESTION, ANSWER) or "",
-        ]
-        for opening, close in pairs_in(template.texts):
-            empty = re.compile(re.escape(opening) + r"\s*" + re.escape(close))
-            if any(empty.search(tail) or tail.rstrip().endswith(opening) for tail in tails):
-                yield Derived(Marks(opening, close), f"opens thinking{_under(switch)} with these marks")
-
-
-def _by_words(template: ChatTemplate) -> Iterator[Derived]:
-    """Marks of which the prompt tells the model in words, or the template its reader."""
-    for switch in template.switched(ON):
-        text = template.render(user(), opened=True, **switch) or ""
-        found = _WORDS.search(text)
-        if found is not None:
-            marks = Marks(found[1] or "", found[2] or found[3])
-            yield Derived(marks, f"tells the model{_under(switch)} of these marks", is_doubtful=True)
-    known = [(word, marks) for word, marks in _KNOWN.items() if word in template.source]
-    named = [
-        (close, Marks(opening, close)) for opening, close in pairs_in([template.source]) if close in template.source
-    ]
-    for word, marks in [*known, *named]:
-        yield Derived(marks, f"mentions {word!r}", is_doubtful=True)
 
 
 def _under(switch: Mapping[str, Any]) -> str:

@@ -150,8 +150,7 @@ def chosen_family(folder: str, tokenizer: PreTrainedTokenizerFast) -> FamilyChoi
     if found is None:
         doubt = "" if known is None else f"the vocabulary has {known.think_close}, which the chat template never writes"
         return FamilyChoice(_UNTHINKING, "the chat template shows no thinking", doubt=doubt)
-    doubt = "only words tell of its marks" if found.is_doubtful else ""
-    return FamilyChoice(name_of(found.marks, tokenizer), f"the chat template {found.source}", doubt=doubt)
+    return FamilyChoice(name_of(found.marks, tokenizer), f"the chat template {found.source}")
 
 
 def name_of(marks: Marks, tokenizer: PreTrainedTokenizerFast) -> str:
@@ -193,7 +192,7 @@ def family_name(marks: Marks) -> str:
 def written_marks(text: str) -> list[Marks]:
     """The known marks of thinking of which a model's text has one."""
     known = [marks for marks in _BY_MARKS if marks.think_close in text and marks.think_close.isalpha()]
-    return [*known, *(Marks(*pair) for pair in pairs_in([text]))]
+    return [*known, *(Marks(*pair) for pair in pairs_in(text))]
 
 
 def as_shown(tokenizer: PreTrainedTokenizerFast, text: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from scaffolding_ext.answers.reading import SplitText
 from scaffolding_ext.controllers.chain.ending import forced_answers
 from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import RequestCancelledError
@@ -18,7 +19,6 @@ from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.serving.bodies import Body, ChatBody
 from scaffolding_ext.serving.refusals import ApiError, of_failure
 from scaffolding_ext.serving.served_stack import ServedStack, StackRequest
-from scaffolding_ext.serving.thinking import Growing, Shown
 
 _NO_SHARE = {"audio_tokens": 0, "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
 
@@ -49,7 +49,7 @@ class Job:
         self.created = int(time.time())
         self._on_end = on_end
         self._ended_by: ApiError | None = None
-        self._parts: dict[int, tuple[Shown, Sequence[ToolCall]]] = {}  # of finished choices: each is parsed once
+        self._parts: dict[int, tuple[SplitText, Sequence[ToolCall]]] = {}  # of finished choices: each is parsed once
         self._usage: dict[str, Any] | None = None  # set once all choices have ended
         stack.admit(wanted.num_choices)
         try:
@@ -81,7 +81,7 @@ class Job:
         failures = (self.failure_of(index) for index in range(len(self.results)))
         return next((failure for failure in failures if failure is not None), None)
 
-    def shown(self, index: int) -> Shown:
+    def shown(self, index: int) -> SplitText:
         """The visible part of a choice that succeeded."""
         return self._read(index)[0]
 
@@ -96,13 +96,13 @@ class Job:
             for number, call in enumerate(self._read(index)[1])
         ]
 
-    def _read(self, index: int) -> tuple[Shown, Sequence[ToolCall]]:
+    def _read(self, index: int) -> tuple[SplitText, Sequence[ToolCall]]:
         if index not in self._parts:
             result = self.results[index]
-            shown = self.wanted.reading.whole(result.outputs[0].text or "")
+            shown = self.wanted.reading.split(result.outputs[0].text or "")
             calls = result.program.calls.get(result.answer or "", ())
             if calls and self.wanted.guides_call:  # the text is the call
-                shown = shown._replace(content="")
+                shown = shown._replace(answer="")
             self._parts[index] = shown, calls if self.wanted.takes_several_calls else calls[:1]
         return self._parts[index]
 
@@ -132,9 +132,9 @@ class Job:
         if self._usage is not None:
             return self._usage
         prompting, num_shown = self.stack.tokenized, None
-        if prompting is not None and self.wanted.reading.think_close is not None:
+        if prompting is not None and self.wanted.reading.family.thinks:
             shown = [self.shown(index) for index, result in enumerate(self.results) if result.outputs]
-            num_shown = sum(len(prompting.encode(each.content)) for each in shown)
+            num_shown = sum(len(prompting.encode(each.answer)) for each in shown)
         found = _usage([result.program for result in self.results], self.wanted.num_prompt_tokens, num_shown)
         if all(result.finished for result in self.results):
             self._usage = found
@@ -152,12 +152,12 @@ class Job:
     def _choice(self, index: int) -> dict[str, Any]:
         shown = self.shown(index)
         if not self.is_chat:
-            return {"index": index, "text": shown.content, "logprobs": None, **self.end_of(index)}
-        message: dict[str, Any] = {"role": "assistant", "content": shown.content, "refusal": None}
-        if self.wanted.reading.think_close is not None:
-            message["reasoning_content"] = shown.reasoning
+            return {"index": index, "text": shown.answer, "logprobs": None, **self.end_of(index)}
+        message: dict[str, Any] = {"role": "assistant", "content": shown.answer, "refusal": None}
+        if self.wanted.reading.family.thinks:
+            message["reasoning_content"] = shown.thinking
         if calls := self.calls(index):
-            message |= {"content": shown.content or None, "tool_calls": calls}
+            message |= {"content": shown.answer or None, "tool_calls": calls}
         return {"index": index, "message": message, "logprobs": None, **self.end_of(index)}
 
     async def _settle(self) -> None:
@@ -169,7 +169,7 @@ class Job:
             self._on_end(self)
 
 
-def _finish_reason(result: ScaffoldingResult, shown: Shown) -> str:
+def _finish_reason(result: ScaffoldingResult, shown: SplitText) -> str:
     """`length` if a budget ended the text, otherwise `stop`."""
     return "length" if result.exit_reason == "length" and not shown.is_stopped else "stop"
 
@@ -229,7 +229,8 @@ def _usage(programs: Sequence[Program], num_prompt_tokens: int | None, num_shown
 
 _COMMENT = b": keep-alive\n\n"
 _DONE = b"data: [DONE]\n\n"
-_NOTHING = Shown("", "", False)
+_NOTHING = SplitText("", "", has_thought=False)
+_UNFINISHED = "\ufffd"  # ends decoded text with an incomplete last character
 
 
 class Events:
@@ -249,7 +250,8 @@ class Events:
         num = len(job.results)
         self._texts: list[str | None] = [None] * num
         self._sent = [_NOTHING] * num
-        self._growing = [Growing(job.wanted.reading) for _ in range(num)]
+        self._splitters = [job.wanted.reading.splitter() for _ in range(num)]
+        self._fed = [""] * num
         self._begun = [False] * num
         self._ended = [False] * num
         self._pumps = [asyncio.create_task(self._pump(index)) for index in range(num)]
@@ -316,6 +318,15 @@ class Events:
             self._changed.set()
         self._changed.set()
 
+    def _so_far(self, index: int) -> SplitText:
+        """The part of a growing text that no later text can change, unless the text itself changes."""
+        text = (self._texts[index] or "").rstrip(_UNFINISHED)
+        if not text.startswith(self._fed[index]):
+            self._splitters[index], self._fed[index] = self._job.wanted.reading.splitter(), ""
+        self._splitters[index].feed(text[len(self._fed[index]) :])
+        self._fed[index] = text
+        return self._splitters[index].reading
+
     def _news(self, index: int, is_last: bool) -> list[bytes]:
         """Events for the new text of a choice, and for its end.
 
@@ -326,10 +337,10 @@ class Events:
         failure = self._job.failure_of(index) if is_last else None
         if failure is not None:
             raise failure
-        now = self._job.shown(index) if is_last else self._growing[index].shown(self._texts[index] or "")
+        now = self._job.shown(index) if is_last else self._so_far(index)
         if self._job.wanted.guides_call and not is_last:
-            now = now._replace(content="")  # it becomes a tool call
-        if not (now.reasoning.startswith(before.reasoning) and now.content.startswith(before.content)):
+            now = now._replace(answer="")  # it becomes a tool call
+        if not (now.thinking.startswith(before.thinking) and now.answer.startswith(before.answer)):
             raise ApiError(
                 500,
                 "the controller changed text that had been sent: send the request without stream",
@@ -337,7 +348,7 @@ class Events:
             )
         self._sent[index] = now
         events = []
-        reasoning, content = now.reasoning[len(before.reasoning) :], now.content[len(before.content) :]
+        reasoning, content = now.thinking[len(before.thinking) :], now.answer[len(before.answer) :]
         if reasoning or content or is_last:
             if not self._begun[index] and self._job.is_chat:
                 events.append(self._event([_choice(index, {"role": "assistant", "content": ""})]))

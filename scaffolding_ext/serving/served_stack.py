@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.base import BaseController, attributes_of, chec
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.families import PromptFamily
+from scaffolding_ext.prompts.families import UNTHINKING_FAMILY, PromptFamily, family_named
 from scaffolding_ext.prompts.prompting import Prompting, TextPrompting, Turn
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.prompts.served_model import served_model
@@ -180,8 +180,9 @@ class ServedStack:
         if guided is not None and family is not None and family.thinks:
             message = f"would hold for the thinking of {self.name!r}, too: leave it out, or serve it without thinking"
             raise unsupported(_FIELDS[guided], message)
-        reading = self._reading(body, None if is_raw else family)._replace(is_open=is_open)
-        if reading.stops and reading.think_close is None and "stop" in honoured_by(controller):
+        read_by = family_named(UNTHINKING_FAMILY) if is_raw or family is None else family
+        reading = Reading(read_by, is_open, StopStrings(tuple(body.stops)))
+        if reading.stops and not read_by.thinks and "stop" in honoured_by(controller):
             kwargs["stop"] = list(body.stops)  # otherwise the front cuts the answer's text at them
         seed = body.seed if body.seed is not None else self._next_seed()
         return StackRequest(
@@ -271,13 +272,6 @@ class ServedStack:
         if text is None:
             raise unsupported("prompt", f"holds {len(prompt)} token ids that no text encodes to: send the text")
         return text
-
-    def _reading(self, body: Body, family: PromptFamily | None) -> Reading:
-        stops = StopStrings(tuple(body.stops))
-        if family is None or not family.thinks:
-            return Reading(None, stops)
-        marks = family.marks
-        return Reading(marks.think_close, stops, marks.think_open, marks.answer_open, marks.answer_close)
 
     def _closing(self, reading: Reading, kwargs: Mapping[str, Any], family: PromptFamily | None) -> Closing | None:
         if family is None or self._tag is None or not family.thinks:

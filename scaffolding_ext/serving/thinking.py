@@ -1,4 +1,4 @@
-"""Splits a model's text into thinking and answer, also while it grows, and requests a missing answer."""
+"""The reading of a request's texts, and the request for a missing answer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from scaffolding_ext.answers import begun_box, extract
-from scaffolding_ext.answers import reading as answers
-from scaffolding_ext.answers.reading import Marks, Splitter
+from scaffolding_ext.answers.reading import Splitter, SplitText
 from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.controllers.chain.chain import Prefix, continuation
 from scaffolding_ext.controllers.chain.ending import without_end
@@ -22,76 +21,26 @@ from scaffolding_ext.request.program import Program, current_program, record
 from scaffolding_ext.request.results import Completion
 from scaffolding_ext.serving.refusals import ApiError
 
-_UNFINISHED = "\ufffd"  # ends decoded text with an incomplete last character
-
-
-class Shown(NamedTuple):
-    """The visible parts of a text.
-
-    Attributes:
-        reasoning: The thinking, without its marks.
-        content: The answer.
-        is_stopped: True if a stop string ended it.
-    """
-
-    reasoning: str
-    content: str
-    is_stopped: bool
-
 
 class Reading(NamedTuple):
-    """Rules for splitting the texts of one request.
+    """The reading of one request's texts.
 
     Attributes:
-        think_close: The mark that ends thinking; None if the whole text is the answer.
-        stops: Strings that end the answer.
-        think_open: The mark that begins the model's thinking, if the prompt does not contain it.
-        answer_open: The mark between thinking and answer.
-        answer_close: The mark that ends the answer.
+        family: Family of the model; one that does not think if the whole text is the answer.
         is_open: True if the prompt ends in open thinking; None if that is not known.
+        stops: Strings that end the answer.
     """
 
-    think_close: str | None
-    stops: StopStrings = StopStrings()
-    think_open: str = "<think>"
-    answer_open: str = ""
-    answer_close: str = ""
+    family: PromptFamily
     is_open: bool | None = None
+    stops: StopStrings = StopStrings()
 
     def splitter(self) -> Splitter:
-        if self.think_close is None:
-            return Splitter(Marks("", ""), False, self.stops)
-        marks = Marks(self.think_open, self.think_close, self.answer_open, self.answer_close)
-        return Splitter(marks, self.is_open, self.stops)
+        return self.family.splitter(self.is_open, self.stops)
 
-    def whole(self, text: str) -> Shown:
+    def split(self, text: str) -> SplitText:
         """Split a complete text; if its thinking never ended, the whole text is thinking."""
-        if self.think_close is None:
-            content = self.stops.cut(text)
-            return Shown("", content, len(content) < len(text))
-        splitter = self.splitter()
-        splitter.feed(text)
-        return _shown(splitter.end())
-
-
-class Growing:
-    """Splits a text while it grows: what is shown of it is never taken back, unless the text itself changes."""
-
-    def __init__(self, reading: Reading) -> None:
-        self._reading, self._splitter, self._text = reading, reading.splitter(), ""
-
-    def shown(self, text: str) -> Shown:
-        """The visible parts of the text so far."""
-        text = text.rstrip(_UNFINISHED)
-        if not text.startswith(self._text):
-            self._splitter, self._text = self._reading.splitter(), ""
-        self._splitter.feed(text[len(self._text) :])
-        self._text = text
-        return _shown(self._splitter.reading)
-
-
-def _shown(reading: answers.SplitText) -> Shown:
-    return Shown(reading.thinking, reading.answer, reading.is_stopped)
+        return self.family.split(text, self.is_open, self.stops)
 
 
 class Closing(NamedTuple):
@@ -125,8 +74,8 @@ class Closing(NamedTuple):
         completion, program = (yield from work), current_program()
         if not isinstance(completion, Completion) or program is None or program.question.prompting is None:
             return completion
-        shown = self.reading.whole(completion.text or "")
-        if not shown.content.strip() and not shown.is_stopped and completion.answer not in program.calls:
+        shown = self.reading.split(completion.text or "")
+        if not shown.answer.strip() and not shown.is_stopped and completion.answer not in program.calls:
             completion = yield from self._forced(completion, program)
         self._verify(completion.text or "")
         return completion
@@ -192,9 +141,9 @@ class Closing(NamedTuple):
 
     def _verify(self, text: str) -> None:
         """Record the returned thinking if it has a budget."""
-        if self.budget is None or self.reading.think_close is None:  # a raw text does not mark thinking
+        if self.budget is None or not self.reading.family.thinks:  # a raw text does not mark thinking
             return
-        thinking = encode(self.reading.whole(text).reasoning)
+        thinking = encode(self.reading.split(text).thinking)
         if thinking is not None:
             over = max(0, len(thinking) - self.budget)
             record("thinking_budget", asked=self.budget, by="serve", num_thinking=len(thinking), overran_by=over)

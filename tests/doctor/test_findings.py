@@ -108,7 +108,7 @@ def test_the_report_shows_prompt_and_answer(saved_model: Callable[..., str]) -> 
     text = "\n".join(found.lines())
     assert "prompt       '<|im_start|>user\\nWhat is 17 + 25?<|im_end|>\\n<|im_start|>assistant\\n'" in text
     assert "answer       42 (end)" in text
-    assert "family       deepseek_r1 (the chat template splits content at these marks)" in text
+    assert "family       deepseek_r1 (the chat template mentions </think>)" in text
     assert json.loads(json.dumps(found.to_json()))["fine"] is True
 
 

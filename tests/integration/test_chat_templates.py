@@ -50,8 +50,6 @@ def tokenizer(path: Path) -> Any:
 def test_marks_are_found_for_those_that_think_and_for_no_others() -> None:
     found = {path.stem: marks_of(tokenizer(path)) for path in FILES}
     assert {name for name, marks in found.items() if marks is None} == UNTHINKING | SILENT
-    doubtful = {name for name, marks in found.items() if marks is not None and marks.is_doubtful}
-    assert doubtful == {"ibm-granite-granite-3.3-2B-Instruct", "unsloth-Apriel-1.5"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])

@@ -29,35 +29,34 @@ SPLIT = (
     "{% if '</mm:think>' in m.content %}{{ m.content.split('</mm:think>')[-1] }}{% else %}{{ m.content }}{% endif %}"
 )
 
-TEMPLATES: dict[str, tuple[str, Marks | None, bool]] = {
-    "a field": (TURN % (FIELD, ""), MM, False),
-    "a field with lines": (TURN % (FIELD.replace("<mm:think>{{", "<mm:think>\n{{").replace("}}</mm:think>", "}}\n</mm:think>\n\n"), ""), MM, False),
-    "the older name of the field": (TURN % (FIELD.replace("reasoning_content", "thinking"), ""), MM, False),
-    "square marks": (TURN % (FIELD.replace("<mm:think>", "[T]").replace("</mm:think>", "[/T]"), ""), Marks("[T]", "[/T]"), False),
-    "marks that are no pair": (TURN % (FIELD.replace("<mm:think>", "<|channel>thought\n").replace("</mm:think>", "<channel|>"), ""), Marks("<|channel>thought", "<channel|>"), False),
-    "a framed answer": (TURN % (FIELD.replace("{{ m.content }}", "<|START_TEXT|>{{ m.content }}<|END_TEXT|>"), ""), Marks("<mm:think>", "</mm:think>", "<|START_TEXT|>", "<|END_TEXT|>"), False),
+TEMPLATES: dict[str, tuple[str, Marks | None]] = {
+    "a field": (TURN % (FIELD, ""), MM),
+    "a field with lines": (TURN % (FIELD.replace("<mm:think>{{", "<mm:think>\n{{").replace("}}</mm:think>", "}}\n</mm:think>\n\n"), ""), MM),
+    "the older name of the field": (TURN % (FIELD.replace("reasoning_content", "thinking"), ""), MM),
+    "square marks": (TURN % (FIELD.replace("<mm:think>", "[T]").replace("</mm:think>", "[/T]"), ""), Marks("[T]", "[/T]")),
+    "marks that are no pair": (TURN % (FIELD.replace("<mm:think>", "<|channel>thought\n").replace("</mm:think>", "<channel|>"), ""), Marks("<|channel>thought", "<channel|>")),
+    "a framed answer": (TURN % (FIELD.replace("{{ m.content }}", "<|START_TEXT|>{{ m.content }}<|END_TEXT|>"), ""), Marks("<mm:think>", "</mm:think>", "<|START_TEXT|>", "<|END_TEXT|>")),
     "messages for each part": (
         "{% for m in messages %}{% if m.role == 'user' %}<|s|>user<|m|>{{ m.content }}<|e|>{% else %}{% if m.reasoning_content %}<|s|>bot<|c|>think<|m|>{{ m.reasoning_content }}<|e|>{% endif %}<|s|>bot<|c|>final<|m|>{{ m.content }}<|e|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|s|>bot{% endif %}",
         Marks("<|c|>think<|m|>", "<|e|>", "<|s|>bot<|c|>final<|m|>"),
-        False,
     ),
-    "only the last turn": (TURN % (FIELD.replace("if m.reasoning_content", "if m.reasoning_content and loop.last"), ""), MM, False),
-    "only beside a call": (TURN % (FIELD.replace("if m.reasoning_content", "if m.reasoning_content and m.tool_calls") + CALLS, ""), MM, False),
-    "only under a switch": (TURN % (FIELD.replace("if m.reasoning_content", "if m.reasoning_content and enable_thinking"), ""), MM, False),
-    "a switch to close it": (TURN % (FIELD, "{% if enable_thinking is false %}<mm:think>\n\n</mm:think>\n\n{% endif %}"), MM, False),
-    "parts of the content": (TURN % ("{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{% if p.type == 'thinking' %}<mm:think>{{ p.thinking }}</mm:think>{% elif p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}{% endif %}", ""), MM, False),
-    "content that is split": (TURN % (SPLIT, ""), MM, False),
-    "an empty block": (TURN % ("{% if m.role == 'assistant' %}<mm:think></mm:think>{% endif %}{{ m.content }}", ""), MM, False),
-    "a prompt that opens it": (TURN % (PLAIN, "<mm:think>\n"), MM, False),
-    "a prompt with its own words": (TURN % ("{% if m.role == 'assistant' %}Steps:\n{{ m.reasoning_content }}\n[ANSWER]\n{% endif %}{{ m.content }}", "Steps:\n"), Marks("", "[ANSWER]"), False),
-    "a prompt whose words turns leave out": (TURN % ("{% if m.role == 'assistant' %}{{ m.reasoning_content }}\n[ANSWER]\n{% endif %}{{ m.content }}", "Steps:\n"), Marks("Steps:", "[ANSWER]"), False),
-    "no mark before it": (TURN % ("{% if m.reasoning_content %}{{ m.reasoning_content }}\n[ANSWER]\n{% endif %}{{ m.content }}", ""), Marks("", "[ANSWER]"), False),
-    "words of the prompt": ("Think between <think> and </think>. " + TURN % (PLAIN, ""), Marks(), True),
-    "a comment": ("{# it writes [/THINK] #}" + TURN % (PLAIN, ""), Marks("[THINK]", "[/THINK]"), True),
-    "nothing": (TURN % (PLAIN + CALLS, ""), None, False),
-    "any list, printed": (TURN % ("{{ m.content }}{{ m.tool_calls }}", ""), None, False),
-    "no lists": ("{% for m in messages %}{{ m.role + m.content }}{% endfor %}", None, False),
-    "errors": ("{{ raise_exception('no') }}", None, False),
+    "only the last turn": (TURN % (FIELD.replace("if m.reasoning_content", "if m.reasoning_content and loop.last"), ""), MM),
+    "only beside a call": (TURN % (FIELD.replace("if m.reasoning_content", "if m.reasoning_content and m.tool_calls") + CALLS, ""), MM),
+    "only under a switch": (TURN % (FIELD.replace("if m.reasoning_content", "if m.reasoning_content and enable_thinking"), ""), MM),
+    "a switch to close it": (TURN % (FIELD, "{% if enable_thinking is false %}<mm:think>\n\n</mm:think>\n\n{% endif %}"), MM),
+    "parts of the content": (TURN % ("{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{% if p.type == 'thinking' %}<mm:think>{{ p.thinking }}</mm:think>{% elif p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}{% endif %}", ""), MM),
+    "content that is split": (TURN % (SPLIT, ""), MM),
+    "an empty block": (TURN % ("{% if m.role == 'assistant' %}<mm:think></mm:think>{% endif %}{{ m.content }}", ""), MM),
+    "a prompt that opens it": (TURN % (PLAIN, "<mm:think>\n"), MM),
+    "a prompt with its own words": (TURN % ("{% if m.role == 'assistant' %}Steps:\n{{ m.reasoning_content }}\n[ANSWER]\n{% endif %}{{ m.content }}", "Steps:\n"), Marks("", "[ANSWER]")),
+    "a prompt whose words turns leave out": (TURN % ("{% if m.role == 'assistant' %}{{ m.reasoning_content }}\n[ANSWER]\n{% endif %}{{ m.content }}", "Steps:\n"), Marks("Steps:", "[ANSWER]")),
+    "no mark before it": (TURN % ("{% if m.reasoning_content %}{{ m.reasoning_content }}\n[ANSWER]\n{% endif %}{{ m.content }}", ""), Marks("", "[ANSWER]")),
+    "words of the prompt": ("Think between <think> and </think>. " + TURN % (PLAIN, ""), Marks()),
+    "a comment": ("{# it writes [/THINK] #}" + TURN % (PLAIN, ""), Marks("[THINK]", "[/THINK]")),
+    "nothing": (TURN % (PLAIN + CALLS, ""), None),
+    "any list, printed": (TURN % ("{{ m.content }}{{ m.tool_calls }}", ""), None),
+    "no lists": ("{% for m in messages %}{{ m.role + m.content }}{% endfor %}", None),
+    "errors": ("{{ raise_exception('no') }}", None),
 }  # fmt: skip
 
 
@@ -70,15 +69,14 @@ def tokenizer(template: str | None, special: tuple[str, ...] = ()) -> Any:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_marks_are_found_by_rendering(name: str) -> None:
-    template, marks, is_doubtful = TEMPLATES[name]
+    template, marks = TEMPLATES[name]
     found = marks_of(tokenizer(template))
     assert (found and found.marks) == marks
-    assert (found is not None and found.is_doubtful) is is_doubtful
 
 
-@pytest.mark.parametrize("name", [name for name, (_, marks, _) in TEMPLATES.items() if marks])
+@pytest.mark.parametrize("name", [name for name, (_, marks) in TEMPLATES.items() if marks])
 def test_a_family_with_found_marks_splits_and_closes_with_them(name: str) -> None:
-    template, marks, _ = TEMPLATES[name]
+    template, marks = TEMPLATES[name]
     assert marks is not None
     prompting = Prompting(tokenizer(template), chosen_family("/nowhere", tokenizer(template)).name)
     family = prompting.family
@@ -97,12 +95,9 @@ def test_a_family_is_named_by_its_marks() -> None:
     assert family_named("...[END]").marks == Marks("", "[END]")
 
 
-def test_a_doubtful_family_and_a_vocabulary_against_its_template_are_warned_of(saved_model: Any, caplog: Any) -> None:
+def test_a_vocabulary_against_its_template_is_warned_of(saved_model: Any, caplog: Any) -> None:
     Prompting.for_model(saved_model("qwen3_instruct_2507"))  # its vocabulary has </think>
     assert "which the chat template never writes" in caplog.text
-    caplog.clear()
-    Prompting.for_model(saved_model("magistral"))
-    assert "only words tell of its marks" in caplog.text
     caplog.clear()
     Prompting.for_model(saved_model("qwen3"))
     assert not caplog.text

@@ -25,7 +25,6 @@ from scaffolding_ext.prompts.model_files import config_of
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.serving.thinking import Reading
 from scaffolding_ext.signature import Signature
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config
@@ -125,12 +124,12 @@ def test_effort_and_system_prompt_of_gpt_oss_stand_where_harmony_has_them(saved_
 @pytest.mark.parametrize(
     ("name", "config", "family", "reason"),
     [
-        ("qwen3", {}, "deepseek_r1", "the chat template splits content at these marks"),
+        ("qwen3", {}, "deepseek_r1", "the chat template mentions </think>"),
         ("qwen3_instruct_2507", {}, "instruct", "the chat template shows no thinking"),
         ("gpt_oss", {}, "gpt_oss", "config.json has model_type gpt_oss"),
         ("gpt_oss", {"model_type": "x", "architectures": ("GptOssForCausalLM",)}, "gpt_oss", "architectures GptOssFor"),
-        ("gpt_oss", {"model_type": "x"}, "gpt_oss", "the chat template mentions '<|channel|>'"),
-        ("magistral", {}, "magistral", r"the chat template mentions '\[/THINK\]'"),
+        ("gpt_oss", {"model_type": "x"}, "gpt_oss", "the chat template mentions <|channel|>"),
+        ("magistral", {}, "magistral", r"the chat template mentions \[/THINK\]"),
         ("llama3_instruct", {}, "instruct", "the chat template shows no thinking"),
     ],
 )
@@ -216,10 +215,10 @@ def test_a_chain_of_gpt_oss_is_closed_into_its_final_channel(saved_model: Callab
     assert (result.answer, result.exit_reason) == ("4", "certain")
     assert "assistantfinal**Final Answer:**" in text
     assert not any(mark in text for mark in MARKS)
-    shown = Reading(prompting.family.think_close, think_open=prompting.family.think_open).whole(text)
-    assert shown.reasoning.startswith("two and two")
-    assert shown.content.startswith("**Final Answer:**")
-    assert "two and two" not in shown.content
+    shown = prompting.family.split(text, None)
+    assert shown.thinking.startswith("two and two")
+    assert shown.answer.startswith("**Final Answer:**")
+    assert "two and two" not in shown.answer
 
 
 def test_the_forced_answer_of_gpt_oss_is_asked_for_by_its_special_tokens(saved_model: Callable[..., str]) -> None:
@@ -233,9 +232,7 @@ def test_the_forced_answer_of_gpt_oss_is_asked_for_by_its_special_tokens(saved_m
 
 def test_a_text_that_opens_with_its_channel_is_shown_without_it() -> None:
     family = family_named("gpt_oss")
-    shown = Reading(family.think_close, think_open=family.think_open).whole(
-        "analysisTwo and two.assistantfinalIt is 4."
-    )
+    shown = family.split("analysisTwo and two.assistantfinalIt is 4.", None)
     assert shown[:2] == ("Two and two.", "It is 4.")
 
 
@@ -281,9 +278,7 @@ def test_the_command_says_which_family_was_found_and_why(
     (tmp_path / "data.jsonl").write_text('{"question": "Q", "answer": "1"}\n')
     rest = ["Q"] if command == "run" else ["--dataset", str(tmp_path / "data.jsonl")]
     arguments = [command, *rest, "--config", str(tmp_path / "stack.yaml")]
-    said = (
-        f"Note: prompt family of {saved_model('qwq')}: deepseek_r1 (the chat template splits content at these marks)\n"
-    )
+    said = f"Note: prompt family of {saved_model('qwq')}: deepseek_r1 (the chat template mentions </think>)\n"
     assert said in CliRunner().invoke(main, arguments).stderr
     named = CliRunner().invoke(main, [*arguments, "--set", "prompt.family=deepseek_r1"])
     assert named.exit_code == 0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from scaffolding_ext import DynasorCoTController, MajorityVoteController, NativeGenerationController
+from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.serving.bodies import ChatBody, Message
 from scaffolding_ext.serving.thinking import Reading
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
@@ -46,8 +47,8 @@ def test_answers_over_http_are_those_in_process(serve: Any, draft: HuggingFaceWo
             chunks = list(client.chat.completions.create(**asked, stream=True))
             assert message.scaffolding["answer"] == told[number].answer
             assert chunks[-1].choices[0].scaffolding["answer"] == told[number].answer
-            reading = Reading("</think>").whole(told[number].outputs[0].text)
-            assert reading.content.strip()
+            reading = Reading(family_named("tinylm")).split(told[number].outputs[0].text)
+            assert reading.answer.strip()
             assert (message.message.reasoning_content, message.message.content) == reading[:2]
             deltas = [chunk.choices[0].delta for chunk in chunks]
             streamed = ["".join(getattr(delta, field, None) or "" for delta in deltas) for field in FIELDS]

@@ -8,20 +8,21 @@ import pytest
 
 from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
+from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.prompts.prompting import Prompting
-from scaffolding_ext.serving.thinking import Growing, Reading
+from scaffolding_ext.serving.thinking import Reading
 
 
-@pytest.mark.parametrize("think_close", [None, "</think>"])
+@pytest.mark.parametrize("family", ["instruct", "deepseek_r1"])
 @pytest.mark.parametrize("stops", [("END OF ANSWER", "OF"), ("OF", "END OF ANSWER"), ("ANSWER", "R"), ("<end", "<")])
-def test_what_was_shown_of_a_text_is_never_taken_back(think_close: str | None, stops: tuple[str, ...]) -> None:
-    text = "Well.</think>\nIt is 4. END OF ANSWER <end>" if think_close else "It is 4. END OF ANSWER <end>"
-    reading = Reading(think_close, StopStrings(stops))
-    whole, growing = reading.whole(text), Growing(reading)
-    for end in range(len(text) + 1):
-        now = growing.shown(text[:end])
-        assert whole.reasoning.startswith(now.reasoning)
-        assert whole.content.startswith(now.content)
+def test_what_was_shown_of_a_text_is_never_taken_back(family: str, stops: tuple[str, ...]) -> None:
+    text = ("Well.</think>\n" if family == "deepseek_r1" else "") + "It is 4. END OF ANSWER <end>"
+    reading = Reading(family_named(family), None, StopStrings(stops))
+    whole, splitter = reading.split(text), reading.splitter()
+    for character in text:
+        splitter.feed(character)
+        assert whole.thinking.startswith(splitter.reading.thinking)
+        assert whole.answer.startswith(splitter.reading.answer)
     assert whole.is_stopped
 
 
