@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,7 +41,15 @@ from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import Looks, RecordedQuestion, Recording
 from scaffolding_ext.evaluation.run.jsonl import read_rows
 from scaffolding_ext.evaluation.run.spending import evenness, spend, unsettledness
-from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate, chosen, cross_validated, lists_chosen
+from scaffolding_ext.evaluation.tune.choose import (
+    Cheapest,
+    Goal,
+    MostAccurate,
+    candidates_of,
+    chosen,
+    cross_fitted,
+    cross_validated,
+)
 from scaffolding_ext.evaluation.tune.costs import Cost
 from scaffolding_ext.evaluation.tune.endings import Cut, Stopped, Whole
 from scaffolding_ext.evaluation.tune.replay import PLAIN_VOTES, Replay
@@ -188,6 +197,14 @@ def plain_vote_of(trial: Replay, tokens: float) -> ReplayResult:
     costs: dict[Cost, Any] = {"decoded": mixed(fewer.costs["decoded"], more.costs["decoded"])}
     names = [field.name for field in dataclasses.fields(ReplayResult) if field.name != "costs"]
     return ReplayResult(costs=costs, **{name: mixed(getattr(fewer, name), getattr(more, name)) for name in names})
+
+
+def lists_chosen(trial: Replay, goal: Goal) -> dict[str, float]:
+    """Return the frequency of each list of settings, as a share of the choices in `cross_validated`."""
+    titles = [title for title, own in trial.lists.items() for _ in own]
+    _, choices = cross_fitted(candidates_of(trial, trial.lists)[1], goal, trial.rng(2))
+    counts = Counter(titles[index] for each in choices for index in each.tolist() if index >= 0)
+    return {title: num / sum(map(len, choices)) for title, num in counts.most_common()}
 
 
 def add_votes(report: Report, name: str, recording: Recording) -> tuple[list[float], list[float]]:

@@ -26,17 +26,6 @@ if TYPE_CHECKING:
 SIGNAL_EXIT = 128  # exit codes above it name the signal that ended a program
 
 
-MOVED = {
-    "--looks": "--probe_every",
-    "--num_logprobs": "--set evaluation.num_logprobs=N",
-    "--spending": "--set evaluation.spending=even",
-    "--request_timeout": "--set evaluation.request_timeout=SECONDS",
-    "--fail_on_error": "--set evaluation.fail_on_error=SHARE",
-    "--skip_bad_rows": "--set dataset.skip_bad_rows=true",
-    "--price": "--set evaluation.price.decoded=2 (eval), or --cost IN,CACHED,OUT (tune)",
-}
-
-
 class Command(click.Command):
     """Refuses an option given twice if it may be given only once, because the first value would be lost silently.
 
@@ -57,9 +46,6 @@ class Command(click.Command):
                     formatter.write_dl([row for row in own if row is not None])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        for name in (each.partition("=")[0] for each in args):
-            if name in MOVED and not any(name in option.opts for option in self.params):
-                raise click.UsageError(f"there is no option {name} here any more: write {MOVED[name]}", ctx)
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for option, times in Counter(order).items():
             if times > 1 and isinstance(option, click.Option) and not option.multiple:

@@ -57,8 +57,9 @@ def run(
     Example:
       scaffolding-ext run "Start with 5. Apply a+3,b-2. Find the total." --config configs:dynasor_cot --seed 1
     """
+    from rich.console import Console
+
     from scaffolding_ext.controllers.base import checked_task_type
-    from scaffolding_ext.evaluation.run.progress_bar import decoding_shown
     from scaffolding_ext.host.arguments import checked_prompt
 
     checked_prompt(prompt)
@@ -66,7 +67,7 @@ def run(
     with families_told(), started(config, timeout) as llm:
         left = None if timeout is None else max(0.001, timeout - (time.monotonic() - began))
         named = {} if task_type is None else {"task_type": checked_task_type(llm.prototype_controller, task_type)}
-        with decoding_shown(llm.decoded_so_far):
+        with Console(stderr=True).status("generating"):
             result = llm.generate(prompt, timeout=left, **named)
     if as_json:
         click.echo(json.dumps(_result_document(result)))

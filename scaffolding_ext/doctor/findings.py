@@ -27,12 +27,6 @@ _TOKENIZER = "workers.generation.args.tokenizer: FOLDER_OR_HUB_NAME  # or --toke
 _HIDDEN = 32  # tokens that may be missing from a text: marks and the end token
 
 
-_LOWER = (
-    "controller.args.rule: a lower threshold of {type: confidence}, or {type: consecutive}, which requires "
-    "only equal answers; `scaffolding-ext tune` chooses for your model"
-)
-
-
 class Finding(NamedTuple):
     """Something about a stack that its owner should know.
 

@@ -22,7 +22,6 @@ from scaffolding_ext.host.request import Request, abort, clone_of, release, star
 from scaffolding_ext.host.twin import check_seed
 from scaffolding_ext.prompts.served_model import take_prompting
 from scaffolding_ext.protocol import Controller, Worker
-from scaffolding_ext.protocol.worker import declared
 from scaffolding_ext.request.program import Program
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.request.seeds import RequestSeeds
@@ -218,9 +217,6 @@ class ScaffoldingLlm:
         if telemetry is not None:
             telemetry.flush()
         self._worker_shutdown.finish(with_workers)
-
-    def decoded_so_far(self) -> int:
-        return sum(declared(worker).decoded_so_far() for worker in {id(w): w for w in self.workers.values()}.values())
 
     def enable_output_task_collection(self) -> None:
         """No effect, for programs written for upstream's host: results always have their `task_collections`."""

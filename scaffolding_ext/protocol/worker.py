@@ -126,10 +126,6 @@ class BaseWorker(Worker):
         """Return its engine's required build options, as `EngineNeeds`; None without such an engine."""
         return None
 
-    def decoded_so_far(self) -> int:
-        """Tokens that its model has decoded since it was built, running tasks included; 0 if unknown."""
-        return 0
-
     def register_task_handler(self, task_cls: type[Task], handler: TaskHandler) -> None:
         self.task_handlers = {**self.task_handlers, task_cls: handler}  # type: ignore[misc]  # upstream sets it on the class
 
@@ -176,9 +172,6 @@ class WrappingWorker(BaseWorker):
             if hasattr(worker, name):
                 setattr(self, name, getattr(worker, name))
         self.task_handlers = dict.fromkeys(worker.task_handlers, type(self)._hand_on)  # type: ignore[misc]
-
-    def decoded_so_far(self) -> int:
-        return declared(self.worker).decoded_so_far()
 
     async def _hand_on(self, task: Any) -> TaskStatus | None:
         return await self.worker.run_task(task)

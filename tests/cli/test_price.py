@@ -34,11 +34,5 @@ def test_other_prices_are_refused(tmp_path: Path, given: str) -> None:
     assert f"evaluation.price.{given.partition('=')[0]}" in result.stderr
 
 
-def test_an_option_that_moved_says_where_it_is(tmp_path: Path) -> None:
-    result = checked(tmp_path, "--looks", "64")
-    assert result.exit_code == 2
-    assert "there is no option --looks here any more: write --probe_every" in result.stderr
-
-
 def test_prices_of_a_stack_file_are_checked_too(tmp_path: Path) -> None:
     assert "evaluation.price.thought" in checked(tmp_path, price={"thought": 1.0}).stderr

@@ -126,29 +126,6 @@ def budgeted_huggingface() -> Worker:
     return BudgetedWorker(huggingface(), 4)
 
 
-@pytest.mark.parametrize("make", [huggingface, openai, openai_llama_cpp, trtllm, budgeted_huggingface])
-@pytest.mark.usefixtures("tensorrt_llm")
-def test_a_worker_says_how_many_tokens_it_has_decoded(make: Callable[[], Any]) -> None:
-    """A bar shows them while tasks run; an engine may not count the last token of a text, whose KV nobody needs."""
-    plain = GenerationTask(input_str="Start with 5.", max_tokens=12, temperature=0.0, ignore_eos=True)
-    stream = StreamGenerationTask(
-        input_str="Start with 6.", max_tokens=40, temperature=0.0, ignore_eos=True, streaming_step=5
-    )
-
-    async def scenario(worker: Any) -> None:
-        before = worker.decoded_so_far()
-        await worker.run_task(plain)
-        assert worker.decoded_so_far() - before in (11, 12)
-        if StreamGenerationTask in worker.task_handlers:
-            while not stream.end_flag:
-                await worker.run_task(stream)
-                assert worker.decoded_so_far() - before >= 11 + len(stream.output_tokens or ()) - 1
-            assert worker.decoded_so_far() - before in (50, 51, 52)
-
-    with make() as worker:
-        asyncio.run(scenario(worker))
-
-
 @pytest.mark.usefixtures("tensorrt_llm")
 def test_no_worker_is_left_out() -> None:
     checked = set()

@@ -162,9 +162,6 @@ class HuggingFaceWorker(ChatWorker):
     def metrics(self) -> EngineMetrics:
         return self._engine.metrics
 
-    def decoded_so_far(self) -> int:
-        return self._engine.metrics.num_decoded
-
     def shutdown(self) -> None:
         """Stop the engine; tasks in flight fail with an EngineError."""
         self._engine.shutdown()

@@ -258,9 +258,6 @@ class OpenAIWorker(ChatWorker):
         for name, reason in self.refused.items():
             _log.info("%s is not served by %s: %s", name, self._connection.base_url, reason)
 
-    def decoded_so_far(self) -> int:
-        return self._connection.num_decoded
-
     def chat_tokenizer(self) -> Any:
         return None if self._path == "chat" else load_tokenizer(self._bodies.tokenizer_name)
 

@@ -210,9 +210,6 @@ class TRTLLMWorker(ChatWorker):
         """Equal for workers whose token ids mean the same, so controllers may pass them on."""
         return self._reader.tokenizer_fingerprint
 
-    def decoded_so_far(self) -> int:
-        return self._client.num_decoded
-
     def shutdown(self) -> None:
         """End the tasks in flight with an EngineError, and shut down an LLM loaded here."""
         self._client.shutdown()

@@ -8,8 +8,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from scaffolding_ext.documents import write_text
 from scaffolding_ext.errors import install_command
 from scaffolding_ext.evaluation.compare.compared import Compared, PairedSample
@@ -18,11 +16,8 @@ from scaffolding_ext.evaluation.compare.paired import Point
 from scaffolding_ext.evaluation.drawing import COLOURS, drawing, point
 from scaffolding_ext.evaluation.report import terminal as tables
 from scaffolding_ext.evaluation.run.records import Record
-from scaffolding_ext.evaluation.run.run_stats import Column
 from scaffolding_ext.evaluation.web_page import data_uri, render_page
 from scaffolding_ext.stats.intervals import Estimate
-
-_NUM_BINS = 40
 
 
 def color_of(number: int) -> str:
@@ -39,15 +34,6 @@ def frontier_chart(points: Sequence[Point]) -> str:
             accuracy = Estimate(*(100 * value for value in each.accuracy))
             point(axes, each.tokens, accuracy, each.run, fmt="o", ms=6, color=color_of(number))
         axes.set(xlabel="decoded tokens a request", ylabel="accuracy, %")
-    return data_uri(image.getvalue())
-
-
-def distribution_chart(values: Column, largest: float, color: str) -> str:
-    image = io.BytesIO()
-    with drawing(image, figsize=(5.4, 1.6)) as (_, axes):
-        axes.hist(values, bins=_NUM_BINS, range=(0.0, largest or 1.0), color=color)
-        axes.axvline(float(np.median(values)), color="0.1", linestyle="--", lw=1)
-        axes.set(xlabel="decoded tokens", ylabel="requests")
     return data_uri(image.getvalue())
 
 
@@ -83,7 +69,6 @@ def rendered(compared: Compared, samples: Sequence[PairedSample]) -> str:
         charts_need=None if has_charts else install_command("plots"),
         purposes=_purposes(runs),
         purpose_colors=PURPOSE_COLORS,
-        distributions=_distributions(runs, has_charts),
         sections=_sections(runs),
         reasons=list(dict.fromkeys(reason for own in reasons for reason in own)),
         shares=reasons,
@@ -117,19 +102,6 @@ def _sections(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
             "lines": tables.section_lines([run.summary.sections[name] for run in found]),
         }
         for name, found in those.items()
-    ]
-
-
-def _distributions(runs: Sequence[FinishedRun], has_charts: bool) -> list[dict[str, Any]]:
-    largest = max(float(run.columns["decoded"].max()) for run in runs)
-    return [
-        {
-            "name": run.name,
-            "chart": distribution_chart(run.columns["decoded"], largest, color_of(number)) if has_charts else None,
-            "median": float(np.median(run.columns["decoded"])),
-            "most": float(run.columns["decoded"].max()),
-        }
-        for number, run in enumerate(runs)
     ]
 
 

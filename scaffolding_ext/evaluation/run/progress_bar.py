@@ -1,4 +1,4 @@
-"""Progress of a request or an evaluation, on standard error."""
+"""Progress of an evaluation, on standard error."""
 
 from __future__ import annotations
 
@@ -9,17 +9,7 @@ from contextlib import contextmanager
 
 import click
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.run_stats import RunStats
@@ -34,7 +24,6 @@ def progress_shown(
     clock: Callable[[], float] = time.monotonic,
     *,
     in_tokens: bool = False,
-    decoded_so_far: Callable[[], int] = int,
 ) -> Iterator[Callable[[Record], None]]:
     """Show the progress of a run on standard error: a bar on a terminal, otherwise about ten plain lines.
 
@@ -42,7 +31,6 @@ def progress_shown(
         total: All requests of the run, or the tokens that it may decode.
         tally: Must count each record before the yielded function is called with it.
         in_tokens: Show progress in decoded tokens instead of requests.
-        decoded_so_far: Tokens that the workers have decoded, including those of running requests.
     """
     console = Console(stderr=True)
     step = max(1, total // _NUM_LINES)
@@ -66,47 +54,17 @@ def progress_shown(
     if not console.is_terminal:
         yield show_line
         return
-    num_others = tally.tokens["decoded"] - decoded_so_far()
-
-    def shown() -> str:
-        return figures(tally, max(tally.tokens["decoded"], num_others + decoded_so_far()))
-
-    columns = (BarColumn(), MofNCompleteColumn(), _Live(shown), TimeRemainingColumn())
+    columns = BarColumn(), MofNCompleteColumn(), "{task.description}", TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("", total=total, completed=num_before)
+        bar = progress.add_task(figures(tally), total=total, completed=num_before)
 
         def advance(record: Record) -> None:
-            progress.update(bar, completed=num_done())
+            progress.update(bar, completed=num_done(), description=figures(tally))
 
         yield advance
 
 
-@contextmanager
-def decoding_shown(decoded_so_far: Callable[[], int]) -> Iterator[None]:
-    """Show the decoded tokens on standard error while the block runs, if that is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    columns = (SpinnerColumn(), _Live(lambda: f"{decoded_so_far():,} tokens decoded"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        progress.add_task("")
-        yield
-
-
-class _Live(ProgressColumn):
-    """A text that is recomputed whenever the terminal is drawn."""
-
-    def __init__(self, text: Callable[[], str]) -> None:
-        super().__init__()
-        self._text = text
-
-    def render(self, task: Task) -> Text:
-        return Text(self._text())
-
-
-def figures(tally: RunStats, num_decoded: int | None = None) -> str:
-    """Format accuracy, tokens and failures so far in one line; `num_decoded` replaces the tokens of ended requests."""
-    decoded = tally.tokens["decoded"] if num_decoded is None else num_decoded
+def figures(tally: RunStats) -> str:
+    """Format accuracy, decoded tokens and failures so far in one line."""
     right = f"{tally.num_correct / tally.num_samples:.1%}" if tally.num_samples else "-"
-    return f"{right} right, {decoded:,} tokens, {tally.num_failed} failed"
+    return f"{right} right, {tally.tokens['decoded']:,} tokens, {tally.num_failed} failed"

@@ -54,9 +54,6 @@ class RayEngine:
         self._freed = asyncio.Condition()
         self._last_error: Exception | None = None
 
-    def decoded_so_far(self) -> int:
-        return 0
-
     async def run(self, job: EvaluationJob) -> Record:
         """Run a job; cancelling it cancels the request.
 

@@ -45,9 +45,6 @@ class Engine(Protocol):
     async def run(self, job: EvaluationJob) -> Record:
         """Run a job. A failed job also gives a record; an exception ends the whole run."""
 
-    def decoded_so_far(self) -> int:
-        """Return the tokens that its workers have decoded, including running jobs; 0 if unknown."""
-
 
 class LocalEngine:
     """Runs jobs on a stack in this process.
@@ -72,7 +69,6 @@ class LocalEngine:
         self._units_implied = units_implied
         self._samples_of_votes = samples_of_votes
         self._asks_for_types = "task_type" in honoured_by(llm.prototype_controller)
-        self.decoded_so_far = llm.decoded_so_far
 
     async def run(self, job: EvaluationJob) -> Record:
         """Run a job; cancelling it cancels the request."""

@@ -244,7 +244,7 @@ class Session:
         with ExitStack() as stack:
             engine = stack.enter_context(engine_of(self.config))
             in_tokens = settings.total_tokens is not None
-            shown = progress_shown(total, self.tally, in_tokens=in_tokens, decoded_so_far=engine.decoded_so_far)
+            shown = progress_shown(total, self.tally, in_tokens=in_tokens)
             heard.append(stack.enter_context(shown))
             if self._folder is not None:
                 write_text(self._folder / CONFIG, self.config.to_yaml())

@@ -15,7 +15,6 @@ of one standard error.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -188,21 +187,12 @@ def stability(plays: Replay, goal: Goal, setting: Setting) -> Stability:
 
 def cross_validated(plays: Replay, goal: Goal, lists: Mapping[str, Sequence[Setting]] | None = None) -> ReplayResult:
     """Play the choice on questions that had no part in it, by cross-fitting over groups."""
-    settings, splits = _cross_fitted(plays, goal, plays.lists if lists is None else lists)
+    settings, found = candidates_of(plays, plays.lists if lists is None else lists)
     played = []
-    for own, choices in splits:
+    for own, choices in zip(*cross_fitted(found, goal, plays.rng(2)), strict=True):
         parts = [plays.full if index < 0 else plays.played[settings[index]] for index in choices.tolist()]
         played.append(assembled(parts, own[plays.groups]))
     return combined(played, lambda columns: np.mean(columns, axis=0))
-
-
-def lists_chosen(plays: Replay, goal: Goal) -> dict[str, float]:
-    """Return the frequency of each list, as a share of the choices in `judged`."""
-    _, splits = _cross_fitted(plays, goal, plays.lists)
-    titles = [title for title, own in plays.lists.items() for _ in own]
-    choices = [titles[index] for _, each in splits for index in each.tolist() if index >= 0]
-    num_choices = sum(len(each) for _, each in splits)
-    return {title: num / num_choices for title, num in Counter(choices).most_common()}
 
 
 def candidates_of(plays: Replay, lists: Mapping[str, Sequence[Setting]]) -> tuple[list[Setting], Candidates]:
@@ -218,14 +208,6 @@ def candidates_of(plays: Replay, lists: Mapping[str, Sequence[Setting]]) -> tupl
         plays.by_group(plays.full.costs[plays.cost]),
         plays.by_group(np.ones_like(plays.full.right)),
     )
-
-
-def _cross_fitted(
-    plays: Replay, goal: Goal, lists: Mapping[str, Sequence[Setting]]
-) -> tuple[list[Setting], list[tuple[Ints, Ints]]]:
-    """Return the settings, and for each split the fold of each group and the index chosen outside each fold."""
-    settings, found = candidates_of(plays, lists)
-    return settings, list(zip(*cross_fitted(found, goal, plays.rng(2)), strict=True))
 
 
 class Promise(NamedTuple):

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from scaffolding_ext.evaluation.drawing import COLOURS, bars_of, below, drawing
 from scaffolding_ext.evaluation.tune.choose import (
     LEAST_QUESTIONS,
@@ -32,7 +30,6 @@ from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stats.intervals import Estimate
 
 _NAME_WIDTH = 25
-_MOST_QUESTIONS = 2000
 _STABLE = 0.9  # share of equal choices
 _UNTRIED = {
     "targets": "gold answers",
@@ -146,7 +143,7 @@ class Tuned:
         }
 
     def page(self) -> str:
-        """Render one self-contained HTML page: the table, the frontier, every setting, every question.
+        """Render one self-contained HTML page: the table, and the frontier of all settings.
 
         Raises:
             MissingDependencyError: matplotlib is not installed.
@@ -161,9 +158,6 @@ class Tuned:
             image=data_uri(self._picture()),
             rows=[_line(row) for row in self.rows],
             frontier=[_line(row) for row in self.frontier],
-            rules=_rules(self.plays),
-            questions=_questions(self.plays, self.setting),
-            num_left_out=max(0, len(self.plays.recording.questions) - _MOST_QUESTIONS),
         )
 
     def _picture(self) -> bytes:
@@ -294,37 +288,3 @@ def _line(row: TableRow) -> dict[str, Any]:
         "cost": spread(_percent(row.cost_share), 1),
         "rounds": f"{row.rounds:.1f}",
     }
-
-
-def _rules(plays: Replay) -> list[dict[str, Any]]:
-    full = plays.full
-    return [
-        {
-            "list": name,
-            "setting": str(setting),
-            "points": f"{100 * float((played.right - full.right).mean()):+.2f}",
-            "lost": f"{100 * float(played.lost.mean()):.2f}",
-            "cost": f"{100 * float(played.costs[plays.cost].sum() / full.costs[plays.cost].sum()):.1f}",
-            "samples": f"{float(played.samples.mean()):.1f}",
-            "rounds": f"{float(played.rounds.mean()):.1f}",
-        }
-        for name, own in plays.lists.items()
-        for setting in own
-        for played in [plays.played[setting]]
-    ]
-
-
-def _questions(plays: Replay, setting: Setting) -> list[dict[str, Any]]:
-    played, full = plays.played[setting], plays.full
-    order = np.argsort(played.right - full.right, kind="stable")[:_MOST_QUESTIONS].tolist()
-    return [
-        {
-            "run": plays.recording.questions[index].run,
-            "id": plays.recording.questions[index].id,
-            "full": f"{100 * full.right[index]:.0f}",
-            "right": f"{100 * played.right[index]:.0f}",
-            "samples": f"{played.samples[index]:.1f}",
-            "cost": f"{100 * played.costs[plays.cost][index] / max(1e-9, full.costs[plays.cost][index]):.0f}",
-        }
-        for index in order
-    ]

@@ -42,9 +42,6 @@ class Server:
         record = failed_record(job, self._error("cannot reach it"))
         return record if self._is_down(number, job) else dataclasses.replace(record, error=None, correct=True)
 
-    def decoded_so_far(self) -> int:
-        return 0
-
     async def sleep(self, seconds: float) -> None:
         self.now += seconds
         await asyncio.sleep(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaffolding_ext.evaluation.run.progress_bar import decoding_shown, progress_shown
+from scaffolding_ext.evaluation.run.progress_bar import progress_shown
 from scaffolding_ext.evaluation.run.records import Record, RecordError
 from scaffolding_ext.evaluation.run.run_stats import RunStats
 from scaffolding_ext.testing import FakeClock
@@ -67,31 +67,3 @@ def test_a_budget_is_shown_in_tokens(capsys: pytest.CaptureFixture[str]) -> None
         "340 of 1000 tokens done, 66.7% right, 340 tokens, 0 failed, 0:00:06 left",
         "1040 of 1000 tokens done, 60.0% right, 1,040 tokens, 0 failed",
     ]
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"FORCE_COLOR": "1", "COLUMNS": "120", "TERM": "xterm"}.items():
-        monkeypatch.setenv(name, value)
-
-
-@pytest.mark.usefixtures("terminal")
-def test_a_bar_counts_the_tokens_of_requests_that_still_run(capsys: pytest.CaptureFixture[str]) -> None:
-    tally = RunStats()
-    tally.add(record_of(0))  # of an earlier run, by workers that are gone
-    with progress_shown(2, tally, FakeClock(), decoded_so_far=iter((7, *[77] * 1000)).__next__):
-        pass
-    assert "100.0% right, 570 tokens, 0 failed" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("terminal")
-def test_a_request_shows_its_tokens_as_they_are_decoded(capsys: pytest.CaptureFixture[str]) -> None:
-    with decoding_shown(lambda: 1234):
-        pass
-    assert "1,234 tokens decoded" in capsys.readouterr().err
-
-
-def test_a_request_shows_nothing_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with decoding_shown(lambda: 1234):
-        pass
-    assert capsys.readouterr().err == ""

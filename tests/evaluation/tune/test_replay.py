@@ -15,7 +15,6 @@ from scaffolding_ext.evaluation.tune.choose import (
     MostAccurate,
     chosen,
     cross_validated,
-    lists_chosen,
     promised,
 )
 from scaffolding_ext.evaluation.tune.endings import Whole
@@ -33,14 +32,6 @@ def trial() -> Replay:
     found = Replay(recording())
     found.try_all()
     return found
-
-
-def test_lists_chosen_are_shares_of_the_choices_of_all_folds(trial: Replay) -> None:
-    shares = lists_chosen(trial, Cheapest(0.01))
-    assert set(shares) <= set(trial.lists)
-    assert sum(shares.values()) == pytest.approx(1.0)
-    assert list(shares.values()) == sorted(shares.values(), reverse=True)
-    assert lists_chosen(trial, Cheapest(-1.0)) == {}, "nothing may lose less than nothing"
 
 
 def share(trial: Replay, cost: np.ndarray) -> float:
