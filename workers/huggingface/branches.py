@@ -54,7 +54,7 @@ async def write_branches(
         partial(_block_priority, len(prefix) // engine.pool.block_len, own) if by_score else None
         for prefix, own in zip(prefixes, scores, strict=True)
     ]
-    runs = [generate(piece, priority=priority) for piece, priority in zip(lowered, priorities, strict=True)]
+    runs = [generate(piece, priority) for piece, priority in zip(lowered, priorities, strict=True)]
     await run_pieces(task, lowered, runs, before=probed)
     write_back_branch(task, lowered)
     counts = [token_counts_of(piece) or TokenCounts() for piece in lowered]
@@ -93,7 +93,7 @@ async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuil
     if own:
         read = [task.prefix_tokens, *(task.prefix_tokens + task.suffixes[branch] for branch in own)]
         requests = builder.reads(task, read)
-        await _read(task, engine, requests)
+        await run_reads(task, engine, requests)
         root, *states = [np.stack([state.numpy() for state in request.states]) for request in requests]
         for branch, similarity in zip(own, layer_weighted_similarity(states, root).tolist(), strict=True):
             similarities[branch] = similarity
@@ -106,7 +106,7 @@ async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuil
 async def verify_branches(task: VerifyTask, engine: GenerationEngine, builder: RequestBuilder) -> None:
     """Run one request per branch, which reads the logits of the two words after the branch."""
     requests = builder.verify(task)
-    await _read(task, engine, requests)
+    await run_reads(task, engine, requests)
     task.scores = [probability_of_first(*request.choice_logits) for request in requests]
     if task.layer_exit is not None:
         task.exit_layers = [request.exit_layer or 0 for request in requests]
@@ -117,7 +117,7 @@ async def verify_branches(task: VerifyTask, engine: GenerationEngine, builder: R
         ]
 
 
-async def _read(task: Task, engine: GenerationEngine, requests: Sequence[EngineRequest]) -> None:
+async def run_reads(task: Task, engine: GenerationEngine, requests: Sequence[EngineRequest]) -> None:
     """Run a task's read-only requests, either all or none; the task is charged for all of them."""
     for request in requests:
         engine.submit(request)

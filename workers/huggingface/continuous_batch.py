@@ -65,14 +65,6 @@ class EngineMetrics(NamedTuple):
 logger = logging.getLogger(__name__)
 
 
-class _Drawn(NamedTuple):
-    """Result of a pass: the requests that it completed, flags of unusable logits, and the next tokens."""
-
-    completed: list[EngineRequest]
-    broken: list[bool]
-    sampled: Sampled | None
-
-
 class ContinuousBatch:
     """Requests that wait for a model or run on it; only one thread may use it.
 
@@ -143,40 +135,28 @@ class ContinuousBatch:
         self._scheduler.admit()
         works = self._scheduler.works()
         if works:
-            self._compute(works)
+            try:
+                self._compute(works)
+            except Exception as error:  # out of memory, or a bug of the model: the engine continues
+                logger.info("a pass over %d requests failed", len(works), exc_info=error)
+                traceback.clear_frames(error.__traceback__)  # they hold the pass's tensors
+                error.__traceback__ = None
+                for request in [work.request for work in works if work.request in self._scheduler.running]:
+                    self._fail(request, caused_by(error))
         self._busy_s += time.monotonic() - started
 
     def _compute(self, works: list[Work]) -> None:
-        """Run the model on these tokens; if that fails, run it on halves of them, to find the offending request."""
-        try:
-            drawn = self._run(works)
-        except Exception as error:  # out of memory, or a bug of the model: the engine continues
-            failure = error
-        else:
-            self._take(works, drawn)
-            return
-        logger.info("a pass over %d requests failed", len(works), exc_info=failure)
-        traceback.clear_frames(failure.__traceback__)  # they hold the pass's tensors
-        failure.__traceback__ = None  # it holds this frame
-        if len(works) > 1:
-            for half in (works[: len(works) // 2], works[len(works) // 2 :]):
-                self._compute(half)
-        else:
-            self._fail(works[0].request, caused_by(failure))
-
-    def _run(self, works: list[Work]) -> _Drawn:
-        """Run one pass and sample from its logits; changes only the requests' scores."""
+        """Run one pass, and draw the next token of each request that it completes."""
         logits = self._runner.forward(works)
         completed = [work.request for work in works if work.completes]
-        return _Drawn(completed, logits.isnan().any(-1).tolist(), self._sample(completed, logits))
-
-    def _take(self, works: list[Work], drawn: _Drawn) -> None:
+        broken = logits.isnan().any(-1).tolist()
+        sampled = self._sample(completed, logits)
         self._advance(works)
-        self._accept(drawn.completed, drawn.sampled)
-        for request in [request for request, broken in zip(drawn.completed, drawn.broken, strict=True) if broken]:
+        self._accept(completed, sampled)
+        for request in [request for request, is_broken in zip(completed, broken, strict=True) if is_broken]:
             self._discard(request)
             self._fail(request, EngineError("the model computed logits that are no numbers (NaN): set another dtype"))
-        read = set(drawn.completed)
+        read = set(completed)
         for work in works:
             request = work.request
             if request.error is not None:

@@ -16,7 +16,7 @@ from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.workers.huggingface.block_pool import BlockPriority, TokenSequence
 from scaffolding_ext.workers.huggingface.sampling import Sampled, SamplingParams
-from scaffolding_ext.workers.shared.streaming import NEVER
+from scaffolding_ext.workers.shared.streaming import NEVER, Answer
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +38,6 @@ class Wants(NamedTuple):
     num_logprobs: int = 0  # alternatives reported per token; 0 reports no log-probabilities
     score_from: int | None = None  # first prompt token to score, or None
     choices: tuple[int, ...] = ()  # token ids whose logits after the prompt are wanted
-    logits: bool = False  # all logits after each token of the prompt
     states: bool = False  # hidden states of the prompt's last token
     # rule for reading the prompt's next token before the last layer; then no other request may reuse its KV
     layer_exit: LayerExit | None = None
@@ -70,18 +69,8 @@ class LayerVerdict(NamedTuple):
     choice_logits: list[float]  # logits of the request's `choices`
 
 
-class Snapshot(NamedTuple):
-    """State of a request at one moment."""
-
-    finish_reason: str | None
-    token_ids: list[int]  # generated tokens that the caller does not have yet
-    text: str  # text of all tokens, without an end that may begin a stop string
-    logprobs: list[dict[int, TokenLogprob]]
-    counts: TokenCounts
-
-
 class EngineRequest:
-    """A request in the engine. Only the engine's thread writes it; other threads read it through `snapshot`.
+    """A request in the engine. Only the engine's thread writes it; other threads read it through `answer`.
 
     Args:
         prompt: Token ids, at least one.
@@ -124,7 +113,6 @@ class EngineRequest:
         self.states: list[
             torch.Tensor
         ] = []  # of its last token after each layer, (width,), float32; the last is normed
-        self.context_logits: torch.Tensor | None = None  # shape (prompt tokens, vocabulary), float32
         self.submitted_at = time.monotonic()
         self.first_token_at: float | None = None
         self.waiter: Waiter
@@ -150,16 +138,26 @@ class EngineRequest:
     def counts(self) -> TokenCounts:
         return TokenCounts(self.num_decoded, self.num_prefilled, self.num_reused)
 
-    def snapshot(self, num_known: int) -> Snapshot:
-        """Return the request's state for a caller that has `num_known` generated tokens; from any thread."""
+    def answer(self) -> Answer:
+        """Return its answer so far; from any thread."""
         with self._lock:
             finish_reason, counts = self.finish_reason, self.counts
             parts, logprobs = self.text_parts[:], self.logprobs[:]
-            token_ids = self.sequence.token_ids[self.prompt_len + num_known :]
+            token_ids = self.sequence.token_ids[self.prompt_len :]
         text = "".join(parts)
         if finish_reason is None and self.ends.stop:
             text = text[: len(text) - self._stops.num_undecided]
-        return Snapshot(finish_reason, token_ids, text, logprobs, counts)
+        started, first = self.submitted_at, self.first_token_at
+        return Answer(
+            text,
+            token_ids,
+            finish_reason,
+            counts,
+            logprobs,
+            error=self.error if finish_reason else None,
+            ttft_s=None if first is None else first - started,
+            latency_s=time.monotonic() - started,
+        )
 
     def accept(
         self, token_id: int, logprobs: dict[int, TokenLogprob] | None, tokenizer: Any, end_ids: frozenset[int]

@@ -201,12 +201,9 @@ def _rows(batch: _Pass) -> _Rows:
     rows = _Rows([], [], {})
     for work, end in zip(batch.works, batch.ends, strict=True):
         request, wants = work.request, work.request.wants
-        if wants.logits or wants.score_from is not None:  # the logits, or the score of the next token
+        if wants.score_from is not None:  # of the token after each position
             start = request.sequence.num_kv
-            first, stop = (
-                (0, request.prompt_len) if wants.logits else ((wants.score_from or 1) - 1, request.prompt_len - 1)
-            )
-            positions = range(max(start, first), min(start + work.num_tokens, stop))
+            positions = range(max(start, wants.score_from - 1), min(start + work.num_tokens, request.prompt_len - 1))
             if positions:
                 rows.scored.append((work, len(rows.tokens), positions))
                 rows.tokens.extend(position + end - work.num_tokens - start for position in positions)
@@ -217,18 +214,10 @@ def _rows(batch: _Pass) -> _Rows:
 
 
 def _read_scores(request: EngineRequest, positions: range, logits: torch.Tensor) -> None:
-    """Store the logits after prompt tokens, or the log-probabilities of the tokens that follow them."""
-    first, last = positions.start, positions.stop
-    if request.wants.logits:
-        if request.context_logits is None:
-            request.context_logits = torch.empty(request.prompt_len, logits.shape[-1])
-        request.context_logits[first:last] = logits
-        return
-    targets = torch.tensor(request.sequence.token_ids[first + 1 : last + 1], device=logits.device)
-    known = (
-        first + 1 - (request.wants.score_from or 0)
-    )  # some may be known, because a pass that failed halfway is repeated
-    request.scores[known:] = logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0].tolist()
+    """Add the log-probabilities of the tokens that follow some positions of the prompt."""
+    followers = request.sequence.token_ids[positions.start + 1 : positions.stop + 1]
+    targets = torch.tensor(followers, device=logits.device)
+    request.scores += logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0].tolist()
 
 
 def _note_verdict(request: EngineRequest, number: int, logits: torch.Tensor) -> bool:

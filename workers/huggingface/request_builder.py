@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -12,7 +11,7 @@ from scaffolding_ext.answers.stop_strings import stop_strings
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, Task, current_scope
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
-from scaffolding_ext.protocol.meta import Purpose, is_urgent, note, purpose_of
+from scaffolding_ext.protocol.meta import Purpose, is_urgent, purpose_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import cache_salt_of, priority_of
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool, BlockPriority
@@ -24,17 +23,10 @@ from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
 from scaffolding_ext.workers.shared.task_reading import TaskReader, integer, refuse
 
 _LOWEST_TEMPERATURE = 1e-3  # a logit divided by less may exceed float32
-_REFUSED: tuple[str, ...] = (
-    "best_of",
-    "echo",
-    "frequency_penalty",
-    "logit_bias",
-    "n",
-    "presence_penalty",
-    "reasoning_effort",
-    "suffix",
+_REFUSED = (  # fields that this worker cannot honour
+    *("best_of", "echo", "frequency_penalty", "logit_bias", "n", "presence_penalty", "reasoning_effort"),
+    *("return_context_logits", "skip_detokenizer", "skip_tokenizer", "suffix"),
 )
-_REFUSED += ("skip_tokenizer", "skip_detokenizer")  # fields that this worker cannot honour
 
 
 class RequestBuilder:
@@ -59,7 +51,7 @@ class RequestBuilder:
             bool(getattr(task, "ignore_eos", None)),  # younger than 1.2
             special_ids(stops, self._reader.tokenizer),
         )
-        wants = Wants(integer("num_logprobs", task.num_logprobs, 0, 0), logits=bool(task.return_context_logits))
+        wants = Wants(integer("num_logprobs", task.num_logprobs, 0, 0))
         keep = purpose_of(task).written is not Purpose.PROBE  # nothing continues a probe
         return self._request(task, prompt, wants, ends, self._sampling(task, len(prompt)), keep, priority)
 
@@ -107,26 +99,3 @@ class RequestBuilder:
         request.priority = priority_of(task, partial(self._pool.prefix_len, request.sequence))
         request.waiter = waiter
         return request
-
-
-def fill(task: GenerationTask, request: EngineRequest) -> bool:
-    """Write the request's results so far into the task; return True if it has ended, or raise its error."""
-    if task.output_tokens is None:
-        task.output_tokens = []
-    snapshot = request.snapshot(len(task.output_tokens))
-    note(task, counts=snapshot.counts)
-    if snapshot.finish_reason is not None and request.error is not None:
-        raise request.error
-    task.output_tokens += snapshot.token_ids
-    task.output_str = snapshot.text
-    task.finish_reason = snapshot.finish_reason
-    if request.wants.num_logprobs:
-        task.logprobs = snapshot.logprobs
-    if request.wants.logits:
-        task.context_logits = request.context_logits
-    if hasattr(task, "ttft_s"):  # younger than 1.2
-        started = request.submitted_at
-        task.ttft_s = None if request.first_token_at is None else request.first_token_at - started
-        task.latency_s = time.monotonic() - started
-        task.usage_prompt_tokens, task.usage_completion_tokens = request.prompt_len, len(task.output_tokens)
-    return snapshot.finish_reason is not None

@@ -154,7 +154,7 @@ class RequestScheduler:
         limit = len(request.sequence.token_ids) - 1  # the last token is always computed for its logits
         if request.wants.score_from is not None:
             limit = min(limit, request.wants.score_from - 1)
-        return self._pool.find(request.sequence, 0 if request.wants.logits else limit)
+        return self._pool.find(request.sequence, limit)
 
     def _begin(self, request: EngineRequest, found: list[Block]) -> None:
         others_find = request.ends.max_tokens > 1 or self._pool.max_cached > 0  # otherwise its blocks are gone too soon

@@ -8,17 +8,16 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
-from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, TaskStatus, current_scope
+from scaffolding_ext.protocol import GenerationTask, TaskStatus, current_scope
 from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE, BranchTask, VerifyTask
-from scaffolding_ext.protocol.meta import note
+from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.protocol.tasks import KeepKVTask, ScoreTask
 from scaffolding_ext.request.program import cache_salt_of, record
-from scaffolding_ext.workers.chat import ChatWorker
-from scaffolding_ext.workers.huggingface.branches import verify_branches, write_branches
+from scaffolding_ext.workers.huggingface.branches import run_reads, verify_branches, write_branches
 from scaffolding_ext.workers.huggingface.model_loading import check_arguments, check_attention, load_model
-from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, fill
+from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
-from scaffolding_ext.workers.shared.streaming import NEVER, OpenStreams, furthest, is_over, next_len, show
+from scaffolding_ext.workers.shared.streaming import NEVER, Answer, Stream, StreamingWorker
 from scaffolding_ext.workers.shared.task_reading import TaskReader
 
 if TYPE_CHECKING:
@@ -34,7 +33,47 @@ if TYPE_CHECKING:
 EvictionPolicy = Literal["lru", "idle_first", "branch_score"]
 
 
-class HuggingFaceWorker(ChatWorker):
+class EngineStream(Stream):
+    """A request in the engine, which it does not keep alive."""
+
+    pauses = True
+
+    def __init__(self, engine: GenerationEngine, request: EngineRequest) -> None:
+        self._engine, self._request, self._num_known = weakref.ref(engine), request, 0
+        engine.submit(request)
+
+    @property
+    def counts(self) -> TokenCounts:
+        return self._request.counts
+
+    async def wait(self, num_tokens: int) -> Answer:
+        """Wait for the tokens or the end; a cancelled wait cancels the request."""
+        try:
+            await self._request.waiter.wait(self._request, num_tokens)
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        self._num_known = self._request.num_decoded
+        return self._request.answer()
+
+    async def cancel(self) -> Answer:
+        await self.close()
+        return await self.wait(NEVER)
+
+    async def close(self) -> None:
+        engine = self._engine()
+        if engine is not None and not self._request.ended:
+            engine.cancel(self._request)
+
+    def let_run_to(self, num_tokens: int) -> None:
+        engine = self._engine()
+        if engine is not None and num_tokens != self._request.may_run_to:
+            if self._request.paused:
+                record("paused", position=self._num_known, arrived=self._request.num_decoded)
+            engine.let_run_to(self._request, num_tokens)
+
+
+class HuggingFaceWorker(StreamingWorker):
     """Serves generation, streaming, scoring and verification from a transformers model in this process.
 
     The worker has a thread, which ends with `shutdown()`, with a `with` block, or with the last reference to the
@@ -44,7 +83,6 @@ class HuggingFaceWorker(ChatWorker):
     config decides, with its penalties and bans; without one, the task is decoded greedily. `input_tokens` take
     precedence over `input_str`. Stop strings are cut off the text, not off the token ids. In a stream, an end that may
     begin a stop string is held back.
-    `return_context_logits` takes four bytes per pair of a prompt token and a token of the vocabulary.
 
     Args:
         model: A folder, a hub name, or `tinylm/NAME` for an embedded model. Or a loaded causal LM of transformers: the
@@ -100,7 +138,8 @@ class HuggingFaceWorker(ChatWorker):
         seed: int | None = None,
         trust_remote_code: bool = False,
     ) -> None:
-        self.check_arguments(**{name: value for name, value in locals().items() if name != "self"})
+        self.check_arguments(**{name: value for name, value in locals().items() if name not in ("self", "__class__")})
+        super().__init__()
         loaded = load_model(model, tokenizer, dtype, device, trust_remote_code)
         from scaffolding_ext.workers.huggingface.block_attention import warn_without_kernel
         from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch
@@ -139,7 +178,6 @@ class HuggingFaceWorker(ChatWorker):
         self.default_temperature = loaded.defaults.temperature
         backend = loaded.tokenizer.backend_tokenizer
         self._reader = TaskReader(backend, vocab_size, self.max_seq_len, limits.limited_by)
-        self._streams: OpenStreams[EngineRequest] = OpenStreams(self._cancel)
         sizes = max_batch_size, prefill_chunk, enable_block_reuse, eviction_policy == "idle_first"
         batch = ContinuousBatch(network, backend, loaded.end_ids, limits, *sizes)
         self._builder = RequestBuilder(self._reader, loaded, batch.pool, seed, GreedyWatch(self.model))
@@ -168,60 +206,17 @@ class HuggingFaceWorker(ChatWorker):
 
     async def on_scope_end(self, scope_id: str) -> None:
         """Cancel the open streams of a request or branch; end the priorities of an ended request's blocks."""
-        await self._streams.end(scope_id)
+        await super().on_scope_end(scope_id)
         if scope_id in self._prioritized:
             self._prioritized.remove(scope_id)
             self._engine.call(partial(self._engine.pool.end, scope_id))
 
-    async def _cancel(self, request: EngineRequest) -> None:
-        self._engine.cancel(request)
-
     def chat_tokenizer(self) -> Any:
         return self.tokenizer
 
-    async def _generate(self, task: GenerationTask, priority: BlockPriority | None = None) -> TaskStatus:
-        """Serve a generation task; `priority` is that of its blocks in the cache."""
-        request = self._builder.generation(task, priority)
-        task.output_tokens = None
-        self._engine.submit(request)
-        ended = False
-        while not ended:
-            num_tokens = len(task.output_tokens or ()) + 1 if task.streaming_output_flag else NEVER
-            await self._wait(task, request, num_tokens)
-            ended = fill(task, request)
-            if task.streaming_output_flag:
-                show(task)
-        return TaskStatus.SUCCESS
-
-    async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
-        if is_over(task):
-            return TaskStatus.SUCCESS
-        if task.request_handle is None:
-            task.request_handle = self._builder.generation(task)
-            task.output_tokens = None
-            self._engine.submit(task.request_handle)
-            self._streams.add(task.request_handle)
-        request: EngineRequest = task.request_handle
-        num_tokens = next_len(task)
-        if task.cancel_flag:
-            self._engine.cancel(request)
-            num_tokens = NEVER
-        limit = furthest(task)
-        if limit != request.may_run_to:
-            if request.paused:
-                record("paused", position=len(task.output_tokens or ()), arrived=request.num_decoded)
-            self._engine.let_run_to(request, limit)
-        try:
-            await self._wait(task, request, num_tokens)
-            task.end_flag = fill(task, request)
-        except BaseException:
-            self._streams.discard(request)
-            raise
-        if task.end_flag:
-            self._streams.discard(request)
-        elif task.streaming_output_flag:
-            show(task)
-        return TaskStatus.SUCCESS
+    def _open(self, task: GenerationTask, end_at: int | None = None, kv: BlockPriority | None = None) -> EngineStream:
+        """Submit a generation task; `kv` is the priority of its blocks in the cache. Streams pause, they do not end."""
+        return EngineStream(self._engine, self._builder.generation(task, kv))
 
     async def _branch(self, task: BranchTask) -> TaskStatus:
         if task.least_similarity is not None and SIMILARITY_GATE in self.refused:
@@ -239,9 +234,8 @@ class HuggingFaceWorker(ChatWorker):
         return TaskStatus.SUCCESS
 
     async def _score(self, task: ScoreTask) -> TaskStatus:
-        request = self._builder.score(task)
-        self._engine.submit(request)
-        await self._wait(task, request, NEVER)
+        (request,) = requests = [self._builder.score(task)]
+        await run_reads(task, self._engine, requests)
         task.logprobs = request.scores
         return TaskStatus.SUCCESS
 
@@ -252,23 +246,9 @@ class HuggingFaceWorker(ChatWorker):
         return TaskStatus.SUCCESS
 
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
-        **ChatWorker.task_handlers,
-        GenerationTask: _generate,
-        StreamGenerationTask: _stream,
+        **StreamingWorker.task_handlers,
         BranchTask: _branch,
         KeepKVTask: _keep_kv,
         ScoreTask: _score,
         VerifyTask: _verify,
     }
-
-    async def _wait(self, task: Task, request: EngineRequest, num_tokens: int) -> None:
-        """Wait until the request has that many tokens or has ended; a cancelled wait cancels the request."""
-        try:
-            await request.waiter.wait(request, num_tokens)
-        except asyncio.CancelledError:
-            self._engine.cancel(request)
-            raise
-        finally:
-            note(task, counts=request.counts)  # a failed request also has a cost
-        if request.error is not None:
-            raise request.error

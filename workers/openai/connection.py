@@ -14,8 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from scaffolding_ext.errors import (
     EngineError,
@@ -27,6 +26,7 @@ from scaffolding_ext.errors import (
     ServerTimeoutError,
     WorkerError,
 )
+from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
 from scaffolding_ext.workers.openai.http_client import (
     BAD_CERTIFICATE,
@@ -145,14 +145,6 @@ _UNSENT = (
 )
 
 
-@dataclass(slots=True)  # Python 3.10 has no generic NamedTuple
-class Reply(Generic[R]):
-    """A server's answer, or a piece of it. `num_retries` counts earlier attempts."""
-
-    value: R
-    num_retries: int
-
-
 class Connection(OwnLoop):
     """Sends requests to a server: a limited number concurrently, each within a deadline.
 
@@ -236,8 +228,8 @@ class Connection(OwnLoop):
                 "server is busy or stopped, or raise start_seconds"
             ) from None
 
-    async def complete(self, path: str, body: Mapping[str, Any], read: Callable[[Any], R]) -> Reply[R]:
-        """Send a request and return the parsed answer.
+    async def complete(self, path: str, body: Mapping[str, Any], read: Callable[[Any], R]) -> R:
+        """Send a request and return the parsed answer. The trace shows its retries.
 
         Args:
             path: `"completions"` or `"chat"`.
@@ -252,15 +244,15 @@ class Connection(OwnLoop):
         async with self._request():
             return await asyncio.wait_for(self._complete(path, body, read), self._deadline)
 
-    async def _complete(self, path: str, body: Mapping[str, Any], read: Callable[[Any], R]) -> Reply[R]:
+    async def _complete(self, path: str, body: Mapping[str, Any], read: Callable[[Any], R]) -> R:
         raw = await self._create(path, body, stream=False)
         reply = raw.parse()
         if not getattr(reply, "choices", None):
             raise EngineError(f"{self.base_url} answered without the field choices: is it an OpenAI-compatible server?")
-        return Reply(read(reply), raw.retries_taken)
+        return read(reply)
 
     @contextlib.asynccontextmanager
-    async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Reply[Any]]]:
+    async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Any]]:
         """Send a request and yield the pieces of its answer. Leaving the context closes the connection.
 
         Raises:
@@ -271,14 +263,14 @@ class Connection(OwnLoop):
             raw = await self._create(path, body, stream=True)
             stream = raw.parse()
             try:
-                yield self._pieces(stream, raw.retries_taken)
+                yield self._pieces(stream)
             finally:
                 await stream.close()
 
-    async def _pieces(self, stream: Any, num_retries: int) -> AsyncIterator[Reply[Any]]:
+    async def _pieces(self, stream: Any) -> AsyncIterator[Any]:
         try:
             async for chunk in stream:
-                yield Reply(chunk, num_retries)
+                yield chunk
         except UnreadableAnswerError:
             raise
         except Exception as error:  # as in `_request`, but after an answer had begun
@@ -296,8 +288,12 @@ class Connection(OwnLoop):
         if stream:
             fields["stream"] = True
         if path == "chat":
-            return await self._client.chat.completions.with_raw_response.create(messages=[], **fields)
-        return await self._client.completions.with_raw_response.create(prompt="", **fields)
+            raw = await self._client.chat.completions.with_raw_response.create(messages=[], **fields)
+        else:
+            raw = await self._client.completions.with_raw_response.create(prompt="", **fields)
+        if raw.retries_taken:
+            record("retried", worker="OpenAIWorker", num_retries=raw.retries_taken)
+        return raw
 
     @contextlib.asynccontextmanager
     async def _request(self) -> AsyncIterator[None]:

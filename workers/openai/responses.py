@@ -1,4 +1,4 @@
-"""Server answers in one shape: text, token ids, log-probabilities, finish reason and token counts."""
+"""Server answers, whole or streamed, in one shape: text, token ids, log-probabilities, finish reason, counts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError, NoOutputError
-from scaffolding_ext.protocol.meta import TokenCounts
+from scaffolding_ext.protocol.meta import PROMPT, REUSE, TokenCounts
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.request.program import current_program
 from scaffolding_ext.workers.openai.fields import (
@@ -28,50 +28,6 @@ _THINK_CLOSE = "</think>"
 Steps = list[dict[int, TokenLogprob]]
 
 
-class Piece(NamedTuple):
-    """A whole answer, or one piece of a stream.
-
-    Attributes:
-        text: Its text; if a reasoning parser has split a chat's answer, only the text after the thinking.
-        token_ids: Its token ids, or None if the server returns none.
-        logprobs: Reported log-probabilities per token id; empty if not requested.
-        finish_reason: `"stop"` or `"length"` in the last piece with text.
-        token_texts: Text of each token, as in its log-probability entry; empty without entries.
-        thinking: The thinking that the server's reasoning parser has split off, without its marks.
-        calls: Tool calls, or pieces of them.
-    """
-
-    text: str
-    token_ids: list[int] | None
-    logprobs: Steps
-    finish_reason: str | None
-    token_texts: Sequence[str] = ()
-    thinking: str = ""
-    calls: Sequence[CallPart] = ()
-
-
-class WholeText:
-    """Joins a text that a server's reasoning parser has split: the thinking, its end mark and the rest.
-
-    The mark that opens it comes first if the request's prompting knows that its server separates thinking. Of others
-    the prompt may have opened it.
-    """
-
-    def __init__(self) -> None:
-        self._in_thinking = False
-
-    def add(self, piece: Piece) -> str:
-        """Return the text of a piece as the model wrote it."""
-        begins = bool(piece.thinking) and not self._in_thinking
-        thinking = (_marks().open if begins else "") + piece.thinking
-        self._in_thinking = self._in_thinking or begins
-        if not piece.text:
-            return thinking
-        end = _marks().close if self._in_thinking else ""
-        self._in_thinking = False
-        return thinking + end + piece.text
-
-
 class _Marks(NamedTuple):
     open: str
     close: str
@@ -89,23 +45,111 @@ def _marks() -> _Marks:
     return _Marks(family.think_open if prompting.separates_thinking else "", family.think_close)
 
 
-def read_piece(choice: Any, flavor: Flavor) -> Piece:
-    """Read a choice of a completion or chat completion, whole or streamed.
+class GrowingAnswer:
+    """An answer of a server, read from the choices of its pieces; a whole answer is one piece.
 
-    Raises:
-        UnreadableAnswerError: The server's filter withheld the answer, or a field has an unknown type or value.
-        EngineError: The server gave up, or omitted requested data.
+    If a reasoning parser has split a chat's text, thinking and text are joined with the mark between them. The mark
+    that opens it comes first if the request's prompting knows that its server separates thinking; of others the prompt
+    may have opened it.
+
+    Args:
+        flavor: Kind of the server.
+        expects_ids: If True, missing token ids are an error.
+        lost_ids: Restores token ids that the server omits.
+
+    Attributes:
+        texts: Text of each piece.
+        token_ids: None if the server returns none.
+        logprobs: Reported log-probabilities per token.
+        finish_reason: `"stop"` or `"length"`, once it is told.
+        calls: Tool calls, or pieces of them.
+        usage: Token counts of the server, once they are told.
+        num_received: Tokens, or pieces of text if the server returns no ids.
     """
-    reason = finish_reason_in(choice)
-    message = getattr(choice, "message", None) or getattr(choice, "delta", None)
-    text, thinking = (text_of(choice), "") if message is None else texts_of(message)
-    reported = getattr(choice, "logprobs", None)
-    ids = ids_of(choice)
-    if ids is None and flavor.ids.ask is not None:
-        ids = _reported_ids(reported)
-    steps = [] if ids is None or reported is None else _steps(reported, ids)
-    texts = [str(field(entry, "token") or "") for entry in _content(reported) or ()]
-    return Piece(text, ids, steps, reason, texts, thinking, call_parts(message))
+
+    def __init__(self, flavor: Flavor, expects_ids: bool, lost_ids: LostIds | None = None) -> None:
+        self.texts: list[str] = []
+        self.token_ids: list[int] | None = [] if expects_ids else None
+        self.logprobs: Steps = []
+        self.finish_reason: str | None = None
+        self.calls: list[CallPart] = []
+        self.usage: Any = None
+        self.num_received = 0
+        self._flavor, self._expects_ids, self._lost_ids = flavor, expects_ids, lost_ids
+        self._in_thinking = False
+
+    def add(self, reply: Any) -> int:
+        """Add an answer of the openai library, or a piece of one; return how many tokens came.
+
+        Raises:
+            UnreadableAnswerError: The server's filter withheld the answer, or a field has an unknown type or value.
+            EngineError: The server gave up, or omitted requested data.
+        """
+        self.usage = getattr(reply, "usage", None) or self.usage
+        num_before = self.num_received
+        for choice in getattr(reply, "choices", None) or ():
+            self._add(choice)
+        return self.num_received - num_before
+
+    def _add(self, choice: Any) -> None:
+        reason = finish_reason_in(choice)
+        message = getattr(choice, "message", None) or getattr(choice, "delta", None)
+        text, thinking = (text_of(choice), "") if message is None else texts_of(message)
+        reported = getattr(choice, "logprobs", None)
+        ids = ids_of(choice)
+        if ids is None and self._flavor.ids.ask is not None:
+            ids = _reported_ids(reported)
+        steps = [] if ids is None or reported is None else _steps(reported, ids)
+        if self._lost_ids is not None:
+            told = [str(field(entry, "token") or "") for entry in _content(reported) or ()]
+            text, ids = self._lost_ids.restored(text, ids, told)
+        if self._expects_ids and (text or thinking) and ids is None:
+            raise EngineError(
+                "the server returns no token ids, though servers of its flavor do. It may be an older release: set "
+                "flavor='auto', which tests this, or another flavor, such as 'openai'"
+            )
+        self.texts.append(self._joined(text, thinking))
+        self.num_received += bool(self.texts[-1]) if ids is None else len(ids)
+        if ids is not None:
+            self.token_ids = [] if self.token_ids is None else self.token_ids
+            self.token_ids += ids
+        self.logprobs += steps
+        self.calls += call_parts(message)
+        self.finish_reason = reason or self.finish_reason
+
+    def end(self) -> None:
+        """Check that all has come, when nothing more comes.
+
+        Raises:
+            EngineError: The server did not say why it ended the answer, or omitted token ids.
+        """
+        if self.finish_reason is None:
+            raise EngineError(
+                f"the server ended an answer after {self.num_received} tokens without saying why (finish_reason None)"
+            )
+        if self._lost_ids is not None and self._lost_ids.has_lost_an_end(self.counts.decoded) and self.texts:
+            self.texts[-1] = self.texts[-1].rstrip(_UNREADABLE)
+
+    @property
+    def counts(self) -> TokenCounts:
+        return token_counts(self.usage, self.num_received)
+
+    @property
+    def uncounted(self) -> str | None:
+        """Part of the cost that the server did not tell; see `Meta`."""
+        if self.usage is None and self.num_received:
+            return PROMPT
+        return None if self.usage is None or self._flavor.tells_reuse or tells_reuse(self.usage) else REUSE
+
+    def _joined(self, text: str, thinking: str) -> str:
+        begins = bool(thinking) and not self._in_thinking
+        thinking = (_marks().open if begins else "") + thinking
+        self._in_thinking = self._in_thinking or begins
+        if not text:
+            return thinking
+        end = _marks().close if self._in_thinking else ""
+        self._in_thinking = False
+        return thinking + end + text
 
 
 def token_counts(usage: Any, num_output_tokens: int) -> TokenCounts:
@@ -247,29 +291,30 @@ class LostIds:
         self._num_tokens = 0
         self._has_dropped = False
 
-    def restored(self, piece: Piece) -> Piece:
-        """Return a piece with all of its ids. Bytes that form no character are removed, because their ids are unknown.
+    def restored(self, text: str, ids: list[int] | None, told: Sequence[str]) -> tuple[str, list[int] | None]:
+        """Return a piece's text and all of its ids, given the text told of each token.
+
+        Bytes that form no character are removed, because their ids are unknown.
 
         Raises:
             UnreadableAnswerError: The text does not determine the ids, or requested log-probabilities are lost.
         """
-        if piece.token_ids is None:  # all are lost if the text is not one whole character
-            return piece if piece.text.strip(_UNREADABLE) else piece._replace(token_ids=[])
-        ids, texts = [], []
-        for token, told in zip(piece.token_ids, piece.token_texts, strict=True):
-            before, text = self._read(token, told)
-            ids += [*before, token]
-            texts.append(text)
-        if len(ids) > len(piece.token_ids) and self._needs_logprobs:
+        if ids is None:  # all are lost if the text is not one whole character
+            return text, None if text.strip(_UNREADABLE) else []
+        whole, texts = list[int](), list[str]()
+        for token, each in zip(ids, told, strict=True):
+            before, own = self._read(token, each)
+            whole += [*before, token]
+            texts.append(own)
+        if len(whole) > len(ids) and self._needs_logprobs:
             raise UnreadableAnswerError(
-                f"the server omitted {len(ids) - len(piece.token_ids)} log-probabilities, of tokens that end inside "
-                f"a character of {piece.text!r}: set num_logprobs to None"
+                f"the server omitted {len(whole) - len(ids)} log-probabilities, of tokens that end inside a character "
+                f"of {text!r}: set num_logprobs to None"
             )
-        self._num_tokens += len(ids)
-        if texts != list(piece.token_texts):
-            self._has_dropped = True
-            piece = piece._replace(text="".join(texts))
-        return piece._replace(token_ids=ids)
+        self._num_tokens += len(whole)
+        if texts != list(told):
+            self._has_dropped, text = True, "".join(texts)
+        return text, whole
 
     def _read(self, token: int, told: str) -> tuple[list[int], str]:
         """Ids omitted before a token, and the text of these ids and the token."""
@@ -293,8 +338,8 @@ class LostIds:
             )
         return whole[len(textless) : -1], text
 
-    def ended(self, piece: Piece, num_decoded: int) -> Piece:
-        """Return the last piece. If ids at its end were lost inside a character, their text is removed.
+    def has_lost_an_end(self, num_decoded: int) -> bool:
+        """Return True if ids at the end were lost inside a character, whose bytes then end the text.
 
         Raises:
             UnreadableAnswerError: The number of ids differs from `num_decoded`, the server's count.
@@ -305,4 +350,4 @@ class LostIds:
                 f"the server decoded {num_decoded} tokens, but its answer has the ids of {self._num_tokens}: some "
                 "that end inside a character were omitted"
             )
-        return piece._replace(text=piece.text.rstrip(_UNREADABLE)) if num_lost else piece
+        return num_lost > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError
@@ -10,7 +11,7 @@ from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.lowering import lower_verify, run_pieces, write_back_verify
 from scaffolding_ext.protocol.meta import TokenCounts, meta_of, note
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.workers.openai.connection import Connection, Reply
+from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import prompt_scores, token_counts
 from scaffolding_ext.workers.openai.stream import read_answer
@@ -28,7 +29,7 @@ class Scores(NamedTuple):
 
 async def scores_of(
     connection: Connection, bodies: RequestBodies, prompt: list[int], start: int, task: ScoreTask | None = None
-) -> Reply[Scores]:
+) -> Scores:
     """Score the tokens of a prompt from index `start`; `task` adds its hints.
 
     Raises:
@@ -52,10 +53,9 @@ async def verify(connection: Connection, bodies: RequestBodies, task: VerifyTask
 
     async def ask(piece: GenerationTask) -> None:
         body = bodies.verdict(piece, task)
-        reply = await connection.complete("completions", body, lambda reply: read_answer(reply, bodies.flavor, True))
-        piece.logprobs, piece.output_tokens = reply.value.logprobs, reply.value.token_ids
-        note(piece, counts=reply.value.counts)
-        note(task, uncounted=reply.value.uncounted or meta_of(task).uncounted)
+        answer = await connection.complete("completions", body, functools.partial(read_answer, bodies, piece))
+        answer.fill(piece)
+        note(task, uncounted=answer.uncounted or meta_of(task).uncounted)
 
     pieces = lower_verify(task)
     await run_pieces(task, pieces, [ask(piece) for piece in pieces], decodes=False)

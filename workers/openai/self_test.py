@@ -13,7 +13,7 @@ from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.fields import texts_of
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.requests import RequestBodies
-from scaffolding_ext.workers.openai.responses import Piece, read_piece, tells_reuse
+from scaffolding_ext.workers.openai.responses import GrowingAnswer, tells_reuse
 from scaffolding_ext.workers.openai.scoring import scores_of
 
 _PROMPT = "Start with 5. Add 3 to it, and then take half of the sum, which is"
@@ -43,13 +43,13 @@ async def proven(connection: Connection, flavor: Flavor, model: str) -> Proven:
     plain = {"model": model, "prompt": _PROMPT, "max_tokens": 1, "temperature": 0.0, **flavor.ids.ask}
     asked = {**plain, flavor.logprobs.field: 1, **flavor.logprobs.by_ids}
     piece = await _piece(connection, flavor, asked)
-    if not isinstance(piece, Piece) or not piece.logprobs:
+    if isinstance(piece, str) or not piece.logprobs:
         refused["num_logprobs"] = (
             piece if isinstance(piece, str) else "the server returns no log-probabilities beside token ids"
         )
         flavor = flavor._replace(logprobs=flavor.logprobs._replace(most=0))
         piece = await _piece(connection, flavor, plain)
-    if not isinstance(piece, Piece) or not piece.token_ids:
+    if isinstance(piece, str) or not piece.token_ids:
         flavor = flavor._replace(ids=flavor.ids._replace(ask=None))
         refused["StreamGenerationTask"] = (
             piece if isinstance(piece, str) else "this release of the server returns no token ids"
@@ -57,13 +57,14 @@ async def proven(connection: Connection, flavor: Flavor, model: str) -> Proven:
     return Proven(flavor, refused)
 
 
-async def _piece(connection: Connection, flavor: Flavor, body: Mapping[str, Any]) -> Piece | str:
+async def _piece(connection: Connection, flavor: Flavor, body: Mapping[str, Any]) -> GrowingAnswer | str:
     """The server's answer, or the reason for its absence."""
+    growing = GrowingAnswer(flavor, expects_ids=False)
     try:
-        reply = await connection.complete("completions", body, lambda reply: read_piece(_choice(reply), flavor))
+        await connection.complete("completions", body, growing.add)
     except WorkerError as error:
         return str(error)
-    return reply.value
+    return growing
 
 
 async def tells_cached_tokens(
@@ -82,7 +83,7 @@ async def tells_cached_tokens(
             reply = await connection.complete("chat" if chat else "completions", body, lambda reply: reply)
         except WorkerError:  # it may be too long for the server; its answers are read as if they told nothing
             return False
-        if tells_reuse(getattr(reply.value, "usage", None)):
+        if tells_reuse(getattr(reply, "usage", None)):
             return True
     return False
 
@@ -95,7 +96,7 @@ async def separates_thinking(connection: Connection, flavor: Flavor, model: str)
         reply = await connection.complete("chat", body, lambda reply: texts_of(_choice(reply).message))
     except WorkerError:  # it refuses the request, and may serve others
         return False
-    return bool(reply.value.thinking)
+    return bool(reply.thinking)
 
 
 def refusals(connection: Connection, bodies: RequestBodies, chat: bool, tested: bool) -> dict[str, str]:
@@ -151,13 +152,13 @@ async def _found_wrong(connection: Connection, bodies: RequestBodies) -> str | N
         prompt = bodies.encode(_PROMPT, True)
         task = GenerationTask(input_tokens=prompt, max_tokens=_NUM_TOKENS, temperature=1.0, seed=seed)
         body = {**bodies.generation(task, stream=False), "logprobs": 1}
-        choice = (await connection.complete("completions", body, _choice)).value
+        choice = await connection.complete("completions", body, _choice)
         drawn = [float(value) for value in choice.logprobs.token_logprobs]
         ids = getattr(choice, "token_ids", None) or bodies.encode(choice.text, False)
         if not drawn or len(ids) != len(drawn):
             continue  # the text does not determine the drawn tokens
         try:
-            scores = (await scores_of(connection, bodies, [*prompt, *ids], len(prompt))).value.values
+            scores = (await scores_of(connection, bodies, [*prompt, *ids], len(prompt))).values
         except InvalidTaskError:
             continue  # the server takes no ids
         in_place += _differences(drawn, scores)
@@ -190,7 +191,7 @@ async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | 
         if start is not None:
             note(task, turn_start=start)
         reply = await connection.complete("chat", bodies.generation(task, stream=False), lambda reply: reply)
-        lengths.append(int(reply.value.usage.prompt_tokens))
+        lengths.append(int(reply.usage.prompt_tokens))
     asked, opened, plain = lengths
     extra = (opened - asked) - (plain - asked)
     if abs(extra) <= 1:  # one token may span the first word and the text before it

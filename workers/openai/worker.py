@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError
 from scaffolding_ext.prompts.tokenizers import has_tokenizer, load_tokenizer, may_have_tokenizer
-from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
+from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.meta import meta_of, note
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import ServerBudget
-from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import described, flavor_named
 from scaffolding_ext.workers.openai.requests import RequestBodies
@@ -32,8 +31,8 @@ from scaffolding_ext.workers.openai.self_test import (
     separates_thinking,
     tells_cached_tokens,
 )
-from scaffolding_ext.workers.openai.stream import TaskStream, fill, read_answer, record_retries
-from scaffolding_ext.workers.shared.streaming import NEVER, OpenStreams, fixed_end, furthest, is_over, next_len, show
+from scaffolding_ext.workers.openai.stream import ServerStream, read_answer
+from scaffolding_ext.workers.shared.streaming import StreamingWorker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,7 +103,7 @@ class ServerWarning(UserWarning):
     """The server works, but some of its figures or settings are not what a user would expect."""
 
 
-class OpenAIWorker(ChatWorker):
+class OpenAIWorker(StreamingWorker):
     """Serves generation, streaming and scoring from a server with OpenAI's HTTP interface.
 
     With `flavor="auto"` the worker asks the server for its kind and tests the known weaknesses of that kind. A stack
@@ -172,6 +171,7 @@ class OpenAIWorker(ChatWorker):
         deadline_seconds: float = 3600.0,
         prioritize: bool = False,
     ) -> None:
+        super().__init__()
         check_arguments(
             base_url,
             endpoint,
@@ -226,7 +226,6 @@ class OpenAIWorker(ChatWorker):
             self.max_num_logprobs = self._bodies.max_num_logprobs
             self.server_budget = ServerBudget(self._bodies.no_thinking_budget)
             self.guides_json = self._bodies.guide is not None
-            self._streams: OpenStreams[TaskStream] = OpenStreams(self._close)
             self._refuse_what_fails(lacking, tested=served is not None)
 
     @functools.cached_property
@@ -243,10 +242,6 @@ class OpenAIWorker(ChatWorker):
         """Close the connections; tasks in flight fail with an EngineError."""
         self._connection.close()
 
-    async def on_scope_end(self, scope_id: str) -> None:
-        """Cancel the open streams of a request or branch."""
-        await self._streams.end(scope_id)
-
     def _refuse_what_fails(self, lacking: Mapping[str, str], tested: bool) -> None:
         """Test the server's abilities, and remove unserved task types from `task_handlers`."""
         self.refused = {**refusals(self._connection, self._bodies, self._path == "chat", tested), **lacking}
@@ -261,7 +256,7 @@ class OpenAIWorker(ChatWorker):
     def chat_tokenizer(self) -> Any:
         return None if self._path == "chat" else load_tokenizer(self._bodies.tokenizer_name)
 
-    async def _generate(self, task: GenerationTask) -> TaskStatus:
+    async def _generate(self, task: GenerationTask, kv: Any = None) -> TaskStatus:
         notes = meta_of(task)
         try:
             return await self._generate_once(task)
@@ -275,65 +270,18 @@ class OpenAIWorker(ChatWorker):
             return status
 
     async def _generate_once(self, task: GenerationTask) -> TaskStatus:
-        bodies = self._bodies
-        body = bodies.generation(task, stream=False)
-        if task.streaming_output_flag or bodies.is_streamed(task, body):
-            return await self._generate_in_pieces(task)
+        body = self._bodies.generation(task, stream=False)
+        if task.streaming_output_flag or self._bodies.is_streamed(task, body):
+            return await super()._generate(task)
         started_at = time.monotonic()
-        read = functools.partial(
-            read_answer, flavor=bodies.flavor, expects_ids=bodies.gives_ids, lost_ids=bodies.lost_ids(task)
-        )
-        reply = await self._connection.run(self._connection.complete, self._path, body, read)
-        record_retries(reply.num_retries)
-        self._connection.num_decoded += reply.value.counts.decoded
-        fill(task, reply.value, bodies, time.monotonic() - started_at)
+        read = functools.partial(read_answer, self._bodies, task)
+        answer = await self._connection.run(self._connection.complete, self._path, body, read)
+        self._connection.num_decoded += answer.counts.decoded
+        answer._replace(latency_s=time.monotonic() - started_at).fill(task)
         return TaskStatus.SUCCESS
 
-    async def _generate_in_pieces(self, task: GenerationTask) -> TaskStatus:
-        """Generate through a stream: to show text while it runs, or because only streamed answers are correct."""
-        stream = self._open_stream(task)
-        ended, num_pieces = False, 0
-        try:
-            while not ended:
-                num_pieces += 1
-                num_tokens = max(num_pieces, len(task.output_tokens or ()) + 1)
-                ended = await stream.advance(task, num_tokens if task.streaming_output_flag else NEVER)
-                if task.streaming_output_flag:
-                    show(task)
-        finally:
-            await self._forget_stream(stream)
-        return TaskStatus.SUCCESS
-
-    async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
-        if is_over(task):
-            return TaskStatus.SUCCESS
-        if task.request_handle is None:
-            task.request_handle = self._open_stream(task, fixed_end(task))
-        stream: TaskStream = task.request_handle
-        if not task.streaming_output_flag:  # a caller's stream is one text
-            stream.may_run_to(furthest(task))
-        try:
-            task.end_flag = await (stream.cancel(task) if task.cancel_flag else stream.advance(task, next_len(task)))
-        except BaseException:
-            await self._forget_stream(stream)
-            raise
-        if task.end_flag:
-            await self._forget_stream(stream)
-        elif task.streaming_output_flag:
-            show(task)
-        return TaskStatus.SUCCESS
-
-    def _open_stream(self, task: GenerationTask, end_at: int | None = None) -> TaskStream:
-        stream = TaskStream(self._connection, self._path, self._bodies, task, end_at)
-        self._streams.add(stream)
-        return stream
-
-    async def _close(self, stream: TaskStream) -> None:
-        await stream.close()
-
-    async def _forget_stream(self, stream: TaskStream) -> None:
-        self._streams.discard(stream)
-        await stream.close()
+    def _open(self, task: GenerationTask, end_at: int | None = None, kv: Any = None) -> ServerStream:
+        return ServerStream(self._connection, self._path, self._bodies, task, end_at)
 
     async def _score(self, task: ScoreTask) -> TaskStatus:
         scored = self._bodies.reader.scored(task)
@@ -342,11 +290,8 @@ class OpenAIWorker(ChatWorker):
             if reason is not None:
                 raise EngineError(f"{self._connection.base_url} cannot serve a ScoreTask: {reason}")
             self._scores_tested = True
-        reply = await self._connection.run(
-            scores_of, self._connection, self._bodies, scored.token_ids, scored.start, task
-        )
-        record_retries(reply.num_retries)
-        task.logprobs, counts = reply.value
+        ask = scores_of, self._connection, self._bodies, scored.token_ids, scored.start, task
+        task.logprobs, counts = await self._connection.run(*ask)
         note(task, counts=counts)
         return TaskStatus.SUCCESS
 
@@ -355,9 +300,8 @@ class OpenAIWorker(ChatWorker):
         return TaskStatus.SUCCESS
 
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
-        **ChatWorker.task_handlers,
+        **StreamingWorker.task_handlers,
         GenerationTask: _generate,
-        StreamGenerationTask: _stream,
         ScoreTask: _score,
         VerifyTask: _verify,
     }

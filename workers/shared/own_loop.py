@@ -7,27 +7,12 @@ import contextlib
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from scaffolding_ext.errors import EngineError, check_process
 
 T = TypeVar("T")
-R = TypeVar("R")
 _CLOSE_SECONDS = 10.0  # a caller's wait for the thread
-
-
-@dataclass(slots=True)  # Python 3.10 has no generic NamedTuple
-class _Outcome(Generic[R]):
-    """A value or an error. An error that is never fetched is not logged."""
-
-    value: R | None
-    error: Exception | None
-
-    def get(self) -> R:
-        if self.error is not None:
-            raise self.error
-        return cast("R", self.value)
 
 
 class OwnLoop:
@@ -61,8 +46,10 @@ class OwnLoop:
         Raises:
             EngineError: The loop is closed.
         """
-        outcome: _Outcome[T] = await asyncio.wrap_future(self._submit(work, *args))
-        return outcome.get()
+        value, error = await asyncio.wrap_future(self._submit(work, *args))
+        if error is not None:
+            raise error
+        return cast("T", value)
 
     def run_blocking(self, work: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Do the same for a caller without a loop.
@@ -70,13 +57,19 @@ class OwnLoop:
         Raises:
             EngineError: The loop is closed.
         """
-        outcome: _Outcome[T] = self._submit(work, *args).result()
-        return outcome.get()
+        value, error = self._submit(work, *args).result()
+        if error is not None:
+            raise error
+        return cast("T", value)
 
     def start(self, work: Callable[..., Awaitable[object]], *args: Any) -> None:
         """Run `work(*args)` on the loop without waiting for it; does nothing after `close`."""
         with contextlib.suppress(EngineError):
             self._submit(work, *args)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def close(self) -> None:
         """End all work with an EngineError, then end the thread; may be called again."""
@@ -93,17 +86,18 @@ class OwnLoop:
         with self._lock:  # the loop must not close between check and submission
             if self._closed:
                 raise EngineError(self._message)
-            return asyncio.run_coroutine_threadsafe(self._outcome(work, *args), self.loop)
+            return asyncio.run_coroutine_threadsafe(self._ended(work, *args), self.loop)
 
-    async def _outcome(self, work: Callable[..., Awaitable[T]], *args: Any) -> _Outcome[T]:
+    async def _ended(self, work: Callable[..., Awaitable[T]], *args: Any) -> tuple[T | None, Exception | None]:
+        """Return a value or an error: asyncio would log one that is raised after its caller has gone."""
         try:
-            return _Outcome(await work(*args), None)
+            return await work(*args), None
         except asyncio.CancelledError:
             if self._closed:
-                return _Outcome(None, EngineError(self._message))
+                return None, EngineError(self._message)
             raise
-        except Exception as error:  # `get` re-raises it
-            return _Outcome(None, error)
+        except Exception as error:
+            return None, error
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)

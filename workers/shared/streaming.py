@@ -1,33 +1,110 @@
-"""Streams of any worker: open streams, their limits, and text shown to the caller."""
+"""A request's answer, whole or growing, and the steps of its stream, for every worker that generates."""
 
 from __future__ import annotations
 
 import asyncio
-import weakref
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput, StreamGenerationTask, current_scope
-from scaffolding_ext.protocol.meta import meta_of
+from scaffolding_ext.protocol import (
+    GenerationTask,
+    ScaffoldingOutput,
+    StreamGenerationTask,
+    TaskStatus,
+    current_scope,
+)
+from scaffolding_ext.protocol.meta import TokenCounts, meta_of, note
 from scaffolding_ext.request.program import current_program
+from scaffolding_ext.workers.chat import ChatWorker
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from scaffolding_ext.protocol.standins import TaskHandler
+
 NEVER = 1 << 60  # exceeds any request's tokens: waits for the end
 
 
-class OpenStreams(dict[str, set[T]]):
-    """Open streams of a worker, by the scope of the task that opened them.
+class Answer(NamedTuple):
+    """An answer so far, or its final state.
 
-    Args:
-        close: The worker's method that ends a stream in the engine. It is held weakly; otherwise worker and streams
-            would form a cycle that only the garbage collector frees.
+    Attributes:
+        text: Its text; while it grows, without an end that may begin a stop string.
+        token_ids: None if the server returns none.
+        finish_reason: `"stop"`, `"length"`, `"cancelled"` or `PAUSED`, `"error"`; None while it grows.
+        counts: Its cost.
+        logprobs: Reported log-probabilities by id, per token; None if not requested.
+        context_logits: Logits of the prompt, of shape [tokens, vocabulary]; None if not requested.
+        uncounted: Part of its cost that remains unknown, once it has ended; see `Meta`.
+        calls: Its tool calls so far; see `Meta`.
+        error: Failure that ended it.
+        ttft_s: Seconds from submission to the first token, if known.
+        latency_s: Seconds from submission to now.
     """
 
-    def __init__(self, close: Callable[[T], Awaitable[object]]) -> None:
-        super().__init__()
-        self._close = weakref.WeakMethod(close)
+    text: str
+    token_ids: list[int] | None
+    finish_reason: str | None
+    counts: TokenCounts
+    logprobs: list[Any] | None = None
+    context_logits: Any = None
+    uncounted: str | None = None
+    calls: tuple[Mapping[str, str], ...] = ()
+    error: Exception | None = None
+    ttft_s: float | None = None
+    latency_s: float = 0.0
 
-    def add(self, stream: T) -> None:
+    def fill(self, task: GenerationTask) -> bool:
+        """Write it to its task, and return True if it has ended; raises its error."""
+        note(task, counts=self.counts, uncounted=self.uncounted, calls=self.calls)
+        task.output_str, task.output_tokens, task.finish_reason = self.text, self.token_ids, self.finish_reason
+        if self.logprobs:
+            task.logprobs = self.logprobs
+        if self.context_logits is not None:
+            task.context_logits = self.context_logits
+        if hasattr(task, "ttft_s"):  # missing in upstream's 1.2
+            task.ttft_s, task.latency_s = self.ttft_s, self.latency_s
+            task.usage_prompt_tokens = self.counts.prefilled + self.counts.reused
+            task.usage_completion_tokens = self.counts.decoded if self.token_ids is None else len(self.token_ids)
+        if self.error is not None:
+            raise self.error
+        return self.finish_reason is not None
+
+
+class Stream(ABC):
+    """A request whose answer grows; its task holds it. It may be used from one coroutine at a time.
+
+    Attributes:
+        pauses: True if it pauses at the limit of `let_run_to` and goes on; otherwise it ends there with `PAUSED`.
+    """
+
+    pauses = False
+
+    @abstractmethod
+    async def wait(self, num_tokens: int) -> Answer:
+        """Wait until it has that many tokens or has ended."""
+
+    @abstractmethod
+    async def cancel(self) -> Answer | None:
+        """End it and return its answer so far; None if nothing is known of it."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End it if it still runs; may be called again. Does not wait for an engine."""
+
+    @abstractmethod
+    def let_run_to(self, num_tokens: int) -> None:
+        """Set the number of tokens that it may have until its reader asks for more."""
+
+    @property
+    @abstractmethod
+    def counts(self) -> TokenCounts:
+        """Its cost so far."""
+
+
+class OpenStreams(dict[str, set[Stream]]):
+    """Open streams of a worker, by the scope of the task that opened them."""
+
+    def add(self, stream: Stream) -> None:
         """Add a stream of the current task. Under a host without scopes it is kept until its program ends."""
         scope, program = current_scope.get(), current_program()
         key = scope.scope_id if scope is not None else "" if program is None else program.identity.id
@@ -37,24 +114,86 @@ class OpenStreams(dict[str, set[T]]):
 
     async def end(self, key: str) -> None:
         """Close the open streams of a scope or program."""
-        close = self._close()
-        if close is None:  # the worker and its engine are gone
-            return
         for stream in self.pop(key, ()):
-            await close(stream)
+            await stream.close()
 
-    def discard(self, stream: T) -> None:
+    async def discard(self, stream: Stream) -> None:
+        """Close a stream and forget it."""
         for scope_id, streams in list(self.items()):
             streams.discard(stream)
             if not streams:
                 del self[scope_id]
+        await stream.close()
 
 
-def is_over(task: StreamGenerationTask) -> bool:
-    """True if a stream has ended; one cancelled before it began ends here."""
-    if task.cancel_flag and task.request_handle is None:
-        task.end_flag = True
-    return bool(task.end_flag)
+class StreamingWorker(ChatWorker):
+    """Serves generation and streams, given `_open`, which submits a task's request."""
+
+    def __init__(self) -> None:
+        self._streams = OpenStreams()
+
+    def _open(self, task: GenerationTask, end_at: int | None = None, kv: Any = None) -> Stream:
+        """Begin a request; with `end_at` it always ends at that number of tokens. `kv` says how its KV is kept."""
+        raise NotImplementedError  # every subclass has one
+
+    async def on_scope_end(self, scope_id: str) -> None:
+        """Close the open streams of a request or branch, which frees their KV."""
+        await self._streams.end(scope_id)
+
+    async def _generate(self, task: GenerationTask, kv: Any = None) -> TaskStatus:
+        stream = self._open(task, kv=kv)
+        self._streams.add(stream)
+        task.output_tokens = None
+        is_shown, num_steps, ended = bool(task.streaming_output_flag), 0, False
+        try:
+            while not ended:
+                num_steps += 1  # a server without ids sends pieces of text
+                num_tokens = max(num_steps, len(task.output_tokens or ()) + 1) if is_shown else NEVER
+                ended = await _step(task, stream, num_tokens)
+                if is_shown:
+                    show(task)
+        finally:
+            await self._streams.discard(stream)
+        return TaskStatus.SUCCESS
+
+    async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
+        if task.cancel_flag and task.request_handle is None:  # cancelled before it began
+            task.end_flag = True
+        if task.end_flag:
+            return TaskStatus.SUCCESS
+        if task.request_handle is None:
+            task.request_handle = self._open(task, fixed_end(task))
+            self._streams.add(task.request_handle)
+            task.output_tokens = None
+        stream: Stream = task.request_handle
+        if stream.pauses or not task.streaming_output_flag:  # a caller's stream is one text
+            stream.let_run_to(furthest(task))
+        try:
+            task.end_flag = await _step(task, stream, None if task.cancel_flag else next_len(task))
+        except BaseException:
+            await self._streams.discard(stream)
+            raise
+        if task.end_flag:
+            await self._streams.discard(stream)
+        elif task.streaming_output_flag:
+            show(task)
+        return TaskStatus.SUCCESS
+
+    task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
+        **ChatWorker.task_handlers,
+        GenerationTask: _generate,
+        StreamGenerationTask: _stream,
+    }
+
+
+async def _step(task: GenerationTask, stream: Stream, num_tokens: int | None) -> bool:
+    """Let a task's stream grow to that many tokens, or cancel it if they are None; return True if it has ended."""
+    try:
+        answer = await (stream.cancel() if num_tokens is None else stream.wait(num_tokens))
+        return answer is None or answer.fill(task)
+    except asyncio.CancelledError:
+        note(task, counts=stream.counts)  # a cancelled request also has a cost
+        raise
 
 
 def next_len(task: StreamGenerationTask) -> int:

@@ -7,18 +7,19 @@ from two loops, readers on the other loop never wake.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from scaffolding_ext.errors import EngineError
-from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.meta import PAUSED, TokenCounts, note
+from scaffolding_ext.protocol.meta import PAUSED, TokenCounts
+from scaffolding_ext.request.program import current_program
 from scaffolding_ext.workers.shared.id_stops import IdStops
 from scaffolding_ext.workers.shared.own_loop import OwnLoop
-from scaffolding_ext.workers.shared.streaming import NEVER
+from scaffolding_ext.workers.shared.streaming import NEVER, Answer, Stream
 
 SHUT_DOWN = "the worker has been shut down and takes no tasks: make a new worker"
 _QUEUE_TIME = "request_queue_time"
@@ -73,64 +74,14 @@ class LlmLoop(OwnLoop):
         return self._generate_async(*args, **kwargs)
 
 
-class RequestProgress(NamedTuple):
-    """Progress of a request.
-
-    Attributes:
-        logprobs: Per generated token, the reported tokens and their `Logprob`; None if not requested.
-        context_logits: Tensor of shape [tokens, vocabulary]; None if not requested.
-        finish_reason: Reason for the end; None while it runs.
-        ttft_s: Seconds from submission to the first token; None before it.
-        latency_s: Seconds from submission to now.
-    """
-
-    text: str
-    token_ids: list[int]
-    logprobs: list[Any] | None
-    cumulative_logprob: float | None
-    prompt_logprobs: Sequence[Any] | None
-    context_logits: Any
-    finish_reason: str | None
-    ended: bool
-    counts: TokenCounts
-    prompt_len: int
-    request_id: str
-    ttft_s: float | None
-    latency_s: float
-
-    def fill(self, task: GenerationTask) -> None:
-        task.output_str = self.text
-        task.output_tokens = list(self.token_ids)
-        task.finish_reason = self.finish_reason
-        if self.logprobs:
-            task.logprobs = self.logprobs
-            total = self._total()
-            if total is not None:
-                task.customized_result_fields["cumulative_logprob"] = total
-        if task.return_context_logits:
-            task.context_logits = self.context_logits
-        if hasattr(task, "ttft_s"):  # missing in upstream's 1.2
-            task.ttft_s, task.latency_s = self.ttft_s, self.latency_s
-            task.usage_prompt_tokens, task.usage_completion_tokens = self.prompt_len, len(self.token_ids)
-            task.request_id = self.request_id
-        note(task, counts=self.counts)
-
-    def _total(self) -> float | None:
-        """Log-probability of the whole output; None if the release reports only the likeliest tokens."""
-        if self.cumulative_logprob is not None:
-            return float(self.cumulative_logprob)
-        steps = list(zip(self.token_ids, self.logprobs or (), strict=False))
-        if not all(token in step for token, step in steps):
-            return None
-        return float(sum(step[token].logprob for token, step in steps))
-
-
-class Call:
+class Call(Stream):
     """Reads each report of the engine as soon as it arrives, so reports do not pile up.
 
-    It may be created anywhere. Its methods run on the loop of its LLM; its attributes may be read from any thread.
+    It may be used from any loop; private methods run on the loop of its LLM.
 
     Args:
+        loop: The loop of its LLM.
+        calls: Holds it until it is closed.
         submit: Sends the request and returns TensorRT-LLM's result object; called by the first wait.
         timeout: Seconds from submission within which the request must end; None waits forever. `wait_for` is not used,
             since before Python 3.12 it loses a cancellation that coincides with a token.
@@ -140,12 +91,13 @@ class Call:
 
     Attributes:
         ended: True if the request has ended, for any reason.
-        may_run_to: Number of tokens at which the request ends with reason `PAUSED`, since the engine cannot pause it.
-        queue_seconds: Time in the engine's queue before it was scheduled.
+        result: TensorRT-LLM's result object, once it is submitted.
     """
 
     def __init__(
         self,
+        loop: LlmLoop,
+        calls: set[Call],
         submit: Callable[[], Any],
         prompt_len: int,
         timeout: float | None,
@@ -154,8 +106,11 @@ class Call:
         stops: IdStops | None = None,
     ) -> None:
         self.ended = False
-        self.may_run_to = NEVER
-        self.queue_seconds = 0.0
+        self.result: Any = None
+        self._loop, self._calls = loop, calls
+        calls.add(self)
+        self._may_run_to = NEVER
+        self._queue_seconds = 0.0
         self._submit = submit
         self._prompt_len = prompt_len
         self._timeout = timeout
@@ -164,31 +119,55 @@ class Call:
         self._num_counted = 0
         self._stops = stops
         self._stop_end: int | None = None  # tokens up to the one that completes a stop string
-        self._result: Any = None
         self._started = 0.0
         self._first_token_at: float | None = None
         self._error: EngineError | None = None
         self._moved = asyncio.Event()
-        self._given_up = False
+        self._given_up = self._is_aborted = False
         self._timer: asyncio.TimerHandle | None = None
         self._pump: asyncio.Task[None] | None = None
 
     @property
     def counts(self) -> TokenCounts:
         """Cost of the request; 0 if the engine never ran it."""
-        if self._result is None or (not self._num_tokens and not self._result.finished):
+        if self.result is None or (not self._num_tokens and not self.result.finished):
             return TokenCounts()
-        num_reused = min(getattr(self._result, "cached_tokens", 0) or 0, self._prompt_len)
+        num_reused = min(getattr(self.result, "cached_tokens", 0) or 0, self._prompt_len)
         return TokenCounts(self._num_tokens, self._prompt_len - num_reused, num_reused)
 
-    async def wait(self, num_tokens: int = NEVER) -> RequestProgress:
+    async def wait(self, num_tokens: int) -> Answer:
         """Wait until the request has that many tokens or has ended; a cancelled wait aborts it.
 
         Raises:
             EngineError: The engine refused the request, the request failed or took too long, or the engine ended it
-                early.
+                early; or the worker has been shut down.
         """
-        if self._result is None and not self.ended:
+        return await self._loop.run(self._wait, num_tokens)
+
+    async def cancel(self) -> Answer | None:
+        """Stop the engine's work on the request; None if nothing was submitted, or after shutdown."""
+        return None if self._loop.is_closed else await self._loop.run(self._abort)
+
+    async def close(self) -> None:
+        """Forget the request; the engine stops working on an unfinished one. Its time in the queue is recorded."""
+        self._calls.discard(self)
+        if not self.ended:
+            with contextlib.suppress(EngineError):  # after shutdown nothing runs any more
+                await self._loop.run(self._abort)
+        program, seconds = current_program(), self._queue_seconds
+        self._queue_seconds = 0.0
+        if program is not None:
+            program.ledger.queue_seconds += seconds
+
+    def let_run_to(self, num_tokens: int) -> None:
+        self._may_run_to = num_tokens
+
+    async def end(self, error: EngineError) -> None:
+        """Abort the request, and give those who wait for it an error; on the loop of its LLM."""
+        self._give_up(error)
+
+    async def _wait(self, num_tokens: int) -> Answer:
+        if self.result is None and not self.ended:
             self._start()
         try:
             while not self.ended and self._num_tokens < num_tokens:
@@ -199,33 +178,30 @@ class Call:
             raise
         if self._error is not None:
             raise self._error
-        reason = self._output.finish_reason
+        reason = self.output.finish_reason
         if self.ended and not self._given_up and self._stop_end is None and reason not in (None, "stop", "length"):
             raise EngineError(f"TensorRT-LLM ended a request early, with finish_reason {reason!r}")
-        return self._progress()
+        return self._answer()
 
-    async def abort(self, error: EngineError | None = None) -> RequestProgress | None:
-        """Stop the engine's work on the request and return its progress; None if nothing was submitted.
-
-        Args:
-            error: Error for those who wait for it; None ends the request without an error.
-        """
-        self._give_up(error)
-        return None if self._result is None else self._progress()
+    async def _abort(self) -> Answer | None:
+        self._is_aborted = self._is_aborted or not self.ended
+        self._give_up()
+        return None if self.result is None else self._answer()
 
     @property
-    def _output(self) -> Any:
-        return self._result.outputs[0]
+    def output(self) -> Any:
+        """TensorRT-LLM's output of the request, once it is submitted."""
+        return self.result.outputs[0]
 
     @property
     def _num_tokens(self) -> int:
-        return len(self._output.token_ids or ())
+        return len(self.output.token_ids or ())
 
     def _start(self) -> None:
         loop = asyncio.get_running_loop()
         self._started = loop.time()
         try:
-            self._result = self._submit()
+            self.result = self._submit()
         except Exception as error:  # the engine refused it at once
             self._end(EngineError(f"TensorRT-LLM refused a request: {type(error).__name__}: {error}"), error)
             return
@@ -234,7 +210,7 @@ class Call:
             self._timer = loop.call_later(self._timeout, self._expire, self._timeout)
 
     def _give_up(self, error: EngineError | None = None) -> None:
-        if self._result is not None and not self._result.finished:
+        if self.result is not None and not self.result.finished:
             self._stop_engine()
         if self._pump is not None:
             self._pump.cancel()
@@ -242,7 +218,7 @@ class Call:
 
     def _stop_engine(self) -> None:
         try:
-            self._result.abort()
+            self.result.abort()
         except Exception:  # the LLM was shut down and its executor is gone
             _log.debug("a request cannot be aborted any more", exc_info=True)
 
@@ -254,47 +230,43 @@ class Call:
             )
         )
 
-    def _progress(self) -> RequestProgress:
-        output, result = self._output, self._result
+    def _answer(self) -> Answer:
+        output = self.output
         token_ids = list(output.token_ids or ())[: self._stop_end]
         is_stopped = self._stop_end is not None
         reason = "stop" if is_stopped else output.finish_reason if self.ended else None
         if not is_stopped and (self._given_up or (self._is_piece and reason == "length")):
             reason = PAUSED
-        now = asyncio.get_running_loop().time()
-        return RequestProgress(
+        if self.ended and reason is None:
+            reason = "cancelled" if self._is_aborted else "stop"
+        return Answer(
             text=output.text if self._stops is None else self._stops.text(token_ids, self.ended),
             token_ids=token_ids,
+            finish_reason=reason,
+            counts=self.counts,
             # The engine cuts off the id of a stop token, but not its entry.
             logprobs=list(output.logprobs)[: len(token_ids)] if output.logprobs else None,
-            cumulative_logprob=None if is_stopped else output.cumulative_logprob,
-            prompt_logprobs=output.prompt_logprobs,
-            context_logits=result.context_logits,
-            finish_reason=reason,
-            ended=self.ended,
-            counts=self.counts,
-            prompt_len=self._prompt_len,
-            request_id=str(result.request_id),
+            context_logits=self.result.context_logits,
             ttft_s=None if self._first_token_at is None else self._first_token_at - self._started,
-            latency_s=now - self._started,
+            latency_s=asyncio.get_running_loop().time() - self._started,
         )
 
     async def _take_in(self) -> None:
         try:
-            async for _ in self._result:
+            async for _ in self.result:
                 num_new = self._num_tokens - self._num_counted
                 self._count(num_new)
                 self._num_counted = self._num_tokens
                 if self._stops is not None and num_new > 0:
-                    self._stop_end = self._stops.feed(self._output.token_ids, num_new)
+                    self._stop_end = self._stops.feed(self.output.token_ids, num_new)
                 if self._first_token_at is None and self._num_tokens:
                     self._first_token_at = asyncio.get_running_loop().time()
                 if self._stop_end is not None:
-                    if not self._result.finished:
+                    if not self.result.finished:
                         self._stop_engine()
                     break
-                may_go_on = self._is_piece or self._num_tokens < self.may_run_to
-                if not may_go_on and not self._result.finished:
+                may_go_on = self._is_piece or self._num_tokens < self._may_run_to
+                if not may_go_on and not self.result.finished:
                     self._given_up = True
                     self._stop_engine()
                     break
@@ -302,8 +274,8 @@ class Call:
         except Exception as error:  # an engine error of one request
             self._end(EngineError(f"TensorRT-LLM failed a request: {type(error).__name__}: {error}"), error)
         else:
-            metrics: Mapping[Any, float] = getattr(self._result, "metrics_dict", None) or {}
-            self.queue_seconds = sum(s for name, s in metrics.items() if getattr(name, "value", name) == _QUEUE_TIME)
+            metrics: Mapping[Any, float] = getattr(self.result, "metrics_dict", None) or {}
+            self._queue_seconds = sum(s for name, s in metrics.items() if getattr(name, "value", name) == _QUEUE_TIME)
             self._end()
 
     def _end(self, error: EngineError | None = None, cause: Exception | None = None) -> None:

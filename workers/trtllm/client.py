@@ -12,7 +12,7 @@ from scaffolding_ext.answers.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, Task
 from scaffolding_ext.protocol.meta import TokenCounts, meta_of, note
-from scaffolding_ext.request.program import current_program, next_seed, record
+from scaffolding_ext.request.program import next_seed, record
 from scaffolding_ext.workers.shared.id_stops import IdStops, special_ids
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
 from scaffolding_ext.workers.shared.streaming import NEVER
@@ -24,7 +24,7 @@ from scaffolding_ext.workers.trtllm.arguments import (
     request_keywords,
     sampling_arguments,
 )
-from scaffolding_ext.workers.trtllm.call import SHUT_DOWN, Call, LlmLoop, RequestProgress
+from scaffolding_ext.workers.trtllm.call import SHUT_DOWN, Call, LlmLoop
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
 from scaffolding_ext.workers.trtllm.loading import LoadedLlm
 from scaffolding_ext.workers.trtllm.scores import from_context_logits, from_prompt_logprobs
@@ -56,13 +56,13 @@ class LlmClient:
         self._loop = LlmLoop.enter(loaded.llm)
         self.why_no_scores = _why_no_scores(loaded)
 
-    def open(self, task: GenerationTask, *, streaming: bool, end_at: int | None = None, **late: Any) -> Call:
-        """Create a request for a generation task; the first `advance` submits it.
+    def open(self, task: GenerationTask, *, streaming: bool, end_at: int | None = None, retention: Any = None) -> Call:
+        """Create a request for a generation task; its first wait submits it.
 
         Args:
             streaming: True if tokens are wanted as they arrive.
             end_at: Tokens at which it ends with reason `PAUSED`; None is the task's budget.
-            late: Keywords of `generate_async` that only some releases have.
+            retention: `KvCacheRetentionConfig` of its KV; None is the engine's default.
 
         Raises:
             InvalidTaskError: A field is unusable or cannot be honoured.
@@ -89,26 +89,16 @@ class LlmClient:
         if "logprobs" in arguments and self._loaded.why_no_logprobs:
             raise InvalidTaskError(f"num_logprobs is {task.num_logprobs}, but {self._loaded.why_no_logprobs}")
         streaming = streaming or stops is not None
+        keywords = request_keywords(task, self._loaded)
+        if retention is not None:
+            keywords["kv_cache_retention_config"] = retention
         if task.return_context_logits:
             if self.why_no_scores:
                 raise InvalidTaskError(f"return_context_logits is True, but {self.why_no_scores}")
-            late |= self._unshared()
+            keywords |= self._unshared()
         if task.temperature is not None and self._loaded.argument("generation_config") == "auto":
             arguments = off_in(release) | arguments
-        keywords = request_keywords(task, self._loaded) | late
         return self._call(token_ids, arguments, keywords, streaming, is_piece, stops)
-
-    async def advance(self, call: Call, num_tokens: int = NEVER) -> RequestProgress:
-        """Wait until a request has that many tokens or has ended; a cancelled wait aborts it.
-
-        Raises:
-            EngineError: The request failed, or the worker has been shut down.
-        """
-        return await self._loop.run(call.wait, num_tokens)
-
-    async def abort(self, call: Call) -> RequestProgress | None:
-        """Stop the engine's work on a request; returns None without progress or after shutdown."""
-        return None if self._is_shut_down else await self._loop.run(call.abort)
 
     async def scores(self, task: Task, token_ids: list[int], start: int) -> list[float]:
         """Natural-log probabilities of the tokens from `start`; prefilling them is charged to the task.
@@ -117,32 +107,14 @@ class LlmClient:
             EngineError: The engine failed, or did not report some tokens.
         """
         if self._loaded.engine is None:
-            read = await self._score(task, token_ids, self._wanted_of_prompts())
-            scores = from_prompt_logprobs(read.prompt_logprobs, token_ids, start)
+            call = await self._score(task, token_ids, self._wanted_of_prompts())
+            scores = from_prompt_logprobs(call.output.prompt_logprobs, token_ids, start)
             if scores is not None:
                 return scores
             reason = f"TensorRT-LLM {self._loaded.release.version} reports only the {_LIKELIEST} likeliest tokens"
             record("fallback", what="prompt_logprobs", to="context logits", reason=reason)
-        read = await self._score(task, token_ids, {"return_context_logits": True})
-        return from_context_logits(read.context_logits, token_ids, start)
-
-    def close(self, task: Task, call: Call, *, decodes: bool = True) -> None:
-        """Forget a request, however it ended, and record its cost.
-
-        Args:
-            decodes: False if its only token is not wanted: that token comes with the prompt, without a decoding step.
-        """
-        self.forget(call)
-        note(task, counts=call.counts if decodes else call.counts._replace(decoded=0))
-        program = current_program()
-        if program is not None:
-            program.ledger.queue_seconds += call.queue_seconds
-
-    def forget(self, call: Call) -> None:
-        """Forget a request; the engine stops working on an unfinished one."""
-        self._calls.discard(call)
-        if not call.ended:
-            self._loop.start(call.abort)
+        call = await self._score(task, token_ids, {"return_context_logits": True})
+        return from_context_logits(call.result.context_logits, token_ids, start)
 
     def shutdown(self) -> None:
         """End the requests in flight with an EngineError, and shut down an LLM loaded by this package."""
@@ -150,7 +122,7 @@ class LlmClient:
             return
         self._is_shut_down = True
         for call in list(self._calls):
-            self._loop.run_blocking(call.abort, EngineError(SHUT_DOWN))
+            self._loop.run_blocking(call.end, EngineError(SHUT_DOWN))
         self._loop.leave(self._loaded.llm)
         if self._loaded.is_own:
             self._loaded.llm.shutdown()
@@ -161,15 +133,18 @@ class LlmClient:
             return {"prompt_logprobs": 0, "prompt_logprobs_simple_format": True}
         return {"prompt_logprobs": min(_LIKELIEST, self._loaded.vocab_size)}
 
-    async def _score(self, task: Task, token_ids: list[int], wanted: Mapping[str, Any]) -> RequestProgress:
+    async def _score(self, task: Task, token_ids: list[int], wanted: Mapping[str, Any]) -> Call:
+        """Let the engine read a prompt; its one new token is not counted, since it comes without a decoding step."""
         spent = meta_of(task).counts or TokenCounts()  # spent on an attempt that reported too little
         keywords = request_keywords(task, self._loaded) | self._unshared()
         call = self._call(token_ids, {"max_tokens": 1, "top_k": 1, **wanted}, keywords, streaming=False)
         try:
-            return await self.advance(call)
+            await call.wait(NEVER)
+            return call
         finally:
-            self.close(task, call, decodes=False)
-            note(task, counts=TokenCounts(*map(sum, zip(spent, meta_of(task).counts or (), strict=True))))
+            await call.close()
+            own = call.counts._replace(decoded=0)
+            note(task, counts=TokenCounts(*map(sum, zip(spent, own, strict=True))))
 
     def _call(
         self,
@@ -193,9 +168,8 @@ class LlmClient:
             params = release.sampling_params(**arguments)
             return self._loop(token_ids, sampling_params=params, streaming=streaming, **keywords)
 
-        call = Call(submit, len(token_ids), self._request_timeout, is_piece, self._count, stops)
-        self._calls.add(call)
-        return call
+        prompt_len = len(token_ids)
+        return Call(self._loop, self._calls, submit, prompt_len, self._request_timeout, is_piece, self._count, stops)
 
     def _stops(self, task: GenerationTask, arguments: dict[str, Any]) -> IdStops | None:
         """Ends of a task's own, or None; taken out of the arguments, since `ignore_eos` makes the engine drop them."""

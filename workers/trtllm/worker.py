@@ -26,8 +26,7 @@ from scaffolding_ext.protocol.lowering import (
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import ServerBudget
 from scaffolding_ext.request.program import record
-from scaffolding_ext.workers.chat import ChatWorker
-from scaffolding_ext.workers.shared.streaming import OpenStreams, fixed_end, furthest, is_over, next_len, show
+from scaffolding_ext.workers.shared.streaming import StreamingWorker
 from scaffolding_ext.workers.shared.task_reading import TaskReader, block_scores
 from scaffolding_ext.workers.trtllm.arguments import NO_ORDER, branch_retention, why_no_retention
 from scaffolding_ext.workers.trtllm.call import Call
@@ -51,7 +50,7 @@ _REFUSED = MappingProxyType(
 )
 
 
-class TRTLLMWorker(ChatWorker):
+class TRTLLMWorker(StreamingWorker):
     """Serves generation, streaming, scoring, branches and verification from a TensorRT-LLM `LLM`.
 
     If a task has no temperature, the model's `generation_config.json` decides; without a temperature there, decoding is
@@ -110,6 +109,7 @@ class TRTLLMWorker(ChatWorker):
         request_timeout: float | None = None,
         llm_args: dict[str, Any] | None = None,
     ) -> None:
+        super().__init__()
         if kv_cache_fraction is not None:
             require.share("kv_cache_fraction", kv_cache_fraction)
         if seed is not None:
@@ -146,7 +146,6 @@ class TRTLLMWorker(ChatWorker):
         self._client = LlmClient(self._loaded, self._reader, request_timeout, seed)
         self.server_budget = ServerBudget() if self._loaded.keeps_thinking_budgets else None
         self.guides_json = self._loaded.argument("guided_decoding_backend") is not None
-        self._streams: OpenStreams[Call] = OpenStreams(self._abort)
         no_scores = self._client.why_no_scores
         if serve_scores and no_scores:
             self.shutdown()
@@ -214,61 +213,13 @@ class TRTLLMWorker(ChatWorker):
         """End the tasks in flight with an EngineError, and shut down an LLM loaded here."""
         self._client.shutdown()
 
-    async def on_scope_end(self, scope_id: str) -> None:
-        """Abort the open streams of a request or branch, which frees their KV."""
-        await self._streams.end(scope_id)
-
-    async def _abort(self, call: Call) -> None:
-        await self._client.abort(call)
-        self._client.forget(call)
-
     def chat_tokenizer(self) -> Any:
         """The model's tokenizer."""
         return self._loaded.tokenizer
 
-    async def _generate(self, task: GenerationTask) -> TaskStatus:
-        return await self._generate_with(task)
-
-    async def _generate_with(self, task: GenerationTask, **late: Any) -> TaskStatus:
-        task.output_tokens = None
-        call = self._client.open(task, streaming=bool(task.streaming_output_flag), **late)
-        try:
-            while task.streaming_output_flag and not call.ended:
-                progress = await self._client.advance(call, len(task.output_tokens or ()) + 1)
-                progress.fill(task)
-                show(task)
-            progress = await self._client.advance(call)
-            progress.fill(task)
-        finally:
-            self._client.close(task, call)
-        return TaskStatus.SUCCESS
-
-    async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
-        if is_over(task):
-            return TaskStatus.SUCCESS
-        if task.request_handle is None:
-            task.output_tokens = None
-            task.request_handle = self._client.open(task, streaming=True, end_at=fixed_end(task))
-            self._streams.add(task.request_handle)
-        call: Call = task.request_handle
-        if not task.streaming_output_flag:  # a caller's stream is one text
-            call.may_run_to = furthest(task)
-        try:
-            if task.cancel_flag:
-                progress = await self._client.abort(call)
-            else:
-                progress = await self._client.advance(call, next_len(task))
-        except BaseException:
-            self._forget(task, call)
-            raise
-        task.end_flag = progress is None or progress.ended  # not call.ended, which may have changed since
-        if progress is not None:
-            progress.fill(task)
-        if task.end_flag:
-            self._forget(task, call)
-        elif task.streaming_output_flag:
-            show(task)
-        return TaskStatus.SUCCESS
+    def _open(self, task: GenerationTask, end_at: int | None = None, kv: Any = None) -> Call:
+        is_stream = isinstance(task, StreamGenerationTask) or bool(task.streaming_output_flag)
+        return self._client.open(task, streaming=is_stream, end_at=end_at, retention=kv)
 
     async def _score(self, task: ScoreTask) -> TaskStatus:
         token_ids, start = self._reader.scored(task)
@@ -289,10 +240,7 @@ class TRTLLMWorker(ChatWorker):
         await run_pieces(
             task,
             lowered,
-            [
-                self._generate_with(piece, kv_cache_retention_config=own)
-                for piece, own in zip(lowered, configs, strict=True)
-            ],
+            [self._generate(piece, own) for piece, own in zip(lowered, configs, strict=True)],
         )
         write_back_branch(task, lowered)
         return TaskStatus.SUCCESS
@@ -304,7 +252,7 @@ class TRTLLMWorker(ChatWorker):
             )
         self._reader.verified(task)
         lowered = lower_verify(task)
-        await run_pieces(task, lowered, [self._generate_with(piece) for piece in lowered], decodes=False)
+        await run_pieces(task, lowered, [self._generate(piece) for piece in lowered], decodes=False)
         check_verdicts(task, lowered, self._loaded.vocab_size, self._loaded.release.version)
         write_back_verify(task, lowered)
         return TaskStatus.SUCCESS
@@ -318,14 +266,8 @@ class TRTLLMWorker(ChatWorker):
     engine_needs = staticmethod(EngineNeeds.of_arguments)
     memory_share = staticmethod(Share.of_arguments)
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
-        **ChatWorker.task_handlers,
-        GenerationTask: _generate,
-        StreamGenerationTask: _stream,
+        **StreamingWorker.task_handlers,
         ScoreTask: _score,
         BranchTask: _branch,
         VerifyTask: _verify,
     }
-
-    def _forget(self, task: StreamGenerationTask, call: Call) -> None:
-        self._client.close(task, call)
-        self._streams.discard(call)

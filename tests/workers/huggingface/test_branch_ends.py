@@ -98,8 +98,9 @@ def test_a_branch_that_fails_ends_the_others(worker, monkeypatch):
     with pytest.raises(EngineError, match="out of order"):
         asyncio.run(asyncio.wait_for(worker.run_task(branches()), WAIT))
     check_nothing_is_left(worker, requests)
-    reasons = [request.finish_reason for request in requests[:NUM_BRANCHES]]
-    assert reasons == ["cancelled", "cancelled", "error", *["cancelled"] * (NUM_BRANCHES - 3)]
+    reasons = {request.finish_reason for request in requests[:NUM_BRANCHES]}
+    assert "error" in reasons  # of all that were in the failed pass
+    assert reasons <= {"error", "cancelled"}
 
 
 def test_a_branch_that_is_unusable_ends_the_others(worker, monkeypatch):

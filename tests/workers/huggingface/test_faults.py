@@ -102,7 +102,7 @@ def test_bytes_that_are_no_text_do_not_end_the_decoding():
     request = EngineRequest([256], Ends(10), GREEDY, notify=lambda _: None)
     for token in (0xC3, 0xA9, 0xFF, 256, 256):
         request.accept(token, None, tokenizer, frozenset())
-    text = request.snapshot(0).text
+    text = request.answer().text
     assert text.startswith("é")
     assert text.endswith("a")
 

@@ -17,7 +17,6 @@ from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.scheduling import LongestPrefix
 from scaffolding_ext.workers.huggingface.block_pool import IDLE
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest
-from scaffolding_ext.workers.huggingface.request_builder import fill
 from scaffolding_ext.workers.huggingface.sampling import SamplingParams
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
@@ -166,7 +165,7 @@ def test_a_token_its_text_and_the_end_it_brings_appear_together():
     request._decoder = Watched()
     for position, token in enumerate(ids):
         request.accept(token, None, tokenizer, frozenset())
-        snapshot = request.snapshot(0)
+        snapshot = request.answer()
         assert snapshot.token_ids == ids[: position + 1]
         assert snapshot.text == tokenizer.decode(snapshot.token_ids)
         assert (snapshot.finish_reason is not None) == request.ended == (position == len(ids) - 1)
@@ -180,7 +179,7 @@ def test_a_failure_behind_the_awaited_tokens_is_no_end():
     request.end("error", EngineError("out of luck"))
     task = StreamGenerationTask(input_tokens=[5], temperature=0.0)
     with pytest.raises(EngineError, match="out of luck"):
-        fill(task, request)
+        request.answer().fill(task)
 
 
 @pytest.mark.parametrize(("stop", "expected"), [("get 8", "So I get 7."), ("get 7", "So I ")])
@@ -191,7 +190,7 @@ def test_what_may_become_a_stop_string_is_held_back(stop, expected):
     texts = []
     while not request.ended:
         request.accept(ids[request.num_decoded], None, tokenizer, frozenset())
-        texts.append(request.snapshot(0).text)
+        texts.append(request.answer().text)
         whole = tokenizer.decode(ids[: request.num_decoded])
         assert request.ended or not any(texts[-1].endswith(stop[:n]) for n in range(1, len(stop)))
         assert whole.startswith(texts[-1])

@@ -17,8 +17,7 @@ from scaffolding_ext.workers.openai.fields import (
     texts_of,
 )
 from scaffolding_ext.workers.openai.flavors import FLAVORS
-from scaffolding_ext.workers.openai.responses import token_counts
-from scaffolding_ext.workers.openai.stream import read_answer
+from scaffolding_ext.workers.openai.responses import GrowingAnswer, token_counts
 
 
 @pytest.mark.parametrize(
@@ -125,5 +124,7 @@ def test_thinking_counts_as_decoded_wherever_it_stands(usage, decoded):
 
 def test_a_whole_answer_says_why_it_ends():
     choice = SimpleNamespace(text="so far", finish_reason=None)
-    with pytest.raises(UnreadableAnswerError, match="finish_reason None"):
-        read_answer(SimpleNamespace(choices=[choice]), FLAVORS["openai"], expects_ids=False)
+    growing = GrowingAnswer(FLAVORS["openai"], expects_ids=False)
+    growing.add(SimpleNamespace(choices=[choice]))
+    with pytest.raises(EngineError, match="finish_reason None"):
+        growing.end()

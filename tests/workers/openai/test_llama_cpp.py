@@ -19,7 +19,7 @@ from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
 from scaffolding_ext.workers.openai.flavors import FLAVORS
 from scaffolding_ext.workers.openai.requests import RequestBodies
-from scaffolding_ext.workers.openai.responses import LostIds, Piece
+from scaffolding_ext.workers.openai.responses import LostIds
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
 from scaffolding_ext.workers.shared.streaming import NEVER
 from tests.servers.openai_server import OpenAIServer
@@ -123,7 +123,7 @@ def test_a_chat_that_is_ahead_gives_what_was_asked_for() -> None:
     async def to_its_end(worker: OpenAIWorker) -> None:
         while not task.end_flag:
             await worker.run_task(task)
-            await worker._connection.run(task.request_handle._reader.wait, NEVER)  # all has come
+            await worker._connection.run(task.request_handle._wait, NEVER)  # all has come
             seen.append((task.output_tokens, task.output_str, len(task.logprobs or ())))
 
     with serving(Writes(ids), "llama_cpp") as server, OpenAIWorker(server.url, MODEL, endpoint="chat") as worker:
@@ -176,15 +176,14 @@ def test_bytes_that_make_no_character_go() -> None:
         ("\ufffdé", second, [first, second], "é"),  # two beginnings, and one end
         ("\ufffd", second, [second], "\ufffd"),  # an end of nothing: its id is told
     ):
-        piece = lost.restored(Piece(told, [token], [], None, [told]))
-        assert (piece.token_ids, piece.text) == (ids, text)
-    whole = Piece("\ufffda\ufffd", [letter], [], "length", ["\ufffda"])
-    assert lost.ended(lost.restored(whole), 9).text == "a"
+        assert lost.restored(told, [token], [told]) == (text, ids)
+    assert lost.restored("\ufffda\ufffd", [letter], ["\ufffda"]) == ("a", [letter])
+    assert lost.has_lost_an_end(9)
 
 
 def test_ids_that_no_text_tells_are_an_error() -> None:
     _, second = BODIES.encode("é", False)
     with pytest.raises(UnreadableAnswerError, match="does not determine them"):
-        lost_ids().restored(Piece("学", [second], [], None, ["学"]))
+        lost_ids().restored("学", [second], ["学"])
     with pytest.raises(UnreadableAnswerError, match="decoded 9 tokens, but its answer has the ids of 0"):
-        lost_ids().ended(Piece("x", [], [], "stop"), 9)
+        lost_ids().has_lost_an_end(9)

@@ -10,7 +10,7 @@ from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
 from scaffolding_ext.workers.openai.flavors import FLAVORS
-from scaffolding_ext.workers.openai.responses import prompt_scores, read_piece, token_counts
+from scaffolding_ext.workers.openai.responses import GrowingAnswer, prompt_scores, token_counts
 
 
 def legacy():
@@ -32,8 +32,8 @@ def like_chat():
 
 @pytest.mark.parametrize(("choice", "flavor"), [(legacy(), "vllm"), (like_chat(), "llama_cpp")])
 def test_both_shapes_give_the_same(choice, flavor):
-    piece = read_piece(choice, FLAVORS[flavor])
-    assert (piece.text, piece.token_ids, piece.finish_reason) == ("ab", [7, 9], "stop")
+    piece = read(choice, flavor)
+    assert (piece.texts, piece.token_ids, piece.finish_reason) == (["ab"], [7, 9], "stop")
     assert piece.logprobs == [
         {7: TokenLogprob(-0.5, 1), 8: TokenLogprob(-1.5, 2)},
         {4: TokenLogprob(-0.1, 1), 9: TokenLogprob(-2.0)},
@@ -44,19 +44,19 @@ def test_tokens_by_their_text_are_no_ids():
     choice = legacy()
     choice.token_ids = None
     choice.logprobs.tokens = ["a", "b"]
-    assert read_piece(choice, FLAVORS["vllm"]).token_ids is None
+    assert read(choice, "vllm").token_ids is None
 
 
 def test_chat_answers_whole_and_in_pieces():
     for name in ("message", "delta"):
         choice = SimpleNamespace(**{name: SimpleNamespace(content="ab")}, finish_reason=None)
-        assert read_piece(choice, FLAVORS["openai"]).text == "ab"
+        assert "".join(read(choice, "openai").texts) == "ab"
 
 
 def test_an_aborted_answer_is_an_error():
     choice = SimpleNamespace(text="ab", finish_reason="abort")
     with pytest.raises(EngineError, match="'abort'"):
-        read_piece(choice, FLAVORS["vllm"])
+        read(choice, "vllm")
 
 
 def test_cached_prompt_tokens_are_reused():
@@ -71,6 +71,12 @@ def test_cached_prompt_tokens_are_reused():
 def test_missing_scores_are_an_error(values):
     with pytest.raises(EngineError, match="of 3 prompt tokens"):
         prompt_scores(echoed(values), 3)
+
+
+def read(choice, flavor):
+    growing = GrowingAnswer(FLAVORS[flavor], expects_ids=False)
+    growing.add(SimpleNamespace(choices=[choice]))
+    return growing
 
 
 def echoed(values):
@@ -95,4 +101,4 @@ def test_a_prompt_score_that_is_no_number_is_no_output():
 def test_a_number_of_another_type_is_quoted(entry, what):
     choice = SimpleNamespace(text="a", logprobs=SimpleNamespace(content=[entry]), finish_reason="stop")
     with pytest.raises(UnreadableAnswerError, match=what):
-        read_piece(choice, FLAVORS["llama_cpp"])
+        read(choice, "llama_cpp")

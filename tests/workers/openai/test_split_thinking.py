@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextvars
+from types import SimpleNamespace
 
 import pytest
 
 from scaffolding_ext.prompts.prompting import TextPrompting
 from scaffolding_ext.request.program import Program, Question, enter_program
-from scaffolding_ext.workers.openai.responses import Piece, WholeText
+from scaffolding_ext.workers.openai.flavors import FLAVORS
+from scaffolding_ext.workers.openai.responses import GrowingAnswer
 
 
 @pytest.mark.parametrize(("family", "close"), [(None, "</think>"), ("magistral", "[/THINK]"), ("instruct", "</think>")])
@@ -18,8 +20,10 @@ def test_the_closing_mark_is_that_of_the_family(family: str | None, close: str) 
             program = Program()
             program.question = Question(prompting=TextPrompting(True, family))
             enter_program(program)
-        whole = WholeText()
-        pieces = [Piece("", None, None, None, thinking="2 + "), Piece("4", None, None, None, thinking="2")]
-        return "".join(map(whole.add, pieces))
+        growing = GrowingAnswer(FLAVORS["vllm"], expects_ids=False)
+        for thinking, text in (("2 + ", ""), ("2", "4")):
+            delta = {"reasoning": thinking, "content": text}
+            growing.add(SimpleNamespace(choices=[SimpleNamespace(delta=SimpleNamespace(**delta))]))
+        return "".join(growing.texts)
 
     assert contextvars.copy_context().run(joined) == f"2 + 2{close}4"

@@ -130,13 +130,13 @@ def test_scores_with_the_noise_of_half_precision_are_trusted_and_shifted_ones_ar
             logprobs = type("L", (), {"token_logprobs": values})()
             choice = type("C", (), {"logprobs": logprobs, "token_ids": list(range(n)), "text": ""})()
             state["drawn"] = values
-            return type("R", (), {"value": choice})()
+            return choice
 
         async def scores_of(connection, bodies, ids, start):
             drawn = state["drawn"]
             moved = drawn[shift:] + drawn[:shift]
             values = [value + rng.uniform(-noise, noise) for value in moved]
-            return type("R", (), {"value": type("S", (), {"values": values})()})()
+            return type("S", (), {"values": values})()
 
         state = {}
         monkeypatch.setattr(self_test, "scores_of", scores_of)

@@ -17,9 +17,31 @@ from scaffolding_ext.protocol import (
     StreamGenerationTask,
     current_scope,
 )
+from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.workers.shared.streaming import OpenStreams
+from scaffolding_ext.workers.shared.streaming import Answer, OpenStreams, Stream
+
+
+class Noted(Stream):
+    """A stream of which only its end is noted."""
+
+    counts = TokenCounts()
+
+    def __init__(self, number: int, closed: list[int]) -> None:
+        self._number, self._closed = number, closed
+
+    async def wait(self, num_tokens: int) -> Answer:
+        raise NotImplementedError
+
+    async def cancel(self) -> Answer:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        self._closed.append(self._number)
+
+    def let_run_to(self, num_tokens: int) -> None:
+        raise NotImplementedError
 
 
 class Opening(ScriptedWorker):
@@ -28,17 +50,14 @@ class Opening(ScriptedWorker):
     def __init__(self) -> None:
         super().__init__(self._answer)
         self.closed: list[int] = []
-        self.open: OpenStreams[int] = OpenStreams(self._close)
+        self.open = OpenStreams()
 
     def _answer(self, task: Any) -> Any:
         if task.input_str == "fails":
             return RuntimeError("the engine is gone")
         if isinstance(task, StreamGenerationTask):
-            self.open.add(len(self.tasks))
+            self.open.add(Noted(len(self.tasks), self.closed))
         return "x" * 100
-
-    async def _close(self, stream: int) -> None:
-        self.closed.append(stream)
 
 
 class Forking(BaseController):
