@@ -11,7 +11,6 @@ from transformers import MistralConfig, MistralForCausalLM
 from scaffolding_ext.errors import ConfigError, EngineError
 from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
-from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface import block_attention
