@@ -85,13 +85,13 @@ def json_text(value: Any, **options: Any) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """Parse a JSON text.
+    """Parse a JSON text; a NaN, which pandas writes for what is missing, is null.
 
     Raises:
-        ValueError: It is not JSON, an object repeats a key, or it is nested too deeply.
+        ValueError: It is not JSON, an object repeats a key, a number is infinite, or it is nested too deeply.
     """
     try:
-        return json.loads(text, object_pairs_hook=_unique)
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise ValueError(f"invalid JSON: {error}") from error
     except RecursionError as error:
@@ -132,6 +132,18 @@ def write_text(path: str | os.PathLike[str], text: str | Iterable[str]) -> None:
             raise
     except OSError as error:
         raise OutputError(f"cannot write {os.fspath(path)}: {error.strerror}") from error
+
+
+def _constant(name: str) -> None:
+    if name != "NaN":
+        raise ValueError(f"{name} is no number of JSON; write null for what is not known")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is too large for a number; write null for what is not known")
+    return value
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

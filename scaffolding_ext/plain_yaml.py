@@ -72,9 +72,21 @@ def _joined(what: str, error: ValueError) -> str:
     return f"{what}{' ' if str(error).startswith(('is ', 'holds ')) else ', '}{error}"
 
 
+def _whole(value: Any) -> Any:
+    """Join the pairs of escapes with which JSON, a part of YAML, writes a character beyond the first plane."""
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    if isinstance(value, list):
+        return list(map(_whole, value))
+    return {_whole(key): _whole(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+
 def _loaded(text: str) -> Any:
     try:
-        return _yaml().load(text)
+        data = _yaml().load(text)
+        return _whole(data) if "\\u" in text else data
+    except UnicodeDecodeError as error:
+        raise ValueError("holds half of a surrogate pair, which is not text") from error
     except DuplicateKeyError as error:
         line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
         problem = str(error.problem).partition(" with value")[0]

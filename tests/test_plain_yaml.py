@@ -44,3 +44,23 @@ def test_yaml_files_have_a_greatest_length_and_one_encoding(tmp_path: Path) -> N
     path.write_bytes("a: 1".encode("utf-16"))
     with pytest.raises(ConfigError, match="is UTF-16; save it as UTF-8"):
         plain_yaml.read(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r'{"a": "nice \ud83d\udc4d"}', {"a": "nice \U0001f44d"}),
+        (r'{"\ud83d\udc4d": ["x", "\ud83d\udc4d\ud83d\udc4d"]}', {"\U0001f44d": ["x", "\U0001f44d\U0001f44d"]}),
+        (r'a: "\U0001f44d"', {"a": "\U0001f44d"}),
+        (r"a: '\ud83d\udc4d'", {"a": r"\ud83d\udc4d"}),  # no escapes in single quotes
+        (r'a: "\u00e9 \\ud83d"', {"a": r"é \ud83d"}),
+    ],
+)
+def test_a_pair_of_escapes_is_one_character(text: str, value: object) -> None:
+    assert plain_yaml.parse(text, "it") == value
+
+
+@pytest.mark.parametrize("text", [r'"\ud83d"', r'{"a": ["\udc4d\ud83d"]}', r'"\ud83d" : 1'])
+def test_half_a_pair_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="it holds half of a surrogate pair"):
+        plain_yaml.parse(text, "it")

@@ -28,6 +28,7 @@ from benchmarks._lib.command import benchmark, plotted, size
 from benchmarks._lib.drawing import Figures, below, drawing
 from benchmarks._lib.report import Report
 from benchmarks._lib.skyline import skyline
+from benchmarks._lib.spend import spend
 from benchmarks._lib.stops import add_stops
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.chain.chain import Prefix
@@ -40,7 +41,7 @@ from scaffolding_ext.controllers.vote.voting import elect, vote
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import Looks, RecordedQuestion, Recording
 from scaffolding_ext.evaluation.run.jsonl import read_rows
-from scaffolding_ext.evaluation.run.spending import evenness, spend, unsettledness
+from scaffolding_ext.evaluation.run.spending import evenness, unsettledness
 from scaffolding_ext.evaluation.tune.choose import (
     Cheapest,
     Goal,

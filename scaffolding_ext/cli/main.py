@@ -34,20 +34,7 @@ class _PackageError(click.ClickException):
     exit_code = 2
 
 
-_GONE = {
-    "budget": "to plan thinking budgets, run: scaffolding-ext tune LOG --plan RATE --alpha SECONDS",
-    "preflight": "run each option with `eval`, then compare the runs: scaffolding-ext compare RUN_A RUN_B",
-}
-
-
 class _Main(Group):
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] in _GONE:
-            ctx.fail(f"there is no command {args[0]!r}; {_GONE[args[0]]}")
-        return super().resolve_command(ctx, args)
-
     def invoke(self, ctx: click.Context) -> Any:
         with warnings.catch_warnings():
             if not sys.warnoptions:

@@ -186,10 +186,3 @@ def test_a_fit_says_what_it_cannot_know(sweep: list[Path]) -> None:
     done = tune(*sweep[:2], *PLAN)
     assert done.exit_code == 2
     assert "at least three budgets" in done.stderr
-
-
-@pytest.mark.parametrize("command", ["budget", "preflight"])
-def test_a_command_that_went_names_the_one_that_does_its_work(command: str) -> None:
-    done = CliRunner().invoke(main, [command, "solve", "types.yaml"])
-    assert done.exit_code == 2
-    assert {"budget": "tune LOG --plan RATE", "preflight": "compare"}[command] in done.stderr

@@ -27,7 +27,7 @@ from scaffolding_ext.request.program import current_program
 from scaffolding_ext.stack.build import build_stack, check_stack
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 
-OFF = {"gates": {"skip": False, "decode_exit": False}, "calibration": None}
+NO_GATES = {"gates": {"skip": False, "decode_exit": False}, "calibration": None}
 
 
 class BranchedProblem(NamedTuple):
@@ -85,7 +85,7 @@ def run_branches(config: StackConfig, samples: Sequence[Example]) -> list[Branch
     Raises:
         ConfigError: The stack does not meet this.
     """
-    config = _checked(config)
+    config = _without_gates(config)
     with build_stack(config) as llm:
         workers = dict(llm.workers)
         key = worker_key(workers, WorkerTag.GENERATION)
@@ -180,7 +180,12 @@ def same_answer(answer: str | None, other: str | None) -> bool:
     return answer == other or equal(answer, other) is Verdict.EQUAL
 
 
-def _checked(config: StackConfig) -> StackConfig:
+def _without_gates(config: StackConfig) -> StackConfig:
+    """Return the stack whose branches are all written and judged at full depth.
+
+    Raises:
+        ConfigError: It is not a stack of a `KVShareBranchingController` on a `HuggingFaceWorker`, with verdicts.
+    """
     worker = config.workers.get(WorkerTag.GENERATION.value)
     if worker is None or worker.type != "HuggingFaceWorker":
         raise ConfigError("must be a HuggingFaceWorker, the only worker that reads single layers", "workers.generation")
@@ -193,7 +198,7 @@ def _checked(config: StackConfig) -> StackConfig:
         raise ConfigError("must write several branches, without a reward controller", "controller.args")
     args = config.controller.args
     scorer = _full_verdict(args.get("scorer"))
-    component = ComponentConfig(type=config.controller.type, args={**args, **OFF, "scorer": scorer})
+    component = ComponentConfig(type=config.controller.type, args={**args, **NO_GATES, "scorer": scorer})
     return config.model_copy(update={"controller": component})
 
 

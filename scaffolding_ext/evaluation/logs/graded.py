@@ -87,7 +87,7 @@ def _has_tokens(question: LoggedQuestion) -> bool:
 
 def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -> RecordedQuestion:
     samples = question.samples
-    looks = _whole([sample.looks for sample in samples]) or []  # rules on chains are played on whole questions
+    looks = _whole([sample.looks for sample in samples]) or []  # none, if a sample has none
     target = None if question.target is None else answer_of_target(question.target)
     said = [
         *(sample.answer for sample in samples),

@@ -34,7 +34,7 @@ def read_lighteval(path: Path, fingerprint: str) -> Log:
             "doc, model_response and metric"
         )
     rows = table.select(["doc", "model_response"]).to_pylist()
-    questions = [_question(row["doc"], row["model_response"], path.parent.parent.name) for row in rows]
+    questions = [_question(row["doc"], row["model_response"], path) for row in rows]
     model, parameters = _configured(path)
     doc = rows[0]["doc"] if rows else {}
     of_task = {"max_tokens": doc.get("generation_size"), "stop": doc.get("stop_sequences")}
@@ -57,11 +57,17 @@ def _configured(path: Path) -> tuple[str | None, Mapping[str, Any]]:
     return name or None, config.get("generation_parameters") or {}
 
 
-def _question(doc: Mapping[str, Any], response: Mapping[str, Any], run: str) -> LoggedQuestion:
+def _question(doc: Mapping[str, Any], response: Mapping[str, Any], path: Path) -> LoggedQuestion:
     texts = response.get("text_post_processed") or response["text"]
     lengths = [len(ids) for ids in response.get("output_tokens") or ()]
     tokens: list[int | None] = [*lengths] if len(lengths) == len(texts) and all(lengths) else [None] * len(texts)
-    gold = doc["gold_index"]
-    index = gold[0] if isinstance(gold, list) else gold
-    samples = [LoggedSample(stated(text), None, number) for text, number in zip(texts, tokens, strict=True)]
-    return LoggedQuestion(str(doc["id"]), str(doc["choices"][index]).strip(), samples, run, str(doc["task_name"]))
+    gold = doc["gold_index"] if isinstance(doc["gold_index"], list) else [doc["gold_index"]]
+    targets = list(dict.fromkeys(str(doc["choices"][index]).strip() for index in gold))
+    if len(targets) > 1:
+        raise DatasetError(
+            f"{path}: the document {doc['id']!r} has {len(targets)} right answers; a recording has one target a "
+            "question"
+        )
+    answers = [None if text is None else stated(text) for text in texts]
+    samples = [LoggedSample(answer, None, number) for answer, number in zip(answers, tokens, strict=True)]
+    return LoggedQuestion(str(doc["id"]), targets[0], samples, path.parent.parent.name, str(doc["task_name"]))

@@ -34,6 +34,12 @@ def read_lm_eval(rows: Iterable[Row], name: str, fingerprint: str, run: str, tas
         if lacking:
             problem = row.problem or f"has no {', '.join(lacking)}"
             raise DatasetError(f"{name}, line {row.number}: {problem}; a row of lm-evaluation-harness has them")
+        targets, responses = row.value["target"], _responses(row.value)
+        if isinstance(targets, list) and len(set(map(str, targets))) > 1 and len(responses) > 1:
+            raise DatasetError(
+                f"{name}, line {row.number}: has {len(targets)} targets and several responses, which the harness does "
+                "not grade; a recording has one target a question: keep one"
+            )
         if not _is_generated(row.value):
             raise DatasetError(
                 f"{name}, line {row.number}: has log-likelihoods, not generated texts; they are the same in each run, "
@@ -85,18 +91,21 @@ def _responses(row: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _is_generated(row: Mapping[str, Any]) -> bool:
-    return all(isinstance(each, str) for each in _responses(row)) and _PERPLEXITIES.isdisjoint(row.get("metrics") or ())
+    is_text = all(isinstance(each, str | None) for each in _responses(row))
+    return is_text and _PERPLEXITIES.isdisjoint(row.get("metrics") or ())
 
 
 def _samples(row: Mapping[str, Any], metric: str | None) -> list[LoggedSample]:
     responses = _responses(row)
     if len(responses) > 1:
-        return [LoggedSample(stated(text)) for text in responses]
+        return [LoggedSample(None if text is None else stated(text)) for text in responses]
     filtered = row.get("filtered_resps") or responses
-    read = str(filtered[0][0] if isinstance(filtered[0], list) else filtered[0])
+    read = filtered[0][0] if isinstance(filtered[0], list) else filtered[0]
     score = None if metric is None else row.get(metric)
-    return [LoggedSample(None if read == _NOTHING else stated(read), None if score is None else score == 1)]
+    answer = None if read is None or read == _NOTHING else stated(str(read))
+    return [LoggedSample(answer, None if score is None else score == 1)]
 
 
 def _target(target: object) -> str:
-    return str(target).rsplit("####", 1)[-1].strip()
+    first = target[0] if isinstance(target, list) and target else target
+    return str(first).rsplit("####", 1)[-1].strip()

@@ -13,7 +13,7 @@ from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, Log, LoggedQuestion, LoggedSample, Looks
+from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, Log, LoggedQuestion, LoggedSample, Looks, merged
 from scaffolding_ext.evaluation.logs.stated import stated
 from scaffolding_ext.evaluation.run.jsonl import Row
 
@@ -60,6 +60,8 @@ class _Named(_Row):
 
 
 def _as_sample(value: Any) -> Any:
+    if value is None:  # a response that failed
+        return {"answer": None}
     return {"answer": stated(str(value))} if isinstance(value, str | int | float) else value
 
 
@@ -133,12 +135,8 @@ def _of_samples(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
 
 def _of_rows(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
     """Group samples by run, task and question."""
-    questions: dict[tuple[str, str, str], LoggedQuestion] = {}
-    for row in rows:
-        found: _SampleRow = _parsed(_SampleRow, row, name)
-        own = LoggedQuestion(found.id, found.target, [], found.run, found.task)
-        questions.setdefault((found.run, found.task, found.id), own).samples.append(_sample(found))
-    return list(questions.values())
+    found: list[_SampleRow] = [_parsed(_SampleRow, row, name) for row in rows]
+    return merged((LoggedQuestion(each.id, each.target, [_sample(each)], each.run, each.task) for each in found), name)
 
 
 def _sample(found: _Sample) -> LoggedSample:
@@ -158,15 +156,13 @@ def _sample(found: _Sample) -> LoggedSample:
 
 def _of_chains(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
     """Group chains by run, task and question; a chain is a sample, with the answer at its last look."""
-    questions: dict[tuple[str, str, str], LoggedQuestion] = {}
+    questions = []
     for row in rows:
         found: _Chain = _parsed(_Chain, row, name)
-        question = questions.setdefault(
-            (found.run, found.task, found.id), LoggedQuestion(found.id, found.target, [], found.run, found.task)
-        )
         looks = _looks(found.probes, found.tokens)
-        question.samples.append(LoggedSample(found.probes[-1].answer, None, found.tokens, looks=looks))
-    return list(questions.values())
+        sample = LoggedSample(found.probes[-1].answer, None, found.tokens, looks=looks)
+        questions.append(LoggedQuestion(found.id, found.target, [sample], found.run, found.task))
+    return merged(questions, name)
 
 
 def _looks(looks: Sequence[_Look], length: int) -> Looks:

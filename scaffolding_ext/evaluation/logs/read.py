@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import itertools
 import os
@@ -18,7 +19,7 @@ from scaffolding_ext.evaluation.logs.inspect_logs import read_inspect
 from scaffolding_ext.evaluation.logs.lighteval_logs import read_lighteval
 from scaffolding_ext.evaluation.logs.lm_eval_logs import FIELDS, read_lm_eval
 from scaffolding_ext.evaluation.logs.plain import read_plain
-from scaffolding_ext.evaluation.logs.samples import Log, LoggedQuestion, Recording
+from scaffolding_ext.evaluation.logs.samples import Log, Recording, merged
 from scaffolding_ext.evaluation.run.jsonl import read_csv, read_rows
 from scaffolding_ext.evaluation.run.run_folder import SAMPLES
 
@@ -69,15 +70,9 @@ def read_recording(
             f"no question has {given or 'samples'}; the tasks are {', '.join(tasks) or 'not named'}, "
             f"the runs {', '.join(runs[:10]) or 'not named'}"
         )
-    together: dict[tuple[str, str, str], LoggedQuestion] = {}
-    joined = set()
-    for each in wanted:
-        key = (each.run, each.task, each.id)
-        first = together.setdefault(key, each)
-        if first is not each:
-            first.samples += each.samples
-            if len(each.samples) > 1:  # single-sample lines are meant to be merged
-                joined.add(key)
+    places = collections.Counter((each.run, each.task, each.id) for each in wanted if len(each.samples) > 1)
+    joined = sum(number > 1 for number in places.values())  # lines of a single sample are meant to be merged
+    together = merged(wanted, ", ".join(log.source for log in logs))
 
     def common(name: str) -> Any:
         first = getattr(logs[0], name)
@@ -86,11 +81,11 @@ def read_recording(
     notes = list(dict.fromkeys(log.note for log in logs if log.note is not None))
     if joined:
         notes.append(
-            f"{len(joined):,} questions are on several lines, whose samples are merged: give each line a `run` "
+            f"{joined:,} questions are on several lines, whose samples are merged: give each line a `run` "
             "if they are of different models or settings."
         )
     return recording_of(
-        list(together.values()),
+        together,
         [log.source for log in logs],
         _fingerprint_of([log.fingerprint for log in logs]),
         num_samples=num_samples,

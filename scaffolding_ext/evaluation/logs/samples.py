@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.stack.config import StackConfig
 
 Ints = npt.NDArray[np.int64]
@@ -81,6 +82,26 @@ class LoggedQuestion:
     samples: list[LoggedSample] = field(default_factory=list)
     run: str = ""
     task: str = ""
+
+
+def merged(questions: Iterable[LoggedQuestion], source: str) -> list[LoggedQuestion]:
+    """Put the samples of equal questions (run, task and id) together, in order.
+
+    Raises:
+        DatasetError: A question has two targets.
+    """
+    found: dict[tuple[str, str, str], LoggedQuestion] = {}
+    for each in questions:
+        first = found.setdefault((each.run, each.task, each.id), each)
+        if first is each:
+            continue
+        if first.target != each.target:
+            raise DatasetError(
+                f"{source}: the question {each.id!r} has the targets {first.target!r} and {each.target!r}; give each "
+                "question an id of its own, or each run a `run`"
+            )
+        first.samples += each.samples
+    return list(found.values())
 
 
 @dataclass

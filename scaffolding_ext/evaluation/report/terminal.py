@@ -96,8 +96,10 @@ def eval_lines(
 
 def drawn_line(drawn: Drawn, mean_tokens: float) -> str:
     """Format the answers that votes drew, and what all of them would have taken."""
-    if drawn.mean >= drawn.most or not drawn.tokens_of_all:
+    if drawn.mean >= drawn.most:
         return f"{drawn.mean:.3g} answers a vote, all that it may draw"
+    if not drawn.tokens_of_all:  # the worker counts none
+        return f"{drawn.mean:.3g} of up to {drawn.most} answers a vote"
     saved = 1 - mean_tokens / drawn.tokens_of_all
     told = f"{saved:.0%} saved" if saved >= 0 else f"{-saved:.0%} more was spent"
     return (

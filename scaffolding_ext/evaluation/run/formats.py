@@ -325,7 +325,7 @@ def _as_text(value: Any, field: str) -> str:
     if isinstance(value, str) and value.strip() and not has_surrogate(value):
         return value.strip()
     if isinstance(value, float) and math.isfinite(value):
-        return str(int(value)) if value.is_integer() else format(Decimal(repr(value)), "f")
+        return format(Decimal(repr(value)), "f").removesuffix(".0")
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     allowed = "it must be text that is not empty, or a finite number"

@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.errors import ConfigError
 
 Claim = Callable[[Votes], tuple[float, float]]  # the vote with the lowest claim gets a sample first
@@ -90,23 +89,3 @@ def next_round(
 
 def mean_length(votes: Votes) -> float:
     return sum(votes.lengths) / len(votes.lengths) if votes.lengths else 0.0
-
-
-def spend(
-    votes: Sequence[LabelledVote],
-    total_tokens: float,
-    claim: Claim = unsettledness,
-    rule: AllocationRule | None = None,
-) -> list[int]:
-    """Spend a budget on recorded votes; return the samples drawn for each."""
-    drawn = [0] * len(votes)
-    is_last = False
-    while not is_last:
-        so_far = [
-            Votes(each.classes[:num], len(each.classes), lengths=each.lengths[:num])
-            for each, num in zip(votes, drawn, strict=True)
-        ]
-        questions, is_last = next_round(so_far, total_tokens, claim, rule)
-        for index in questions:
-            drawn[index] += 1
-    return drawn

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scaffolding_ext.evaluation.report.terminal import eval_lines, shown_fewer
+from scaffolding_ext.evaluation.report.terminal import drawn_line, eval_lines, shown_fewer
 from scaffolding_ext.evaluation.run.records import Record, RecordError
 from scaffolding_ext.evaluation.run.run_stats import RunStats
-from scaffolding_ext.evaluation.run.summary import Summary, Undetermined, summarize, summary_of
+from scaffolding_ext.evaluation.run.sections import SectionFigure
+from scaffolding_ext.evaluation.run.summary import Drawn, Summary, Undetermined, summarize, summary_of
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts
 from scaffolding_ext.request.ledger import Ledger
 from scaffolding_ext.stats.intervals import Estimate, wilson_interval
@@ -221,3 +223,47 @@ def test_a_vote_of_all_its_answers_saves_nothing_and_another_stack_draws_none() 
 )
 def test_a_ratio_of_tokens_is_told_as_what_is_saved(ratio: tuple[float, float, float], told: str) -> None:
     assert shown_fewer(Estimate(*ratio)) == told
+
+
+@pytest.mark.parametrize(
+    ("drawn", "line"),
+    [
+        (Drawn(2.0, 4, 0.0), "2 of up to 4 answers a vote"),  # nothing counted their tokens
+        (Drawn(4.0, 4, 0.0), "4 answers a vote, all that it may draw"),
+        (Drawn(4.0, 4, 400.0), "4 answers a vote, all that it may draw"),
+        (Drawn(2.0, 4, 400.0), "2 of up to 4 answers; all 4 would take about 400 tokens: 50% saved"),
+        (Drawn(3.0, 4, 100.0), "3 of up to 4 answers; all 4 would take about 100 tokens: 100% more was spent"),
+    ],
+)
+def test_a_vote_says_that_it_drew_all_only_if_it_did(drawn: Drawn, line: str) -> None:
+    assert drawn_line(drawn, 200.0) == line
+
+
+UNTIL = {
+    "margin": 0.02,
+    "estimate": {"value": 0.5, "low": 0.49, "high": 0.51},
+    "baseline": None,
+    "num_questions": 9,
+    "num_counted": 9,
+    "num_spared": 0,
+    "conclusion": "known",
+}
+
+
+@pytest.mark.parametrize("more", [{"until": UNTIL}, {"budget": {"spent_tokens": 9, "total_tokens": 10}}])
+def test_a_run_with_everything_to_say_says_it_in_twelve_lines(more: dict[str, Any]) -> None:
+    slow = dataclasses.replace(FAILED, error=RecordError("ServerTimeoutError", "x"))
+    records = [make(True, 10), make(True, 10, epoch=1), make(False, 10, id="b"), dataclasses.replace(slow, id="c")]
+    records = [dataclasses.replace(each, seconds={"total": 2.0, "ended_at": 9.0, "within": 1.0}) for each in records]
+    coin = SectionFigure("share", 0.5, None, None, 1.0, 2.0)
+    summary = dataclasses.replace(
+        summarize(records, price={"decoded": 1.0}),
+        sections={"ConformalDraftTargetController": {"decided_by_coin": coin}},
+        drawn=Drawn(2.0, 4, 400.0),
+    )
+    assert summary.lateness is not None
+    assert summary.repeats is not None
+    assert summary.repeats.n == 2
+    lines = eval_lines("run", summary, "c: x", folder=Path("runs/x"), **more)
+    assert len(lines) == 12
+    assert max(map(len, lines)) <= 80

@@ -37,7 +37,16 @@ def test_the_field_names_of_common_datasets_are_known(tmp_path: Path, prompt_fie
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(27, "27"), (27.0, "27"), (-3, "-3"), (0.5, "0.5"), (1e22, "10000000000000000000000"), (" 1/2 ", "1/2")],
+    [
+        (27, "27"),
+        (27.0, "27"),
+        (-3, "-3"),
+        (0.5, "0.5"),
+        (1e22, "10000000000000000000000"),
+        (6.02e23, "602000000000000000000000"),
+        (-4.0, "-4"),
+        (" 1/2 ", "1/2"),
+    ],
 )
 def test_numbers_become_the_text_that_one_would_write(tmp_path: Path, value: Any, text: str) -> None:
     assert load_dataset(write(tmp_path / "a.jsonl", {"question": "?", "answer": value}))[0].target == text
@@ -64,7 +73,7 @@ def test_ids_and_kinds_are_optional(tmp_path: Path) -> None:
         ),
         ({"question": "a", "answer": True}, "line 2, field 'answer': True"),
         ({"question": "a", "answer": ""}, "line 2, field 'answer'"),
-        ('{"question": "a", "answer": NaN}', "line 2, field 'answer': nan"),
+        ('{"question": "a", "answer": NaN}', "line 2, field 'answer': None"),
         ({"question": "a", "answer": 1, "id": []}, "line 2, field 'id'"),
         ({"question": "a", "answer": 1, "id": "1"}, "line 2, field 'id': '1' is the id of an earlier row"),
     ],

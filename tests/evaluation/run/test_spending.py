@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from benchmarks._lib.spend import spend
 from scaffolding_ext.controllers.vote.allocation.base import Votes
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
@@ -13,7 +14,6 @@ from scaffolding_ext.evaluation.run.spending import (
     Round,
     evenness,
     next_round,
-    spend,
     unsettledness,
 )
 
