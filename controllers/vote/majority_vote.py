@@ -97,7 +97,8 @@ class MajorityVoteController(BaseController):
         num_more = max(1, self.num_more(votes))  # without a sample there is no output
         while num_more and not draws.are_over:
             new = yield from draws.next(num_more)  # a round, or the next sample in flight
-            votes = replace(votes, max_samples=sampler.max_samples - sampler.num_failed)
+            max_samples = sampler.max_samples - sampler.num_failed
+            votes = replace(votes, max_samples=max_samples)
             votes = yield from self.count(run, votes, new)
             num_more = self.num_more(votes)
             run.event("allocate", **self._progress(votes, num_more))
