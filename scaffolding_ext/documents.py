@@ -84,14 +84,23 @@ def json_text(value: Any, **options: Any) -> str:
         return json.dumps(plain(json.loads(json.dumps(value, default=as_json))), **options)
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str, *, keeps_infinity: bool = False) -> Any:
     """Parse a JSON text; a NaN, which pandas writes for what is missing, is null.
+
+    Args:
+        keeps_infinity: Leave infinite numbers to the caller, for fields in which they have a meaning.
 
     Raises:
         ValueError: It is not JSON, an object repeats a key, a number is infinite, or it is nested too deeply.
     """
+    number = float if keeps_infinity else _finite
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_constant, parse_float=_finite)
+        return json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_constant=lambda name: None if name == "NaN" else number(name),
+            parse_float=number,
+        )
     except json.JSONDecodeError as error:
         raise ValueError(f"invalid JSON: {error}") from error
     except RecursionError as error:
@@ -134,15 +143,10 @@ def write_text(path: str | os.PathLike[str], text: str | Iterable[str]) -> None:
         raise OutputError(f"cannot write {os.fspath(path)}: {error.strerror}") from error
 
 
-def _constant(name: str) -> None:
-    if name != "NaN":
-        raise ValueError(f"{name} is no number of JSON; write null for what is not known")
-
-
 def _finite(text: str) -> float:
     value = float(text)
     if math.isinf(value):
-        raise ValueError(f"{text} is too large for a number; write null for what is not known")
+        raise ValueError(f"the number {text} is not finite; write null for what is not known")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import contextvars
 import importlib
@@ -58,10 +59,13 @@ def http_client(max_connections: int, timeout_seconds: float, longest_wait: floa
             try:
                 response = await super().send(request, stream=True, **options)
                 response.aiter_bytes = _bounded(response)
-                if not stream:
-                    await response.aread()
+                if (problem := _wrong_kind(response, stream)) is not None:
+                    await response.aclose()
+                    return http.Response(500, headers=_STAYS, text=problem, request=request)
                 if (status := await _error_status(response)) is not None:
                     response.status_code = status
+                elif not stream:
+                    await response.aread()
             except TooLongError as error:
                 await response.aclose()
                 return http.Response(500, headers=_STAYS, text=str(error), request=request)
@@ -98,15 +102,30 @@ def _bounded(response: Any) -> Callable[..., AsyncIterator[bytes]]:
     what, most = ("a line", _MOST_LINE) if is_stream else ("an answer", _MOST_ANSWER)
 
     async def bounded(*size: int) -> AsyncIterator[bytes]:
-        num_bytes = 0
+        num_bytes, is_first = 0, True
         async for piece in pieces(*size):
             end = max(piece.rfind(b"\n"), piece.rfind(b"\r")) if is_stream else -1
+            if is_first and is_stream:
+                piece = piece.removeprefix(codecs.BOM_UTF8)
+            is_first = False
             num_bytes = num_bytes + len(piece) if end < 0 else len(piece) - end - 1
             if num_bytes > most:
                 raise TooLongError(f"the server sends {what} of more than {most} bytes")
             yield piece
 
     return bounded
+
+
+def _wrong_kind(response: Any, is_stream: bool) -> str | None:
+    """Name an answer of status 200 that is no answer of such a server; None if it may be one."""
+    kind = response.headers.get("content-type", "")
+    if response.status_code != 200 or "event-stream" in kind:
+        return None
+    if "html" in kind:
+        return f"it answers with a page of HTML (content type {kind}): does a proxy ask for a login, or is /v1 missing?"
+    if is_stream and "json" in kind:
+        return f"it answers a streamed request with one document (content type {kind}): it does not stream"
+    return None
 
 
 async def _error_status(response: Any) -> int | None:

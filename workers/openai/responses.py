@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from scaffolding_ext.documents import has_surrogate
 from scaffolding_ext.errors import EngineError, NoOutputError
 from scaffolding_ext.protocol.meta import PROMPT, REUSE, TokenCounts
 from scaffolding_ext.protocol.task_results import TokenLogprob
@@ -25,6 +26,7 @@ from scaffolding_ext.workers.openai.flavors import Flavor
 
 _ID = "token_id:"  # prefix of a token written as its id
 _THINK_CLOSE = "</think>"
+_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")  # of `usage`
 Steps = list[dict[int, TokenLogprob]]
 
 
@@ -77,6 +79,7 @@ class GrowingAnswer:
         self.num_received = 0
         self._flavor, self._expects_ids, self._lost_ids = flavor, expects_ids, lost_ids
         self._in_thinking = False
+        self._half = ""  # of a character that the next piece completes
 
     def add(self, reply: Any) -> int:
         """Add an answer of the openai library, or a piece of one; return how many tokens came.
@@ -85,7 +88,9 @@ class GrowingAnswer:
             UnreadableAnswerError: The server's filter withheld the answer, or a field has an unknown type or value.
             EngineError: The server gave up, or omitted requested data.
         """
-        self.usage = getattr(reply, "usage", None) or self.usage
+        usage = getattr(reply, "usage", None)
+        if any(count_in(usage, name) for name in _COUNTS):  # all zeros tell nothing, and undo no earlier counts
+            self.usage = usage
         num_before = self.num_received
         for choice in getattr(reply, "choices", None) or ():
             self._add(choice)
@@ -108,7 +113,7 @@ class GrowingAnswer:
                 "the server returns no token ids, though servers of its flavor do. It may be an older release: set "
                 "flavor='auto', which tests this, or another flavor, such as 'openai'"
             )
-        self.texts.append(self._joined(text, thinking))
+        self.texts.append(self._characters(self._joined(text, thinking)))
         self.num_received += bool(self.texts[-1]) if ids is None else len(ids)
         if ids is not None:
             self.token_ids = [] if self.token_ids is None else self.token_ids
@@ -127,6 +132,8 @@ class GrowingAnswer:
             raise EngineError(
                 f"the server ended an answer after {self.num_received} tokens without saying why (finish_reason None)"
             )
+        if self._half:
+            self.texts[-1] += _UNREADABLE
         if self._lost_ids is not None and self._lost_ids.has_lost_an_end(self.counts.decoded) and self.texts:
             self.texts[-1] = self.texts[-1].rstrip(_UNREADABLE)
 
@@ -140,6 +147,15 @@ class GrowingAnswer:
         if self.usage is None and self.num_received:
             return PROMPT
         return None if self.usage is None or self._flavor.tells_reuse or tells_reuse(self.usage) else REUSE
+
+    def _characters(self, text: str) -> str:
+        """Join the halves of a character that two pieces hold; a half alone is replaced."""
+        text, self._half = self._half + text, ""
+        if text.isascii() or not has_surrogate(text):
+            return text
+        if "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
     def _joined(self, text: str, thinking: str) -> str:
         begins = bool(thinking) and not self._in_thinking
@@ -155,7 +171,8 @@ class GrowingAnswer:
 def token_counts(usage: Any, num_output_tokens: int) -> TokenCounts:
     """Token counts from `usage`: cached prompt tokens are reused, the others prefilled. See `tells_reuse`.
 
-    Some servers count thinking beside the completion; all tokens but the prompt's are decoded then.
+    Some servers count thinking beside the completion; both are decoded then. No text costs 0 tokens, so a completion of
+    0 is not known.
 
     Raises:
         UnreadableAnswerError: A count is not a whole number of at least 0.
@@ -164,9 +181,10 @@ def token_counts(usage: Any, num_output_tokens: int) -> TokenCounts:
         return TokenCounts(num_output_tokens)
     prompt = count_in(usage, "prompt_tokens") or 0
     reused = min(prompt, count_in(field(usage, "prompt_tokens_details"), "cached_tokens") or 0)
-    completion = count_in(usage, "completion_tokens")
-    beside = (count_in(usage, "total_tokens") or 0) - prompt
-    decoded = num_output_tokens if completion is None else max(completion, beside)
+    decoded = count_in(usage, "completion_tokens") or num_output_tokens
+    thinking = count_in(field(usage, "completion_tokens_details"), "reasoning_tokens") or 0
+    if prompt + decoded + thinking == count_in(usage, "total_tokens"):
+        decoded += thinking
     return TokenCounts(decoded, prompt - reused, reused)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from scaffolding_ext.protocol import (
@@ -14,7 +13,7 @@ from scaffolding_ext.protocol import (
     TaskStatus,
     current_scope,
 )
-from scaffolding_ext.protocol.meta import TokenCounts, meta_of, note
+from scaffolding_ext.protocol.meta import TokenCounts, ToolCall, meta_of, note
 from scaffolding_ext.request.program import current_program
 from scaffolding_ext.workers.chat import ChatWorker
 
@@ -48,7 +47,7 @@ class Answer(NamedTuple):
     logprobs: list[Any] | None = None
     context_logits: Any = None
     uncounted: str | None = None
-    calls: tuple[Mapping[str, str], ...] = ()
+    calls: tuple[ToolCall, ...] = ()
     error: Exception | None = None
     ttft_s: float | None = None
     latency_s: float = 0.0

@@ -28,7 +28,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Row(BaseModel):
-    model_config = ConfigDict(extra="ignore", populate_by_name=True)
+    model_config = ConfigDict(extra="ignore", populate_by_name=True, allow_inf_nan=False)
 
 
 class _Look(_Row):
@@ -46,7 +46,7 @@ class _Sample(_Row):
     tokens: Tokens | None = Field(None, validation_alias=AliasChoices("output_tokens", "tokens", "num_tokens"))
     seconds: Annotated[float, Field(ge=0)] | None = None
     logprob: Annotated[float, Field(le=0)] | None = None
-    ppl: list[Annotated[float, Field(ge=1)] | None] | None = None
+    ppl: list[Annotated[float, Field(ge=1, allow_inf_nan=True)] | None] | None = None  # of some chunk of tokens
     reward: Probability | None = Field(None, validation_alias=AliasChoices("reward", "prm_score"))
     text: str | None = None
     probes: list[_Look] | None = None

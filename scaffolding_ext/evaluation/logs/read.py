@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import hashlib
 import itertools
 import os
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scaffolding_ext.documents import fingerprint
+from scaffolding_ext.documents import fingerprint, parse_json
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.logs.folder import read_run
 from scaffolding_ext.evaluation.logs.graded import recording_of
@@ -114,7 +115,7 @@ def read_log(path: str | os.PathLike[str]) -> Log:
         return read_plain(read_csv(file, "log"), name, own)
     if not name.endswith((".jsonl", ".jsonl.gz")):
         raise DatasetError(f"{file}: unknown kind of file; {_KINDS}")
-    rows = read_rows(file, "log")
+    rows = read_rows(file, "log", functools.partial(parse_json, keeps_infinity=True))  # of a perplexity
     first = next(rows, None)
     keys = set() if first is None else first.value.keys()
     if {"ledger", "epoch"} <= keys:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def test_a_nan_is_a_missing_answer(tmp_path: Path, missing: str) -> None:
 )
 def test_numbers_that_are_not_finite_are_refused_with_their_line(tmp_path: Path, field: str) -> None:
     line = '{"id": "a", "target": "4", "samples": [{"answer": "4", %s}]}'
-    with pytest.raises(DatasetError, match=r"line 1: .*write null for what is not known"):
+    with pytest.raises(DatasetError, match=r"line 1: .* finite number"):
         classes_of(tmp_path / "log.jsonl", line % field)
 
 
@@ -85,3 +86,13 @@ def test_several_right_answers_are_refused_if_we_would_grade_by_one(tmp_path: Pa
     path = tmp_path / LM_EVAL
     path.write_text(json.dumps(lm_eval(0, two, several[:1], **graded)) + "\n")
     assert read_recording([path]).questions[0].correct.tolist() == [True]  # by the harness
+
+
+def test_an_infinite_perplexity_is_one(tmp_path: Path) -> None:
+    line = (
+        '{"id": "a", "target": "4", "samples": [{"answer": "4", "ppl": [1.5, Infinity]}, {"answer": "4", "ppl": [2]}]}'
+    )
+    (tmp_path / "log.jsonl").write_text(line + "\n")
+    logprobs = read_recording([tmp_path / "log.jsonl"]).questions[0].logprobs
+    assert logprobs is not None
+    assert logprobs.tolist() == [-math.inf, pytest.approx(-math.log(2))]

@@ -108,10 +108,18 @@ def test_counts_are_whole_numbers(value):
         count_in({"completion_tokens": value}, "completion_tokens")
 
 
+REASONING = {
+    "prompt_tokens": 10,
+    "completion_tokens": 5,
+    "total_tokens": 315,
+    "completion_tokens_details": {"reasoning_tokens": 300},
+}
+
+
 @pytest.mark.parametrize(
     ("usage", "decoded"),
     [
-        ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 315}, 305),  # thinking stands beside
+        (REASONING, 305),  # thinking stands beside
         ({"prompt_tokens": 10, "completion_tokens": 305, "total_tokens": 315}, 305),
         ({"prompt_tokens": 10, "completion_tokens": 305}, 305),
         ({"prompt_tokens": 10.0, "completion_tokens": 5, "total_tokens": 12}, 5),

@@ -219,3 +219,24 @@ def test_a_line_without_end_is_given_up_and_a_long_stream_is_not(end: str, monke
     assert type(error) is http_client_module.TooLongError
     assert "the server sends a line of more than 1000 bytes" in str(error)
     assert len(asked) == 1
+
+
+PAGE = "<!doctype html><title>Sign in</title>"
+
+
+@pytest.mark.parametrize(
+    ("work", "kind", "body", "message"),
+    [
+        (Connection.models, "text/html", PAGE, "answers with a page of HTML"),
+        (Connection.models, "text/html; charset=utf-8", PAGE, "does a proxy ask for a login, or is /v1 missing?"),
+        (read_stream, "text/html", PAGE, "answers with a page of HTML"),
+        (read_stream, "application/xhtml+xml", PAGE, "answers with a page of HTML"),
+        (read_stream, "application/json", "{}", "it does not stream"),
+    ],
+)
+def test_what_is_no_answer_of_such_a_server_is_named(work: Any, kind: str, body: str, message: str) -> None:
+    with served(lambda number: (200, {"Content-Type": kind, "body": body})) as (url, asked):
+        error = failure_at(url, work=work)
+    assert type(error) is EngineError
+    assert message in str(error)
+    assert len(asked) == 1, "it is not tried again"

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from scaffolding_ext.errors import EngineError, NoOutputError
-from scaffolding_ext.protocol.meta import TokenCounts
+from scaffolding_ext.protocol.meta import PROMPT, REUSE, TokenCounts
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
 from scaffolding_ext.workers.openai.flavors import FLAVORS
@@ -102,3 +102,66 @@ def test_a_number_of_another_type_is_quoted(entry, what):
     choice = SimpleNamespace(text="a", logprobs=SimpleNamespace(content=[entry]), finish_reason="stop")
     with pytest.raises(UnreadableAnswerError, match=what):
         read(choice, "llama_cpp")
+
+
+def usage_of(prompt, completion, total=None, **more):
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total, **more}
+
+
+def grown(*pieces):
+    """An answer of pieces, each of a text and the usage that comes with it."""
+    answer = GrowingAnswer(FLAVORS["openai"], expects_ids=False)
+    for text, usage in pieces:
+        choice = SimpleNamespace(delta=SimpleNamespace(content=text), finish_reason=None)
+        answer.add(SimpleNamespace(choices=[choice], usage=usage))
+    answer.add(SimpleNamespace(choices=[SimpleNamespace(delta=None, text="", finish_reason="stop")], usage=None))
+    answer.end()
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("usage", "decoded"),
+    [
+        (usage_of(30, 20, 2050), 20),  # the total holds tokens of a cache
+        (usage_of(30, 20, 50), 20),
+        (usage_of(30, 20, 150, completion_tokens_details={"reasoning_tokens": 100}), 120),  # beside the completion
+        (usage_of(30, 120, 150, completion_tokens_details={"reasoning_tokens": 100}), 120),  # within it
+        (usage_of(30, 20, 90, completion_tokens_details={"reasoning_tokens": 100}), 20),  # explains nothing
+        (usage_of(30, 20, 150, completion_tokens_details=None), 20),
+        (usage_of(30, 0, 30), 2),  # a text has tokens: its pieces are counted
+        (usage_of(30, None), 2),
+    ],
+)
+def test_a_total_counts_only_if_thinking_explains_it(usage, decoded):
+    assert grown(("a", None), ("b", usage)).counts == TokenCounts(decoded, 30)
+
+
+@pytest.mark.parametrize("last", [None, usage_of(0, 0, 0), usage_of(0, 0), usage_of(None, None), {}])
+def test_a_last_piece_of_zeros_undoes_nothing(last):
+    answer = grown(("a", usage_of(30, 1, 31)), ("b", usage_of(30, 2, 32)), ("", last))
+    assert answer.counts == TokenCounts(2, 30)
+    assert answer.uncounted == REUSE
+
+
+@pytest.mark.parametrize("usage", [None, usage_of(0, 0, 0), usage_of(0, 0), usage_of(None, 0), {}])
+def test_zeros_alone_are_no_counts(usage):
+    answer = grown(("a", usage), ("b", usage))
+    assert (answer.counts.decoded, answer.uncounted) == (2, PROMPT)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        (["ok \ud83d", "\udc4d 7"], "ok \U0001f44d 7"),
+        (["\ud83d", "", "\udc4d"], "\U0001f44d"),
+        (["a\ud83d\udc4db"], "a\U0001f44db"),
+        (["half \ud83d"], "half \ufffd"),
+        (["\udc4d half"], "\ufffd half"),
+        (["\ud83d", "x"], "\ufffdx"),
+        (["é", "ü"], "éü"),
+    ],
+)
+def test_halves_of_a_character_are_joined_and_a_half_alone_is_replaced(pieces, text):
+    answer = grown(*((piece, None) for piece in pieces))
+    assert "".join(answer.texts) == text
+    "".join(answer.texts).encode()
