@@ -8,23 +8,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.answers.comparison import Verdict, compare
 from scaffolding_ext.answers.pool import KillablePool, OverrunError
 
 _JOB = "scaffolding_ext.answers.symbolic:job"
-
-
-class Pool(Protocol):
-    """Interface of `KillablePool` that `Equality` needs."""
-
-    def submit(self, deadline_seconds: float, *arguments: Any) -> Future[Any]:
-        """Queue a job."""
-
-    def close(self) -> None:
-        """End the processes."""
 
 
 class Equality:
@@ -39,7 +29,7 @@ class Equality:
         units_implied: True if a number equals the same number with a unit (see `compare`).
         num_processes: Processes in the pool.
         max_remembered: Cached results; the least recently used are evicted first.
-        pool: A shared pool; None creates one.
+        pool: A shared `KillablePool`; None creates one.
 
     Attributes:
         num_comparisons: Pairs sent to a process.
@@ -52,12 +42,12 @@ class Equality:
         units_implied: bool = False,
         num_processes: int = 2,
         max_remembered: int = 10_000,
-        pool: Pool | None = None,
+        pool: Any = None,
     ) -> None:
         self.deadline_seconds = deadline_seconds
         self.units_implied = units_implied
         self.num_comparisons = 0
-        self._pool: Pool = KillablePool(_JOB, num_processes) if pool is None else pool
+        self._pool = KillablePool(_JOB, num_processes) if pool is None else pool
         self._max_remembered = max_remembered
         self._remembered: OrderedDict[tuple[str, ...], Future[Any]] = OrderedDict()
         self._lock = threading.RLock()
@@ -198,20 +188,10 @@ def group(answers: Sequence[str | None], deadline_seconds: float = 2.0, *, units
     return _default(deadline_seconds, units_implied).group(answers)
 
 
-@lru_cache(maxsize=1)
-def _default_pool() -> KillablePool:
-    return KillablePool(_JOB)
-
-
 @lru_cache(maxsize=8)
 def _default(deadline_seconds: float, units_implied: bool) -> Equality:
-    return Equality(deadline_seconds, units_implied=units_implied, pool=_default_pool())
+    return Equality(deadline_seconds, units_implied=units_implied)
 
 
-def _start_afresh() -> None:
-    _default.cache_clear()
-    _default_pool.cache_clear()
-
-
-if hasattr(os, "register_at_fork"):  # a forked child has none of the pool's threads
-    os.register_at_fork(after_in_child=_start_afresh)
+if hasattr(os, "register_at_fork"):  # a forked child has none of a pool's threads
+    os.register_at_fork(after_in_child=_default.cache_clear)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 from scaffolding_ext.answers.characters import plain_characters
-from scaffolding_ext.answers.reading import marks_in, split
+from scaffolding_ext.answers.reading import Splitter, marks_in
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -87,7 +87,7 @@ def extract(
 def _parts(text: str) -> list[str]:
     """The text behind the thinking, then the thinking; each only up to a further question behind an answer."""
     marks = marks_in(text) if "/" in text or "END" in text else None
-    reading = None if marks is None else split(text, marks, None)
+    reading = None if marks is None else Splitter(marks, None).whole(text)
     parts = [text] if reading is None else [reading.answer, reading.thinking]
     return [_first_turn(part) for part in parts] if _NEXT_TURN.search(text) else parts
 

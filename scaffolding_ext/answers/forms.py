@@ -8,10 +8,9 @@ fractions.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from scaffolding_ext.answers.characters import plain_characters
@@ -149,103 +148,63 @@ def _signed(sign: str, value: Fraction) -> Fraction:
 
 
 LONGEST = 500  # characters; longer answers are equal only as strings
-OPTIONS = "ABCDEabcde"
 _MAX_DEPTH = 4
 _MAX_PARTS = 64
+_OPTIONS = "ABCDEabcde"
 _OPTION = re.compile(r"[\x02(]*([A-Za-z])[\x03).:]*")
-_ASSIGNED = re.compile(r"\\?[A-Za-z]+(?:_(?:\w|\{[^{}]*\}|\\[a-z]+))?'*(?:\([A-Za-z](?:,[A-Za-z])*\))?|\([^()=\d]*\)")
-_ASSIGNMENT = re.compile(r"(?<![<>!:])=(?!=)|\\in(?![a-z])")
-_WORDS = re.compile(rf"{WORDS}(?:\^\{{?(\d)\}}?)?")
+_NAME = re.compile(r"\\?[A-Za-z]+(?:_(?:\w|\{[^{}]*\}|\\[a-z]+))?'*(?:\([A-Za-z](?:,[A-Za-z])*\))?|\([^()=\d]*\)")
+_EQUALS = re.compile(r"(?<![<>!:])=(?!=)|\\in(?![a-z])")
 _CALCULATION = re.compile(rf"(?:{_NUMERAL}|\\(?:times|cdot|div|frac|\$)|[-+*/\u00d7\u00b7\u00f7^(){{}}$])+")
 _OPERATOR = re.compile(r".[-+*/\u00d7\u00b7\u00f7]|\\(?:times|cdot|div)")
-_EXPONENT = re.compile(r"\^\{?(\d)\}?")
-_UNIT_SIGN = re.compile(r"\\\$|\\?%|\^\{?\\circ\}?|°|€|£")
-_BASED = re.compile(r"([+-]?[\w.]+)_\{?(\d+)\}?")
+_UNIT = re.compile(rf"{WORDS}(?:\^\{{?\d\}}?)?|\\\$|\\?%|\^\{{?\\circ\}}?|°|€|£")
+_BASED = re.compile(r"([+-]?[\d.]+)_\{?(\d+)\}?")
 _AND = re.compile(r"\x02(?:and|or)\x03")
 _MATRIX = re.compile(r"\\begin\{([pb]?)matrix\}(.*)\\end\{\1matrix\}", re.DOTALL)
-_PAIRS = {"(": ")", "[": "]", "{": "}"}
-_LONG_NAME = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{4,}")
-_OPAQUE = re.compile(r"[\x02\x03'%#&~\"]|(?<![_^])\d \d|\d[eE]\d|\.\d+[eE][+-]\d")
+_ROW_END = re.compile(r"\\\\(?:\[[^\]]*\])?")
+_OPAQUE = re.compile(r"\d_|[\x02\x03'%#&~\"]|(?<![_^])\d \d|\d[eE]\d|\.\d+[eE][+-]\d|(?<![\\A-Za-z])[A-Za-z]{4,}")
+_WRITTEN = {  # parts: what stands before, between and behind them
+    "{}": ("\\{", ",", "\\}"),
+    "U": ("", "\\cup ", ""),
+    "matrix": ("\\begin{pmatrix}", "\\\\", "\\end{pmatrix}"),
+    "row": ("", "&", ""),
+}
 
 
-@dataclass(frozen=True)
-class Number:
-    """An exact number; `ambiguous` if it could be an expression, as `2e-3`."""
-
-    value: Fraction
-    ambiguous: bool = False
-
-
-@dataclass(frozen=True)
-class Based:
-    """A numeral with its base as a subscript."""
-
-    numeral: str
-    base: str
-
-
-@dataclass(frozen=True)
-class Text:
-    """Words or an option's letter, in lower case."""
-
-    words: str
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A value with a unit, a percent sign or words around it."""
-
-    value: Form
-    unit: str
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """A value with its name, as in `x = 5`, or with its calculation, as in `2 + 3 = 5`."""
-
-    name: str
-    value: Form
-
-
-@dataclass(frozen=True)
-class Collection:
-    r"""Parts in brackets.
+class Form(NamedTuple):
+    """A parsed answer, or a part of one.
 
     Attributes:
-        brackets: The two brackets as written; `""` for a bare list, `"{}"` for a set, `"U"` for a union of intervals,
-            `"matrix"` for a matrix, whose items are rows.
-        items: The parts.
+        latex: Its LaTeX, without name and unit.
+        value: Its number, if it is one.
+        word: Its words or its option's letter, in lower case, if it is nothing else.
+        unit: Its unit, percent sign or base, or the words around it; empty without one.
+        name: Its name, as in `x = 5`, or its calculation, as in `2 + 3 = 5`; empty without one.
+        brackets: The two brackets around its parts, `"{}"` of a set, `""` of a bare list, `"U"` of a union of
+            intervals, `"matrix"` or `"row"`.
+        items: Its parts; empty if it has none.
+        is_opaque: True if no algebra system can be trusted to read it.
     """
 
-    brackets: str
-    items: tuple[Form, ...]
-
-    @cached_property
-    def numbers(self) -> frozenset[Fraction] | None:
-        """The values of its parts; None if any is not a number."""
-        values = [item.value for item in self.items if isinstance(item, Number)]
-        return frozenset(values) if len(values) == len(self.items) else None
-
-    @cached_property
-    def parts(self) -> frozenset[Form]:
-        """The distinct parts."""
-        return frozenset(self.items)
-
-    @cached_property
-    def has_two_signs(self) -> bool:
-        """True if a part stands for two values: it contains a plus-minus sign."""
-        return "\\pm" in latex(self)
-
-
-@dataclass(frozen=True)
-class Expression:
-    """Anything else, as normalized LaTeX; `opaque` if no algebra system can be trusted to read it."""
-
     latex: str
-    opaque: bool = False
+    value: Fraction | None = None
+    word: str | None = None
+    unit: str = ""
+    name: str = ""
+    brackets: str = ""
+    items: tuple[Form, ...] = ()
+    is_opaque: bool = False
 
+    @property
+    def is_atom(self) -> bool:
+        """True for a number or the name of a single variable."""
+        return self.value is not None or (len(self.latex) == 1 and self.latex.isalpha())
 
-Form = Number | Based | Text | Quantity | Assignment | Collection | Expression
+    def leaves(self) -> Iterator[str]:
+        """Yield the LaTeX of its expressions that an algebra system may read."""
+        for item in self.items:
+            yield from item.leaves()
+        if not self.items and not self.is_opaque and self.value is None:
+            yield self.latex
 
 
 class Read(NamedTuple):
@@ -255,237 +214,127 @@ class Read(NamedTuple):
         normalized: Its normal form.
         form: Its parts.
         digits: The normal form; without commas, spaces and leading zeros if it begins with a digit.
-        shape: Structure of an answer made only of numbers; else None.
-        values: Its numbers. Two answers of one shape are equal if and only if their values are.
     """
 
     normalized: str
     form: Form
     digits: str
-    shape: str | None
-    values: Hashable
 
 
 def read(answer: str) -> Read | None:
     """Return the parts of an answer; None if it is empty or longer than `LONGEST` characters."""
-    return _read_short(answer) if len(answer) <= LONGEST else None
+    return _read(answer) if len(answer) <= LONGEST else None
 
 
 @lru_cache(maxsize=4096)
-def _read_short(answer: str) -> Read | None:
+def _read(answer: str) -> Read | None:
     normalized = normalize(answer)
     if not normalized:
         return None
     digits = normalized.replace(",", "").replace(" ", "").lstrip("0") if normalized[0].isdigit() else normalized
-    form = _read(normalized, _MAX_DEPTH)
-    return Read(normalized, form, digits, *(_shape_and_values(form) or (None, None)))
+    return Read(normalized, _form(normalized, _MAX_DEPTH), digits)
 
 
-def _shape_and_values(form: Form) -> tuple[str, Hashable] | None:
-    """Structure of a form made only of numbers, and these numbers; None for other forms."""
-    match form:
-        case Number(value):
-            return "n", value.as_integer_ratio()
-        case Quantity(value, unit):
-            inner = _shape_and_values(value)
-            return None if inner is None else (f"{inner[0]} {unit}", inner[1])
-        case Collection("" | "{}"):
-            return None if form.numbers is None else ("{}", form.numbers)
-        case Collection(brackets, items) if brackets != "U":
-            parts = [_shape_and_values(item) for item in items]
-            known = [part for part in parts if part is not None]
-            if len(known) == len(parts):
-                shapes = ",".join(shape for shape, _ in known)
-                return f"{brackets}{shapes};", tuple(values for _, values in known)
-    return None
-
-
-def _read(text: str, depth: int) -> Form:
-    value = to_number(text)
+def _form(text: str, depth: int) -> Form:
+    value, option = to_number(text), _OPTION.fullmatch(text)
     if value is not None:
-        return Number(value, bool(_AMBIGUOUS.fullmatch(text)))
-    letter = _OPTION.fullmatch(text)
-    if letter:
-        return Text(letter[1].lower()) if letter[1] in OPTIONS else Expression(letter[1])
+        return _number(value, bool(_AMBIGUOUS.fullmatch(text)))
+    if (based := _BASED.fullmatch(text)) and (value := to_number(based[1])) is not None:
+        return _number(value)._replace(unit=f"base {based[2]}")
+    if option:
+        return _word(option[1]) if option[1] in _OPTIONS else Form(option[1])
     if depth == 0 or not text:
-        return Expression(text, opaque=True)
-    return (
-        _matrix(text, depth)
-        or _amount(text)
-        or _calculation(text, depth)
-        or _list(text, depth)
-        or _assignment(text, depth)
-        or _bracketed(text, depth)
-        or _union(text, depth)
-        or _based(text)
-        or _quantity_or_words(text, depth)
-        or Expression(text, opaque=bool(_OPAQUE.search(text) or _LONG_NAME.search(text)))
-    )
-
-
-def _matrix(text: str, depth: int) -> Form | None:
+        return Form(text, is_opaque=True)
     matrix = _MATRIX.fullmatch(text)
-    if matrix is None or "\\begin" in matrix[2]:
-        return None
-    rows = [row for row in re.split(r"\\\\(?:\[[^\]]*\])?", matrix[2]) if row.strip()]
-    return Collection(
-        "matrix",
-        tuple(Collection("row", tuple(_read(cell.strip(), depth - 1) for cell in row.split("&"))) for row in rows),
-    )
+    if matrix and "\\begin" not in matrix[2]:
+        rows = [row.split("&") for row in _ROW_END.split(matrix[2]) if row.strip()]
+        return _collection(
+            "matrix", [_collection("row", [_form(cell.strip(), depth - 1) for cell in row]) for row in rows]
+        )
+    if "," in text and (amount := _quantity(text, 1)) and amount.value is not None:
+        return amount  # its commas separate thousands
+    *names, result = _EQUALS.split(text)
+    if names and _OPERATOR.search(names[0]) and all(map(_CALCULATION.fullmatch, names)) and re.search(r"\d", result):
+        return _form(result, depth - 1)._replace(name="=".join(names))
+    parts = [part for part in _split(_AND.sub(",", text), ",;") if part]
+    if len(parts) > 1:
+        return _parts("", parts, depth)
+    if len(names) == 1 and result.strip() and _NAME.fullmatch(names[0].strip()):
+        return _form(result.strip(), depth - 1)._replace(name=names[0].strip())
+    return _bracketed(text, depth) or _quantity(text, depth) or Form(text, is_opaque=bool(_OPAQUE.search(text)))
 
 
-def _amount(text: str) -> Form | None:
-    """A number with thousands separators and a unit, which is not a list."""
-    form = _quantity_or_words(text, 1) if "," in text else None
-    return form if isinstance(form, Quantity) and isinstance(form.value, Number) else None
+def _number(value: Fraction, is_opaque: bool = False) -> Form:
+    written = str(value) if value.denominator == 1 else f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
+    return Form(written, value, is_opaque=is_opaque)
 
 
-def _list(text: str, depth: int) -> Form | None:
-    parts = split_top_level(_AND.sub(",", text), ",;")
-    parts = [part for part in parts if part]
+def _word(words: str) -> Form:
+    return Form(f"\x02{words}\x03", word=words.lower(), is_opaque=True)
+
+
+def _parts(brackets: str, parts: Sequence[str], depth: int) -> Form:
     if len(parts) > _MAX_PARTS:
-        return Expression(text, opaque=True)
-    return Collection("", tuple(_read(part, depth - 1) for part in parts)) if len(parts) > 1 else None
+        return Form(",".join(parts), is_opaque=True)
+    return _collection(brackets, [_form(part, depth - 1) for part in parts])
 
 
-def _calculation(text: str, depth: int) -> Form | None:
-    """The result of a purely numeric calculation, such as 90 in `60+30=90`."""
-    *steps, result = _ASSIGNMENT.split(text)
-    is_plain = steps and _OPERATOR.search(steps[0]) and all(map(_CALCULATION.fullmatch, steps))
-    if not is_plain or not re.search(r"\d", result):
-        return None
-    return Assignment("=".join(steps), _read(result, depth - 1))
-
-
-def _assignment(text: str, depth: int) -> Form | None:
-    signs = list(_ASSIGNMENT.finditer(text))
-    if len(signs) != 1:
-        return None
-    name, value = text[: signs[0].start()].strip(), text[signs[0].end() :].strip()
-    return Assignment(name, _read(value, depth - 1)) if value and _ASSIGNED.fullmatch(name) else None
+def _collection(brackets: str, items: Sequence[Form]) -> Form:
+    before, between, behind = _WRITTEN.get(brackets, (brackets[:1], ",", brackets[1:]))
+    written = before + between.join(item.latex for item in items) + behind
+    is_opaque = any(item.is_opaque or item.unit for item in items)
+    return Form(written, brackets=brackets, items=tuple(items), is_opaque=is_opaque)
 
 
 def _bracketed(text: str, depth: int) -> Form | None:
-    bare = text.replace("\\{", "{").replace("\\}", "}") if text.startswith("\\{") and text.endswith("\\}") else text
-    if bare[0] not in "([{" or bare[-1] not in ")]}" or _closing(bare) != len(bare) - 1:
-        return None
-    inner = bare[1:-1].strip()
-    parts = split_top_level(inner, ",;")
-    if not inner or not all(parts) or len(parts) > _MAX_PARTS:
-        return None
-    if bare[0] == "{" and text is not bare:
-        return Collection("{}", tuple(_read(part, depth - 1) for part in parts))
-    if len(parts) > 1:
-        return Collection(bare[0] + bare[-1], tuple(_read(part, depth - 1) for part in parts))
-    return _read(inner, depth - 1) if bare[0] + bare[-1] in ("()", "{}") else None
+    """A tuple, an interval, a set, a text in needless brackets, or a union."""
+    is_set = text.startswith("\\{") and text.endswith("\\}")
+    bare = text.replace("\\{", "{").replace("\\}", "}") if is_set else text
+    if bare[0] in "([{" and bare[-1] in ")]}" and _closing(bare) == len(bare) - 1:
+        parts = _split(bare[1:-1].strip(), ",;")
+        if not all(parts):
+            return None
+        if is_set or len(parts) > 1:
+            return _parts("{}" if is_set else bare[0] + bare[-1], parts, depth)
+        return _form(parts[0], depth - 1) if bare[0] + bare[-1] in ("()", "{}") else None
+    parts = [part.strip() for part in text.split("\\cup")]
+    return _parts("U", parts, depth) if len(parts) > 1 and all(parts) else None
 
 
-def _union(text: str, depth: int) -> Form | None:
-    parts = text.split("\\cup")
-    if len(parts) > _MAX_PARTS:
-        return Expression(text, opaque=True)
-    return (
-        Collection("U", tuple(_read(part.strip(), depth - 1) for part in parts))
-        if len(parts) > 1 and all(part.strip() for part in parts)
-        else None
-    )
-
-
-def _based(text: str) -> Form | None:
-    based = _BASED.fullmatch(text)
-    return Based(based[1].lower().lstrip("0") or "0", based[2]) if based and based[1].strip("+-")[0].isdigit() else None
-
-
-def _quantity_or_words(text: str, depth: int) -> Form | None:
+def _quantity(text: str, depth: int) -> Form | None:
     """A value with the words or the sign around it, or only words."""
-    units: list[str] = []
-
-    def take(unit: re.Match[str]) -> str:
-        units.append(_unit(unit[0]))
-        return "\x02"
-
-    rest = _WORDS.sub(take, text)
-    rest = _UNIT_SIGN.sub(take, rest)
-    if not units:
+    units = [_unit(found[0]) for found in _UNIT.finditer(text)]
+    rest = re.sub(r"[\x02.:!?]*\x02[\x02.:!?]*", "\x02", _UNIT.sub("\x02", text)).strip("\x02 ")
+    if not units or "\x02" in rest:  # words between two values
         return None
-    rest = re.sub(r"[\x02.:!?]*\x02[\x02.:!?]*", "\x02", rest).strip("\x02 ")
-    if not rest:
-        return Text(" ".join(units))
-    if "\x02" in rest:  # words between two values
-        return None
-    return Quantity(_read(rest, depth - 1), " ".join(units))
+    return _form(rest, depth - 1)._replace(unit=" ".join(units)) if rest else _word(" ".join(units))
 
 
 def _unit(written: str) -> str:
     """Normalized unit name: lower case, singular, followed by the exponent."""
-    exponent = _EXPONENT.search(written)
+    exponent = re.search(r"\^\{?(\d)\}?", written)
     name = re.sub(r"[\x02\x03.\\{}]|\^\{?\d\}?", "", written).strip().lower()
-    name = {"^circ": "degree", "°": "degree", "degrees": "degree", "percent": "%"}.get(name, name)
+    name = {"^circ": "degree", "°": "degree", "percent": "%"}.get(name, name)
     name = name[:-1] if len(name) > 3 and name.endswith("s") else name
     return name + (exponent[1] if exponent else "")
-
-
-def latex(form: Form) -> str:
-    """Write the form as LaTeX."""
-    match form:
-        case Number(value):
-            return str(value) if value.denominator == 1 else f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
-        case Based(numeral, base):
-            return f"{numeral}_{{{base}}}"
-        case Text(words):
-            return f"\x02{words}\x03"
-        case Quantity(value, unit):
-            return f"{latex(value)}\x02{unit}\x03"
-        case Assignment(name, value):
-            return f"{name}={latex(value)}"
-        case Expression(written):
-            return written
-        case Collection("U", items):
-            return "\\cup ".join(map(latex, items))
-        case Collection("matrix", items):
-            return "\\begin{pmatrix}" + "\\\\".join(map(latex, items)) + "\\end{pmatrix}"
-        case Collection("row", items):
-            return "&".join(map(latex, items))
-        case Collection(brackets, items):
-            opening, closing = (brackets[:1], brackets[1:]) if brackets != "{}" else ("\\{", "\\}")
-            return opening + ",".join(map(latex, items)) + closing
-
-
-def leaves(form: Form) -> Iterator[str]:
-    """Yield the LaTeX of the expressions in a form that an algebra system may read."""
-    match form:
-        case Expression(written, opaque):
-            if not opaque:
-                yield written
-        case Collection(_, items):
-            for item in items:
-                yield from leaves(item)
-        case Quantity(value) | Assignment(_, value):
-            yield from leaves(value)
 
 
 def _closing(text: str) -> int:
     """Index of the bracket that closes the first one, or -1; any closing bracket matches, as in half-open intervals."""
     depth = 0
     for position, character in enumerate(text):
-        if character in "([{":
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-            if depth == 0:
-                return position
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0:
+            return position
     return -1
 
 
-def split_top_level(text: str, separators: str) -> list[str]:
+def _split(text: str, separators: str) -> list[str]:
     """Split at separators outside all brackets."""
     parts, depth, start = [], 0, 0
     for position, character in enumerate(text):
-        if character in "([{":
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-        elif depth == 0 and character in separators and (position == 0 or text[position - 1] != "\\"):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0 and character in separators and (position == 0 or text[position - 1] != "\\"):
             parts.append(text[start:position].strip())
             start = position + 1
     return [*parts, text[start:].strip()]

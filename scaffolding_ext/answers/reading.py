@@ -76,18 +76,6 @@ def marks_in(text: str) -> Marks | None:
     return Marks(_PARTNERS.get(found[0]) or f"<{found[1]}>", found[0])
 
 
-def split(
-    text: str,
-    marks: Marks,
-    is_open: bool | None,
-    stops: StopStrings | None = None,
-) -> SplitText:
-    """Split a complete text; for the arguments see `Splitter`."""
-    splitter = Splitter(marks, is_open, stops)
-    splitter.feed(text)
-    return splitter.end()
-
-
 class Splitter:
     """Splits a growing text. Thinking that is never closed has no answer behind it.
 
@@ -130,6 +118,11 @@ class Splitter:
         """Read a further piece."""
         for lexeme in self._lexer.feed(text):
             self._take(lexeme)
+
+    def whole(self, text: str) -> SplitText:
+        """Split a complete text."""
+        self.feed(text)
+        return self.end()
 
     def end(self) -> SplitText:
         """The text is complete; return the whole reading."""

@@ -37,8 +37,11 @@ def group_by_meaning(answers: Sequence[str | None], embed: Embed, threshold: flo
     """
     require.share("threshold", threshold)
     texts = sorted({answer for answer in answers if answer is not None})
-    labels = _clusters(_embedded(texts, embed), threshold) if len(texts) > 1 else [1] * len(texts)
-    cluster_of = dict(zip(texts, labels, strict=True))
+    cluster_of = dict.fromkeys(texts, 1)
+    if len(texts) > 1:
+        tree = linkage(np.maximum(pdist(_embedded(texts, embed), "cosine"), 0.0), "average")
+        labels = fcluster(tree, 1 - threshold + 1e-12, "distance")  # a tie joins
+        cluster_of = dict(zip(texts, map(int, labels), strict=True))
     numbers: dict[int, int] = {}
     return [-1 if answer is None else numbers.setdefault(cluster_of[answer], len(numbers)) for answer in answers]
 
@@ -70,9 +73,3 @@ def _embedded(texts: list[str], embed: Embed) -> NDArray[np.float64]:
     if not np.linalg.norm(vectors, axis=1).all():
         raise ValueError("embed gave a row of zeros, which has no direction")
     return vectors
-
-
-def _clusters(vectors: NDArray[np.float64], threshold: float) -> list[int]:
-    distances = np.maximum(pdist(vectors, "cosine"), 0.0)
-    labels = fcluster(linkage(distances, "average"), 1 - threshold + 1e-12, "distance")  # a tie joins
-    return [int(label) for label in labels]

@@ -7,8 +7,6 @@ counts. So the end depends only on the text, not on the pieces in which a model 
 from __future__ import annotations
 
 import functools
-from collections import deque
-from typing import NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError
 
@@ -33,104 +31,68 @@ def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
 class StopStrings:
     def __init__(self, strings: tuple[str, ...] = ()) -> None:
         self.strings = strings
-        self._longest = max(map(len, strings), default=0)
+        self.longest = max(map(len, strings), default=0)
+        self._beginnings = _beginnings(strings)
 
     def __bool__(self) -> bool:
         return bool(self.strings)
 
     def cut(self, text: str) -> str:
-        places = ((text.find(string), len(string)) for string in self.strings)
-        ends = [(start + length, start) for start, length in places if start >= 0]
-        return text[: min(ends)[1]] if ends else text
+        first: tuple[int, int] | None = None  # end and start
+        for string in self.strings:
+            start = text.find(string)
+            if start >= 0 and (first is None or (start + len(string), start) < first):
+                first = start + len(string), start
+        return text if first is None else text[: first[1]]
 
     def end_of(self, text: str, start: int) -> int:
         """Position behind the longest stop string that begins at `start`."""
         return start + max(len(string) for string in self.strings if text.startswith(string, start))
 
+    def len_undecided(self, text: str) -> int:
+        """Length of the longest end of a text that begins a stop string."""
+        for length in range(min(self.longest - 1, len(text)), 0, -1):
+            if text[-length:] in self._beginnings:
+                return length
+        return 0
+
     def certain(self, text: str) -> str:
         """Return the part of a growing text that is final: `cut` of every longer text begins with it."""
         shown = self.cut(text)
-        if not self.strings or len(shown) < len(text):
-            return shown
-        matcher = self.matcher()
-        matcher.feed(text[max(0, len(text) - self._longest + 1) :])
-        return text[: len(text) - matcher.num_undecided]
+        return shown if len(shown) < len(text) else text[: len(text) - self.len_undecided(text)]
 
     def matcher(self) -> StopMatcher:
-        return StopMatcher(_automaton(self.strings))
+        return StopMatcher(self)
+
+
+@functools.lru_cache(maxsize=64)
+def _beginnings(strings: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(string[:end] for string in strings for end in range(1, len(string)))
 
 
 class StopMatcher:
-    """Finds the end of one growing text in time linear in the text, for any strings.
+    """Finds the end of one growing text.
 
     Attributes:
         start: Start of the stop string in the text; None until one is complete.
         num_undecided: Characters at the end of the text that may begin a stop string.
-
-    Reference: Aho and Corasick, Efficient string matching, CACM 18 (6), 1975.
     """
 
-    def __init__(self, automaton: _Automaton) -> None:
+    def __init__(self, stops: StopStrings) -> None:
         self.start: int | None = None
         self.num_undecided = 0
-        self._automaton = automaton
-        self._state = 0
-        self._num_read = 0
+        self._stops = stops
+        self._num_dropped = 0  # characters before the tail
+        self._tail = ""  # the end of the text, which a stop string may begin
 
     def feed(self, part: str) -> bool:
         """Read the next piece; return True if a stop string is complete."""
-        children, failures, lengths, depths = self._automaton
-        state = self._state
-        for number, character in enumerate(part, self._num_read + 1):
-            while state and character not in children[state]:
-                state = failures[state]
-            state = children[state].get(character, 0)
-            if lengths[state]:
-                self.start = number - lengths[state]
-                break
-        self._state, self.num_undecided = state, depths[state]
-        self._num_read += len(part)
+        if self.start is None:
+            text = self._tail + part
+            cut = self._stops.cut(text)
+            if len(cut) < len(text):
+                self.start = self._num_dropped + len(cut)
+            self.num_undecided = self._stops.len_undecided(text)
+            self._tail = text[max(0, len(text) - self._stops.longest + 1) :]
+            self._num_dropped += len(text) - len(self._tail)
         return self.start is not None
-
-
-class _Automaton(NamedTuple):
-    """Trie of all strings; a state is the longest suffix of the text that begins a string.
-
-    Attributes:
-        children: Next state by character, of each state.
-        failures: The state of the next shorter suffix.
-        lengths: Length of the longest string complete in the state; 0 if none is.
-    """
-
-    children: list[dict[str, int]]
-    failures: list[int]
-    lengths: list[int]
-    depths: list[int]
-
-
-@functools.lru_cache(maxsize=64)
-def _automaton(strings: tuple[str, ...]) -> _Automaton:
-    made = _Automaton([{}], [0], [0], [0])
-    children, failures, lengths, depths = made
-    for string in strings:
-        state = 0
-        for character in string:
-            if character not in children[state]:
-                children[state][character] = len(children)
-                children.append({})
-                failures.append(0)
-                lengths.append(0)
-                depths.append(depths[state] + 1)
-            state = children[state][character]
-        lengths[state] = len(string)
-    waiting = deque(children[0].values())
-    while waiting:
-        state = waiting.popleft()
-        lengths[state] = lengths[state] or lengths[failures[state]]
-        for character, child in children[state].items():
-            shorter = failures[state]
-            while shorter and character not in children[shorter]:
-                shorter = failures[shorter]
-            failures[child] = children[shorter].get(character, 0)
-            waiting.append(child)
-    return made

@@ -16,7 +16,7 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from math_verify import verify
 
 from scaffolding_ext.answers.comparison import Verdict, compare
-from scaffolding_ext.answers.forms import leaves, read
+from scaffolding_ext.answers.forms import read
 
 _DIGITS = 50  # two numbers are equal if they agree to this many digits
 _LARGEST = sympy.Integer(10) ** 30  # equality is certain up to this size; beyond it the integer part exceeds the digits
@@ -29,7 +29,7 @@ def job(units_implied: bool, answer: str, other: str | None = None) -> str | Non
     if other is not None:
         return compare(answer, other, units_implied=units_implied, oracle=symbolic).value
     look = read(answer)
-    for latex in () if look is None else leaves(look.form):
+    for latex in () if look is None else look.form.leaves():
         with contextlib.suppress(Exception):  # the comparison is then undetermined
             expression = parse(latex)
             if isinstance(expression, sympy.Expr):

@@ -6,7 +6,7 @@ import functools
 import pkgutil
 from typing import NamedTuple, cast
 
-from scaffolding_ext.answers.reading import Marks, Splitter, SplitText, split
+from scaffolding_ext.answers.reading import Marks, Splitter, SplitText
 from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.model_files import GAP
@@ -56,7 +56,7 @@ class PromptFamily(NamedTuple):
 
     def split(self, text: str, is_open: bool | None, stops: StopStrings | None = None) -> SplitText:
         """Split a complete text of its models."""
-        return split(text, self.marks, is_open if self.thinks else False, stops)
+        return self.splitter(is_open, stops).whole(text)
 
     @property
     def answering(self) -> PromptFamily:

@@ -160,7 +160,7 @@ def test_a_pool_that_nobody_holds_ends_its_processes() -> None:
 def test_a_plain_script_needs_no_guard_and_leaves_no_process() -> None:
     script = (
         "import sys; from scaffolding_ext.answers import equal, equality; verdict = equal('x+1', '1+x', 3600.0).value; "
-        "sys.stdout.write(f'{verdict} {equality._default_pool().process_ids[0]}')"
+        "sys.stdout.write(f'{verdict} {equality._default(3600.0, False)._pool.process_ids[0]}')"
     )
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=120, check=False

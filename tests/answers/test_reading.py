@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext.answers.reading import Marks, Splitter, SplitText, marks_in, split
+from scaffolding_ext.answers.reading import Marks, Splitter, SplitText, marks_in
 from scaffolding_ext.answers.stop_strings import StopStrings
 
 PLAIN = Marks()
@@ -55,7 +55,7 @@ HEADED = Marks("", "[BEGIN FINAL RESPONSE]")
     ],
 )  # fmt: skip
 def test_a_text_is_split(text: str, is_open: bool | None, marks: Marks, thinking: str, answer: str) -> None:
-    assert split(text, marks, is_open)[:2] == (thinking, answer)
+    assert Splitter(marks, is_open).whole(text)[:2] == (thinking, answer)
     for step in (1, 2, 3, 7):
         splitter = Splitter(marks, is_open)
         for at in range(0, len(text), step):
@@ -75,7 +75,7 @@ def test_a_text_is_split(text: str, is_open: bool | None, marks: Marks, thinking
     ],
 )
 def test_stop_strings_end_the_answer_only(text: str, is_open: bool | None, answer: str, is_stopped: bool) -> None:
-    found = split(text, PLAIN, is_open, StopStrings(("STOP",)))
+    found = Splitter(PLAIN, is_open, StopStrings(("STOP",))).whole(text)
     assert (found.answer, found.is_stopped) == (answer, is_stopped)
 
 
@@ -102,7 +102,7 @@ def test_any_way_to_cut_a_text_gives_the_same_reading() -> None:
         some = [*pieces, *own, *own, *(mark[: rng.randrange(1, len(mark) + 1)] for mark in own)]
         text = "".join(rng.choice(some) for _ in range(rng.randrange(1, 25)))
         options: Any = (marks, rng.choice((True, False, None)), rng.choice((None, StopStrings(("STOP", "TOPX")))))
-        whole = split(text, *options)
+        whole = Splitter(*options).whole(text)
         splitter, at = Splitter(*options), 0
         while at < len(text):
             size = rng.choice((1, 1, 2, 3, 7, 20))
@@ -140,12 +140,10 @@ def num_calls(text: str, marks: Marks, is_open: bool | None, size: int) -> int:
             "<think></think>",
             "<think>",
             "</think>",
-            "<tool_call>",
-            "<tool_call></tool_call>",
             "`</think>`",
             "```<think>",
         ),
-        *("<think>.</think> ", "<tool_call></think>", "</tool_call>", " ", "<thunk"),
+        *("<think>.</think> ", " ", "<thunk"),
     ],
 )
 def test_steps_grow_with_the_text(pieces: str, size: int, is_open: bool | None) -> None:
@@ -177,4 +175,4 @@ def test_a_prompt_that_ends_in_a_mark_opens_or_closes_thinking() -> None:
     assert FRAMED.closed_by("</think><response>")
     assert not PLAIN.closed_by("</think> is a mark.")
     assert not HEADED.opened_by("anything")
-    assert split("", PLAIN, False) == SplitText("", "", has_thought=False)
+    assert Splitter(PLAIN, False).whole("") == SplitText("", "", has_thought=False)
