@@ -16,7 +16,7 @@ import scaffolding_ext.protocol.worker
 from scaffolding_ext import require
 from scaffolding_ext.controllers.needs import UNBOUND, Capabilities, Needs, check_worker, joined
 from scaffolding_ext.errors import ConfigError, NoOutputError
-from scaffolding_ext.prompts.prompting import TextPrompting, Turn
+from scaffolding_ext.prompts.prompting import Prompting, Turn
 from scaffolding_ext.protocol import (
     Controller,
     ControllerGenerator,
@@ -60,7 +60,7 @@ class BaseController(Controller):
     WorkerTag: TypeAlias = scaffolding_ext.protocol.worker.WorkerTag
     needs: Needs = Needs()
     registries: ClassVar[Mapping[str, Registry]] = {}
-    prompting: TextPrompting | None = None
+    prompting: Prompting | None = None
     loops: Loops | None = None
     audit: float = 0.0
 

@@ -9,7 +9,7 @@ from scaffolding_ext.answers.reading import SplitText
 from scaffolding_ext.answers.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.families import DEFAULT_FAMILY, PromptFamily, family_named
-from scaffolding_ext.prompts.prompting import TextPrompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import meta_of
 from scaffolding_ext.request.program import current_program
@@ -71,7 +71,7 @@ def check_tools(is_required: bool) -> bool:
     prompting = _prompting()
     if prompting is not None:
         prompting.check_tools(is_required)
-    return prompting is not None and prompting.passes_tools
+    return prompting is not None and prompting.chat
 
 
 def held_stops(task: GenerationTask, family: PromptFamily) -> StopStrings:
@@ -123,6 +123,6 @@ def longest_len(*texts: str) -> int:
     return max(len(text.encode()) if (ids := encode(text)) is None else len(ids) for text in texts)
 
 
-def _prompting() -> TextPrompting | None:
+def _prompting() -> Prompting | None:
     program = current_program()
     return None if program is None else program.question.prompting

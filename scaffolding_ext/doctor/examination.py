@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from scaffolding_ext.controllers.base import attributes_of
 from scaffolding_ext.doctor.exchange import CallLog, Exchange, Written, ask, questions_of
 from scaffolding_ext.doctor.findings import Examined, Finding, findings
-from scaffolding_ext.prompts.prompting import TextPrompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
 from scaffolding_ext.stack.build import build_stack
 from scaffolding_ext.stack.config import StackConfig
@@ -118,7 +118,7 @@ def _row(name: str, value: str) -> str:
     return f"{name:<13}{value}"
 
 
-def _family(prompting: TextPrompting | None) -> str:
+def _family(prompting: Prompting | None) -> str:
     if prompting is None:
         return "- (prompts go to the worker as they are)"
     opened = "open" if prompting.opens_thinking else "closed" if prompting.closes_thinking else "not open"

@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfiden
 from scaffolding_ext.doctor.exchange import Exchange, ServedTask, Written
 from scaffolding_ext.prompts.families import DEFAULT_FAMILY, family_named
 from scaffolding_ext.prompts.model_files import config_of, family_name, written_marks
-from scaffolding_ext.prompts.prompting import Prompting, TextPrompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.prompts.tokenizers import COLLECTIONS, model_folder
 from scaffolding_ext.protocol.worker import WorkerTag, model_of
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
@@ -56,7 +56,7 @@ class Examined(NamedTuple):
 
     config: StackConfig
     controller: Any
-    prompting: TextPrompting | None
+    prompting: Prompting | None
     exchanges: Sequence[Exchange]
     context_len: int | None = None
 
@@ -76,7 +76,7 @@ class Examined(NamedTuple):
     @property
     def tokenized(self) -> Prompting | None:
         """The prompting, if the tokenizer is known."""
-        return self.prompting if isinstance(self.prompting, Prompting) else None
+        return self.prompting if self.prompting is not None and self.prompting.has_tokenizer else None
 
     @property
     def written(self) -> list[Written]:
@@ -236,7 +236,7 @@ def dropped_thinking(examined: Examined) -> Iterator[Finding]:
                 return
     if prompting is not None:
         for call in examined.chains:
-            shown = len(prompting.encode(call.text))
+            shown = len(prompting.encode(call.text) or ())
             if (
                 call.num_decoded is not None
                 and call.num_decoded > 2 * shown + _HIDDEN
@@ -250,13 +250,6 @@ def dropped_thinking(examined: Examined) -> Iterator[Finding]:
                 )
                 break
     yield from _dropped_by_chat(examined)
-    if prompting is not None and examined.thinks and prompting.forgets_thinking:
-        yield Finding(
-            "dropped_thinking",
-            "the chat template drops the thinking of earlier turns. Further turns of this stack keep it; clients of "
-            "`serve` that send a history lose it",
-            is_wrong=False,
-        )
 
 
 def _dropped_by_chat(examined: Examined) -> Iterator[Finding]:

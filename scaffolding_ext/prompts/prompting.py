@@ -51,191 +51,85 @@ _CUT = f"cut{secrets.token_hex(8)}"  # inside special tokens that users spell ou
 _ANSWER = "(the answer so far)"  # placeholder, to render what follows it
 
 
-_NO_TOOLS = (
-    "are served by a chat server (OpenAIWorker with endpoint: chat), and a tool_choice that requires a call by any "
-    "worker with guided decoding: leave them out, or change the stack"
-)
+class Prompting:
+    """The prompts of a stack: system prompt, chat template and prompt family.
 
-
-class TextPrompting:
-    """Prompting of a worker with an unknown tokenizer: prompts are text, and chat turns are messages.
-
-    Attributes:
-        shows_special: True if the model's marks are special tokens, which texts must show.
-        passes_tools: True if tools go to the worker's server as they are.
+    Without a tokenizer prompts are text, and chat turns are messages.
 
     Args:
-        chat: If True, the worker takes messages, which its server renders. Otherwise prompts go to the model unchanged,
-            and there are no turns.
-        family: A name in `FAMILIES`. If it does not think but the server separates thinking, the default one is taken.
-        separates_thinking: True if the server separates thinking; the worker then puts the family's marks around it.
-        system_prompt: Precedes the user's prompt, or None.
-        prompt_suffix: Follows every user prompt, such as the request to put the answer into a box.
-
-    Raises:
-        ConfigError: The family is unknown.
-        ConfigError: A system prompt is given, but the worker takes no messages.
-    """
-
-    shows_special = False
-
-    def __init__(
-        self,
-        chat: bool,
-        family: str | None = None,
-        system_prompt: str | None = None,
-        prompt_suffix: str | None = None,
-        separates_thinking: bool = False,
-    ) -> None:
-        if system_prompt is not None and not chat:
-            raise ConfigError(
-                "needs a chat template: use endpoint: chat, or name the model's tokenizer", "system_prompt"
-            )
-        reason = "named" if family else "unknown tokenizer; prompt.family selects another"
-        name = family or UNTHINKING_FAMILY
-        if separates_thinking and not family_named(name).thinks:
-            name, reason = DEFAULT_FAMILY, "the server separates thinking from the answer"
-        self.separates_thinking = separates_thinking
-        self.family = family_named(name)
-        self.choice = FamilyChoice(name, reason, is_guess=family is None)
-        self.prompt_suffix = prompt_suffix or ""
-        self.chat = self.passes_tools = chat
-        self._system_prompt = system_prompt
-
-    @property
-    def opens_thinking(self) -> bool:
-        """True if the prompt ends with open thinking, so the completion begins inside it."""
-        return False
-
-    @property
-    def closes_thinking(self) -> bool:
-        """True if the prompt ends with closed thinking, so the model answers at once."""
-        return False
-
-    def family_behind(self, prompt: str) -> PromptFamily:
-        """The family's texts behind a rendered prompt: those of answering if the prompt closes thinking."""
-        return self.family
-
-    def is_open(self, prompt: str, family: PromptFamily | None = None) -> bool | None:
-        """True if a rendered prompt ends in open thinking of a family; None if that cannot be known."""
-        return False if self.separates_thinking else None  # the worker's text opens it
-
-    def split(self, prompt: str, text: str) -> SplitText:
-        """Split a complete text by the end of the rendered prompt that it answers."""
-        return self.family_behind(prompt).split(text, self.is_open(prompt))
-
-    def check_tools(self, is_required: bool) -> None:
-        """Refuse tools whose calls nothing would read.
-
-        Args:
-            is_required: True if guided decoding makes the answer a call.
-
-        Raises:
-            ConfigError: It is so.
-        """
-        if not self.chat:
-            raise ConfigError(_NO_TOOLS, "tools")
-
-    def apply(
-        self,
-        task: GenerationTask,
-        history: Sequence[Turn] = (),
-        raw: bool = False,
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        last_turn: Turn | None = None,
-    ) -> None:
-        """Add the suffix to the task's `input_str` and note the earlier turns; see `Prompting.apply`."""
-        if (history or last_turn) and not self.chat:
-            raise ConfigError(
-                "holds earlier turns, but no chat template is known to render them: send one turn, or use "
-                "endpoint: chat",
-                "history",
-            )
-        if raw:
-            return
-        if last_turn is None:
-            task.input_str = (task.input_str or "") + self.prompt_suffix
-        if last_turn is not None:
-            note(task, last_turn=last_turn)
-        turns = [dict(turn) for turn in history]
-        if self._system_prompt and turns and turns[0]["role"] == "system":
-            turns[0]["content"] = f"{self._system_prompt}\n\n{turns[0]['content']}"
-        elif self._system_prompt:
-            turns.insert(0, {"role": "system", "content": self._system_prompt})
-        if turns:
-            note(task, turns=tuple(turns))
-
-    def next_turn(self, task: GenerationTask, prompt: str) -> GenerationTask:
-        """Return a task with the conversation's next question; see `Prompting.next_turn`."""
-        answer, notes, text = output_of(task), meta_of(task), task.input_str or ""
-        further = prompt + self.prompt_suffix
-        if not self.chat:
-            return GenerationTask(worker_tag=task.worker_tag, input_str=f"{text}{answer}\n\n{further}\n\n")
-        found = GenerationTask(worker_tag=task.worker_tag, input_str=further)
-        begun = "" if notes.turn_start is None else text[notes.turn_start :]
-        said = _turns(text[: notes.turn_start], begun + answer)
-        note(found, turns=(*notes.turns, *said))
-        return found
-
-    def encode(self, text: str) -> list[int] | None:
-        return None
-
-    def decode(self, token_ids: list[int]) -> str | None:
-        return None
-
-
-class Prompting(TextPrompting):
-    """System prompt, chat template and prompt family of a stack.
-
-    Args:
-        tokenizer: A fast tokenizer. If it has a chat template, prompts are rendered with it, opened for the assistant;
-            otherwise the prompt is used unchanged.
-        family: A name in `FAMILIES`.
+        tokenizer: A fast tokenizer; None if it is unknown. If it has a chat template, prompts are rendered with it,
+            opened for the assistant; otherwise the prompt is used unchanged.
+        family: A name in `FAMILIES`; None takes the default one, or without a tokenizer one that does not think.
         system_prompt: Precedes the user's prompt, or None.
         chat_template: If False, prompts are used unchanged even if the tokenizer has a template.
         prompt_suffix: Follows every user prompt, such as the request to put the answer into a box.
         chat_template_kwargs: Further variables of the chat template, such as `enable_thinking` or `reasoning_effort`.
         assistant_prefix: Beginning of the assistant's turn, such as `"<think>\\n"`; left out if the chat template
             already wrote it.
+        chat: If True, there is no tokenizer, and the worker takes messages, which its server renders.
+        separates_thinking: True if that server separates thinking; the worker then puts the family's marks around it.
 
     Raises:
         ConfigError: The family is unknown.
         ConfigError: A system prompt, template variables or an assistant prefix are given without a chat template, or
             the chat template reads no such variable.
+
+    Attributes:
+        shows_special: True if the model's marks are special tokens, which texts must show.
     """
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerFast,
-        family: str = DEFAULT_FAMILY,
+        tokenizer: PreTrainedTokenizerFast | None = None,
+        family: str | None = None,
         system_prompt: str | None = None,
         chat_template: bool = True,
         prompt_suffix: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         assistant_prefix: str | None = None,
+        *,
+        chat: bool = False,
+        separates_thinking: bool = False,
     ) -> None:
-        super().__init__(True, family, system_prompt, prompt_suffix)
-        self.passes_tools = False
-        self._tokenizer = tokenizer
+        reason = "named" if family or tokenizer else "unknown tokenizer; prompt.family selects another"
+        name = family or (UNTHINKING_FAMILY if tokenizer is None else DEFAULT_FAMILY)
+        if separates_thinking and not family_named(name).thinks:
+            name, reason = DEFAULT_FAMILY, "the server separates thinking from the answer"
+        self.family = family_named(name)
+        self.choice = FamilyChoice(name, reason, is_guess=reason != "named")
+        self.prompt_suffix = prompt_suffix or ""
+        self.chat = chat
+        self.separates_thinking = separates_thinking
+        self._tokenizer: Any = tokenizer
+        self._system_prompt = system_prompt
         self._variables = dict(chat_template_kwargs or {})
         self._prefix = assistant_prefix or ""
-        self._templated = chat_template and tokenizer.chat_template is not None
+        self._templated = chat_template and tokenizer is not None and tokenizer.chat_template is not None
         for key, value in (
-            ("system_prompt", system_prompt),
             ("chat_template_kwargs", chat_template_kwargs),
             ("assistant_prefix", assistant_prefix),
+            ("system_prompt", None if chat else system_prompt),
         ):
             if value is not None and not self._templated:
-                raise ConfigError("needs a chat template, but the tokenizer has none or chat_template is off", key)
-        if self._variables:
+                also = ", or use endpoint: chat" if key == "system_prompt" else ""
+                raise ConfigError(
+                    f"needs a chat template: name a tokenizer that has one, leave chat_template on{also}", key
+                )
+        if self._variables and tokenizer is not None:
             check_variables(self._variables, tokenizer.chat_template)
-        self._continuation = Continuation(tokenizer.backend_tokenizer)
         shown: frozenset[str] = getattr(tokenizer, "shown_marks", frozenset())
         self.shows_special = bool(shown)
-        self._special = special_texts(tokenizer.backend_tokenizer, shown)
-        self._whole_ids = functools.lru_cache(maxsize=32)(self._read_whole)  # a server counts a prompt before it runs
-        self._encode = functools.lru_cache(maxsize=256)(self._encode_uncached)
+        if tokenizer is not None:
+            self._continuation = Continuation(tokenizer.backend_tokenizer)
+            self._special = special_texts(tokenizer.backend_tokenizer, shown)
+            self._whole_ids = functools.lru_cache(maxsize=32)(
+                self._read_whole
+            )  # a server counts a prompt before it runs
+            self._encode = functools.lru_cache(maxsize=256)(self._encode_uncached)
+
+    @property
+    def has_tokenizer(self) -> bool:
+        return self._tokenizer is not None
 
     @classmethod
     def for_model(
@@ -294,24 +188,22 @@ class Prompting(TextPrompting):
         return self._templated and self.family.marks.opened_by(self._shown_prompt())
 
     def family_behind(self, prompt: str) -> PromptFamily:
+        """The family's texts behind a rendered prompt: those of answering if the prompt closes thinking."""
         is_closed = self._templated and self.family.marks.closed_by(self.family.as_shown(prompt))
         return self.family.answering if is_closed else self.family
 
     def is_open(self, prompt: str, family: PromptFamily | None = None) -> bool | None:
-        """Read off a rendered prompt's end if thinking is open there; another turn may end otherwise."""
+        """True if a rendered prompt ends in open thinking of a family; None if that cannot be known."""
+        if self.separates_thinking:  # the worker's text opens it
+            return False
         marks = (family or self.family).marks
         if not self._templated or not marks.think_open:
             return None
         return marks.opened_by(self.family.as_shown(prompt))
 
-    @property
-    def forgets_thinking(self) -> bool:
-        """True if the chat template drops the thinking of earlier turns."""
-        answer = f"{self.family.think_open}\n{_ANSWER}\n{self.family.think_close}\n\nSo."
-        try:
-            return self._templated and _ANSWER not in self._rendered(*_turns("?", answer, "?"))
-        except ConfigError:  # the template takes no further turns
-            return False
+    def split(self, prompt: str, text: str) -> SplitText:
+        """Split a complete text by the end of the rendered prompt that it answers."""
+        return self.family_behind(prompt).split(text, self.is_open(prompt))
 
     @property
     def changes_unfinished_turns(self) -> bool:
@@ -326,13 +218,10 @@ class Prompting(TextPrompting):
 
     def _continued(self, answer: str) -> str | None:
         """A conversation that ends in an unfinished answer, as chat servers render it; None if the template refuses."""
-        messages = [dict(turn) for turn in _turns("?", answer)]
-        if self._system_prompt:
-            messages.insert(0, {"role": "system", "content": self._system_prompt})
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    messages, tokenize=False, continue_final_message=True, **self._variables
+                    self._messages(_turns("?", answer)), tokenize=False, continue_final_message=True, **self._variables
                 )
             )
         except Exception:  # a template may raise anything
@@ -345,17 +234,27 @@ class Prompting(TextPrompting):
         except ConfigError:
             return None
         ids = self.encode(rest.partition("?")[0])
-        if not ids:
-            return None
-        return TurnEnd(None if self.decode(ids[:1]) else ids[0], self.decode(ids))
+        return TurnEnd(None if self.decode(ids[:1]) else ids[0], str(self.decode(ids))) if ids else None
 
     def _shown_prompt(self) -> str:
         return self.family.as_shown(self._rendered(*_turns("?")))
 
     def check_tools(self, is_required: bool) -> None:
-        if not is_required:
-            raise ConfigError(_NO_TOOLS, "tools")
-        if not (self._templated and "tools" in str(self._tokenizer.chat_template)):
+        """Refuse tools whose calls nothing would read.
+
+        Args:
+            is_required: True if guided decoding makes the answer a call.
+
+        Raises:
+            ConfigError: It is so.
+        """
+        if not self.chat and not is_required:
+            raise ConfigError(
+                "are served by a chat server (OpenAIWorker with endpoint: chat), and a tool_choice that requires a "
+                "call by any worker with guided decoding: leave them out, or change the stack",
+                "tools",
+            )
+        if not self.chat and not (self._templated and "tools" in str(self._tokenizer.chat_template)):
             raise ConfigError("are given, but this model's chat template does not show tools: leave them out", "tools")
 
     def apply(
@@ -369,7 +268,8 @@ class Prompting(TextPrompting):
     ) -> None:
         """Replace the user's prompt in `input_str` by the rendered prompt, and set `input_tokens`.
 
-        Special tokens that turns and tools spell out are encoded as plain text, so they open and close no turn.
+        Without a tokenizer the prompt gets its suffix, and the earlier turns are noted for the worker. Special tokens
+        that turns and tools spell out are encoded as plain text, so they open and close no turn.
 
         Args:
             task: Its prompt is the user's last message.
@@ -384,17 +284,26 @@ class Prompting(TextPrompting):
             ConfigError: There is history or a tool without a chat template for it, or the template refuses such turns.
         """
         templated = self._templated and not raw
+        takes_turns = templated or (self.chat and not raw)
         text = task.input_str or ""
-        if history and not templated:
+        if (history or last_turn) and not takes_turns:
             raise ConfigError(
-                "holds earlier turns, but this model has no chat template to render them: send one turn", "history"
+                "holds earlier turns, but no chat template is known to render them: send one turn, or use "
+                "endpoint: chat",
+                "history",
             )
-        if tools and not templated:
+        if tools and not takes_turns:
             raise ConfigError(
                 "are given, but this prompt has no chat template that shows them: leave them out", "tools"
             )
         if not raw and last_turn is None:
             text += self.prompt_suffix
+        if self._tokenizer is None:
+            task.input_str = text
+            turns = [] if raw else self._messages(history)
+            if turns or last_turn is not None:
+                note(task, turns=tuple(turns), last_turn=last_turn)
+            return
         if templated:
             last = {"role": "user", **(last_turn or {}), "content": text}
             text = self._rendered(*map(self._cut, history), self._cut(last), tools=self._cut(tools))
@@ -418,20 +327,26 @@ class Prompting(TextPrompting):
             task: Its input is the conversation so far, its output the answer.
             prompt: The user's next message.
         """
-        answer = output_of(task)
+        answer, notes = output_of(task), meta_of(task)
+        if self.chat:
+            text, further = task.input_str or "", prompt + self.prompt_suffix
+            found = GenerationTask(worker_tag=task.worker_tag, input_str=further)
+            begun = "" if notes.turn_start is None else text[notes.turn_start :]
+            note(found, turns=(*notes.turns, *_turns(text[: notes.turn_start], begun + answer)))
+            return found
         opening = f"\n\n{prompt}{self.prompt_suffix}\n\n"
         if self._templated:
             turns = _turns("?", _ANSWER, self._cut(prompt + self.prompt_suffix))
             opening = self._rendered(*turns).partition(_ANSWER)[2]
         pieces = opening.split(_CUT)
-        text = None if task.input_str is None else "".join((task.input_str, answer, *pieces))
+        whole = None if task.input_str is None else "".join((task.input_str, answer, *pieces))
         ids = None
-        if task.input_tokens is not None and task.output_tokens is not None:
+        if self.has_tokenizer and task.input_tokens is not None and task.output_tokens is not None:
             written = task.output_tokens
             if written and not self.decode(written[-1:]):  # an end token; the opening brings one
                 written = written[:-1]
-            ids = task.input_tokens + written + [token for piece in pieces for token in self.encode(piece)]
-        return GenerationTask(worker_tag=task.worker_tag, input_str=text, input_tokens=ids)
+            ids = task.input_tokens + written + [token for piece in pieces for token in self._encode(piece)]
+        return GenerationTask(worker_tag=task.worker_tag, input_str=whole, input_tokens=ids)
 
     def _cut(self, value: Any) -> Any:
         """Cut the special tokens in the texts of a turn or tool, each behind its first character."""
@@ -441,14 +356,18 @@ class Prompting(TextPrompting):
             return {key: self._cut(each) for key, each in value.items()}
         return [self._cut(each) for each in value] if isinstance(value, Sequence) else value
 
-    def _rendered(self, *turns: Turn, tools: Sequence[Mapping[str, Any]] | None = None) -> str:
-        """Render a conversation with the chat template, opened for the assistant."""
+    def _messages(self, turns: Sequence[Turn]) -> list[dict[str, Any]]:
+        """Turns with the system prompt before them."""
         messages = [dict(turn) for turn in turns]
-        if self._system_prompt and messages[0]["role"] == "system":
+        if self._system_prompt and messages and messages[0]["role"] == "system":
             messages[0]["content"] = f"{self._system_prompt}\n\n{messages[0]['content']}"
         elif self._system_prompt:
             messages.insert(0, {"role": "system", "content": self._system_prompt})
-        messages = [_with_objects(message) for message in messages]
+        return messages
+
+    def _rendered(self, *turns: Turn, tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        """Render a conversation with the chat template, opened for the assistant."""
+        messages = [_with_objects(message) for message in self._messages(turns)]
         try:
             text = str(
                 self._tokenizer.apply_chat_template(
@@ -464,12 +383,16 @@ class Prompting(TextPrompting):
             raise ConfigError(f"the chat template refuses these turns ({roles}): {error}", "history") from error
         return text if text.rstrip().endswith(self._prefix.rstrip()) else text + self._prefix
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of text that continues a chain, without special tokens."""
-        return list(self._encode(text))
+    def encode(self, text: str) -> list[int] | None:
+        """Token ids of text that continues a chain, without special tokens; None without a tokenizer."""
+        return None if self._tokenizer is None else list(self._encode(text))
 
-    def decode(self, token_ids: list[int]) -> str:
-        return str(self._tokenizer.backend_tokenizer.decode(token_ids, skip_special_tokens=True))
+    def decode(self, token_ids: list[int]) -> str | None:
+        return (
+            None
+            if self._tokenizer is None
+            else str(self._tokenizer.backend_tokenizer.decode(token_ids, skip_special_tokens=True))
+        )
 
     def text_of(self, token_ids: list[int]) -> str | None:
         """The text that `apply(raw=True)` would encode to these tokens; None if there is none."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.prompting import Prompting, TextPrompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import Worker
 from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
 
@@ -27,18 +27,11 @@ class ServedModel(NamedTuple):
     model: str | None
     is_known: bool
 
-    def text_prompting(self, **options: Any) -> TextPrompting:
-        """Prompting of a worker without a model whose tokenizer could be loaded.
-        Raises:
-            ConfigError: An option needs a tokenizer.
-        """
-        chat = _takes_messages(self.worker, set())
-        for key in ("chat_template_kwargs", "assistant_prefix"):
-            if options.pop(key, None) is not None:
-                raise ConfigError("needs the chat template of the model's tokenizer: set prompt.model", key)
-        chat = chat and options.pop("chat_template", True)
+    def text_prompting(self, **options: Any) -> Prompting:
+        """Prompting of a worker without a model whose tokenizer could be loaded; ConfigError if an option needs one."""
+        chat = bool(options.pop("chat_template", True)) and _takes_messages(self.worker, set())
         options.pop("trust_remote_code", None)
-        return TextPrompting(chat, **options, separates_thinking=declared(self.worker).separates_thinking)
+        return Prompting(chat=chat, **options, separates_thinking=declared(self.worker).separates_thinking)
 
 
 def served_model(workers: Mapping[Any, Worker]) -> ServedModel | None:

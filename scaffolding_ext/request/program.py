@@ -26,7 +26,7 @@ from scaffolding_ext.request.trace import Trace
 if TYPE_CHECKING:
     from scaffolding_ext.controllers.repetition import Loops
     from scaffolding_ext.prompts.families import PromptFamily
-    from scaffolding_ext.prompts.prompting import TextPrompting
+    from scaffolding_ext.prompts.prompting import Prompting
     from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput
     from scaffolding_ext.request.audit import Audit
 
@@ -156,7 +156,7 @@ class Question(NamedTuple):
     raw: bool = False
     tools: Sequence[Mapping[str, Any]] | None = None
     last_turn: Mapping[str, Any] | None = None
-    prompting: TextPrompting | None = None
+    prompting: Prompting | None = None
     family: PromptFamily | None = None
     is_open: bool | None = None
 

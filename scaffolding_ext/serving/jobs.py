@@ -134,7 +134,7 @@ class Job:
         prompting, num_shown = self.stack.tokenized, None
         if prompting is not None and self.wanted.reading.family.thinks:
             shown = [self.shown(index) for index, result in enumerate(self.results) if result.outputs]
-            num_shown = sum(len(prompting.encode(each.answer)) for each in shown)
+            num_shown = sum(len(prompting.encode(each.answer) or ()) for each in shown)
         found = _usage([result.program for result in self.results], self.wanted.num_prompt_tokens, num_shown)
         if all(result.finished for result in self.results):
             self._usage = found

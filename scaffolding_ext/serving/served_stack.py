@@ -14,7 +14,7 @@ from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.families import UNTHINKING_FAMILY, PromptFamily, family_named
-from scaffolding_ext.prompts.prompting import Prompting, TextPrompting, Turn
+from scaffolding_ext.prompts.prompting import Prompting, Turn
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.prompts.served_model import served_model
 from scaffolding_ext.prompts.tool_calls import RequiredCall
@@ -117,14 +117,14 @@ class ServedStack:
         self.context_len: int | None = None if served is None else getattr(served.worker, "max_seq_len", None)
 
     @property
-    def prompting(self) -> TextPrompting | None:
-        prompting: TextPrompting | None = attributes_of(self.controller).prompting
+    def prompting(self) -> Prompting | None:
+        prompting: Prompting | None = attributes_of(self.controller).prompting
         return prompting
 
     @property
     def tokenized(self) -> Prompting | None:
         """The prompting, if the tokenizer is known."""
-        return self.prompting if isinstance(self.prompting, Prompting) else None
+        return self.prompting if self.prompting is not None and self.prompting.has_tokenizer else None
 
     @property
     def thinks(self) -> bool:
@@ -281,7 +281,7 @@ class ServedStack:
 
     @property
     def _passes_tools(self) -> bool:
-        return self.prompting is not None and self.prompting.passes_tools
+        return self.prompting is not None and self.prompting.chat
 
     @property
     def _tag(self) -> WorkerTag | None:
@@ -369,7 +369,7 @@ class ServedStack:
             ApiError: No chat server takes them, and no call is required, or the controller does not read calls.
         """
         try:
-            (self.prompting or TextPrompting(chat=False)).check_tools("tool_choice" in fields)
+            (self.prompting or Prompting()).check_tools("tool_choice" in fields)
         except ConfigError as error:
             raise unsupported("tools", error.message) from error
         if "tools" not in honoured_by(controller):

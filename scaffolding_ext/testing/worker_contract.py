@@ -259,9 +259,9 @@ def check_texts_continue(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
         task = _generation(prompt)
         prompting.apply(task, raw=True)
         parts = (".", "\n\n", "}\n", " 12", "x")
-        ids = [token for part in parts for token in prompting.encode(part)]
+        ids = [token for part in parts for token in prompting.encode(part) or ()]
         start = prompting.decode(list(task.input_tokens or ()))
-        expected = start + "".join(parts)
+        expected = f"{start}{''.join(parts)}"
         found = prompting.decode(list(task.input_tokens or ()) + ids)
         _expect(found == expected, f"the tokens of {expected!r} in parts decode to {found!r}")
 

@@ -24,7 +24,7 @@ import pytest
 from pydantic import BaseModel
 
 from scaffolding_ext import NativeGenerationController, ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import Prompting, TextPrompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.serving.app import Front
 from scaffolding_ext.serving.served_stack import ServedStack
@@ -90,7 +90,7 @@ def url() -> Iterator[str]:
         OpenAIWorker(server.url, "m", flavor="vllm", endpoint="chat") as worker,
     ):
         controller = NativeGenerationController({"max_tokens": 256})
-        controller.prompting = TextPrompting(True)
+        controller.prompting = Prompting(chat=True)
         stacks.append(ServedStack("chat", ScaffoldingLlm(controller, {"generation": worker}), Limits()))
         with FrontThread(Front(stacks)) as running:
             yield f"{running.url}/v1"

@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from scaffolding_ext import MajorityVoteController, NativeGenerationController, OpenAIWorker, ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import TextPrompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.serving import Front, Limits, ServedStack
 from scaffolding_ext.serving.server import FrontThread
 from tests.integration.conftest import Running, running
@@ -77,7 +77,7 @@ def front(server: Running) -> Iterator[str]:
     with OpenAIWorker(server.url, "smollm2", endpoint="chat") as worker:
         stacks = []
         for name, controller in (("smollm2", plain), ("vote", vote)):
-            controller.prompting = TextPrompting(True)
+            controller.prompting = Prompting(chat=True)
             llm = ScaffoldingLlm(controller, {"generation": worker}, seed=3)
             stacks.append(ServedStack(name, llm, Limits()))
         with FrontThread(Front(stacks)) as found:

@@ -14,7 +14,7 @@ from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.prompts.prompting import Prompting, TextPrompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.protocol import Controller
 from scaffolding_ext.testing import ScriptedWorker
@@ -96,7 +96,7 @@ class OverChat:
         server = OpenAIServer(ScriptedWorker(replies(*texts)), "m", flavor="vllm").__enter__()
         self.servers.append(server)
         self.workers.append(OpenAIWorker(server.url, "m", flavor="vllm", endpoint="chat"))
-        controller.prompting = TextPrompting(True)
+        controller.prompting = Prompting(chat=True)
         return self._serve(controller=controller, model_worker=self.workers[-1])
 
     @property

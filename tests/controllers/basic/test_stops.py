@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import Prompting, TextPrompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
 from scaffolding_ext.protocol.meta import Purpose, is_urgent, meta_of
 from scaffolding_ext.request.results import ScaffoldingResult
@@ -73,7 +73,7 @@ def test_without_a_stop_string_in_the_answer_all_of_it_stays(name: str) -> None:
 @pytest.mark.filterwarnings("ignore:the model's chat template has no")
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_a_model_that_does_not_think_is_stopped_by_its_worker(name: str) -> None:
-    result = answered(CONTROLLERS[name], "It is \\boxed{9}.\n\nQ: 1+1?", TextPrompting(False))
+    result = answered(CONTROLLERS[name], "It is \\boxed{9}.\n\nQ: 1+1?", Prompting(chat=False))
     assert result.answer == "9"
     assert "Q:" not in (result.outputs[0].text or "")
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from scaffolding_ext.prompts.prompting import TextPrompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.request.program import Program, Question, enter_program
 from scaffolding_ext.workers.openai.flavors import FLAVORS
 from scaffolding_ext.workers.openai.responses import GrowingAnswer
@@ -18,7 +18,7 @@ def test_the_closing_mark_is_that_of_the_family(family: str | None, close: str) 
     def joined() -> str:
         if family is not None:
             program = Program()
-            program.question = Question(prompting=TextPrompting(True, family))
+            program.question = Question(prompting=Prompting(chat=True, family=family))
             enter_program(program)
         growing = GrowingAnswer(FLAVORS["vllm"], expects_ids=False)
         for thinking, text in (("2 + ", ""), ("2", "4")):
