@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import logging
 import re
 import time
@@ -21,7 +22,6 @@ from starlette.types import Receive, Scope, Send
 from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import ConfigError, ShutdownError
 from scaffolding_ext.request.results import ScaffoldingResult
-from scaffolding_ext.serving.access import check_key
 from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody, read_body
 from scaffolding_ext.serving.jobs import Events, Job
 from scaffolding_ext.serving.metrics import Metrics
@@ -102,8 +102,13 @@ class Front:
                 f"this server answers only to {', '.join(sorted(self.hosts))}: address it so, or set keys",
                 "unknown_host",
             )
-        if self.keys:
-            check_key(_header(request, b"authorization"), self.keys)
+        if not self.keys:
+            return
+        scheme, _, key = _header(request, b"authorization").partition(" ")
+        if scheme.lower() != "bearer":
+            raise ApiError(401, "the request has no key: send the header Authorization: Bearer KEY", "missing_api_key")
+        if not any(hmac.compare_digest(own.encode(), key.strip().encode()) for own in self.keys):  # in constant time
+            raise ApiError(401, "unknown key: ask the server's operator for one", "invalid_api_key")
 
     # ---- requests that generate
 

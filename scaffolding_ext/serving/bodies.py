@@ -170,6 +170,14 @@ class StreamOptions(_Object):
     include_obfuscation: bool | None = None
 
 
+class Extras(_Object):
+    """Fields of this server's own."""
+
+    trace: bool | None = None  # if True, the answer includes the trace
+    deadline: Annotated[float, Field(gt=0, le=1e9)] | None = None  # seconds within which the answer is wanted
+    task_type: str | None = None
+
+
 class Body(BaseModel):
     """Fields of both endpoints."""
 
@@ -189,7 +197,7 @@ class Body(BaseModel):
     stream_options: StreamOptions | None = None
     thinking_budget: _Count | None = None
     thinking_token_budget: _Count | None = None  # vLLM's name
-    scaffolding: dict[str, Any] | None = None
+    scaffolding: Extras | None = None
     metadata: Any = None  # its `task_type` is read if the stack has types
 
     @property

@@ -23,7 +23,7 @@ from scaffolding_ext.protocol.meta import CONTINUED_TURNS
 from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.request.seeds import derive_seed
-from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody
+from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody, Extras
 from scaffolding_ext.serving.bounded import Bounded
 from scaffolding_ext.serving.refusals import ApiError, unsupported, wait_and_retry
 from scaffolding_ext.serving.settings import Limits
@@ -40,7 +40,6 @@ _FIELDS = {
 }
 _INSTEAD = {"response_format": "Leave it out and ask for JSON in the prompt", "tool_choice": "Give 'auto'"}
 _SEED_BITS = 53  # exact in every JSON reader
-_MOST_SECONDS = 1e9
 _MOST_CHARACTERS = 32  # of a prompt, for each token that it may have; longer ones are not tokenised to be counted
 
 
@@ -145,20 +144,9 @@ class ServedStack:
         Raises:
             ApiError: The stack cannot honour a field, or the request exceeds a limit.
         """
-        given = dict(body.scaffolding or {})
-        with_trace, deadline = given.pop("trace", None), given.pop("deadline", None)
-        if not isinstance(with_trace, bool | None):
-            raise ApiError(400, "scaffolding.trace: must be true or false", "invalid_value", "scaffolding.trace")
-        if deadline is not None and (isinstance(deadline, bool) or not isinstance(deadline, int | float)):
-            raise _no_deadline()
-        if deadline is not None and not 0 < deadline <= _MOST_SECONDS:
-            raise _no_deadline()
-        named = given.pop("task_type", None)
-        if given:
-            name = f"scaffolding.{next(iter(given))[:80]}"
-            raise unsupported(name, "cannot be set by clients; they may set trace, deadline and task_type")
+        extras = body.scaffolding or Extras()
         controller = self.controller
-        task_type = _task_type(controller, named, body.metadata)
+        task_type = _task_type(controller, extras.task_type, body.metadata)
         is_raw = isinstance(body, CompletionBody)
         num = body.num_samples * (len(body.prompts) if isinstance(body, CompletionBody) else 1)
         if num > self._limits.max_samples:
@@ -187,8 +175,8 @@ class ServedStack:
         seed = body.seed if body.seed is not None else self._next_seed()
         return StackRequest(
             *(prompts, body.num_samples, kwargs, seed, reading, self._closing(reading, kwargs, family)),
-            *(num_prompt_tokens, bool(with_trace)),
-            deadline=deadline,
+            *(num_prompt_tokens, bool(extras.trace)),
+            deadline=extras.deadline,
             guides_call=guides_call,
             takes_several_calls=getattr(body, "parallel_tool_calls", None) is not False,
             sent={
@@ -458,13 +446,6 @@ def _task_type(controller: Any, named: Any, metadata: Any) -> str | None:
         message = f"scaffolding.task_type is {named!r} and metadata.task_type is {noted!r}: give one of them"
         raise ApiError(400, message, "invalid_value", "scaffolding.task_type")
     return next(iter(given.values()), None)
-
-
-def _no_deadline() -> ApiError:
-    name = "scaffolding.deadline"
-    return ApiError(
-        400, f"{name}: must be a number of seconds, above 0 and at most {_MOST_SECONDS:g}", "invalid_value", name
-    )
 
 
 def name_of(source: str) -> str:

@@ -28,20 +28,6 @@ _WAIT_SECONDS = 60.0
 _END_SECONDS = 5.0  # to deliver the errors of ended requests
 
 
-def _config(front: Front, host: str, port: int, causes: RepeatedCauses) -> uvicorn.Config:
-    return uvicorn.Config(
-        front.app,
-        http=limited_protocol(front.limits, causes),
-        host=host,
-        port=port,
-        backlog=min(BACKLOG, num_descriptors() // 4),
-        access_log=False,  # the front has its own log; a path could hold private text
-        log_level="warning",
-        server_header=False,
-        timeout_graceful_shutdown=math.ceil(front.limits.drain_seconds + _END_SECONDS),
-    )
-
-
 def run_front(front: Front, host: str, port: int, listening: Callable[[int], None]) -> None:
     """Serve until SIGTERM or SIGINT; running requests then have `drain_seconds` to end.
 
@@ -110,7 +96,18 @@ class _Server(uvicorn.Server):
 
     def __init__(self, front: Front, host: str, port: int) -> None:
         self._causes = RepeatedCauses()
-        super().__init__(_config(front, host, port, self._causes))
+        config = uvicorn.Config(
+            front.app,
+            http=limited_protocol(front.limits, self._causes),
+            host=host,
+            port=port,
+            backlog=min(BACKLOG, num_descriptors() // 4),
+            access_log=False,  # the front has its own log; a path could hold private text
+            log_level="warning",
+            server_header=False,
+            timeout_graceful_shutdown=math.ceil(front.limits.drain_seconds + _END_SECONDS),
+        )
+        super().__init__(config)
         self._front = front
         if not front.keys and _is_loopback(host):
             front.hosts = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host}

@@ -63,7 +63,7 @@ def hostile() -> Iterator[bytes]:
         {"trace": "yes"},
         {"default_sample_num": 1},
         {"__class__": "x"},
-        {"": None},
+        {"": 1},
         {"a.b.c": 1},
     ):
         yield with_field("scaffolding", json.dumps(knobs)).encode()

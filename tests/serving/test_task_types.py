@@ -66,7 +66,7 @@ def test_an_unknown_type_is_refused_with_the_types_that_there_are(planned: Any) 
         for way in ({"extra_body": {"scaffolding": {"task_type": "riddles"}}}, {"metadata": {"task_type": "riddles"}}):
             with pytest.raises(openai.BadRequestError, match="the plan has the types sums, proofs"):
                 client.chat.completions.create(**ASK, **way)  # type: ignore[call-overload]
-        with pytest.raises(openai.BadRequestError, match="must be a text"):
+        with pytest.raises(openai.BadRequestError, match="should be a valid string"):
             client.chat.completions.create(**ASK, extra_body={"scaffolding": {"task_type": 3}})
         with pytest.raises(openai.BadRequestError, match="give one of them"):
             client.chat.completions.create(
