@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 import pkgutil
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from scaffolding_ext.errors import ConfigError, MissingDependencyError
 from scaffolding_ext.prompts.model_files import how_to_load, refuse_own_tokenizer, show_marks
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 # Functions that return the folder of a model `COLLECTION/NAME`. Models of a collection have the family of that name.
 COLLECTIONS = {"tinylm": "scaffolding_ext.tinylm.embedded:model_folder"}
-# Tokenizers of collections that do not need transformers.
-_TOKENIZERS = {"tinylm": "scaffolding_ext.tinylm.embedded:EmbeddedTokenizer"}
 
 
 def model_folder(model: str) -> str:
@@ -36,9 +34,6 @@ def collection_of(model: str) -> str | None:
 def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTokenizerFast:
     """Load the tokenizer of a model folder, hub name or `tinylm/NAME`; one object per name and process."""
     folder = model_folder(model)
-    own = _TOKENIZERS.get(collection_of(model) or "")
-    if own is not None:
-        return cast("PreTrainedTokenizerFast", pkgutil.resolve_name(own)(folder))
     options = how_to_load(folder, model, trust_remote_code)
     try:
         from transformers import AutoTokenizer

@@ -61,7 +61,7 @@ TEMPLATES: dict[str, tuple[str, Marks | None]] = {
 
 
 def tokenizer(template: str | None, special: tuple[str, ...] = ()) -> Any:
-    found = copy.deepcopy(load_tokenizer("tinylm/draft")._whole)  # type: ignore[attr-defined]
+    found = copy.deepcopy(load_tokenizer("tinylm/draft"))
     found.add_special_tokens({"additional_special_tokens": list(special)})
     found.chat_template = template
     return found

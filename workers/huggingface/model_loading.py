@@ -15,7 +15,7 @@ from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError
 from scaffolding_ext.prompts.model_files import config_of, how_to_load
 from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
-from scaffolding_ext.workers.huggingface.logits_processors import LogitsProcessors
+from scaffolding_ext.workers.huggingface.logits_processors import check_processors
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 
 _LEAST = {
@@ -36,7 +36,6 @@ class LoadedModel(NamedTuple):
     tokenizer: Any  # its tokenizer, of transformers
     end_ids: frozenset[int]  # Token ids that end a text
     defaults: SamplingDefaults  # its sampling fields
-    processors: LogitsProcessors  # its penalties and bans
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
@@ -102,27 +101,19 @@ def load_model(
     _check_device(device)
     with _argument("model"):
         folder = model_folder(model)
-    if model.startswith("tinylm/"):  # without transformers, whose import takes 2 seconds, as long as a short run
-        from scaffolding_ext.tinylm.network import Network
-        from scaffolding_ext.workers.huggingface.attention import ATTENTION, attend
-
-        tokenizer = load_tokenizer(model)
-        network: Any = Network(folder, getattr(torch, dtype), device, attend, ATTENTION)
-    else:
-        network, tokenizer = _load_by_name(model, folder, getattr(torch, dtype), trust_remote_code)
-        network.to(device).eval()
-        _attend_to_blocks(model, network)
+    network, tokenizer = _load_by_name(model, folder, getattr(torch, dtype), trust_remote_code)
+    network.to(device).eval()
+    _attend_to_blocks(model, network)
     _check_finite(model, network)
     return _loaded(model, network, tokenizer)
 
 
 def _loaded(name: str, network: Any, tokenizer: Any) -> LoadedModel:
-    config = network.generation_config
-    said = config.to_diff_dict() if hasattr(config, "to_diff_dict") else vars(config)
-    ends = _end_ids(network, tokenizer)
+    said = network.generation_config.to_diff_dict()
+    check_processors(said)
     with _argument("model"):
         defaults = SamplingDefaults.of_config(said)
-    return LoadedModel(name, network, tokenizer, ends, defaults, LogitsProcessors(said, ends))
+    return LoadedModel(name, network, tokenizer, _end_ids(network, tokenizer), defaults)
 
 
 def _load_by_name(model: str, folder: str, dtype: Any, trust_remote_code: bool) -> tuple[Any, Any]:

@@ -17,13 +17,13 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
 )
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import LAYER_EXIT, LayerExit, VerifyTask
 from scaffolding_ext.testing import float32_tolerance
-from scaffolding_ext.tinylm import network
 from scaffolding_ext.workers.huggingface import request_scheduler
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
@@ -177,8 +177,8 @@ def token_layers(monkeypatch):
         found.append(hidden.shape[1])
         return run_through(layer, hidden, **options)
 
-    run_through = network._Layer.__call__
-    monkeypatch.setattr(network._Layer, "__call__", through)
+    run_through = LlamaDecoderLayer.__call__
+    monkeypatch.setattr(LlamaDecoderLayer, "__call__", through)
     return found
 
 
