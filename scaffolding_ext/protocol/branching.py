@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -192,75 +191,3 @@ def block_score(score: float, depth: int) -> float:
     Reference: RKSC, algorithm 4.
     """
     return require.number("score", score, least=0, most=1) / (require.whole("depth", depth, least=0) + 1)
-
-
-def break_even_branches(whole: float, prefix: float, suffix: float) -> float:
-    """B*, the number of branches from which sharing pays: B T_whole = T_prefix + B T_suffix, in seconds; or infinite.
-
-    Reference: RKSC, table 9; the formula is that of the released notebook.
-    """
-    saved = whole - suffix
-    return prefix / saved if saved > 0 else math.inf
-
-
-class BranchWork(NamedTuple):
-    """One problem: branches on one prefix, and the verdicts on them.
-
-    Attributes:
-        verdict_len: Tokens of the question that asks for a verdict; 0 asks for none.
-        asked: Cost of verdicts that is left, in [0, 1]: the share not skipped, times the share of the layers read
-            (equations 9 and 10).
-    """
-
-    num_branches: int
-    prefix_len: int
-    num_decoded: int
-    verdict_len: int = 0
-    asked: float = 1.0
-
-
-class LatencyModel(NamedTuple):
-    """Seconds per forward pass, per token, and per pair of a token and one that it attends to.
-
-    Branches that share a prefix save all but one reading of it, and pay for one more pass.
-
-    Reference: RKSC, equations 6 to 10. Deviation: the paper counts layers; here the three constants are measured.
-    """
-
-    per_pass: float
-    per_token: float
-    per_pair: float
-
-    def seconds(self, work: BranchWork, *, shares_prefix: bool = True, keeps_kv: bool = True) -> float:
-        """Seconds of one problem: its prefix read, its branches decoded together, and their verdicts read.
-
-        Args:
-            shares_prefix: Read the prefix once, not once per branch (equation 7 instead of 6).
-            keeps_kv: Read only the question of a verdict, not its branch again.
-        """
-        n, t, rows = work.prefix_len, work.num_decoded, work.num_branches
-        reading = self._reading(n, 0, 1 if shares_prefix else rows)
-        decoding = sum(self._reading(1, n + step, rows) for step in range(t))
-        if not work.verdict_len or not work.asked:
-            return reading + decoding
-        new, old = (work.verdict_len, n + t) if keeps_kv else (n + t + work.verdict_len, 0)
-        return reading + decoding + work.asked * self._reading(new, old, rows)
-
-    def _reading(self, num_tokens: int, num_cached: int, rows: int) -> float:
-        """Seconds of one pass over `rows` sequences of so many new tokens behind cached ones."""
-        tokens = rows * num_tokens
-        return self.per_pass + self.per_token * tokens + self.per_pair * tokens * (num_cached + (num_tokens + 1) / 2)
-
-    def break_even_branches(self, prefix_len: int) -> float:
-        reading = self.per_token * prefix_len + self.per_pair * prefix_len * (prefix_len + 1) / 2
-        return 1 + self.per_pass / reading if reading else math.inf
-
-    def break_even_len(self, num_branches: int) -> float:
-        """n*, in tokens: with the given branches, sharing pays for longer prefixes; infinite if it never does."""
-        if num_branches < 2 or not (self.per_token or self.per_pair):
-            return math.inf
-        saved = self.per_pass / (num_branches - 1)
-        if not self.per_pair:
-            return saved / self.per_token
-        linear = self.per_token + self.per_pair / 2
-        return (math.sqrt(linear * linear + 2 * self.per_pair * saved) - linear) / self.per_pair

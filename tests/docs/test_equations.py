@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
-import math
 import pkgutil
 import re
 from collections.abc import Callable
@@ -13,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from scipy.optimize import least_squares
 
 from benchmarks._lib.schedule import Latency, ScheduledChunk, scheduled_ends
 from scaffolding_ext.controllers.budgets.files import TaskTypes
@@ -32,7 +29,7 @@ from scaffolding_ext.controllers.tree.stops import Certaindex
 from scaffolding_ext.controllers.tree.strategies.mcts import MCTS
 from scaffolding_ext.controllers.tree.strategies.rebase import Rebase
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
-from scaffolding_ext.protocol.branching import BranchWork, LatencyModel, LayerExit, break_even_branches
+from scaffolding_ext.protocol.branching import LayerExit
 from scaffolding_ext.request.program import Progress
 from scaffolding_ext.scheduling import Fifo, Gang, Policy
 
@@ -96,12 +93,6 @@ def test_the_tables_are_read() -> None:
 
 
 PRINTED_OPTIMUM = [0, 340.5, 0, 0, 345.0, 30.1]
-PROBES = [  # of the released notebook of RKSC, in ms: a batch that reads all, the prefix, the suffixes behind it, saved
-    (582.6, 88.6, 39.4, 454.6),
-    (583.3, 88.8, 40.0, 454.6),
-    (587.4, 89.5, 39.8, 458.1),
-    (586.2, 88.9, 39.9, 457.4),
-]
 
 
 def table_1() -> Mix:
@@ -180,13 +171,6 @@ PRINTED = [
     Printed("decode exit", lambda: [DecodeExit().after, DecodeExit().least, DecodeExit().gap], [3, 0.72, 0.10]),
     Printed("eq. 5 and the exit rule", reached_by_the_exit, 2),
     Printed(
-        "eq. 6 to 10",
-        lambda: [whole - prefix - suffixes for whole, prefix, suffixes, _ in PROBES],
-        [p[3] for p in PROBES],
-        0.15,
-    ),
-    Printed("table 9", lambda: break_even_branches(95.0, 88.8, 40.0), 1.6, 0.05),
-    Printed(
         "REBASE, paper",
         lambda: [Rebase(allocation="paper").temperature, Rebase().temperature, Rebase().width, Rebase().max_depth],
         [0.1, 0.2, 16, 25],
@@ -230,37 +214,6 @@ def test_the_paper_s_bound_of_eq_26_is_above_1_and_eq_32_is_the_bend_of_accuracy
     assert contraction(mix, optimum) == pytest.approx(0.31, abs=0.005)
     assert lipschitz(mix, optimum) == pytest.approx(float((mix.pi * mix.alpha * mix.A * mix.b**2).max()), rel=0.01)
     assert float(lower_bound(mix, optimum)) < float(objective(mix, optimum))
-
-
-def test_the_latency_model_predicts_what_sharing_saves() -> None:
-    """RKSC, eq. 6 to 10: two constants (a pass is the unit), fitted to half of the prefixes, tell the other half."""
-    path = ROOT / "benchmarks" / "results" / "kv_sharing.json"
-    measured = json.loads(path.read_text(encoding="utf-8"))["figures"]
-    systems: dict[str, tuple[int, dict[str, bool]]] = {
-        "no KV": (14, {"shares_prefix": False, "keeps_kv": False}),
-        "shared prefix": (14, {"keeps_kv": False}),
-        "no verdicts": (0, {}),
-    }
-
-    def misses(logs: np.ndarray, prefixes: tuple[int, ...]) -> np.ndarray:
-        model = LatencyModel(1.0, *np.exp(logs))
-        return np.array(
-            [
-                math.log(
-                    model.seconds(BranchWork(8, n, t, verdict_len), **options)
-                    / model.seconds(BranchWork(8, n, t, 14))
-                    / measured[f"n {n}, t {t}: {name} to cached blocks"]["value"]
-                )
-                for n in prefixes
-                for t in (8, 32, 128, 256)
-                for name, (verdict_len, options) in systems.items()
-            ]
-        )
-
-    fitted = least_squares(misses, (-4.0, -10.0), args=((128, 512),)).x
-    missed = np.abs(misses(fitted, (256, 1024)))
-    assert missed.mean() < 0.05
-    assert missed.max() < 0.12
 
 
 UNPRINTED = {  # the beginning of a row: the reason that no number of its paper stands above
