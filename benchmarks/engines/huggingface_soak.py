@@ -218,7 +218,6 @@ def main(report: Report, num_requests: int, model: str, kv_cache_bytes: int | No
     report.figure("hit_rate", metrics.hit_rate)
     report.figure("evicted_blocks", metrics.num_evicted)
     report.figure("preempted", metrics.num_preempted)
-    report.figure("longest_wait_of_a_row_s", metrics.longest_wait_s)
     for name, number in sorted(outcomes.items()):
         report.figure(name, number)
     report.figure("memory_mib_after_a_tenth", memory[0])

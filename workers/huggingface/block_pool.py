@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 
-from sortedcontainers import SortedList
-
 _DIGEST_BYTES = 16
 IDLE = 0.0  # priority of a block of a request without work in the engine, evicted first
 PLAIN = 1.0  # priority of a block of no branch: RKSC's omega of score 1 at depth 0
@@ -26,7 +24,7 @@ BlockPriority = Callable[[int], float]
 class Block:
     """One block."""
 
-    __slots__ = ("index", "is_computed", "key", "last_use", "num_holders", "owner", "priority", "stays")
+    __slots__ = ("index", "is_computed", "key", "num_holders", "owner", "priority", "stays")
 
     def __init__(self, index: int) -> None:
         self.index = index  # in the buffers
@@ -35,7 +33,6 @@ class Block:
         self.num_holders = 0  # sequences
         self.stays = False  # one of its holders wanted it to stay as cache
         self.priority = PLAIN  # lowest is evicted first from the cache
-        self.last_use = 0  # when it was last freed; breaks ties of priority
         self.owner: str | None = None  # the only request that has held it, if known
 
 
@@ -76,7 +73,7 @@ class TokenSequence:
 
 
 class BlockPool:
-    """Allocates blocks to sequences.
+    """Allocates blocks to sequences. The cache evicts the block of the lowest worth, the least recently used of equals.
 
     Args:
         max_cached: Maximum number of blocks that stay as cache.
@@ -90,12 +87,12 @@ class BlockPool:
         self.num_blocks, self.block_len, self.max_cached = num_blocks, block_len, max_cached
         self.num_held = self.num_evicted = 0  # blocks held by sequences, and evicted from the cache
         self._shares, self._idle_first = shares, idle_first
+        self._is_ranked = idle_first  # blocks may differ in worth
         self._num_open: Counter[str] = Counter()  # waiting and running sequences of each owner
-        self._num_made = self._now = 0
+        self._num_made = 0
         self._free: list[Block] = []  # latest last, so that blocks with allocated memory are reused first
         self._found: dict[bytes, Block] = {}
-        self._cached: SortedList = SortedList(key=lambda block: (block.priority, block.last_use))
-        self._owned: dict[str, set[Block]] = {}
+        self._cached: dict[Block, None] = {}  # the least recently used first
 
     @property
     def num_cached(self) -> int:
@@ -151,8 +148,7 @@ class BlockPool:
     def grow(self, sequence: TokenSequence) -> None:
         """Give a sequence one more block; one must be available."""
         if not self._free and self._num_made == self.num_blocks:
-            self.num_evicted += 1
-            self._drop(self._cached[0])
+            self._evict()
         if self._free:
             block = self._free.pop()
         else:
@@ -160,9 +156,7 @@ class BlockPool:
             self._num_made += 1
         block.num_holders = 1
         self.num_held += 1
-        if sequence.owner is not None:
-            block.owner = sequence.owner
-            self._owned.setdefault(sequence.owner, set()).add(block)
+        block.owner = sequence.owner
         sequence.add(block)
 
     def advance(self, computed: Iterable[tuple[TokenSequence, int]]) -> None:
@@ -182,6 +176,7 @@ class BlockPool:
         With `keep` its computed blocks stay as cache with this `priority`; None leaves it unchanged. A block stays if
         any of its holders wanted this.
         """
+        self._is_ranked = self._is_ranked or (keep and priority is not None)
         for number in reversed(range(sequence.num_blocks)):
             block = sequence.blocks[number]
             if keep:
@@ -194,12 +189,9 @@ class BlockPool:
             if not (block.stays and block.is_computed and block.key is not None):
                 self._empty(block)
                 continue
-            self._now += 1
-            block.last_use = self._now
-            self._cached.add(block)
+            self._cached[block] = None
             if len(self._cached) > self.max_cached:
-                self.num_evicted += 1
-                self._drop(self._cached[0])
+                self._evict()
         sequence.clear()
 
     def discard(self, sequence: TokenSequence) -> list[int]:
@@ -213,22 +205,18 @@ class BlockPool:
     def keep(self, owner: str, salt: str | None, sequences: Sequence[list[int]]) -> None:
         """Free the cached blocks that only `owner` has used, except those of these token ids; they age like others."""
         kept = {block for ids in sequences for block in self.find(TokenSequence(ids, salt), len(ids))}
-        for block in self._owned.get(owner, set()) - kept:
-            if not block.num_holders:
-                self._drop(block)
+        for block in [block for block in self._cached if block.owner == owner and block not in kept]:
+            self._drop(block)
 
     def end(self, owner: str) -> None:
         """Let an ended request's blocks be evicted first; those that another request has used keep their priority."""
-        self._set_priority(owner, IDLE)
-        for block in self._owned.pop(owner, ()):
-            block.owner = None
+        for block in [block for block in self._cached if block.owner == owner]:
+            block.priority, block.owner = IDLE, None
 
     def come(self, sequence: TokenSequence) -> None:
         """Note that a sequence is waiting, so its owner is not idle."""
         if self._idle_first and sequence.owner is not None:
             self._num_open[sequence.owner] += 1
-            if self._num_open[sequence.owner] == 1:
-                self._set_priority(sequence.owner, PLAIN)
 
     def leave(self, sequence: TokenSequence) -> None:
         """Note that a sequence has ended; without another one its owner is idle until it sends the next."""
@@ -236,23 +224,21 @@ class BlockPool:
             self._num_open[sequence.owner] -= 1
             if not self._num_open[sequence.owner]:
                 del self._num_open[sequence.owner]
-                self._set_priority(sequence.owner, IDLE)
 
-    def _set_priority(self, owner: str, priority: float) -> None:
-        """Set the priority of the blocks that only this owner has used."""
-        for block in self._owned.get(owner, ()):
-            if not block.num_holders:
-                self._cached.remove(block)
-            block.priority = priority
-            if not block.num_holders:
-                self._cached.add(block)
+    def _worth(self, block: Block) -> float:
+        is_idle = self._idle_first and block.owner is not None and block.owner not in self._num_open
+        return IDLE if is_idle else block.priority
+
+    def _evict(self) -> None:
+        self.num_evicted += 1
+        self._drop(min(self._cached, key=self._worth) if self._is_ranked else next(iter(self._cached)))
 
     def _hold(self, block: Block, owner: str | None) -> None:
         if not block.num_holders:
-            self._cached.remove(block)
+            del self._cached[block]
             self.num_held += 1
         if block.owner != owner:
-            self._disown(block)
+            block.owner, block.priority = None, PLAIN
         block.num_holders += 1
 
     def _name(self, block: Block, key: bytes) -> None:
@@ -261,21 +247,12 @@ class BlockPool:
             block.key = key
 
     def _drop(self, block: Block) -> None:
-        self._cached.remove(block)
+        del self._cached[block]
         self._empty(block)
 
     def _empty(self, block: Block) -> None:
         if block.key is not None:
             del self._found[block.key]
-        self._disown(block)
-        block.key, block.is_computed, block.stays = None, False, False
+        block.key, block.owner, block.priority = None, None, PLAIN
+        block.is_computed = block.stays = False
         self._free.append(block)
-
-    def _disown(self, block: Block) -> None:
-        block.priority = PLAIN
-        if block.owner is not None:
-            owned = self._owned[block.owner]
-            owned.discard(block)
-            if not owned:
-                del self._owned[block.owner]
-            block.owner = None

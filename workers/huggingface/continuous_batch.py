@@ -38,8 +38,6 @@ class EngineMetrics(NamedTuple):
     max_batch_size: int  # maximum requests per step
     num_paused: int  # streams paused until their reader asks for more, with or without blocks
     num_preempted: int  # times that a request lost its blocks to others
-    # longest time that an admitted or preempted request waited for a place in a step while a caller waited for it
-    longest_wait_s: float
     num_decoded: int  # generated tokens whose KV was computed (the last of a text needs none)
     num_prefilled: int  # prompt tokens whose KV was computed, and all tokens of preempted requests
     num_reused: int  # prompt tokens taken from cached KV
@@ -100,12 +98,22 @@ class ContinuousBatch:
     def metrics(self) -> EngineMetrics:
         """A snapshot, readable from any thread."""
         scheduler, pool = self._scheduler, self.pool
-        blocks = pool.num_free, pool.num_held, pool.num_cached
-        requests = scheduler.max_batch_size, scheduler.num_paused, scheduler.num_preempted
-        tokens = self._num_decoded, self._num_prefilled, scheduler.num_reused, pool.num_evicted
-        waiting = len(scheduler.running), scheduler.num_waiting
-        waited, busy_s, num_steps = scheduler.longest_wait_s, self._busy_s, self._num_steps
-        return EngineMetrics(*waiting, *blocks, *requests, waited, *tokens, busy_s, num_steps)
+        return EngineMetrics(
+            len(scheduler.running),
+            scheduler.num_waiting,
+            pool.num_free,
+            pool.num_held,
+            pool.num_cached,
+            scheduler.max_batch_size,
+            scheduler.num_paused,
+            scheduler.num_preempted,
+            self._num_decoded,
+            self._num_prefilled,
+            scheduler.num_reused,
+            pool.num_evicted,
+            self._busy_s,
+            self._num_steps,
+        )
 
     def warm_up(self) -> None:
         """Run the model once, so that a model that does not fit or cannot be served fails immediately."""

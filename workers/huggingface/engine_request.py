@@ -101,7 +101,6 @@ class EngineRequest:
         self.num_decoded = self.num_reused = self.num_prefilled = self.num_preempted = 0
         self.number = 0  # order of arrival
         self.last_step = 0  # last step of the engine that computed part of it, or admitted it
-        self.skipped_since: float | None = None  # ready since then, without room in a step
         self.finish_reason: str | None = None
         self.error: EngineError | None = None
         self.text_parts: list[str] = []

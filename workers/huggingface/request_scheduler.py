@@ -1,66 +1,60 @@
-"""Requests that hold blocks of keys and values, and the selection of those that compute in a step.
+"""Requests that wait for blocks of keys and values or hold some, and the selection of those that compute in a step.
 
-Urgent requests (probes, forced answers, scores, verdicts) are admitted before new chains and compute before them. A
-chain that no caller waits for runs ahead if there is room in the batch. If no block is left, paused requests are
-preempted first, then the youngest. A preempted request gives up its blocks and later recomputes the tokens that the
-cache has lost.
+They wait in one line: urgent requests (probes, forced answers, scores, verdicts, and what was preempted) before new
+chains. Urgent requests also compute before chains, and chains that a caller waits for before those that run ahead. If
+no block is left, paused requests are preempted first, then the youngest. A preempted request gives up its blocks and
+later recomputes the tokens that the cache has lost.
 """
 
 from __future__ import annotations
 
-import time
+import math
 from itertools import chain
 
 from scaffolding_ext.scheduling import WaitingLine
 from scaffolding_ext.workers.huggingface.block_pool import Block, BlockPool
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest, Work
 
-_PATIENCE = 512  # maximum urgent requests admitted before a waiting chain
+_PATIENCE = 512  # maximum later requests admitted before an earlier one
 _OVERDUE = 16  # steps without a place, after which a request computes before others
 _MOST_UNCHUNKED = 2048  # tokens per step that requests read in one piece, because they may exit early
-_KEPT_SHARE = 8  # one in 8 blocks is reserved for urgent requests
 
 
 class RequestScheduler:
-    """Requests that wait for blocks, that hold blocks, or that were preempted."""
+    """Requests that wait for blocks, among them preempted and paused ones, and those that hold blocks."""
 
     def __init__(self, pool: BlockPool, max_batch_size: int, prefill_chunk: int) -> None:
         self.running: dict[EngineRequest, Work] = {}  # hold blocks; the work of each once it has read all its tokens
         self.reading: dict[EngineRequest, None] = {}  # have not read all their tokens, the oldest first
         self.max_batch_size = max_batch_size
         self.num_reused = self.num_preempted = 0
-        self.longest_wait_s = 0.0
-        self._pool, self._prefill_chunk, self._num_kept = pool, prefill_chunk, pool.num_blocks // _KEPT_SHARE
-        self._urgent: WaitingLine[EngineRequest] = WaitingLine(_PATIENCE)
-        self._chains: WaitingLine[EngineRequest] = WaitingLine(_PATIENCE)
-        self._parked: dict[EngineRequest, None] = {}  # without blocks
+        self._pool, self._prefill_chunk = pool, prefill_chunk
+        self._line: WaitingLine[EngineRequest] = WaitingLine(_PATIENCE)
         self._num_come = self._step = 0
-        self._num_passed = 0  # urgent requests admitted since the last chain
 
     @property
     def num_waiting(self) -> int:
-        return len(self._urgent) + len(self._chains)
+        return sum(not request.paused for request in list(self._line))
 
     @property
     def num_paused(self) -> int:
-        return len(self._parked) + sum(request.paused for request in list(self.running))
+        return sum(request.paused for request in [*self.running, *self._line])
 
     @property
     def idle(self) -> bool:
-        return not self.num_waiting and all(request.paused for request in chain(self.running, self._parked))
+        return all(request.paused for request in chain(self._line, self.running))
 
     def add(self, request: EngineRequest) -> None:
         request.number = self._num_come
         self._num_come += 1
-        (self._urgent if request.urgent else self._chains).add(request, request.priority)
+        self._wait(request, request.urgent)
 
     def drop(self, request: EngineRequest) -> bool:
         """Forget a request if it holds no blocks; return True if it was forgotten."""
-        for line in (self._urgent, self._chains):
-            if request in line:
-                line.remove(request)
-                return True
-        return self._parked.pop(request, False) is None
+        if request in self._line:
+            self._line.remove(request)
+            return True
+        return False
 
     def leave(self, request: EngineRequest, keep: bool) -> None:
         """Remove a running request, and free its blocks; with `keep`, its computed KV stays as cache."""
@@ -69,16 +63,31 @@ class RequestScheduler:
         self._pool.free(request.sequence, keep, request.kv.priority)
 
     def admit(self) -> None:
-        """Admit waiting requests, as long as there are blocks and the next steps can start reading them."""
+        """Admit waiting requests, in order, as long as there are blocks and the next steps can start reading them.
+
+        A request waits while another is about to compute their shared prefix.
+        """
         self._step += 1
-        for request in [request for request in self._parked if not request.paused]:
-            del self._parked[request]
-            self._requeue(request)
-        chains_first = self._num_passed >= _PATIENCE
-        for line in (self._chains, self._urgent) if chains_first else (self._urgent, self._chains):
-            num_kept = 0 if chains_first or line is self._urgent else self._num_kept
-            if line and not self._admit_from(line, num_kept):
-                break  # blocks stay free for this line
+        to_read = dict.fromkeys((False, True), self._prefill_chunk)
+        for request in self.reading:
+            to_read[request.urgent] -= request.num_pending
+        place, num_places = 0, self._num_places
+        while place < min(len(self._line), 2 * self.max_batch_size):
+            request = self._line[place]
+            is_urgent = request.urgent or request.num_preempted > 0
+            if request.paused or to_read[request.urgent] <= 0 or not (is_urgent or num_places > 0):
+                place += 1
+                continue
+            found = self._find(request)
+            if not all(block.is_computed for block in found):
+                place += 1
+            elif self._pool.num_needed(request.sequence, found) <= self._num_to_give:
+                self._line.remove(request)
+                self._begin(request, found)
+                to_read[request.urgent] -= request.num_pending
+                num_places -= not request.urgent
+            elif not self._make_room(only_paused=not (request.urgent or (is_urgent and request.awaited))):
+                return  # blocks stay free for it
 
     def works(self) -> list[Work]:
         """Return the works of the next pass: one token of each decoding request, and part of the tokens to read."""
@@ -100,10 +109,6 @@ class RequestScheduler:
         ]
         if len(works) > self.max_batch_size:
             works.sort(key=lambda work: (self._rank(work.request), work.request.last_step))
-            now = time.monotonic()
-            for skipped in [work.request for work in works[self.max_batch_size :]]:
-                if skipped.awaited and skipped.skipped_since is None:
-                    skipped.skipped_since = now
             works = works[: self.max_batch_size]
         block_len = self._pool.block_len
         full = [w.request for w in works if w.request.sequence.num_kv == w.request.sequence.num_blocks * block_len]
@@ -111,43 +116,20 @@ class RequestScheduler:
             self._grow(full)
             works = [work for work in works if work.request in self.running]
         for work in works:
-            request = work.request
-            request.last_step = self._step
-            if request.skipped_since is not None:
-                self.longest_wait_s = max(self.longest_wait_s, time.monotonic() - request.skipped_since)
-                request.skipped_since = None
+            work.request.last_step = self._step
         return works
 
     def has_read(self, request: EngineRequest) -> None:
         del self.reading[request]
+
+    def _wait(self, request: EngineRequest, is_urgent: bool) -> None:
+        self._line.add(request, math.atan(request.priority) - math.pi * is_urgent)
 
     def _rank(self, request: EngineRequest) -> int:
         """Order of computing: urgent requests, then chains that a caller waits for, then chains that run ahead."""
         if not request.awaited:
             return 2
         return 0 if request.urgent or self._step - request.last_step > _OVERDUE else 1
-
-    def _admit_from(self, line: WaitingLine[EngineRequest], num_kept: int) -> bool:
-        """Admit requests from a line, in order, until there is no room or enough to read.
-
-        A request waits while another is about to compute their shared prefix. `num_kept` blocks must stay free. Returns
-        True if there are blocks for the next request.
-        """
-        urgent, place = line is self._urgent, 0
-        to_read = self._prefill_chunk - sum(read.num_pending for read in self.reading if read.urgent is urgent)
-        while place < min(len(line), 2 * self.max_batch_size) and to_read > 0 and (urgent or self._is_place_left()):
-            request = line[place]
-            found = self._find(request)
-            if not all(block.is_computed for block in found):
-                place += 1
-            elif self._pool.num_needed(request.sequence, found) + num_kept <= self._num_to_give:
-                line.remove(request)
-                self._begin(request, found)
-                to_read -= request.num_pending
-                self._num_passed = self._num_passed + bool(self._chains) if urgent else 0
-            elif not self._make_room(only_paused=not (request.urgent or (urgent and request.awaited))):
-                return False
-        return True
 
     def _find(self, request: EngineRequest) -> list[Block]:
         """Return the blocks that a request can share; another request may be about to compute some of them."""
@@ -170,8 +152,10 @@ class RequestScheduler:
         """Blocks for a new request: all, or all but one per running request, which will soon need it."""
         return self._pool.num_available - len(self.running) if self.running else self._pool.num_blocks
 
-    def _is_place_left(self) -> bool:
-        return sum(not (request.urgent or request.paused) for request in self.running) < self.max_batch_size
+    @property
+    def _num_places(self) -> int:
+        """Chains that may still join the running ones."""
+        return self.max_batch_size - sum(not (request.urgent or request.paused) for request in self.running)
 
     def _make_room(self, only_paused: bool) -> bool:
         """Preempt a request (or only a paused one) that no caller waits for; return True if there was one."""
@@ -195,16 +179,8 @@ class RequestScheduler:
                 self._pool.grow(request.sequence)
 
     def _preempt(self, request: EngineRequest) -> None:
-        """Free a request's blocks; tokens that the cache loses are recomputed."""
+        """Free a request's blocks, and let it wait before new chains; tokens that the cache loses are recomputed."""
         self.leave(request, keep=True)
         self.num_preempted += 1
         request.num_preempted += 1
-        if request.paused:
-            self._parked[request] = None
-        else:
-            self._requeue(request)
-
-    def _requeue(self, request: EngineRequest) -> None:
-        """Let a preempted request wait for blocks before new chains."""
-        request.skipped_since = time.monotonic()
-        self._urgent.add(request, request.priority)
+        self._wait(request, is_urgent=True)

@@ -137,7 +137,6 @@ def test_sequences_hold_their_own_kv_whatever_they_share(steps, num_blocks, max_
     rest = TokenSequence([7] * num_blocks * BLOCK_LEN)
     pool.begin(rest, [], announces=False)  # takes every block
     assert pool.num_cached == pool.num_free == 0
-    assert not pool._owned
     assert not pool._found
 
 

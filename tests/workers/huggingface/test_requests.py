@@ -287,4 +287,4 @@ def test_the_engine_says_which_programs_are_idle():
         current_scope.reset(scope)
         pool = worker._engine.pool
         assert not pool._num_open
-        assert {(block.owner, block.priority) for block in pool._cached} == {("a", IDLE)}
+        assert {(block.owner, pool._worth(block)) for block in pool._cached} == {("a", IDLE)}

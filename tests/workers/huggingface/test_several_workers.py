@@ -79,7 +79,7 @@ def test_a_worker_that_is_busy_for_long_does_not_hold_up_another():
 def test_metrics_tell_what_was_computed_reused_and_how_fast():
     worker = HuggingFaceWorker("tinylm/draft", max_batch_size=4, tokens_per_block=16)
     fresh = worker.metrics
-    assert fresh == EngineMetrics(0, 0, fresh.num_free_blocks, 0, 0, 4, 0, 0, 0.0, 0, 0, 0, 0, 0.0, 0)
+    assert fresh == EngineMetrics(0, 0, fresh.num_free_blocks, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0.0, 0)
     assert (fresh.hit_rate, fresh.tokens_per_s, fresh.num_computed) == (0.0, 0.0, 0)
     run((worker, tasks(1, 11)))
     first = worker.metrics
