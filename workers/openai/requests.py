@@ -12,16 +12,16 @@ from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.protocol import ChatTask, GenerationTask, Task
 from scaffolding_ext.protocol.branching import VerifyTask
-from scaffolding_ext.protocol.meta import meta_of
-from scaffolding_ext.request.program import current_program
+from scaffolding_ext.protocol.meta import is_urgent, meta_of
+from scaffolding_ext.request.program import cache_salt_of, current_program, record
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor, Guide
-from scaffolding_ext.workers.openai.hints import hints, unordered
 from scaffolding_ext.workers.openai.responses import LostIds
 from scaffolding_ext.workers.shared.id_stops import IdStops, special_ids
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
 from scaffolding_ext.workers.shared.task_reading import NEUTRAL, TaskReader, integer, is_set, number, refuse
 
 WORKER = "OpenAIWorker"
+_PER_UNIT = 1000  # a policy's 1.0 in the server's integers
 _MAX_VOCAB = 1 << 31  # the server refuses ids beyond its vocabulary
 
 
@@ -183,12 +183,38 @@ class RequestBodies:
         )
 
     def _hints(self, task: Task) -> dict[str, Any]:
-        return hints(task, self.flavor, self._chat, self._prioritize)
+        """Request fields that help the server order requests and separate KV that must not be shared.
+
+        Tasks that others wait for go first. The rest follow the order of their programs: the host policy's, or the
+        oldest program first, so one program's requests stay together.
+        """
+        fields: dict[str, Any] = {}
+        salt = cache_salt_of(task)
+        if salt is not None and (self.flavor.chat.takes_salt if self._chat else self.flavor.takes_salt):
+            fields["cache_salt"] = salt
+        elif salt is not None:
+            reason = f"servers of flavor {self.flavor.name!r} take no cache_salt on this endpoint"
+            record("fallback", what="cache_salt", reason=reason)
+        if self._prioritize and self.flavor.priority is not None:
+            program = current_program()
+            place = 0 if program is None else program.identity.number
+            if program is not None and program.place.order is not None:
+                place = max(0, round(_PER_UNIT * program.place.priority))
+            place = -1 if is_urgent(task) else place
+            priority = self.flavor.priority(place) if place else None
+            fields |= {} if priority is None else {"priority": priority}
+        return fields
 
     @property
     def unordered(self) -> str | None:
         """Reason why the server does not follow the host policy's order; None if it does."""
-        return unordered(self.flavor, self._prioritize)
+        if self.flavor.priority is None:
+            return f"servers of flavor {self.flavor.name!r} take no priority"
+        if self.flavor.priority(1) is None:
+            return f"servers of flavor {self.flavor.name!r} only take urgency of single tasks, not the whole order"
+        if self._prioritize:
+            return None
+        return "the order is not sent: set prioritize, and start the server with priority scheduling"
 
     @property
     def guide(self) -> Guide | None:
