@@ -84,7 +84,7 @@ dist:
 	$(VENV)/dist/bin/python -m twine check --strict dist/*
 
 
-$(VENV)/.installed: setup.py constraints.txt workers/huggingface/block_attention.c workers/huggingface/block_attention_loops.h
+$(VENV)/.installed: setup.py constraints.txt workers/huggingface/block_attention.c
 	$(PYTHON) -m venv $(VENV)
 	time $(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
 	time $(PIP) --editable '.[hf,train,plots,openai,dev]'

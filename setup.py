@@ -33,7 +33,6 @@ FLAGS = [
 BLOCK_ATTENTION = Extension(
     "scaffolding_ext.workers.huggingface._block_kernel",
     ["workers/huggingface/block_attention.c"],
-    depends=["workers/huggingface/block_attention_loops.h"],
     extra_compile_args=[] if sys.platform == "win32" else FLAGS,
     define_macros=[("Py_LIMITED_API", "0x030A0000")],  # one wheel of a platform serves Python 3.10 and all after it
     py_limited_api=True,
@@ -133,7 +132,7 @@ setup(
         "scaffolding_ext.configs": ["*.yaml", "*.json", "models/*.yaml", "calibrations/*.yaml"],
         "scaffolding_ext.evaluation.run": ["*.json"],
         "scaffolding_ext.evaluation": ["templates/*"],
-        "scaffolding_ext.workers.huggingface": ["*.c", "*.h", "*.pyi"],
+        "scaffolding_ext.workers.huggingface": ["*.c", "*.pyi"],
         "scaffolding_ext.tinylm": ["weights/*/*"],
     },
     install_requires=[

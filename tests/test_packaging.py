@@ -143,7 +143,6 @@ def test_the_embedded_models_are_in_the_wheel(files: set[str], wheel: zipfile.Zi
         "py.typed",
         "evaluation/run/record.schema.json",
         "workers/huggingface/block_attention.c",
-        "workers/huggingface/block_attention_loops.h",
     ],
 )
 def test_the_other_data_files_are_in_the_wheel(files: set[str], name: str) -> None:

@@ -14,6 +14,9 @@
 #include <string.h>
 
 #define CACHE_LINE 64 /* bytes */
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float Lanes __attribute__((vector_size(64), aligned(4), may_alias));
 
 typedef struct { /* as `block_attention.py` lays it out: eight bytes each, up to `longest` */
     const float *queries; /* (tokens, key-value heads, groups, head size), by the strides */
@@ -31,7 +34,7 @@ typedef struct { /* as `block_attention.py` lays it out: eight bytes each, up to
 } Call;
 
 /* e^x for x <= 0, to float32's accuracy (Cephes' polynomial); the compiler's own is not computed in vectors. */
-static inline float exponential(float x) {
+INLINE float exponential(float x) {
     x = x < -87.0f ? -87.0f : x;
     const float n = rintf(x * 1.44269504f);
     const float r = x - n * 0.693359375f + n * 2.12194440e-4f;
@@ -47,36 +50,103 @@ static inline float exponential(float x) {
     return (p * r * r + r + 1.0f) * power;
 }
 
-/* The same loops for several processors, so that a wheel serves them all: the best that this one has is taken. */
-#define TARGET
-#define WIDTH 16
-#define NAMED(name) name##_any
-#include "block_attention_loops.h"
+/* Has the processor fetch some keys or values: blocks lie apart, so it does not look ahead by itself. */
+INLINE void fetch(const float *states, const int64_t number) {
+    for (int64_t i = 0; i < number; i += CACHE_LINE / (int64_t)sizeof *states) __builtin_prefetch(states + i);
+}
 
-#if defined(__x86_64__)
-#define TARGET __attribute__((target("avx2,fma")))
-#define WIDTH 32
-#define NAMED(name) name##_avx2
-#include "block_attention_loops.h"
+/* The scores of one token's heads at the places of one block. */
+INLINE void score(
+    const Call *call, const float *queries, const float *keys, const int64_t num_places, float *weights, const int64_t size) {
+    for (int64_t group = 0; group < call->groups; group++) {
+        const float *query = queries + group * call->query_head;
+        for (int64_t place = 0; place < num_places; place++) {
+            float sum = 0.0f;
+            for (int64_t i = 0; i < size; i++) sum += query[i] * keys[place * size + i];
+            weights[group * call->longest + place] = sum * call->scale;
+        }
+    }
+}
 
-#define TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma")))
-#define WIDTH 64
-#define NAMED(name) name##_avx512
-#include "block_attention_loops.h"
+/* Adds the weighted values of some places to one head's sums, which stay in registers meanwhile. */
+INLINE void add_weighted(
+    const float *weights, const float *values, const int64_t num_places, float *output, const int64_t size) {
+    const int64_t lanes = sizeof(Lanes) / sizeof *values;
+    int64_t i = 0;
+    for (; i + lanes <= size; i += lanes) {
+        Lanes *sums = (Lanes *)(output + i), sum = *sums;
+        for (int64_t place = 0; place < num_places; place++)
+            sum += weights[place] * *(const Lanes *)(values + place * size + i);
+        *sums = sum;
+    }
+    for (int64_t place = 0; place < num_places; place++)
+        for (int64_t rest = i; rest < size; rest++) output[rest] += weights[place] * values[place * size + rest];
+}
+
+/* The highest of some scores, lane by lane: otherwise compilers keep to the order of a maximum. */
+INLINE float highest_of(const float *scores, const int64_t number) {
+    float lanes[16], highest = -FLT_MAX;
+    for (int64_t lane = 0; lane < 16; lane++) lanes[lane] = -FLT_MAX;
+    int64_t i = 0;
+    for (; i + 16 <= number; i += 16)
+        for (int64_t lane = 0; lane < 16; lane++)
+            lanes[lane] = scores[i + lane] > lanes[lane] ? scores[i + lane] : lanes[lane];
+    for (; i < number; i++) highest = scores[i] > highest ? scores[i] : highest;
+    for (int64_t lane = 0; lane < 16; lane++) highest = lanes[lane] > highest ? lanes[lane] : highest;
+    return highest;
+}
+
+/* Turns the scores of one token's heads into weights, and clears the places in which values are summed up. */
+INLINE void weigh(const Call *call, const int64_t number, float *weights, float *output, const int64_t size) {
+    for (int64_t group = 0; group < call->groups; group++) {
+        float *weight = weights + group * call->longest, sum = 0.0f;
+        const float highest = highest_of(weight, number);
+        for (int64_t i = 0; i < number; i++) weight[i] = exponential(weight[i] - highest);
+        for (int64_t i = 0; i < number; i++) sum += weight[i];
+        for (int64_t i = 0; i < number; i++) weight[i] *= 1.0f / sum;
+        for (int64_t i = 0; i < size; i++) output[group * size + i] = 0.0f;
+    }
+}
+
+INLINE void attend_tokens(const Call *call, float *weights, const int64_t size) {
+    const int64_t block_len = call->block_len, groups = call->groups;
+    for (int64_t token = 0; token < call->tokens; token++) {
+        const int64_t *table = call->tables + call->rows[token] * call->table_len;
+        const int64_t stop = call->positions[token] + 1, start = stop > call->window ? stop - call->window : 0;
+        for (int64_t head = 0; head < call->heads; head++) {
+            const float *queries = call->queries + token * call->query_token + head * groups * call->query_head;
+            float *output = call->output + (token * call->heads + head) * groups * size;
+            for (int64_t over_values = 0; over_values < 2; over_values++) {
+                for (int64_t place = start, end; place < stop; place = end) {
+                    const int64_t block = place / block_len, offset = head * call->kv_head + place % block_len * size;
+                    end = (block + 1) * block_len < stop ? (block + 1) * block_len : stop;
+                    const float *states = (over_values ? call->values : call->keys) + table[block] * call->kv_block + offset;
+                    if (end < stop)
+                        fetch(states + (table[block + 1] - table[block]) * call->kv_block, (end - place) * size);
+                    if (!over_values) score(call, queries, states, end - place, weights + place - start, size);
+                    else
+                        for (int64_t group = 0; group < groups; group++)
+                            add_weighted(
+                                weights + group * call->longest + place - start, states, end - place, output + group * size,
+                                size);
+                }
+                if (!over_values) weigh(call, stop - start, weights, output, size);
+            }
+        }
+    }
+}
+
+#if defined(__x86_64__) && defined(__GLIBC__) /* the best that this processor has is taken when the module is loaded */
+__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #endif
-
 static void attend(const Call *call, float *weights, const int64_t size) {
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw")) {
-        attend_avx512(call, weights, size);
-        return;
+    switch (size) { /* a size that the compiler knows is computed in registers */
+        case 16: attend_tokens(call, weights, 16); break;
+        case 32: attend_tokens(call, weights, 32); break;
+        case 64: attend_tokens(call, weights, 64); break;
+        case 128: attend_tokens(call, weights, 128); break;
+        default: attend_tokens(call, weights, size);
     }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-        attend_avx2(call, weights, size);
-        return;
-    }
-#endif
-    attend_any(call, weights, size);
 }
 
 static PyObject *block_attention(PyObject *module, PyObject *arguments) {
