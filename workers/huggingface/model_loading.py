@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import warnings
@@ -15,7 +16,7 @@ from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError
 from scaffolding_ext.prompts.model_files import config_of, how_to_load
 from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
-from scaffolding_ext.workers.huggingface.logits_processors import check_processors
+from scaffolding_ext.workers.huggingface.sampling import Processor
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 
 _LEAST = {
@@ -28,6 +29,14 @@ _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})  # types of weights in safete
 _MOST = {"threads": max(256, os.cpu_count() or 1), "max_batch_size": 65_536}  # no machine has more
 
 
+_UNSERVED = (  # fields of a generation config that change texts
+    *("num_beams", "penalty_alpha", "dola_layers", "guidance_scale", "watermarking_config", "force_words_ids"),
+    *("constraints", "forced_bos_token_id", "forced_eos_token_id", "stop_strings", "token_healing"),
+)
+_UNSERVED_SAMPLING = ("typical_p", "epsilon_cutoff", "eta_cutoff", "top_h")  # greedy decoding ignores them
+_OFF_AT_ONE = ("num_beams", "guidance_scale", "typical_p")
+
+
 class LoadedModel(NamedTuple):
     """A model that can be run."""
 
@@ -36,6 +45,16 @@ class LoadedModel(NamedTuple):
     tokenizer: Any  # its tokenizer, of transformers
     end_ids: frozenset[int]  # Token ids that end a text
     defaults: SamplingDefaults  # its sampling fields
+
+    def processors(self, prompt_len: int) -> tuple[Processor, ...]:
+        """Make transformers' processors of a request: the penalties and bans of the model's generation config."""
+        import torch
+
+        config = copy.copy(self.network.generation_config)
+        config.do_sample = False  # temperature, top-p and top-k are applied with the batch
+        config.suppress_tokens = config.suppress_tokens or None
+        config._eos_token_tensor = torch.tensor(sorted(self.end_ids), device=self.network.device)
+        return tuple(self.network._get_logits_processor(config, prompt_len, device=self.network.device))
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
@@ -110,7 +129,14 @@ def load_model(
 
 def _loaded(name: str, network: Any, tokenizer: Any) -> LoadedModel:
     said = network.generation_config.to_diff_dict()
-    check_processors(said)
+    for field in _UNSERVED + (_UNSERVED_SAMPLING if said.get("do_sample") else ()):
+        value = said.get(field)
+        if value and not (value == 1 and field in _OFF_AT_ONE):
+            raise ConfigError(
+                f"has a generation config with {field} {value!r}, which HuggingFaceWorker does not apply, so its texts "
+                f"would differ from those of generate(): remove {field} from generation_config.json",
+                "model",
+            )
     with _argument("model"):
         defaults = SamplingDefaults.of_config(said)
     return LoadedModel(name, network, tokenizer, _end_ids(network, tokenizer), defaults)

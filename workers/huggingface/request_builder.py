@@ -16,7 +16,6 @@ from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import cache_salt_of, priority_of
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool, BlockPriority
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Kv, Waiter, Wants
-from scaffolding_ext.workers.huggingface.logits_processors import processors_of
 from scaffolding_ext.workers.huggingface.model_loading import LoadedModel
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
 from scaffolding_ext.workers.shared.id_stops import special_ids
@@ -80,7 +79,7 @@ class RequestBuilder:
             )
         self._watch.see(task, temperature)
         seed = int(self._rng.integers(1 << 63)) if task.seed is None else integer("seed", task.seed, None, 0)
-        processors = () if task.temperature is not None else processors_of(self._loaded, prompt_len)
+        processors = () if task.temperature is not None else self._loaded.processors(prompt_len)
         return SamplingParams(temperature, min(top_k, self._reader.vocab_size), top_p, seed, min_p, processors)
 
     def _request(

@@ -19,6 +19,10 @@ _SPLITMIX_STEP = np.uint64(0x9E3779B97F4A7C15)
 _NUM_CANDIDATES = 64  # the border of top-k and top-p nearly always lies among this many likeliest tokens
 
 
+Processor = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
+"""Changes logits, shape (1, vocabulary), given the ids so far, shape (1, tokens)."""
+
+
 class SamplingParams(NamedTuple):
     """Sampling parameters of one request."""
 
@@ -27,8 +31,7 @@ class SamplingParams(NamedTuple):
     top_p: float  # the smallest set of likeliest tokens with probability p is kept; 1 keeps all
     seed: int  # any integer; its low 64 bits count
     min_p: float = 0.0  # tokens of at least this share of the likeliest one's probability are kept; 0 keeps all
-    # change the logits first; each takes the ids so far, shape (1, tokens), and logits, shape (1, vocabulary)
-    processors: tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], ...] = ()
+    processors: tuple[Processor, ...] = ()  # change the logits first
 
 
 GREEDY = SamplingParams(0.0, 0, 1.0, 0)
