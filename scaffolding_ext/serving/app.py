@@ -31,7 +31,8 @@ from scaffolding_ext.serving.settings import Limits
 
 _log = logging.getLogger(__name__)
 _LARGE = 1 << 11  # bytes; a smaller body is read at once, within about 1 ms
-_MOST_LARGE = 64  # larger bodies that wait to be read, one after the other: parsing them holds the GIL
+_MOST_LARGE = 64  # larger bodies that wait to be read, one after the other
+_REST = 4  # parsing holds the GIL, so the next large body waits for so many times the processor time of one
 _MOST_IGNORED = 1000  # unknown fields that the log names
 _PORT = re.compile(r":\d+\Z")
 _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not hold events back
@@ -195,12 +196,25 @@ class Front:
             return
         if self._num_large >= _MOST_LARGE:
             raise wait_and_retry("too many large requests wait to be read: send it again", "too_many_requests", 1)
+        busy = 0.0
+
+        def timed(call: Callable[..., Any], *args: Any) -> Any:
+            nonlocal busy
+            began = time.thread_time()
+            try:
+                return call(*args)
+            finally:
+                busy += time.thread_time() - began
+
         self._num_large += 1
         try:
-            async with self._reading:
-                yield asyncio.to_thread
+            await self._reading.acquire()
         finally:
             self._num_large -= 1
+        try:
+            yield lambda call, *args: asyncio.to_thread(timed, call, *args)
+        finally:
+            asyncio.get_running_loop().call_later(_REST * busy, self._reading.release)
 
     def _ignore(self, field: str) -> None:
         """Log once that an unknown field is ignored."""

@@ -118,7 +118,7 @@ def test_each_key_is_let_in(serve: Any) -> None:
 
 
 def test_large_bodies_are_read_in_turn_and_too_many_are_refused(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "_MOST_LARGE", 2)
+    monkeypatch.setattr(app, "_MOST_LARGE", 1)
     begun, may_go_on, inside = threading.Semaphore(0), threading.Event(), []
     served = serve()
     read = served.stack.read
@@ -136,7 +136,7 @@ def test_large_bodies_are_read_in_turn_and_too_many_are_refused(serve: Any, monk
         first = pool.submit(post, served.url, large)
         assert begun.acquire(timeout=WAIT)
         second = pool.submit(post, served.url, large)
-        wait_until(lambda: served.front._num_large == 2)
+        wait_until(lambda: served.front._num_large == 1)
         status, document, headers = post(served.url, large)
         assert (status, document["error"]["code"], "retry-after" in headers) == (429, "too_many_requests", True)
         assert post(served.url, json.dumps(ASK).encode())[0] == 200  # small ones do not wait
