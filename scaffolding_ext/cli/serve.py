@@ -62,7 +62,7 @@ def serve(
     except ImportError as error:
         raise MissingDependencyError(str(error.name), "serve") from error
     from scaffolding_ext.serving.served_stack import ServedStack, name_of
-    from scaffolding_ext.serving.settings import EFFORTS, Limits, read_effort
+    from scaffolding_ext.serving.settings import EFFORTS, Limits
     from scaffolding_ext.stack.build import build_stack
 
     limits = Limits(
@@ -111,6 +111,20 @@ def _bounds(given: tuple[str, ...], limits: Limits) -> dict[str, Any]:
         except ValueError:
             raise ConfigError(f"is {name}={value}; give a number, such as {name}=64", "limit") from None
     return found
+
+
+def read_effort(text: str) -> tuple[str, int]:
+    """Read `NAME=TOKENS`.
+
+    Raises:
+        ConfigError: The text does not have this form.
+    """
+    from scaffolding_ext.errors import ConfigError
+
+    name, equals, tokens = text.partition("=")
+    if not equals or not name.strip() or not tokens.strip().isdecimal() or int(tokens) < 1:
+        raise ConfigError(f"is {text!r}; it must have the form NAME=TOKENS, such as low=512", "effort")
+    return name.strip(), int(tokens)
 
 
 def _keys(variable: str) -> list[str]:

@@ -18,13 +18,14 @@ from scaffolding_ext.prompts.prompting import Prompting, Turn
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.prompts.served_model import served_model
 from scaffolding_ext.prompts.tool_calls import RequiredCall
-from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.meta import CONTINUED_TURNS
+from scaffolding_ext.protocol.relay import Watch, relay
 from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
+from scaffolding_ext.request.program import current_program
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.request.seeds import derive_seed
 from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody, Extras
-from scaffolding_ext.serving.bounded import Bounded
 from scaffolding_ext.serving.refusals import ApiError, unsupported, wait_and_retry
 from scaffolding_ext.serving.settings import Limits
 from scaffolding_ext.serving.thinking import Closing, Reading
@@ -105,7 +106,7 @@ class ServedStack:
         promised = None if tuned is None or tuned.measure != "agreement" else tuned.max_loss
         self.watch = None if promised is None else LossWatch(promised)
         self.controller: Any = llm.prototype_controller
-        llm.prototype_controller = Bounded()
+        llm.prototype_controller = _Bounded()
         self._limits = limits
         own: Any = self.controller
         is_unsaid = isinstance(own, BaseController) and own.loops is None and (config is None or config.loops is None)
@@ -423,6 +424,47 @@ class ServedStack:
     def _too_long(self, size: str) -> ApiError:
         message = f"the prompt has {size}; it may have at most {self._most_prompt_tokens} tokens: shorten it"
         return ApiError(400, message, "context_length_exceeded", "messages")
+
+
+class _Bounded(Controller):
+    """Runs the controller that a request names (the stack's, or an audit's twin of it) within the request's limits."""
+
+    def clone(self) -> _Bounded:
+        """Return itself: it holds no state of a request."""
+        return self
+
+    def generate(self, prompt: str, **kwargs: Any) -> ControllerGenerator:
+        """Run a clone of `controller` with the other arguments.
+
+        `closing` ensures that the outcome has an answer; None leaves it as it is.
+
+        Raises:
+            ApiError: The clone has decoded more than `most_tokens`, or the outcome has no answer.
+        """
+        controller, most_tokens = kwargs.pop("controller"), kwargs.pop("most_tokens")
+        closing: Closing | None = kwargs.pop("closing", None)
+        work = controller.clone().generate(prompt, **kwargs)
+        work = work if closing is None else closing.close(work)
+        return (yield from relay(work, watch=_TokenLimit(most_tokens)))
+
+
+class _TokenLimit(Watch):
+    """Ends a request that has decoded more tokens than allowed."""
+
+    def __init__(self, most_tokens: int) -> None:
+        super().__init__()
+        self._most_tokens = most_tokens
+
+    def count(self, work: Any, began: float) -> None:
+        program = current_program()
+        if program is not None and program.ledger.num_decoded > self._most_tokens:
+            raise ApiError(
+                400,
+                f"the request has decoded {program.ledger.num_decoded} tokens; the limit is {self._most_tokens}: ask "
+                "for fewer tokens or samples",
+                "token_limit_exceeded",
+                "max_tokens",
+            )
 
 
 def _task_type(controller: Any, named: Any, metadata: Any) -> str | None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scaffolding_ext import require
-from scaffolding_ext.errors import ConfigError
 
 EFFORTS: Mapping[str, int] = {"minimal": 256, "low": 1024, "medium": 2048, "high": 4096}
 
@@ -69,15 +68,3 @@ class Limits:
         require.whole("max_queue", self.max_queue, 0)
         for key in ("max_seconds", "head_seconds", "body_seconds", "keep_alive_seconds", "drain_seconds"):
             require.number(key, getattr(self, key), above=0)
-
-
-def read_effort(text: str) -> tuple[str, int]:
-    """Read `NAME=TOKENS`.
-
-    Raises:
-        ConfigError: The text does not have this form.
-    """
-    name, equals, tokens = text.partition("=")
-    if not equals or not name.strip() or not tokens.strip().isdecimal() or int(tokens) < 1:
-        raise ConfigError(f"is {text!r}; it must have the form NAME=TOKENS, such as low=512", "effort")
-    return name.strip(), int(tokens)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from scaffolding_ext.cli.serve import read_effort
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.serving.bodies import ChatBody, CompletionBody, read_body
 from scaffolding_ext.serving.refusals import ApiError
-from scaffolding_ext.serving.settings import read_effort
 
 MESSAGES = [{"role": "user", "content": "2+2?"}]
 
