@@ -14,7 +14,7 @@ from scaffolding_ext.registry import allocation_rules
 from scaffolding_ext.stack.build import plan_stack
 from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.testing.rounds import replay
+from tests.rounds import replay
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms" / "majority_vote.md").read_text(encoding="utf-8")
 

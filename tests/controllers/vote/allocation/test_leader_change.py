@@ -18,7 +18,7 @@ from scaffolding_ext.controllers.vote.allocation.leader_change import (
     overtake_probability,
 )
 from scaffolding_ext.controllers.vote.voting import vote
-from scaffolding_ext.testing.rounds import replay
+from tests.rounds import replay
 
 
 def urn_change(seen: list[int], num_remaining: int, concentration: float, winner: int) -> float:

@@ -29,7 +29,7 @@ from scaffolding_ext.controllers.vote.allocation.skyline import (
 )
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
 from scaffolding_ext.controllers.vote.voting import vote
-from scaffolding_ext.testing.rounds import replay
+from tests.rounds import replay
 
 CURVE = Curve((1.0, 0.5, 0.0), (3, 6, 9))
 SEQUENTIAL: tuple[SequentialRule, ...] = (
