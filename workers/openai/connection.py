@@ -29,9 +29,7 @@ from scaffolding_ext.errors import (
 from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
 from scaffolding_ext.workers.openai.http_client import (
-    BAD_CERTIFICATE,
     causes,
-    counting_attempts,
     http_client,
     named_proxies,
     seconds_to_wait,
@@ -64,11 +62,10 @@ class Failures(NamedTuple):
     deadline_seconds: float
     max_concurrency: int
 
-    def told(self, error: Exception, num_attempts: int = 1) -> WorkerError:
-        """Return the error to raise for an error of the library after some attempts."""
+    def told(self, error: Exception) -> WorkerError:
+        """Return the error to raise for an error of the library after its attempts."""
         import openai
 
-        attempts = f"{num_attempts} attempts" if num_attempts > 1 else "1 attempt"
         text = str(error)
         body = getattr(error, "body", None)
         text = self._without_key(f"{text} - {body}" if isinstance(body, str) and body not in text else text)
@@ -79,10 +76,6 @@ class Failures(NamedTuple):
                     f"{self.base_url} refused the API key ({status}): set another key in the environment variable "
                     f"{self.key_name}"
                 )
-            if status == BAD_CERTIFICATE:
-                return EngineError(
-                    f"cannot trust the certificate of {self.base_url}: {self._without_key(error.response.text)}"
-                )
             if 300 <= status < 400:
                 return EngineError(
                     f"{self.base_url} answered with a redirect ({status}), which is not followed: set base_url to the "
@@ -92,7 +85,7 @@ class Failures(NamedTuple):
                 wait = seconds_to_wait(error.response)
                 asks = "" if wait is None else f", and asks to wait {wait:g} s"
                 return ServerBusyError(
-                    f"{self.base_url} was too busy in {attempts} (429){asks}: lower max_concurrency (it is "
+                    f"{self.base_url} was too busy (429){asks}: lower max_concurrency (it is "
                     f"{self.max_concurrency}) or raise max_retries. It said: {text}",
                     wait,
                 )
@@ -101,19 +94,17 @@ class Failures(NamedTuple):
                 hint = f". Its address may end in /v1: {self.base_url.rstrip('/')}/v1" if is_bare else ""
                 return ServerRefusalError(f"{self.base_url} refused the request: {text}{hint}")
             kind = ServerDownError if status in _DOWN else EngineError
-            return kind(f"{self.base_url} failed in {attempts}. It said: {text}")
+            return kind(f"{self.base_url} failed. It said: {text}")
         if isinstance(error, openai.APITimeoutError):
             return ServerTimeoutError(
-                f"{self.base_url} sent nothing for {self.timeout_seconds:g} s in each of {attempts}: raise "
+                f"{self.base_url} sent nothing for {self.timeout_seconds:g} s: raise "
                 "timeout_seconds, or check if the server is busy"
             )
         if isinstance(error, openai.APIConnectionError):
             why = dict.fromkeys(self._without_key(str(each)) for each in causes(error) if str(each))
             proxies = named_proxies()
             through = f" The environment sets {', '.join(proxies)}." if proxies else ""
-            return ServerDownError(
-                f"cannot reach {self.base_url} in {attempts}: is the server running? ({'; '.join(why)}){through}"
-            )
+            return ServerDownError(f"cannot reach {self.base_url}: is the server running? ({'; '.join(why)}){through}")
         if isinstance(error, asyncio.TimeoutError):
             return ServerTimeoutError(
                 f"{self.base_url} did not finish within deadline_seconds ({self.deadline_seconds:g} s): raise it, or "
@@ -299,14 +290,12 @@ class Connection(OwnLoop):
     async def _request(self) -> AsyncIterator[None]:
         """Hold a slot, and turn errors of the library into the worker's."""
         async with self._slots:
-            num_sent = [0]
             try:
-                with counting_attempts() as num_sent:
-                    yield
+                yield
             except (WorkerError, NoOutputError, asyncio.CancelledError):
                 raise
             except Exception as error:  # from the library, its transport, or a body that is not JSON
-                raise self._failures.told(error, num_sent[0]) from None  # the cause would contain the request's key
+                raise self._failures.told(error) from None  # the cause would contain the request's key
 
     async def finish(self) -> None:
         await self._client.close()

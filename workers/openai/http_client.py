@@ -1,15 +1,12 @@
-"""HTTP client of the openai library: sized by the worker, and honest about what it sent."""
+"""HTTP client of the openai library, sized by the worker, that gives up on what is no answer."""
 
 from __future__ import annotations
 
 import codecs
-import contextlib
-import contextvars
 import importlib
 import json
 import os
 import re
-import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -17,22 +14,9 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
 
 PROXIES = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY")
-BAD_CERTIFICATE = 495  # as nginx answers; the library retries no answer with _STAYS
 _STAYS = {"x-should-retry": "false"}
 _MOST_ANSWER = 1 << 28  # bytes
 _MOST_LINE = 1 << 24
-_num_sent: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("num_sent", default=None)
-
-
-@contextlib.contextmanager
-def counting_attempts() -> Iterator[list[int]]:
-    """Count the requests that are sent inside, retries included, in the only item of the list."""
-    counted = [0]
-    token = _num_sent.set(counted)
-    try:
-        yield counted
-    finally:
-        _num_sent.reset(token)
 
 
 def http_client(max_connections: int, timeout_seconds: float, longest_wait: float) -> Any:
@@ -53,9 +37,6 @@ def http_client(max_connections: int, timeout_seconds: float, longest_wait: floa
 
     class Client(base):  # type: ignore[misc]
         async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
-            counted = _num_sent.get()
-            if counted is not None:
-                counted[0] += 1
             try:
                 response = await super().send(request, stream=True, **options)
                 response.aiter_bytes = _bounded(response)
@@ -69,11 +50,6 @@ def http_client(max_connections: int, timeout_seconds: float, longest_wait: floa
             except TooLongError as error:
                 await response.aclose()
                 return http.Response(500, headers=_STAYS, text=str(error), request=request)
-            except http.ConnectError as error:
-                told = next((each for each in causes(error) if isinstance(each, ssl.SSLCertVerificationError)), None)
-                if told is None:
-                    raise
-                return http.Response(BAD_CERTIFICATE, headers=_STAYS, text=str(told), request=request)
             wait = seconds_to_wait(response)
             if wait is not None and wait > longest_wait:
                 response.headers.update(_STAYS)

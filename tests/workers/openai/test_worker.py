@@ -91,9 +91,9 @@ def test_what_fails_before_an_answer_is_tried_again_and_said(fault):
 @pytest.mark.parametrize(
     ("fault", "message", "num_attempts"),
     [
-        ("429", r"too busy in 2 attempts \(429\): lower max_concurrency", 2),
-        ("500", "failed in 2 attempts.*told to fail", 2),
-        ("reset", "cannot reach .* in 2 attempts", 2),
+        ("429", r"too busy \(429\): lower max_concurrency", 2),
+        ("500", "failed.*told to fail", 2),
+        ("reset", "cannot reach ", 2),
         ("garbage", "sent an answer that is not JSON", 1),
         ("401", r"refused the API key \(401\).*OPENAI_API_KEY", 1),
     ],
@@ -112,7 +112,7 @@ def test_a_silent_server_runs_into_the_time_out_and_is_told_to_stop():
     with serving(lambda number, request: "slow", max_retries=0, timeout_seconds=0.05) as (server, worker):
         client = worker._connection._client
         client.timeout = Timeout(60.0, read=0.05)  # to connect and to send takes what it takes
-        assert "sent nothing for 0.05 s in each of 1 attempt" in fails(worker, generation())
+        assert "sent nothing for 0.05 s" in fails(worker, generation())
         server.wait_for_stopped()
 
 
