@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 
 from scaffolding_ext.answers.forms import LONGEST, Form, Read, read
+from scaffolding_ext.answers.names import spelled
 
 
 class Verdict(Enum):
@@ -66,6 +67,9 @@ class Comparator:
         self.num_steps += 1
         if a == b:
             return Verdict.EQUAL
+        if a.is_name or b.is_name:
+            same = len({form.word if form.is_name else spelled(form.latex) for form in (a, b)}) == 1
+            return Verdict.EQUAL if same else Verdict.UNDETERMINED
         if a.name or b.name:
             return self._named(a, b)
         if a.unit or b.unit:

@@ -12,22 +12,49 @@ from scaffolding_ext.answers.characters import plain_characters
 from scaffolding_ext.answers.reading import Splitter, marks_in
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BARE_BOX = re.compile(
+    r"\\(?:boxed|fbox)(?:[ \t]+(?=[^\s{])|(?=\d))(?:((?:[^$\n{\\]|\\(?!boxed|fbox))+)(?=\$)|(\S+))"
+)  # `\boxed 2`
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _TAG = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL | re.IGNORECASE)
 _NEXT_TURN = re.compile(
     r"^[ \t]*(?:Question|Problem|Q|Human|User|Instruction):|<\|(?:im_end|endoftext|eot_id|end)\|>|</s>|<end_of_turn>",
     re.IGNORECASE | re.MULTILINE,
 )
+# Marks of gpt-oss before its final message, with its special tokens and without, and the end of a message.
+_FINAL_MESSAGES = (("<|channel|>final<|message|>", "<|"), ("assistantfinal", ""))
 _MOST_TURNS = 8  # searched for one that ends the answer
 _JOINT = re.compile(r"[\s$]*(?:,|;|(?:,[\s$]*)?\b(?:and|or)\b)[\s$]*")  # between the boxes of one list
 _MOST_BOXES = 64
 # An answer phrase, and the text after it, up to the end of its sentence or line; a decimal point does not end it.
 _PHRASE = re.compile(
-    r"(?:final |the |\b)answer\**\s*(?:\bis\b|:)|^[#* ]*final answer\**[ \t]*\n|答案\**\s*[是为為:]",
+    r"(?:final |the |\b)answer\**\s*(?:\bis\b|:)|^[#* ]*final answer\**[ \t]*\n|答案\**\s*[是为為:]"
+    r"|\b(?:Antwort|Lösung)\**\s*(?:\bist\b|:)|\bréponse\**\s*(?:\best\b|:)|\brespuesta\**\s*(?:\bes\b|:)"
+    r"|\bresposta\**\s*(?:é\b|:)|\brisposta\**\s*(?:è\b|:)|(?:정답|답)은|答えは"
+    r"|\b\u043e\u0442\u0432\u0435\u0442\**\s*(?::|[-\u2014])",
     re.IGNORECASE | re.MULTILINE,
 )
+_HEADS = (
+    "answer",
+    "答案",
+    "antwort",
+    "lösung",
+    "réponse",
+    "respuesta",
+    "resposta",
+    "risposta",
+    "답은",
+    "答えは",
+    "ответ",
+)
 _COMMENT = re.compile(r"(?:in)?correct|clear|obvious|as follows|above|below", re.IGNORECASE)  # on an answer
-_STATED = re.compile(r"[\s:*]*([^\n]+?)(?=\.\**\s+[A-Z]|[\u3002\uff61]|\n|\Z)")
+_SENTENCE_END = (  # a point before a capital, but not behind an abbreviation or among initials
+    "".join(
+        rf"(?<!\b{each})" for each in ("St", "Dr", "Mr", "Ms", "Mt", "Ft", "Lt", "Mrs", "Gen", "Sen", "Rep", "Prof")
+    )
+    + r"(?<!\.[A-Z])(?<!\b[A-Z]\.\s[A-Z])\.\**\s+(?!(?<=\b[A-Z]\.\s)[A-Z]\.)[A-Z]"
+)
+_STATED = re.compile(rf"[\s:*]*([^\n]+?)(?={_SENTENCE_END}|[\u3002\uff61]|\n|\Z)")
 # End of an answer in an unclosed box: the end of its line, formula or sentence.
 _LINE_END = re.compile(r"\n|\\\]|(?<!\\)\$|(?<=\w)\.\s+(?=[A-Z])")
 _CUT = re.compile(r"(?:\A\$+|\A\\[(\[]|\\(?:b(?:o(?:x(?:ed?)?)?)?)?)\Z")  # an answer cut just after it was opened
@@ -77,6 +104,8 @@ def extract(
         return own.strip()
     if not text.isascii():
         text = plain_characters(text)
+    if "boxed " in text or "fbox " in text or _BARE_BOX.search(text):
+        text = _BARE_BOX.sub(lambda box: f"\\boxed{{{(box[1] or box[2]).rstrip('.,; ')}}}", text)
     for part in _parts(text):
         answer = _choice(part, choices) if choices else _stated(part, fallback == "last")
         if answer:
@@ -86,6 +115,10 @@ def extract(
 
 def _parts(text: str) -> list[str]:
     """The text behind the thinking, then the thinking; each only up to a further question behind an answer."""
+    for mark, end in _FINAL_MESSAGES:
+        if mark in text:
+            thinking, _, answer = text.rpartition(mark)
+            return [answer.partition(end)[0] if end else answer, thinking]
     marks = marks_in(text) if "/" in text or "END" in text else None
     reading = None if marks is None else Splitter(marks, None).whole(text)
     parts = [text] if reading is None else [reading.answer, reading.thinking]
@@ -205,7 +238,8 @@ def _behind_hashes(text: str) -> str | None:
 
 def _phrases(text: str) -> Iterator[str]:
     """Yield what answer phrases state, the last first; nothing if the last one was cut."""
-    if "answer" not in text.casefold() and "答案" not in text:  # a substring test is far faster
+    lower = text.casefold()
+    if not any(head in lower for head in _HEADS):  # a substring test is far faster
         return
     heads = list(_PHRASE.finditer(text))
     end = len(text)

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from scaffolding_ext.answers.characters import plain_characters
+from scaffolding_ext.answers.names import is_name, spelled
 
 WORDS = "\x02[^\x02\x03]*\x03"
 
@@ -36,7 +37,11 @@ _REPLACED = (
     (re.compile(r"\\var(?=(?:phi|epsilon|theta|rho|sigma|pi|kappa)(?![a-zA-Z]))"), r"\\"),
     (re.compile(r"\\leq?(?![a-zA-Z])|≤"), r"\\leq "),
     (re.compile(r"\\geq?(?![a-zA-Z])|≥"), r"\\geq "),
-    (re.compile(r"π"), r"\\pi "),
+    (re.compile(r"π|(?<![A-Za-z\\])pi(?![A-Za-z])"), r"\\pi "),
+    (re.compile(r"(?:Fraction|Rational)\(\s*(-?\d+)\s*,\s*(-?\d+)\s*\)"), r"\\frac{\1}{\2}"),  # of a program
+    (re.compile(r"\*\*\s*(-?\w+|\([^()]*\))"), r"^{\1}"),
+    (re.compile(r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
+    (re.compile(r"(?<![A-Za-z\\])exp\s*\(([^()]*)\)"), r"e^{\1}"),
     (re.compile(r"∞"), r"\\infty "),
     (re.compile(r"√"), r"\\sqrt "),
     (re.compile(r"(?<=[\d)}a-z])\s*(?:\\approx|≈).*"), ""),  # a rounded value after the exact one
@@ -183,6 +188,7 @@ class Form(NamedTuple):
             intervals, `"matrix"` or `"row"`.
         items: Its parts; empty if it has none.
         is_opaque: True if no algebra system can be trusted to read it.
+        is_name: True if `word` is a date, an address, a numeral, a substance or a code, as it is spelled.
     """
 
     latex: str
@@ -193,6 +199,7 @@ class Form(NamedTuple):
     brackets: str = ""
     items: tuple[Form, ...] = ()
     is_opaque: bool = False
+    is_name: bool = False
 
     @property
     def is_atom(self) -> bool:
@@ -236,6 +243,9 @@ def _read(answer: str) -> Read | None:
 
 
 def _form(text: str, depth: int) -> Form:
+    bare = text.replace("\x02", "").replace("\x03", "")
+    if is_name(bare):
+        return Form(text, word=spelled(bare), is_opaque=True, is_name=True)
     value, option = to_number(text), _OPTION.fullmatch(text)
     if value is not None:
         return _number(value, bool(_AMBIGUOUS.fullmatch(text)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from scaffolding_ext.answers.forms import read
 
 _DIGITS = 50  # two numbers are equal if they agree to this many digits
 _LARGEST = sympy.Integer(10) ** 30  # equality is certain up to this size; beyond it the integer part exceeds the digits
+_DECIMAL = re.compile(r"(?<![\d._])(\d*)\.(\d+)(?![\d.])")
 # Expressions with unknowns are tried here first: values of the first unknown, and steps to each further one.
 _POINTS = ((sympy.Rational(1237, 2311), sympy.S.One), (sympy.Rational(2903, 1009), sympy.Rational(541, 227)))
 
@@ -61,8 +63,9 @@ def parse(latex: str) -> Any:
     Raises:
         Exception: The expression cannot be read; the type is the parser's.
     """
+    exact = _DECIMAL.sub(lambda found: f"(\\frac{{{int(found[1] + found[2])}}}{{{10 ** len(found[2])}}})", latex)
     # The default lower-cases symbols, which would merge x and X.
-    expression = latex2sympy(latex, conversion_config=ConversionConfig(lowercase_symbols=False))
+    expression = latex2sympy(exact, conversion_config=ConversionConfig(lowercase_symbols=False))
     return expression.subs(sympy.Symbol("i"), sympy.I) if isinstance(expression, sympy.Basic) else expression
 
 

@@ -22,7 +22,7 @@ from scaffolding_ext.answers import begun_box, extract, up_to_brace
         (r"\boxed { 7 }", "7"),
         ("\\boxed{3\n}", "3"),
         (r"The final answer is \boxed{5}, not 6. The answer is 6.", "5"),  # a box goes before phrases
-        (r"\boxed 5 is in {braces}", None),
+        (r"\boxed 5 is in {braces}", "5"),
         (r"write it in \boxed, then {x}. The answer is 3.", "3"),
         (r"\boxed{1} and then \boxed{2", None),  # cut while it was written
         (r"\boxed{1} and then \boxed{", None),
@@ -320,3 +320,35 @@ _ENDINGS = st.sampled_from(
 @given(_NOISE_BEFORE, _ENDINGS, _NOISE_BEHIND, st.integers(0, 10**6))
 def test_every_ending_with_noise_around_it_states_its_box(before: str, ending: str, behind: str, number: int) -> None:
     assert extract(f"{before}\n{ending.format(number)}{behind}") == extract(f"\\boxed{{{number}}}")
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("The answer is Mr. Darcy. He is proud.", "Mr. Darcy"),
+        ("The answer is Ft. Worth.", "Ft. Worth"),
+        ("Answer: C. S. Lewis. He wrote it.", "C. S. Lewis"),
+        ("The answer is U.N. Charter.", "U.N. Charter"),
+        ("The answer is B. The others fail.", "B"),
+        ("The answer is 4 cm. Therefore it fits.", "4 cm"),
+        (r"so $\boxed 7$ it is", "7"),
+        (r"so $\boxed \frac12$.", r"\frac12"),
+        (r"first \boxed{3}, then \fbox 4.", "4"),
+        (r"it is \boxed x+1$", "x+1"),
+        ("Die Antwort ist 42.", "42"),
+        ("La réponse est : 42.", "42"),
+        ("La respuesta es 42.", "42"),
+        ("A resposta é 42.", "42"),
+        ("Ответ: 42", "42"),
+        (
+            "<|channel|>analysis<|message|>\\boxed{1}<|end|><|start|>assistant<|channel|>final<|message|>\\boxed{2}",
+            "2",
+        ),
+        ("<|channel|>final<|message|>The answer is 5.<|return|>", "5"),
+        ("analysisThe answer is 1.assistantfinalThe answer is 2.", "2"),
+        ("analysisThe answer is 1.assistantfinal", "1"),
+        ("analysis says 3; the answer is 4.", "4"),
+    ],
+)
+def test_names_boxes_languages_and_channels(text, answer):
+    assert extract(text) == answer
