@@ -32,6 +32,7 @@ from scaffolding_ext.serving.settings import Limits
 _log = logging.getLogger(__name__)
 _LARGE = 1 << 11  # bytes; a smaller body is read at once, within about 1 ms
 _MOST_LARGE = 64  # larger bodies that wait to be read, one after the other
+_MOST_PER_SECOND = 1 << 25  # bytes of larger bodies; receiving them takes the loop's time
 _REST = 4  # parsing holds the GIL, so the next large body waits for so many times the processor time of one
 _MOST_IGNORED = 1000  # unknown fields that the log names
 _PORT = re.compile(r":\d+\Z")
@@ -214,7 +215,7 @@ class Front:
         try:
             yield lambda call, *args: asyncio.to_thread(timed, call, *args)
         finally:
-            asyncio.get_running_loop().call_later(_REST * busy, self._reading.release)
+            asyncio.get_running_loop().call_later(_REST * busy + num_bytes / _MOST_PER_SECOND, self._reading.release)
 
     def _ignore(self, field: str) -> None:
         """Log once that an unknown field is ignored."""
