@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import queue
+import resource
 import signal
 import subprocess
 import sys
@@ -26,8 +27,7 @@ _BOOTSTRAP = (
     "from scaffolding_ext.answers.pool import serve; serve(sys.argv[2], int(sys.argv[3]))"
 )
 _START_SECONDS = 120.0  # limit for starting a process
-_HAS_TIMER = hasattr(signal, "setitimer")  # not on Windows, where a deadline is wall time
-_WALL_FACTOR = 30 if _HAS_TIMER else 1
+_WALL_FACTOR = 30
 
 
 class OverrunError(Exception):
@@ -259,20 +259,14 @@ def serve(target: str, max_memory_bytes: int) -> None:
         deadline_seconds, arguments = json.loads(line)
         limit = _WALL_FACTOR * deadline_seconds + _GRACE_SECONDS
         faulthandler.dump_traceback_later(limit, exit=True, file=nowhere)
-        _set_timer(deadline_seconds)
+        signal.setitimer(signal.ITIMER_PROF, deadline_seconds)  # ends the process after so much processor time
         try:
             reply = {"result": function(*arguments)}
         except Exception as error:  # the parent raises it
             reply = {"error": f"{type(error).__name__}: {error}"}
-        _set_timer(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         faulthandler.cancel_dump_traceback_later()
         _write(replies, reply)
-
-
-def _set_timer(seconds: float) -> None:
-    """End the process after so much more processor time; 0 takes it back."""
-    if _HAS_TIMER:
-        signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def _write(replies: TextIO, reply: dict[str, Any]) -> None:
@@ -281,10 +275,6 @@ def _write(replies: TextIO, reply: dict[str, Any]) -> None:
 
 
 def _limit_memory(max_memory_bytes: int) -> None:
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     allowed = max_memory_bytes if hard == resource.RLIM_INFINITY else min(max_memory_bytes, hard)
     resource.setrlimit(resource.RLIMIT_AS, (allowed, hard))

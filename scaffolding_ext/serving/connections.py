@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 from collections import Counter
 from typing import Any
-
-try:
-    import resource
-except ImportError:  # Windows, whose sockets are not descriptors
-    resource = None  # type: ignore[assignment]
 
 try:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as _HttpProtocol
@@ -58,17 +54,16 @@ class RepeatedCauses:
 
 def raise_descriptors() -> None:
     """Raise the soft limit of open descriptors to the hard one, at most to 65,536."""
-    if resource is not None:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
-        if soft != resource.RLIM_INFINITY and soft < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def num_descriptors() -> int:
     """Descriptors that this process may open; a large number without a limit."""
-    soft = -1 if resource is None else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return 1 << 20 if resource is None or soft == resource.RLIM_INFINITY else soft
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft
 
 
 def limited_protocol(limits: Limits, causes: RepeatedCauses) -> type[asyncio.Protocol]:
