@@ -103,7 +103,8 @@ class Job:
             calls = result.program.calls.get(result.answer or "", ())
             if calls and self.wanted.guides_call:  # the text is the call
                 shown = shown._replace(answer="")
-            self._parts[index] = shown, calls if self.wanted.takes_several_calls else calls[:1]
+            takes_one = getattr(self.body, "parallel_tool_calls", None) is False
+            self._parts[index] = shown, calls[:1] if takes_one else calls
         return self._parts[index]
 
     @property
@@ -146,7 +147,9 @@ class Job:
         reason = "tool_calls" if self.calls(index) else _finish_reason(result, self.shown(index))
         return {
             "finish_reason": reason,
-            "scaffolding": _extras(result, self.wanted.seed, self.wanted.with_trace),
+            "scaffolding": _extras(
+                result, self.wanted.seed, self.body.scaffolding is not None and self.body.scaffolding.trace is True
+            ),
         }
 
     def _choice(self, index: int) -> dict[str, Any]:

@@ -55,11 +55,9 @@ class StackRequest(NamedTuple):
         reading: Splits its texts into thinking and answer.
         closing: Requests an answer if the controller gives none; None if the model does not think.
         num_prompt_tokens: Tokens of all prompts; None if they cannot be counted.
-        with_trace: If True, the answer includes the trace.
         deadline: Seconds within which the client wants the answer, for the stack's scheduling; None if unknown.
         trace_parent: The client's span, from its header `traceparent`, or None.
         guides_call: True if guided decoding makes the answer a call.
-        takes_several_calls: True if an answer may hold more than one call.
         sent: The client's names of the body's fields, by ours; an error about one of them is the client's.
     """
 
@@ -70,11 +68,9 @@ class StackRequest(NamedTuple):
     reading: Reading
     closing: Closing | None
     num_prompt_tokens: int | None
-    with_trace: bool
     deadline: float | None = None
     trace_parent: str | None = None
     guides_call: bool = False
-    takes_several_calls: bool = True
     sent: Mapping[str, str] = MappingProxyType({})
 
     @property
@@ -176,10 +172,9 @@ class ServedStack:
         seed = body.seed if body.seed is not None else self._next_seed()
         return StackRequest(
             *(prompts, body.num_samples, kwargs, seed, reading, self._closing(reading, kwargs, family)),
-            *(num_prompt_tokens, bool(extras.trace)),
+            num_prompt_tokens,
             deadline=extras.deadline,
             guides_call=guides_call,
-            takes_several_calls=getattr(body, "parallel_tool_calls", None) is not False,
             sent={
                 name: body.token_limit_name if name == "max_tokens" else name
                 for name in ("prompt", "history", *body.model_fields_set, *kwargs)
