@@ -262,7 +262,7 @@ def soak(num_requests: int, at_once: int, seed: int, timeout: float, own_process
                 "choices": stack.num_open,
                 "jobs": len(front.jobs),
                 "tasks of the worker": worker.num_requests,
-                "slots of the worker": SLOTS - worker._connection.num_free_slots,
+                "slots of the worker": SLOTS - worker._connection._slots._value,
                 "streams of the worker": len(worker._streams),
                 "requests at the backend": _once_noticed(lambda: server.num_running),
             }

@@ -185,11 +185,6 @@ class Connection(OwnLoop):
         self._start_by: float | None = None
         super().__init__("openai-worker", _SHUT_DOWN)
 
-    @property
-    def num_free_slots(self) -> int:
-        """Requests that could be sent without waiting."""
-        return self._slots._value
-
     @contextlib.contextmanager
     def starting(self, seconds: float) -> Iterator[None]:
         """Bound the time of `run_blocking` calls in the block and report a slow server; an error closes the loop."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import threading
 from collections.abc import Awaitable, Callable
@@ -61,11 +60,6 @@ class OwnLoop:
         if error is not None:
             raise error
         return cast("T", value)
-
-    def start(self, work: Callable[..., Awaitable[object]], *args: Any) -> None:
-        """Run `work(*args)` on the loop without waiting for it; does nothing after `close`."""
-        with contextlib.suppress(EngineError):
-            self._submit(work, *args)
 
     @property
     def is_closed(self) -> bool:

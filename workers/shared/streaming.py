@@ -141,7 +141,6 @@ class StreamingWorker(ChatWorker):
 
     async def _generate(self, task: GenerationTask, kv: Any = None) -> TaskStatus:
         stream = self._open(task, kv=kv)
-        self._streams.add(stream)
         task.output_tokens = None
         is_shown, num_steps, ended = bool(task.streaming_output_flag), 0, False
         try:
@@ -152,7 +151,7 @@ class StreamingWorker(ChatWorker):
                 if is_shown:
                     show(task)
         finally:
-            await self._streams.discard(stream)
+            await stream.close()
         return TaskStatus.SUCCESS
 
     async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
