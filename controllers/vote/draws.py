@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from scaffolding_ext.controllers.deadline import is_over
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, SequentialRule
 from scaffolding_ext.controllers.vote.sample import Sample
@@ -91,8 +92,7 @@ class Draws:
     @property
     def are_over(self) -> bool:
         """True if no sample is left, or the deadline has passed and a sample counts, however late it was."""
-        left = seconds_left() if self._num_counted else None
-        return (left is not None and left <= 0) or not (self._sampler.num_left or self._begun)
+        return (self._num_counted > 0 and is_over()) or not (self._sampler.num_left or self._begun)
 
     def next(self, num_more: int) -> ControllerGenerator:
         """Draw `num_more` samples, or as many of them as the rule waits for, and return those that count.
@@ -134,12 +134,11 @@ class Draws:
             if first is not None:
                 new += self._count(first, order)
                 continue
-            left = seconds_left()
-            is_late = left is not None and left <= 0
+            is_late = is_over()
             ended = [each for each in self._begun if each.ended_in is not None]
             if not self._begun or (is_late and (self._num_counted or ended)):
                 return new + [sample for each in ended for sample in self._count(each, order)]
-            self._step.seconds = None if is_late else left  # one sample counts, however late
+            self._step.seconds = None if is_late else seconds_left()  # one sample counts, however late
             self._num_waits += 1
             yield self._step
         return new

@@ -57,11 +57,6 @@ class BudgetPlan:
     system_time: float
     load: float
 
-    @property
-    def rounding_loss(self) -> float:
-        """Loss of objective from rounding."""
-        return self.objective - self.integer_objective
-
 
 def solve(
     tasks: Sequence[TaskType],
