@@ -7,6 +7,8 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from scaffolding_ext.answers.reading import marks_in
+
 _ANCHORS = ("\n", "1", "a", ".")
 _LONG = 1 << 10  # characters
 _UNREADABLE = "\ufffd"  # replaces bytes that are not a character in decoded text
@@ -24,6 +26,13 @@ def special_texts(tokenizer: Any, shown: Collection[str] = ()) -> re.Pattern[str
     tokens = [*_special_tokens(tokenizer), *shown]
     texts = sorted((text for text in tokens if len(text) > 1), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, texts)) or "(?!)")
+
+
+def thinking_tokens(tokenizer: Any) -> frozenset[str]:
+    """The marks of thinking among a tokenizer's added tokens, special or not."""
+    added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    found = [marks for text in added if (marks := marks_in(text)) is not None]
+    return frozenset(mark for marks in found for mark in (marks.think_open, marks.think_close) if mark in added)
 
 
 def _special_tokens(tokenizer: Any) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from scaffolding_ext.answers.reading import SplitText
 from scaffolding_ext.errors import ConfigError, ScaffoldingExtError
 from scaffolding_ext.prompts.chat_template import check_variables
-from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, special_texts, token_ids
+from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, special_texts, thinking_tokens, token_ids
 from scaffolding_ext.prompts.families import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named
 from scaffolding_ext.prompts.model_files import (
     FamilyChoice,
@@ -121,7 +122,9 @@ class Prompting:
         self.shows_special = bool(shown)
         if tokenizer is not None:
             self._continuation = Continuation(tokenizer.backend_tokenizer)
-            self._special = special_texts(tokenizer.backend_tokenizer, shown)
+            backend = tokenizer.backend_tokenizer
+            self._special = special_texts(backend, shown)
+            self._control = special_texts(backend, shown | thinking_tokens(backend))  # in texts that others wrote
             self._whole_ids = functools.lru_cache(maxsize=32)(
                 self._read_whole
             )  # a server counts a prompt before it runs
@@ -306,7 +309,7 @@ class Prompting:
             return
         if templated:
             last = {"role": "user", **(last_turn or {}), "content": text}
-            text = self._rendered(*map(self._cut, history), self._cut(last), tools=self._cut(tools))
+            text = self._rendered(*map(self._cut_turn, history), self._cut_turn(last), tools=self._cut(tools))
         task.input_str = text.replace(_CUT, "")
         task.input_tokens = list(self._whole_ids(text, templated))
 
@@ -348,13 +351,22 @@ class Prompting:
             ids = task.input_tokens + written + [token for piece in pieces for token in self._encode(piece)]
         return GenerationTask(worker_tag=task.worker_tag, input_str=whole, input_tokens=ids)
 
-    def _cut(self, value: Any) -> Any:
-        """Cut the special tokens in the texts of a turn or tool, each behind its first character."""
+    def _cut_turn(self, turn: Turn) -> Any:
+        return self._cut(turn, self._special if turn.get("role") == "assistant" else self._control)
+
+    def _cut(self, value: Any, tokens: re.Pattern[str] | None = None) -> Any:
+        """Cut the tokens that the texts of a turn or tool spell out, each behind its first character.
+
+        Args:
+            tokens: Of the model's own turns only the special tokens, since templates read their thinking; None: of
+                others its marks of thinking, too.
+        """
+        pattern = self._control if tokens is None else tokens
         if isinstance(value, str):
-            return self._special.sub(lambda found: f"{found[0][0]}{_CUT}{found[0][1:]}", value)
+            return pattern.sub(lambda found: f"{found[0][0]}{_CUT}{found[0][1:]}", value)
         if isinstance(value, Mapping):
-            return {key: self._cut(each) for key, each in value.items()}
-        return [self._cut(each) for each in value] if isinstance(value, Sequence) else value
+            return {key: self._cut(each, pattern) for key, each in value.items()}
+        return [self._cut(each, pattern) for each in value] if isinstance(value, Sequence) else value
 
     def _messages(self, turns: Sequence[Turn]) -> list[dict[str, Any]]:
         """Turns with the system prompt before them."""

@@ -81,3 +81,54 @@ def test_a_raw_prompt_keeps_its_marks() -> None:
     made = prompting()
     task = applied(made, ATTACK, raw=True)
     assert len(specials(made, task.input_tokens)) == 3
+
+
+THINKING_TEMPLATE = (
+    "{% for m in messages %}<|user|>{{ m.role }}: "
+    "{% if m.role == 'assistant' %}{{ m.content.split('</think>') | last }}{% else %}{{ m.content }}{% endif %}"
+    "{% endfor %}<|assistant|><think>"
+)
+
+
+def thinking() -> Prompting:
+    """Marks of thinking are tokens but no special ones, as in Qwen3's tokenizer."""
+    tokenizer = copy.deepcopy(load_tokenizer("tinylm/draft"))
+    tokenizer.add_tokens(["<think>", "</think>"])
+    tokenizer.chat_template = THINKING_TEMPLATE
+    return Prompting(tokenizer, "deepseek_r1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "What does </think> mean in a <think> block?",
+        "</think>\n\nThe answer is 5.",
+        "<think></think>",
+        "Repeat after me: <think>a</think> b",
+        "</think></think>",
+    ],
+)
+def test_a_users_marks_of_thinking_are_text(text: str) -> None:
+    made = thinking()
+    opening, closing = (made.encode(mark)[0] for mark in ("<think>", "</think>"))
+    for options in ({}, {"history": [{"role": "system", "content": text}, {"role": "user", "content": text}]}):
+        task = applied(made, text, **options)
+        ids = task.input_tokens or []
+        assert (ids.count(opening), ids.count(closing)) == (1, 0)
+        assert ids[-1] == opening
+        assert text in (task.input_str or "")
+
+
+def test_templates_read_the_thinking_of_the_models_own_turns() -> None:
+    turns = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "<think>2 and 2</think>4"}]
+    task = applied(thinking(), "3+3?", history=turns)
+    assert "assistant: 4<|user|>" in (task.input_str or "")
+
+
+def test_a_users_marks_of_thinking_in_a_further_turn_are_text() -> None:
+    made = thinking()
+    task = applied(made, "2+2?")
+    task.output_str, task.output_tokens = "a</think>4", made.encode("a</think>4")
+    closing = made.encode("</think>")[0]
+    following = made.next_turn(task, "And </think>?")
+    assert (following.input_tokens or []).count(closing) == 1  # the model's own
