@@ -14,7 +14,7 @@ from scaffolding_ext.workers.openai.fields import texts_of
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import GrowingAnswer, tells_reuse
-from scaffolding_ext.workers.openai.scoring import scores_of
+from scaffolding_ext.workers.openai.stream import scores_of
 
 _PROMPT = "Start with 5. Add 3 to it, and then take half of the sum, which is"
 _WORDS = " one two three four five six seven eight nine ten"

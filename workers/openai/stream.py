@@ -1,4 +1,4 @@
-"""Streamed answers of a server, read in the background, so a connection never waits for its reader."""
+"""Answers of a server, whole or streamed, and its scores of a prompt."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import Any, NamedTuple
 from scaffolding_ext.errors import EngineError, NoOutputError, WorkerError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import PAUSED, TokenCounts
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.fields import UnreadableAnswerError, joined_calls
 from scaffolding_ext.workers.openai.requests import RequestBodies
-from scaffolding_ext.workers.openai.responses import GrowingAnswer
+from scaffolding_ext.workers.openai.responses import GrowingAnswer, prompt_scores, token_counts
 from scaffolding_ext.workers.shared.streaming import NEVER, Answer, Stream
 
 
 class ServerStream(Stream):
-    """One streamed answer. A server cannot pause it, so it is closed at its limit; tokens that come later are dropped.
+    """One streamed answer, read in the background, so the connection never waits for its reader.
 
+    A server cannot pause it, so it is closed at its limit; tokens that come later are dropped.
     An answer of a chat ends with the piece that has the last requested token, even if more has arrived: its reader has
     no tokenizer, and cannot cut it.
 
@@ -170,6 +172,34 @@ def read_answer(bodies: RequestBodies, task: GenerationTask, reply: Any) -> Answ
         calls=joined_calls(growing.calls),
     )
     return checked(answer, bodies, stops, task.num_logprobs)
+
+
+class Scores(NamedTuple):
+    """A server's scores of a prompt: log-probabilities in nats, and the cost.
+
+    No decoded token is counted: the token that the server additionally draws needs no forward pass.
+    """
+
+    values: list[float]
+    counts: TokenCounts
+
+
+async def scores_of(
+    connection: Connection, bodies: RequestBodies, prompt: list[int], start: int, task: ScoreTask | None = None
+) -> Scores:
+    """Score the tokens of a prompt from index `start`; `task` adds its hints.
+
+    Raises:
+        EngineError: The server failed or returned too little.
+        InvalidTaskError: It refuses the prompt.
+    """
+
+    def read(reply: Any) -> Scores:
+        values = prompt_scores(reply, len(prompt))
+        counts = token_counts(getattr(reply, "usage", None), 0)
+        return Scores([value for value in values[start:] if value is not None], counts._replace(decoded=0))
+
+    return await connection.complete("completions", bodies.echo(prompt, task), read)
 
 
 class _Mark(NamedTuple):

@@ -17,13 +17,13 @@ from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError
 from scaffolding_ext.prompts.tokenizers import has_tokenizer, load_tokenizer, may_have_tokenizer
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.protocol.lowering import lower_verify, run_pieces, write_back_verify
 from scaffolding_ext.protocol.meta import meta_of, note
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import ServerBudget
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import described, flavor_named
 from scaffolding_ext.workers.openai.requests import RequestBodies
-from scaffolding_ext.workers.openai.scoring import scores_of, verify
 from scaffolding_ext.workers.openai.self_test import (
     proven,
     refusals,
@@ -31,7 +31,7 @@ from scaffolding_ext.workers.openai.self_test import (
     separates_thinking,
     tells_cached_tokens,
 )
-from scaffolding_ext.workers.openai.stream import ServerStream, read_answer
+from scaffolding_ext.workers.openai.stream import ServerStream, read_answer, scores_of
 from scaffolding_ext.workers.shared.streaming import StreamingWorker
 
 if TYPE_CHECKING:
@@ -296,7 +296,22 @@ class OpenAIWorker(StreamingWorker):
         return TaskStatus.SUCCESS
 
     async def _verify(self, task: VerifyTask) -> TaskStatus:
-        await self._connection.run(verify, self._connection, self._bodies, task)
+        """Request P(yes) of each branch; exact if the release reports the log-probabilities of given tokens."""
+        if task.layer_exit is not None:
+            raise InvalidTaskError(
+                f"layer_exit is {task.layer_exit}; a server reads only its last layer: leave it None"
+            )
+        self._bodies.reader.verified(task)
+
+        async def ask(piece: GenerationTask) -> None:
+            body, read = self._bodies.verdict(piece, task), functools.partial(read_answer, self._bodies, piece)
+            answer = await self._connection.run(self._connection.complete, "completions", body, read)
+            answer.fill(piece)
+            note(task, uncounted=answer.uncounted or meta_of(task).uncounted)
+
+        pieces = lower_verify(task)
+        await run_pieces(task, pieces, [ask(piece) for piece in pieces], decodes=False)
+        write_back_verify(task, pieces)
         return TaskStatus.SUCCESS
 
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
