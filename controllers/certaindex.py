@@ -104,10 +104,7 @@ class Threshold:
 
 
 def measure_value(
-    measure: Measure,
-    classes: Sequence[int],
-    rewards: Sequence[float] | None = None,
-    min_answers: int = MIN_ANSWERS,
+    measure: Measure, classes: Sequence[int], rewards: Sequence[float] | None = None, min_answers: int = MIN_ANSWERS
 ) -> float:
     if measure == "entropy":
         return entropy_certaindex(classes, min_answers)

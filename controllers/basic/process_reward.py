@@ -17,12 +17,7 @@ from scaffolding_ext.controllers.prompting import decode
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.protocol.task_results import (
-    mean_token_probability,
-    output_of,
-    reported_logprobs,
-    sampled_logprobs,
-)
+from scaffolding_ext.protocol.task_results import mean_token_probability, output_of, reported_logprobs, sampled_logprobs
 from scaffolding_ext.request.program import record
 
 Aggregate = Literal["min", "product", "mean", "last"]

@@ -135,12 +135,7 @@ class BudgetForcingController(BaseController):
         if task.max_tokens is not None:
             left = task.max_tokens - chain.num_tokens
             answering = {**answering, "max_tokens": min(self.max_answer_tokens, left if left > 0 else _LATE_ANSWER)}
-        yield from conclude(
-            chain,
-            answering,
-            insist_on_answer=insists,
-            cause=cause if was_cut else None,
-        )
+        yield from conclude(chain, answering, insist_on_answer=insists, cause=cause if was_cut else None)
 
     def _chain(self, task: GenerationTask, max_tokens: int) -> Chain:
         if self.generation_controller is not None:

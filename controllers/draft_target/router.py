@@ -40,11 +40,7 @@ class Router(TakeOverRule):
         return {"router": [{"share": share} for share in SHARES]}
 
     def __init__(
-        self,
-        share: float = 0.4,
-        threshold: float | None = None,
-        min_questions: int = 8,
-        most_questions: int = 200,
+        self, share: float = 0.4, threshold: float | None = None, min_questions: int = 8, most_questions: int = 200
     ) -> None:
         self.share = require.number("share", share, least=0, most=1)
         self.threshold = None if threshold is None else require.number("threshold", threshold)

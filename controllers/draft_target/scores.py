@@ -46,12 +46,7 @@ class ScorePool:
         """Remove one such score; ValueError if there is none."""
         self._ordered.remove(score)
 
-    def p_value(
-        self,
-        score: float,
-        ties: Ties = "conservative",
-        rng: np.random.Generator | None = None,
-    ) -> float:
+    def p_value(self, score: float, ties: Ties = "conservative", rng: np.random.Generator | None = None) -> float:
         """P-value of a score among the pool's, as in `p_values`; in an empty pool 1, or uniform with random ties.
 
         Raises:

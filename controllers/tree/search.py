@@ -24,22 +24,11 @@ from scaffolding_ext.controllers.tree.stops import Budget, Certaindex, SearchSto
 from scaffolding_ext.controllers.tree.strategies.base import Strategy
 from scaffolding_ext.controllers.vote.sampler import ensure_sampling
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.sampling_params import (
-    apply_sampling_params,
-    checked_sampling_params,
-)
+from scaffolding_ext.prompts.sampling_params import apply_sampling_params, checked_sampling_params
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.worker import WorkerTag
-from scaffolding_ext.registry import (
-    search_expanders,
-    search_scorers,
-    search_selectors,
-    search_stops,
-    search_strategies,
-)
-from scaffolding_ext.request.program import (
-    next_seed,
-)
+from scaffolding_ext.registry import search_expanders, search_scorers, search_selectors, search_stops, search_strategies
+from scaffolding_ext.request.program import next_seed
 
 
 class SearchController(BaseController):

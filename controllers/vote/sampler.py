@@ -23,12 +23,7 @@ from scaffolding_ext.controllers.vote.sample import Sample, published_answers
 from scaffolding_ext.controllers.vote.voting import Election
 from scaffolding_ext.errors import TaskError
 from scaffolding_ext.prompts.sampling_params import SAMPLE_TEMPERATURE, vary
-from scaffolding_ext.protocol import (
-    Controller,
-    ControllerGenerator,
-    GenerationTask,
-    ParallelProcess,
-)
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ParallelProcess
 from scaffolding_ext.protocol.meta import Meta, Purpose, meta_of, purpose_of
 from scaffolding_ext.protocol.relay import Visit, relay
 from scaffolding_ext.protocol.worker import WorkerTag, tag_name

@@ -15,11 +15,7 @@ from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.controllers.vote.sample import Sample
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.protocol.task_results import (
-    mean_token_probability,
-    reported_logprobs,
-    sampled_logprobs,
-)
+from scaffolding_ext.protocol.task_results import mean_token_probability, reported_logprobs, sampled_logprobs
 
 
 class Weight(ABC):

@@ -37,13 +37,7 @@ class Ledger:
     """
 
     # Plain tuples, because the garbage collector untracks them, unlike named ones.
-    __slots__ = (
-        "_counts",
-        "num_unknown_reuse_tasks",
-        "num_unmetered_tasks",
-        "queue_seconds",
-        "task_type",
-    )
+    __slots__ = ("_counts", "num_unknown_reuse_tasks", "num_unmetered_tasks", "queue_seconds", "task_type")
 
     def __init__(self) -> None:
         self._counts: dict[Purpose, tuple[int, int, int]] = {}
@@ -123,10 +117,7 @@ class Meter(Watch):
     __slots__ = ("_counted", "_ledger", "_parts", "_waited")
 
     def __init__(
-        self,
-        ledger: Ledger,
-        clock: Callable[[], float] | None = None,
-        parts: Callable[[], Sequence[Any]] = lambda: (),
+        self, ledger: Ledger, clock: Callable[[], float] | None = None, parts: Callable[[], Sequence[Any]] = lambda: ()
     ) -> None:
         super().__init__(clock)
         self._ledger = ledger

@@ -39,12 +39,7 @@ class FiniteMean:
     """
 
     def __init__(
-        self,
-        num_values: int,
-        gap: float,
-        span: Interval = _SHARE,
-        against: float | None = None,
-        alpha: float = 0.05,
+        self, num_values: int, gap: float, span: Interval = _SHARE, against: float | None = None, alpha: float = 0.05
     ) -> None:
         self._num_values = require.whole("num_values", num_values)
         self._span = span

@@ -13,13 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaffolding_ext import require
-from scaffolding_ext.stats.resampling import (
-    Floats,
-    checked_pair,
-    critical_value,
-    group_by_question,
-    resampled_totals,
-)
+from scaffolding_ext.stats.resampling import Floats, checked_pair, critical_value, group_by_question, resampled_totals
 
 _MOST_RESAMPLED = 10_000  # questions
 

@@ -98,11 +98,7 @@ def _num_ordering(num_questions: int) -> int:
 
 
 def learn_then_test(
-    losses: npt.ArrayLike,
-    costs: npt.ArrayLike,
-    level: float,
-    delta: float,
-    rng: np.random.Generator,
+    losses: npt.ArrayLike, costs: npt.ArrayLike, level: float, delta: float, rng: np.random.Generator
 ) -> Tested:
     """Choose the cheapest setting such that P(risk > level) <= delta over draws of the questions.
 

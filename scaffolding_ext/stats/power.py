@@ -8,12 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaffolding_ext import require
-from scaffolding_ext.stats.resampling import (
-    checked_values,
-    critical_value,
-    group_by_question,
-    resampled_totals,
-)
+from scaffolding_ext.stats.resampling import checked_values, critical_value, group_by_question, resampled_totals
 
 _NO_VARIATION = 1e-12  # relative size below which a spread is only rounding
 

@@ -11,11 +11,7 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.probing import ProbeNeeds
 from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive
-from scaffolding_ext.controllers.chain.stopping.base import (
-    Rule,
-    Stop,
-    StoppingRule,
-)
+from scaffolding_ext.controllers.chain.stopping.base import Rule, Stop, StoppingRule
 from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.registry import stopping_rules
