@@ -129,6 +129,14 @@ class Prompting:
                 self._read_whole
             )  # a server counts a prompt before it runs
             self._encode = functools.lru_cache(maxsize=256)(self._encode_uncached)
+        if system_prompt and self._templated and self._skips_system():
+            _log.warning("the chat template skips system turns: the model never sees system_prompt %r", system_prompt)
+
+    def _skips_system(self) -> bool:
+        try:
+            return _ANSWER not in self._rendered({"role": "system", "content": _ANSWER}, *_turns("?"))
+        except ConfigError:  # it refuses system turns, and says so at each prompt
+            return False
 
     @property
     def has_tokenizer(self) -> bool:

@@ -103,6 +103,22 @@ def test_a_vocabulary_against_its_template_is_warned_of(saved_model: Any, caplog
     assert not caplog.text
 
 
+@pytest.mark.parametrize(
+    ("roles", "is_warned"),
+    [
+        ("m.role in ('user', 'assistant')", True),
+        ("m.role == 'user'", True),
+        ("not loop.first", True),
+        ("m.role != 'tool'", False),
+        ("m.role != 'system' or raise_exception('no')", False),  # refused at each prompt
+    ],
+)
+def test_a_template_that_skips_system_turns_is_warned_of(roles: str, is_warned: bool, caplog: Any) -> None:
+    template = "{% for m in messages %}{% if " + roles + " %}<|{{ m.role }}|>{{ m.content }}{% endif %}{% endfor %}"
+    Prompting(tokenizer(template), "instruct", system_prompt="Be brief.")
+    assert ("the chat template skips system turns" in caplog.text) == is_warned
+
+
 @pytest.mark.parametrize("name", ["MiniMax-M1-80k", "MiMo-VL-7B-RL", "Magistral-Small-2506"])
 def test_models_known_to_think_whose_templates_are_silent_are_warned_of(name: str, tmp_path: Path) -> None:
     choice = chosen_family(str(tmp_path / name), tokenizer(TURN % (PLAIN, "")))
