@@ -93,7 +93,8 @@ class GrowingAnswer:
             self.usage = usage
         num_before = self.num_received
         for choice in getattr(reply, "choices", None) or ():
-            self._add(choice)
+            if not getattr(choice, "index", 0):  # one is requested; some servers send more
+                self._add(choice)
         return self.num_received - num_before
 
     def _add(self, choice: Any) -> None:

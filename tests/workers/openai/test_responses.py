@@ -165,3 +165,21 @@ def test_halves_of_a_character_are_joined_and_a_half_alone_is_replaced(pieces, t
     answer = grown(*((piece, None) for piece in pieces))
     assert "".join(answer.texts) == text
     "".join(answer.texts).encode()
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        [[(0, "a"), (1, "x")], [(1, "y"), (0, "b")]],
+        [[(1, "x")], [(0, "ab")]],
+        [[(None, "a")], [(None, "b")]],
+        [[(0, "ab"), (1, "ab"), (2, "ab")]],
+        [[(0, "a"), (0, "b")]],
+    ],
+)
+def test_choices_are_told_apart_by_their_index(replies):
+    answer = GrowingAnswer(FLAVORS["openai"], False)
+    for choices in replies:
+        parts = [SimpleNamespace(index=index, text=text, finish_reason=None) for index, text in choices]
+        answer.add(SimpleNamespace(choices=parts))
+    assert "".join(answer.texts) == "ab"
