@@ -239,7 +239,10 @@ def _behind_hashes(text: str) -> str | None:
 def _phrases(text: str) -> Iterator[str]:
     """Yield what answer phrases state, the last first; nothing if the last one was cut."""
     lower = text.casefold()
-    if not any(head in lower for head in _HEADS):  # a substring test is far faster
+    for word in _HEADS:  # a substring test is far faster
+        if word in lower:
+            break
+    else:
         return
     heads = list(_PHRASE.finditer(text))
     end = len(text)
