@@ -2,8 +2,8 @@
 
 Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), section on chain-of-thought
     probing.
-Deviations: Hedge words match whole words. A chain that ends by itself keeps its answer. At the end of the budget an
-    answer is forced. All probe tokens and discarded tokens are counted.
+Deviations: Hedge words match whole words. A chain that ends by itself keeps its answer. A chain that
+    spends its budget without an answer is forced to give one. All probe tokens and discarded tokens are counted.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ class DynasorCoTController(BaseController):
     word ("wait", "but", ...) in their responses. The chain is cut back to its last probe, whose answer is the output.
 
     Args:
-        max_tokens: Budget of the chain in tokens; at its end an answer is forced.
+        max_tokens: Budget of the chain in tokens; a chain that spends it without an answer is forced to give one.
         certainty_threshold: Number of successive probes that must agree, if `rule` is a name; None takes its default: 3
             for `"consecutive"`.
         chunk_size: Tokens between probes, if no `schedule` is given; None takes the schedule's default of 64.
-        effort: Preset for the two above, instead of them: mild, low, mid (the defaults), high or crazy.
+        effort: Preset of `certainty_threshold` and `chunk_size`, which it replaces: from "mild" (8 probes must agree)
+            over "mid" (the defaults) to "crazy" (2, every 32 tokens).
         hedge_match: Matching of hedge words, if no `probe` is given: `"word"` or `"substring"`.
         schedule: Positions at which the chain is probed; None probes every `chunk_size` tokens.
         probe: Asks for the answer; None takes an `AnswerProbe`.
@@ -88,7 +89,7 @@ class DynasorCoTController(BaseController):
         self.rule, self.schedule, self.probe = parts_of(rule, schedule, probe, **short)
         self.max_tokens = require.whole("max_tokens", max_tokens)
         self.prober = Prober(self.probe, self.rule.needs)
-        self.forcing = {**self.probe.sampling_params, "temperature": 0.0}  # no vote reads a forced answer
+        self.forcing = {**self.probe.sampling_params, "temperature": 0.0}  # a chain has one forced answer
         self.mode = require.one_of("mode", mode, ("stream", "chunk"))
         self.overlap = overlap
         self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))
@@ -124,7 +125,7 @@ class DynasorCoTController(BaseController):
                 due = chain.max_tokens
             else:
                 due = prefix.num_tokens + next(gaps)
-                asked = self.prober.asking(task, prefix, run.family)  # the chain, with an opened box behind it
+                asked = self.prober.asking(task, prefix, run.family)  # opens a box; None if the rule reads no answer
                 if asked is not None and self.overlap and not chain.runs_on:  # a stream runs on by itself
                     yield from chain.grow(due, beside=[asked])
                 elif asked is not None:
@@ -133,7 +134,7 @@ class DynasorCoTController(BaseController):
                 if asked is not None:
                     probes = yield from self._classified(run, probes)
                     self._report(run, probes, asked, chain.max_tokens, due)
-                if not chain.ended or chain.finish_reason in UNANSWERED:  # otherwise it has its own answer
+                if not chain.ended or chain.finish_reason in UNANSWERED:  # not ended by itself, with its own answer
                     stop = self.rule.stop(probes)
             if stop is None and not chain.ended:
                 run.show(prefix.text)  # final: later probes only cut the chain after this one
@@ -156,7 +157,7 @@ class DynasorCoTController(BaseController):
         )
 
     def _classified(self, run: Run, probes: list[Probe]) -> ControllerGenerator:
-        """Return the probes with their answers' classes; a shorter form of an answer may renumber earlier ones."""
+        """Return the probes with their answers' classes, all anew: another answer may change earlier classes."""
         classes = yield from run.group([each.answer for each in probes])
         return [each._replace(answer_class=n) for each, n in zip(probes, classes, strict=True)]
 
@@ -172,7 +173,7 @@ class DynasorCoTController(BaseController):
 
     def _answer(self, run: Run, chain: Chain, probes: Sequence[Probe], stop: Stop | None) -> ControllerGenerator:
         """Leave a stopped chain at its last probe with the probe's answer or a forced one; else conclude the chain."""
-        probe = None if stop is None else stop.left_with(probes)
+        probe = None if stop is None else stop.left_with(probes)  # the last probe, if it has an answer
         prefix = chain.prefix if stop is None else probes[-1].prefix
         cut_by = "budget" if chain.finish_reason == "length" else str(chain.finish_reason)
         own_end = cut_by if chain.finish_reason in UNANSWERED else "own end"

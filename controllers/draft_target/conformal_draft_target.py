@@ -2,8 +2,8 @@
 
 Reference: A1, "Asynchronous test-time scaling via conformal prediction", equations 11 (score) and 12 (p-value).
 
-Deviation: The p-value counts the score itself, each turn has its pool, and a rejected chunk is rewritten. The guarantee
-is for a single decision; unlike the paper's propositions, it does not cover all decisions jointly.
+Deviation: The p-value counts the score itself, each turn has its pool, and by default a rejected chunk is rewritten.
+The guarantee is for a single decision; unlike the paper's propositions, it does not cover all decisions jointly.
 """
 
 from __future__ import annotations
@@ -38,18 +38,20 @@ from scaffolding_ext.registry import take_over_rules
 class ConformalDraftTargetController(BaseController):
     """Several chains, each drafted by the small model and taken over by the large one if its p-value is small.
 
-    After each drafted chunk the target scores it, and its p-value among calibration scores decides for that chain. An
-    accepted chain continues at once, while others still draft. Chains stop at a boxed answer, at a model's end, after
-    `max_turns` chunks or at `max_tokens`; then they vote.
+    The target scores each drafted chunk. By default the chunk's p-value among calibration scores decides, and its chain
+    continues at once while others still draft. Chains stop at a boxed answer, at a model's end, after `max_turns`
+    chunks or at `max_tokens`; then they vote.
 
     Both models read the same rendered prompt. Workers of the same `tokenizer_fingerprint` exchange ids, others text.
 
     Args:
-        draft_controller: Drafts a chunk on the worker `draft`; None generates plainly. Several chains have temperature
-            0.7 unless a controller sets one.
-        target_controller: Writes the target's chunks on the worker `target`; None as for the draft.
-        alpha: Share of the chunks that the target takes over; of the conformal rule, like the next two.
-        coverage: `"marginal"`, its default, or `"conditional"`.
+        draft_controller: Drafts a chunk on the worker `draft`; None sends plain generation tasks. If there are several
+            chains and no controller sets a temperature, it is 0.7.
+        target_controller: Writes the target's chunks on the worker `target`; None sends plain generation tasks.
+        alpha: Rate at which the target takes over, 0.4 by default. Like `coverage` and `calibration`, it belongs to the
+            conformal rule.
+        coverage: `"marginal"`, its default, ranks a score among the calibration's; `"conditional"` among the chains of
+            the same question, and `alpha` then holds for first chunks only.
         calibration: A calibration, or its file; required for marginal coverage.
         rule: A rule, or its name. None takes the conformal rule with the three arguments above, which are refused with
             another rule.
@@ -126,8 +128,9 @@ class ConformalDraftTargetController(BaseController):
         run = Run(self, task)
         run.set(sampling_params)
         self._warn_of_coverage(run)
-        rule = self.rule.for_request()
+        rule = self.rule.for_request()  # a copy, if it keeps scores of the request
         chains = self.open_chains(task, scores=rule.scores_chunks)
+        # Each chain's generator breaks ties of p-values, and decides turns without calibration at the rate alpha.
         rngs = run.rngs(self.num_chains, sampling_params_of(self.draft.controller).get("seed"))
         decided = (yield from self._decide_together(rule, chains, rngs)) if rule.is_joint else {}
         yield side_by_side([self._grow(run, each, rule, rngs[each.index], decided.get(each.index)) for each in chains])
@@ -137,7 +140,7 @@ class ConformalDraftTargetController(BaseController):
     def _grow(
         self, run: Run, chain: DraftTargetChain, rule: TakeOverRule, rng: np.random.Generator, first: Decision | None
     ) -> ControllerGenerator:
-        """Write one chain. A joint rule has had its first chunk drafted, and decided on it if it has a token."""
+        """Write one chain; `first` is the decision on its first chunk if a joint rule has already made it."""
         decision = first
         while chain.exit_reason is None:
             if chain.draft_chunk is None:
@@ -146,15 +149,15 @@ class ConformalDraftTargetController(BaseController):
                 yield from chain.settle(taken_over=False)
                 chain.end("end")
                 break
-            if chain.is_decided:  # by a router, for the draft; the target would have written all the rest at once
+            if chain.is_decided:  # a router left the rest to the draft
                 decision = Decision(False, {})
             elif decision is None:
                 (decision,) = yield from rule.decide([chain], [rng])  # take over if the p-value is at most alpha (12)
-            yield from chain.carry_out(run, decision)  # keep the chunk, or let the target rewrite it
+            yield from chain.carry_out(run, decision)  # keep the chunk, or let the target write; may end the chain
             decision = None
             if chain.turn >= self.max_turns:
                 chain.end("max_turns")
-        yield from chain.conclude(run.family, self.answer_sampling_params)
+        yield from chain.conclude(run.family, self.answer_sampling_params)  # if needed, forces the draft's answer
 
     def propose(self, chain: DraftTargetChain) -> ControllerGenerator:
         """Let the draft model write a chunk, and the target score it: its mean negative log-likelihood (11)."""

@@ -1,4 +1,4 @@
-"""Branches that share the KV of one prefix, judged only if no branch is clearly the most confident.
+"""Branches that share the KV of one prefix, and gates that omit verdicts which would not change the choice.
 
 Reference: Sekar, "RKSC: Reasoning-Aware KV Cache Sharing and Confident Early Exit for Multi-Step LLM Inference", arXiv
 2606.09937.
@@ -33,27 +33,29 @@ from scaffolding_ext.request.program import discard
 
 
 class KVShareBranchingController(SearchController):
-    """Writes several branches on one prompt, judges them, and returns the most frequent or the best answer.
+    """Writes several branches on one prompt, judges them, and returns the answer with the most weight, or the best.
 
     It has one level; deeper trees are `SearchController`'s. All branches share the prompt's KV, through `BranchTask` or
     the engine's block reuse. A branch's confidence is the mean, over its tokens, of the likeliest token's probability
     (equation 3). With `scorer="verdict"`, as in the paper, a branch votes with P(yes) times the square root of its
-    confidence. Three optional gates save work:
+    confidence. Three options, all off by default, save work:
 
-    - The skip gate (equation 4) omits the verdicts if the highest confidence is at least `least` (0.70), and leads the
-      next by `gap` (0.06) of itself; branches then vote with their confidence.
-    - A layer exit (equation 5) reads a verdict before the last layer, where its entropy and change are small enough.
-    - The decode exit is a skip gate after a few tokens, behind which only the leading branch goes on.
+    - The skip gate (equation 4) omits the verdicts if the highest confidence is at least `least` (0.70), and the next
+      one is lower by at least `gap` (0.06) of it; branches then vote with their confidence.
+    - The scorer's layer exit (equation 5) reads a verdict before the last layer, once the verdict's entropy and its
+      change from layer to layer are small enough.
+    - The decode exit is a skip gate after the first tokens (`after` 3, `least` 0.72, `gap` 0.10): then only the leading
+      branch goes on.
 
     Args:
         branching_factor: Branches written at once.
         expander: Writes the branches: `{type: worker, args: {hints, hints_file, phrasings, least_similarity}}`, or any
             controller. None is the worker `generation` without hints.
-        scorer: `"mean_logprob"`, `"verdict"` (times the square root of the branch's confidence), or any scorer of
-            `SearchController`.
+        scorer: `"mean_logprob"` (geometric mean of the tokens' probabilities), `"verdict"` (times the square root of
+            the branch's confidence), or any scorer of `SearchController`.
         selector: Chooses the answer: `vote` (weighted by scores), `best`, or any selector of `SearchController`.
-        gates: `{skip: {least, gap}, decode_exit: {after, least, gap}}`. Each may be true for the paper's values or
-            false for never. A `skip` of None takes the calibration's.
+        gates: `{skip: {least, gap}, decode_exit: {after, least, gap}}`. Each may be true for the paper's values, or
+            false or None for never; but a `skip` of None takes the calibration's, if there is one.
         calibration: File of `scaffolding-ext calibrate branching`. Its skip gate and layer exit apply to verdicts if
             `gates.skip` and the scorer's `layer_exit` are None.
         max_tokens: Tokens of a branch from the root to its end.
@@ -120,15 +122,14 @@ class KVShareBranchingController(SearchController):
             for branch in going:
                 branch.score = settled(branch.confidence)  # rounded
         else:
-            yield from judge(run, self.scorer, going)  # by default without a worker; equation 5 in a verdict's exit
+            yield from judge(run, self.scorer, going)  # the default scorer asks no worker; a verdict may exit (5)
         closings = Closings()
         if self.insist_on_answer:
-            yield from closings.force(going, self.selector.reads_all)
+            yield from closings.force(going, self.selector.reads_all)  # of all if all vote, else of the best
         classes = yield from run.group([branch.answer for branch in going])
+        # A branch's value is its score times its weight.
         leaves = [Leaf(n, each.value, 1.0, each.chain.num_tokens) for each, n in zip(going, classes, strict=True)]
-        winner = going[
-            self.selector.choose(leaves)
-        ]  # unless `best`, the class with the largest sum of score times weight
+        winner = going[self.selector.choose(leaves)]  # by default the best of the class with the largest sum of values
         record_selected(going, [winner])
         run.event("answer", answers=[each.answer for each in going], classes=classes, winner=winner.path)
         run.sum_up(nodes=len(branches), answers=Answers([each.answer for each in going], classes))
@@ -148,7 +149,7 @@ class KVShareBranchingController(SearchController):
         open_ones = [branch for branch in going if not branch.is_whole]
         positions = [branch.chain.num_tokens + most for branch in open_ones]
         late = yield from self.expander.write_in_time(open_ones, positions, None)
-        going = [branch for branch in going if branch not in late] or going  # of nothing, an answer is forced
+        going = [branch for branch in going if branch not in late] or going  # if all are late, all stay
         discard(Purpose.CHAIN, sum(branch.chain.num_generated for branch in branches if branch not in going))
         record_branches(going)
         return going

@@ -1,6 +1,6 @@
 """Self-consistency: draw several samples of one question and elect the most frequent answer.
 
-With an allocation rule the vote is drawn step by step and ends once the rule is certain.
+By default the vote is drawn step by step, and ends once the remaining samples are unlikely to change the winner.
 
 Reference: Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models"; the allocation rules
     name their own sources.
@@ -37,17 +37,19 @@ class MajorityVoteController(BaseController):
     Args:
         generation_controller: Draws one sample; any controller, a vote included.
         default_sample_num: Samples of a vote; with a rule, the maximum.
-        allocation: The rule that ends the vote, or its name. None draws all samples.
-        weight: Weight of a sample's vote: `"uniform"`, `"mean_logprob"`, `"answer_probability"`, `"confidence"`,
-            `"shortness"`, `"reward"`, or a function of the sample. Any but the first needs a rule that reads weights.
+        allocation: The rule that ends the vote, or its name; by default `LeaderChange`, which ends it once the
+            remaining samples change the winner with a probability of at most 0.2. None draws all samples.
+        weight: Weight of a sample's vote: `"uniform"`, `"mean_logprob"`, `"answer_probability"`, `"shortness"`,
+            `"reward"`, or a function of the sample. If it is not uniform, the allocation rule must read weights.
         reward_controller: Scores the samples; needed by `weight="reward"` and by rules that read rewards.
         in_flight: Samples that run at once; as one counts, the next begins. The rule is asked whenever it could end the
             vote, and then the others are cancelled: that takes less time than rounds, and more tokens. None draws
             rounds.
-        order: Order in which samples in flight count. By `"tokens"`, or by `"index"` if the worker cannot stream, the
-            vote repeats from its seed; by `"arrival"` it does not. See `vote.draws`.
+        order: Order in which samples in flight count. With `"tokens"` one counts once every other one that runs surely
+            ends later, on a clock of tokens. With it, and with `"index"` for workers that cannot stream, a vote is
+            reproducible from its seed; with `"arrival"` it is not.
         allow_failed: Samples that may fail in their worker; the others vote, and the trace counts failed ones apart.
-            The vote fails if none is left, or under TensorRT-LLM's host.
+            The vote fails if none is left. Under TensorRT-LLM's host any failure fails the vote.
     """
 
     registries: ClassVar = {"allocation": allocation_rules, "weight": vote_weights}
@@ -88,7 +90,7 @@ class MajorityVoteController(BaseController):
         self.needs = needs_of_samples(generation_controller, reads)
 
     def run(self, task: GenerationTask, **asked: Any) -> ControllerGenerator:
-        """Draw, count and ask the rule until it is certain, then elect. When time is over, those so far vote."""
+        """Draw, count and ask the rule until it is certain, then elect. At a deadline those counted so far vote."""
         run = Run(self, task)
         sampler = self.sampler(task, **asked)
         draws = Draws(run, sampler, self.allocation, self.in_flight, self.order)
