@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -155,7 +156,7 @@ def test_a_vote_counts_equal_calls_as_one_and_words_beside_them(over_chat: OverC
     assert json.loads(made.function.arguments) == {"city": "Paris", "days": 2}
     assert choice.scaffolding["answer"] == '[{"arguments":{"city":"Paris","days":2},"name":"weather"}]'
     (event,) = (event for event in choice.scaffolding["trace"] if event["event"] == "vote")
-    assert sorted(event["classes"]) == [0, 1, 1, 2]
+    assert sorted(Counter(event["classes"]).values()) == [1, 1, 2]  # samples may reach the server in any order
 
 
 def test_a_chosen_sample_keeps_its_call(over_chat: OverChat) -> None:
