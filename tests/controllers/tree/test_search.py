@@ -529,7 +529,7 @@ def test_a_failing_search_leaves_the_others_alone():
 
 def near_deadline(monkeypatch, condition):
     """Let a request's deadline be far, and nearly over for steps that are asked for once a condition holds."""
-    monkeypatch.setattr(Lifetime, "left", property(lambda _: 1.0 if condition() else 1000.0))
+    monkeypatch.setattr(Lifetime, "left", property(lambda _: 3.0 if condition() else 1000.0))
 
 
 class Stalls:
