@@ -91,12 +91,7 @@ class Splitter:
         stops: End the answer, never the thinking.
     """
 
-    def __init__(
-        self,
-        marks: Marks,
-        is_open: bool | None,
-        stops: StopStrings | None = None,
-    ) -> None:
+    def __init__(self, marks: Marks, is_open: bool | None, stops: StopStrings | None = None) -> None:
         self._marks = marks
         self._is_open = is_open
         self._lexer = _Lexer(marks)

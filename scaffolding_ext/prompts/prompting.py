@@ -18,10 +18,7 @@ from scaffolding_ext.errors import ConfigError, ScaffoldingExtError
 from scaffolding_ext.prompts.chat_template import check_variables
 from scaffolding_ext.prompts.encoding import Continuation, prompt_ids, special_texts, thinking_tokens, token_ids
 from scaffolding_ext.prompts.families import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named
-from scaffolding_ext.prompts.model_files import (
-    FamilyChoice,
-    chosen_family,
-)
+from scaffolding_ext.prompts.model_files import FamilyChoice, chosen_family
 from scaffolding_ext.prompts.tokenizers import collection_of, load_tokenizer, model_folder
 from scaffolding_ext.prompts.tool_calls import as_value
 from scaffolding_ext.protocol import GenerationTask

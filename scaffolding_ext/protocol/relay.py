@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from scaffolding_ext.protocol import (
-    ControllerGenerator,
-    ParallelProcess,
-    StreamGenerationTask,
-    close_generator,
-)
+from scaffolding_ext.protocol import ControllerGenerator, ParallelProcess, StreamGenerationTask, close_generator
 
 Visit = Callable[[Any], None]
 

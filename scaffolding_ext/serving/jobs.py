@@ -222,11 +222,7 @@ def _usage(programs: Sequence[Program], num_prompt_tokens: int | None, num_shown
             "cached_tokens": min(prompt, sum(counts.reused for counts in read)),
             "audio_tokens": 0,
         },
-        "completion_tokens_details": {
-            "reasoning_tokens": reasoning,
-            **_NO_SHARE,
-            **decoded,
-        },
+        "completion_tokens_details": {"reasoning_tokens": reasoning, **_NO_SHARE, **decoded},
     }
 
 
@@ -345,9 +341,7 @@ class Events:
             now = now._replace(answer="")  # it becomes a tool call
         if not (now.thinking.startswith(before.thinking) and now.answer.startswith(before.answer)):
             raise ApiError(
-                500,
-                "the controller changed text that had been sent: send the request without stream",
-                "stream_broken",
+                500, "the controller changed text that had been sent: send the request without stream", "stream_broken"
             )
         self._sent[index] = now
         events = []

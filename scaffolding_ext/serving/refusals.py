@@ -36,12 +36,7 @@ class ApiError(Exception):
     """
 
     def __init__(
-        self,
-        status: int,
-        message: str,
-        code: str,
-        param: str | None = None,
-        headers: dict[str, str] | None = None,
+        self, status: int, message: str, code: str, param: str | None = None, headers: dict[str, str] | None = None
     ) -> None:
         super().__init__(message)
         self.status = status

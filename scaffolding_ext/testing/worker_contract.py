@@ -310,8 +310,7 @@ def check_failures_are_told(make_worker: MakeWorker, prompt: str = PROMPT) -> No
             task = GenerationTask(input_tokens=[1] * (length + 1), max_tokens=1)
             outcome = asyncio.run(_outcome(worker, task))
             _expect(
-                outcome is not TaskStatus.SUCCESS,
-                f"{length + 1} prompt tokens were served; max_seq_len is {length}",
+                outcome is not TaskStatus.SUCCESS, f"{length + 1} prompt tokens were served; max_seq_len is {length}"
             )
 
 

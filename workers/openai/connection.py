@@ -28,12 +28,7 @@ from scaffolding_ext.errors import (
 )
 from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
-from scaffolding_ext.workers.openai.http_client import (
-    causes,
-    http_client,
-    named_proxies,
-    seconds_to_wait,
-)
+from scaffolding_ext.workers.openai.http_client import causes, http_client, named_proxies, seconds_to_wait
 from scaffolding_ext.workers.shared.own_loop import OwnLoop, T
 
 if TYPE_CHECKING:

@@ -51,13 +51,7 @@ class RequestBodies:
     """
 
     def __init__(
-        self,
-        flavor: Flavor,
-        model: str,
-        tokenizer: str,
-        max_seq_len: int | None,
-        chat: bool,
-        prioritize: bool = False,
+        self, flavor: Flavor, model: str, tokenizer: str, max_seq_len: int | None, chat: bool, prioritize: bool = False
     ) -> None:
         if prioritize and flavor.priority is None:
             raise ConfigError(

@@ -6,13 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from scaffolding_ext.protocol import (
-    GenerationTask,
-    ScaffoldingOutput,
-    StreamGenerationTask,
-    TaskStatus,
-    current_scope,
-)
+from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput, StreamGenerationTask, TaskStatus, current_scope
 from scaffolding_ext.protocol.meta import TokenCounts, ToolCall, meta_of, note
 from scaffolding_ext.request.program import current_program
 from scaffolding_ext.workers.chat import ChatWorker

@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
-from scaffolding_ext.protocol import (
-    GenerationTask,
-    StreamGenerationTask,
-    TaskStatus,
-)
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE, BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import (
     lower_branch,
@@ -238,9 +234,7 @@ class TRTLLMWorker(StreamingWorker):
             for prefix, own in zip(prefixes_of(task), block_scores(task), strict=True)
         ]
         await run_pieces(
-            task,
-            lowered,
-            [self._generate(piece, own) for piece, own in zip(lowered, configs, strict=True)],
+            task, lowered, [self._generate(piece, own) for piece, own in zip(lowered, configs, strict=True)]
         )
         write_back_branch(task, lowered)
         return TaskStatus.SUCCESS

@@ -12,13 +12,7 @@ import numpy as np
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.compare.finished_run import FinishedRun, Key
 from scaffolding_ext.evaluation.run.run_stats import Column
-from scaffolding_ext.stats.intervals import (
-    Estimate,
-    McNemar,
-    bootstrap_quotients,
-    mcnemar_exact,
-    share_of_questions,
-)
+from scaffolding_ext.stats.intervals import Estimate, McNemar, bootstrap_quotients, mcnemar_exact, share_of_questions
 from scaffolding_ext.stats.power import required_num_questions
 from scaffolding_ext.stats.resampling import Integers
 

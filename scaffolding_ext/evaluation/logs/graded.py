@@ -12,13 +12,7 @@ from scaffolding_ext.answers import group
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.logs.doubts import doubt_of
-from scaffolding_ext.evaluation.logs.samples import (
-    NO_TARGET,
-    LoggedQuestion,
-    Looks,
-    RecordedQuestion,
-    Recording,
-)
+from scaffolding_ext.evaluation.logs.samples import NO_TARGET, LoggedQuestion, Looks, RecordedQuestion, Recording
 from scaffolding_ext.evaluation.logs.stated import letter_in
 from scaffolding_ext.evaluation.run.scoring import answer_of_target
 

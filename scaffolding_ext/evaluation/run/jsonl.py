@@ -33,9 +33,7 @@ class Row(NamedTuple):
 
 
 def read_rows(
-    path: str | os.PathLike[str],
-    what: str = "dataset",
-    parse: Callable[[str], Any] = parse_json,
+    path: str | os.PathLike[str], what: str = "dataset", parse: Callable[[str], Any] = parse_json
 ) -> Iterator[Row]:
     """Yield the rows of a JSONL file, plain or as `.gz`.
 

@@ -19,11 +19,7 @@ _NUM_LINES = 10
 
 @contextmanager
 def progress_shown(
-    total: int,
-    tally: RunStats,
-    clock: Callable[[], float] = time.monotonic,
-    *,
-    in_tokens: bool = False,
+    total: int, tally: RunStats, clock: Callable[[], float] = time.monotonic, *, in_tokens: bool = False
 ) -> Iterator[Callable[[Record], None]]:
     """Show the progress of a run on standard error: a bar on a terminal, otherwise about ten plain lines.
 

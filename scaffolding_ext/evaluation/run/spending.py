@@ -47,10 +47,7 @@ CLAIMS: dict[Spending, Claim] = {"certaindex": unsettledness, "even": evenness}
 
 
 def next_round(
-    questions: Sequence[Votes],
-    total_tokens: float,
-    claim: Claim = unsettledness,
-    rule: AllocationRule | None = None,
+    questions: Sequence[Votes], total_tokens: float, claim: Claim = unsettledness, rule: AllocationRule | None = None
 ) -> Round:
     """Choose the questions that get a further sample.
 

@@ -30,13 +30,7 @@ from scaffolding_ext.evaluation.tune.space import (
     votes_over,
     weighed_to_try,
 )
-from scaffolding_ext.evaluation.tune.votes import (
-    ReplayResult,
-    assembled,
-    first_to_finish,
-    outcome,
-    play,
-)
+from scaffolding_ext.evaluation.tune.votes import ReplayResult, assembled, first_to_finish, outcome, play
 
 NUM_FOLDS = 5
 LEAST_RUNS = 5  # fewer do not generalize to other runs: then questions are resampled

@@ -37,12 +37,7 @@ _MAX_TOKENS = 8192  # of a sample, if the log tells neither a limit nor lengths
 
 
 def stack_of(
-    setting: Setting,
-    row: TableRow,
-    plays: Replay,
-    *,
-    promise: Promise | None,
-    base: StackConfig | None = None,
+    setting: Setting, row: TableRow, plays: Replay, *, promise: Promise | None, base: StackConfig | None = None
 ) -> StackConfig:
     """Build a stack that runs a setting, with the workers of a base or with a server on this machine."""
     controller = controller_of(setting, None if base is None else base.controller, limit_of(plays.recording, base))
