@@ -103,7 +103,10 @@ class Comparator:
         return self._decide(a._replace(unit=""), b._replace(unit=""))
 
     def _collections(self, a: Form, b: Form) -> Verdict:
-        """Compare parts with others, or with a scalar."""
+        """Compare an answer of parts with another answer: sets and bare lists in any order, tuples in theirs.
+
+        `U` stands for a union of intervals. Only a set may equal a scalar, such as the solution x = 5 as {5}.
+        """
         if not b.items:
             if b.value is not None and a.brackets != "{}":
                 return Verdict.DIFFERENT if len(a.items) > 1 else Verdict.UNDETERMINED
@@ -113,6 +116,7 @@ class Comparator:
             return self._unordered(a, b)
         if len(kinds) == 1 or kinds == {"", "()"}:
             return _all(map(self._decide, a.items, b.items)) if len(a.items) == len(b.items) else Verdict.DIFFERENT
+        # A bare list may be meant as any of the others, a union be one interval; other brackets differ in meaning.
         return Verdict.UNDETERMINED if "" in kinds or "U" in kinds else Verdict.DIFFERENT
 
     def _unordered(self, a: Form, b: Form) -> Verdict:

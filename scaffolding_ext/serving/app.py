@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 _LARGE = 1 << 11  # bytes; a smaller body is read at once, within about 1 ms
 _MOST_LARGE = 64  # larger bodies that wait to be read, one after the other
 _MOST_PER_SECOND = 1 << 25  # bytes of larger bodies; receiving them takes the loop's time
-_REST = 4  # parsing holds the GIL, so the next large body waits for so many times the processor time of one
+_REST = 4  # parsing holds the GIL, so the next large body waits for this multiple of the last one's CPU time
 _MOST_IGNORED = 1000  # unknown fields that the log names
 _PORT = re.compile(r":\d+\Z")
 _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not hold events back
@@ -97,11 +97,11 @@ class Front:
             job.cancel(of_failure(ShutdownError("the server stops")))
 
     def _admit(self, request: Request) -> None:
-        """Refuse a request without a valid key, or of a browser's page that addresses the server by another name."""
+        """Refuse a request without a valid key, or with a foreign Host header, as of DNS rebinding in a browser."""
         if self.hosts is not None and _PORT.sub("", _header(request, b"host")) not in self.hosts:
             raise ApiError(
                 403,
-                f"this server answers only to {', '.join(sorted(self.hosts))}: address it so, or set keys",
+                f"this server answers only to {', '.join(sorted(self.hosts))}: use one of them as host, or set keys",
                 "unknown_host",
             )
         if not self.keys:
@@ -187,7 +187,7 @@ class Front:
 
     @contextlib.asynccontextmanager
     async def _turn(self, num_bytes: int) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
-        """Wait to read a body; the block gets a function that makes a call, for large bodies on a thread.
+        """Wait for one's turn to read a body, and yield a function that runs a call: on a thread if the body is large.
 
         Raises:
             ApiError: Too many large bodies wait already.

@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.base import BaseController, attributes_of, chec
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.families import UNTHINKING_FAMILY, PromptFamily, family_named
+from scaffolding_ext.prompts.families import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named
 from scaffolding_ext.prompts.prompting import Prompting, Turn
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.prompts.served_model import served_model
@@ -105,12 +105,13 @@ class ServedStack:
         llm.prototype_controller = _Bounded()
         self._limits = limits
         own: Any = self.controller
-        is_unsaid = isinstance(own, BaseController) and own.loops is None and (config is None or config.loops is None)
-        if is_unsaid and self.thinks and self._cannot_go_on is None:
-            own.loops = Loops()
+        is_open = isinstance(own, BaseController) and own.loops is None and (config is None or config.loops is None)
+        if is_open and self.thinks and self._cannot_go_on is None:  # nobody chose, and a looping chain can be ended
+            own.loops = Loops()  # unlike in other places on by default: thinking that repeats itself is cut
         self._numbers = itertools.count()  # numbers requests without a seed; thread-safe
         served = served_model(self.llm.workers)
         self.context_len: int | None = None if served is None else getattr(served.worker, "max_seq_len", None)
+        self._server_renders = served is not None and getattr(served.worker, "takes_messages", False)
 
     @property
     def prompting(self) -> Prompting | None:
@@ -166,8 +167,11 @@ class ServedStack:
             message = f"would hold for the thinking of {self.name!r}, too: leave it out, or serve it without thinking"
             raise unsupported(_FIELDS[guided], message)
         read_by = family_named(UNTHINKING_FAMILY) if is_raw or family is None else family
+        cuts_texts = is_raw or family is None or not family.thinks
+        if self._server_renders and not read_by.thinks:  # it may separate thinking, which the worker then marks
+            read_by, is_open = family_named(DEFAULT_FAMILY), False
         reading = Reading(read_by, is_open, StopStrings(tuple(body.stops)))
-        if reading.stops and not read_by.thinks and "stop" in honoured_by(controller):
+        if reading.stops and cuts_texts and "stop" in honoured_by(controller):
             kwargs["stop"] = list(body.stops)  # otherwise the front cuts the answer's text at them
         seed = body.seed if body.seed is not None else self._next_seed()
         return StackRequest(
@@ -451,6 +455,7 @@ class _TokenLimit(Watch):
         self._most_tokens = most_tokens
 
     def count(self, work: Any, began: float) -> None:
+        """Called after each step of the request's work."""
         program = current_program()
         if program is not None and program.ledger.num_decoded > self._most_tokens:
             raise ApiError(

@@ -366,13 +366,13 @@ async def _served(worker: Worker, task: T) -> T:
     return task
 
 
-async def _outcome(worker: Worker, task: Task) -> TaskStatus | Exception | None:
-    """Status of a task, or the error it raised."""
+async def _outcome(worker: Worker, task: Task) -> TaskStatus | Exception:
+    """Status of a task (None counts as success), or the error it raised; a time-out fails the check."""
     try:
         return await _in_time(worker.run_task(task)) or TaskStatus.SUCCESS
-    except AssertionError:
+    except AssertionError:  # the time-out's
         raise
-    except Exception as error:  # an engine's errors of any type count as failures
+    except Exception as error:  # an engine's own errors may have any type
         return error
 
 

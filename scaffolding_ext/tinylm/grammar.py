@@ -30,7 +30,7 @@ Split = Literal["train", "held_out"]
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _HELD_OUT_EVERY = 8  # one question in eight is held out
 _MODULI = (7, 9)  # the shipped target also learnt 11 and 13, and gets a fifth of their lines wrong
-_BELOW_ZERO_SHARE = 0.05  # share of the walk steps that may go below zero and do
+_BELOW_ZERO_SHARE = 0.05  # of the walk steps that could go below zero, the share that does
 
 
 @dataclass(frozen=True)

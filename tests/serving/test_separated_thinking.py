@@ -31,12 +31,14 @@ def asked(client: Any, stream: bool) -> tuple[str, str]:
     )
 
 
+@pytest.mark.parametrize("flavor", ["auto", "openai", "vllm"])
 @pytest.mark.parametrize("prompt", [None, {"prompt_suffix": " Briefly."}, {"family": "instruct"}])
 @pytest.mark.parametrize("stream", [False, True])
-def test_thinking_is_reasoning_and_not_content(prompt: dict[str, Any] | None, stream: bool) -> None:
+def test_thinking_is_reasoning_and_not_content(prompt: dict[str, Any] | None, stream: bool, flavor: str) -> None:
     text = "<think>5 and 3 are 8.</think>The answer is 8."
     with OpenAIServer(ScriptedWorker(text), "m", reasons=True) as server:
-        worker = {"type": "OpenAIWorker", "args": {"base_url": server.url, "model": "m", "endpoint": "chat"}}
+        args = {"base_url": server.url, "model": "m", "endpoint": "chat", "flavor": flavor}
+        worker = {"type": "OpenAIWorker", "args": args}
         native = {"type": "NativeGenerationController", "args": {"sampling_params": {"max_tokens": 64}}}
         stack = {"controller": native, "workers": {"generation": worker}}
         with (

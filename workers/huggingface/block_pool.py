@@ -15,7 +15,7 @@ from hashlib import blake2b
 
 _DIGEST_BYTES = 16
 IDLE = 0.0  # priority of a block of a request without work in the engine, evicted first
-PLAIN = 1.0  # priority of a block of no branch: RKSC's omega of score 1 at depth 0
+PLAIN = 1.0  # priority of a block of no branch: that of RKSC's branches of score 1 at depth 0
 
 BlockPriority = Callable[[int], float]
 """The priority of a sequence's block in the cache, by the number of the block in the sequence."""
@@ -76,9 +76,11 @@ class BlockPool:
     """Allocates blocks to sequences. The cache evicts the block of the lowest worth, the least recently used of equals.
 
     Args:
+        num_blocks: Blocks in all.
+        block_len: Tokens of a block.
         max_cached: Maximum number of blocks that stay as cache.
         shares: False disables sharing and caching.
-        idle_first: Evict first the blocks that only idle owners have used (Certaindex, appendix D.3.2).
+        idle_first: Evict first the blocks that only one owner has used, which is idle (Certaindex, appendix D.3.2).
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class BlockPool:
         self.num_blocks, self.block_len, self.max_cached = num_blocks, block_len, max_cached
         self.num_held = self.num_evicted = 0  # blocks held by sequences, and evicted from the cache
         self._shares, self._idle_first = shares, idle_first
-        self._is_ranked = idle_first  # blocks may differ in worth
+        self._is_ranked = idle_first  # blocks may differ in worth; also set by a priority
         self._num_open: Counter[str] = Counter()  # waiting and running sequences of each owner
         self._num_made = 0
         self._free: list[Block] = []  # latest last, so that blocks with allocated memory are reused first

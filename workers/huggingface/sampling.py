@@ -139,7 +139,7 @@ def _keep_likeliest(logits: torch.Tensor, params: list[SamplingParams]) -> torch
 
 
 def _num_kept(ordered: torch.Tensor, rows: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor:
-    """Return how many of the likeliest tokens top-k and top-p keep: at least one, or all if too few to decide.
+    """Return how many of the likeliest tokens top-k and top-p keep: at least 1, or all of `ordered` to ask for more.
 
     `ordered` has the largest logits of each row in decreasing order, shape (rows, any); `rows` has all of them.
     """

@@ -123,7 +123,7 @@ class Failures(NamedTuple):
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
 _SPARE = 8  # connections for questions about the server itself
-_SILENT_SECONDS = 2.0  # silence at the start before the user is told
+_SILENT_SECONDS = 2.0  # a start that takes longer is reported
 # Headers with which the library describes itself to OpenAI; together they are as long as a short prompt.
 _UNSENT = (
     *("X-Stainless-Lang", "X-Stainless-Package-Version", "X-Stainless-OS", "X-Stainless-Arch", "X-Stainless-Runtime"),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.documents import has_surrogate
 from scaffolding_ext.errors import EngineError, NoOutputError
+from scaffolding_ext.prompts.families import DEFAULT_FAMILY, family_named
 from scaffolding_ext.protocol.meta import PROMPT, REUSE, TokenCounts
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.request.program import current_program
@@ -25,7 +26,6 @@ from scaffolding_ext.workers.openai.fields import (
 from scaffolding_ext.workers.openai.flavors import Flavor
 
 _ID = "token_id:"  # prefix of a token written as its id
-_THINK_CLOSE = "</think>"
 _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")  # of `usage`
 Steps = list[dict[int, TokenLogprob]]
 
@@ -39,11 +39,8 @@ def _marks() -> _Marks:
     """The marks that a reasoning parser has removed, as the running request's family writes them."""
     program = current_program()
     prompting = None if program is None else program.question.prompting
-    if program is None or prompting is None:
-        return _Marks("", _THINK_CLOSE)
-    family = program.question.family or prompting.family
-    if not family.thinks:
-        return _Marks("", _THINK_CLOSE)
+    if program is None or prompting is None or not (family := program.question.family or prompting.family).thinks:
+        return _Marks(*family_named(DEFAULT_FAMILY).marks[:2])  # no prompt has opened what the server separates
     return _Marks(family.think_open if prompting.separates_thinking else "", family.think_close)
 
 
@@ -51,13 +48,13 @@ class GrowingAnswer:
     """An answer of a server, read from the choices of its pieces; a whole answer is one piece.
 
     If a reasoning parser has split a chat's text, thinking and text are joined with the mark between them. The mark
-    that opens it comes first if the request's prompting knows that its server separates thinking; of others the prompt
-    may have opened it.
+    that opens it comes first, unless the family thinks and its prompt may have opened it.
 
     Args:
         flavor: Kind of the server.
         expects_ids: If True, missing token ids are an error.
         lost_ids: Restores token ids that the server omits.
+        continues: True if the task continues an answer, whose text has the opening mark.
 
     Attributes:
         texts: Text of each piece.
@@ -69,7 +66,9 @@ class GrowingAnswer:
         num_received: Tokens, or pieces of text if the server returns no ids.
     """
 
-    def __init__(self, flavor: Flavor, expects_ids: bool, lost_ids: LostIds | None = None) -> None:
+    def __init__(
+        self, flavor: Flavor, expects_ids: bool, lost_ids: LostIds | None = None, continues: bool = False
+    ) -> None:
         self.texts: list[str] = []
         self.token_ids: list[int] | None = [] if expects_ids else None
         self.logprobs: Steps = []
@@ -78,7 +77,7 @@ class GrowingAnswer:
         self.usage: Any = None
         self.num_received = 0
         self._flavor, self._expects_ids, self._lost_ids = flavor, expects_ids, lost_ids
-        self._in_thinking = False
+        self._in_thinking, self._continues = False, continues
         self._half = ""  # of a character that the next piece completes
 
     def add(self, reply: Any) -> int:
@@ -160,7 +159,7 @@ class GrowingAnswer:
 
     def _joined(self, text: str, thinking: str) -> str:
         begins = bool(thinking) and not self._in_thinking
-        thinking = (_marks().open if begins else "") + thinking
+        thinking = (_marks().open if begins and not self._continues else "") + thinking
         self._in_thinking = self._in_thinking or begins
         if not text:
             return thinking

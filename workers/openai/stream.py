@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError, NoOutputError, WorkerError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.meta import PAUSED, TokenCounts
+from scaffolding_ext.protocol.meta import PAUSED, TokenCounts, meta_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.openai.connection import Connection
@@ -44,7 +44,9 @@ class ServerStream(Stream):
         self._most_received = 2 * self._body["max_tokens"] + 64  # speculation may overshoot, and some count no thinking
         self._connection, self._path, self._bodies = connection, path, bodies
         self._stops, self._num_logprobs = bodies.stops(task), task.num_logprobs
-        self._growing = GrowingAnswer(bodies.flavor, bodies.gives_ids, bodies.lost_ids(task))
+        self._growing = GrowingAnswer(
+            bodies.flavor, bodies.gives_ids, bodies.lost_ids(task), meta_of(task).turn_start is not None
+        )
         self._may_run_to = NEVER
         self._is_cut = self._ended = False
         self._error: WorkerError | NoOutputError | None = None
@@ -159,7 +161,10 @@ class ServerStream(Stream):
 
 def read_answer(bodies: RequestBodies, task: GenerationTask, reply: Any) -> Answer:
     """Read a task's whole answer."""
-    growing, stops = GrowingAnswer(bodies.flavor, bodies.gives_ids, bodies.lost_ids(task)), bodies.stops(task)
+    growing, stops = (
+        GrowingAnswer(bodies.flavor, bodies.gives_ids, bodies.lost_ids(task), meta_of(task).turn_start is not None),
+        bodies.stops(task),
+    )
     growing.add(reply)
     growing.end()
     answer = Answer(

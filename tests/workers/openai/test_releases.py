@@ -30,7 +30,6 @@ from tests.servers.openai_server import OpenAIServer
 
 MODEL = "tinylm/draft"
 THOUGHT = "<think>5 and 3 are 8.</think>The answer is 8."
-TOLD = THOUGHT.removeprefix("<think>")
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +113,11 @@ def test_no_thinking_is_lost_to_a_reasoning_parser(flavor: str, is_older: bool, 
     with serving(ScriptedWorker(THOUGHT), flavor, **options) as (_, worker):
         task = GenerationTask(input_str="What?", max_tokens=100, streaming_output_flag=shown, temperature=0.0)
         run(worker, task)
-        assert task.output_str == (THOUGHT if flavor == "sglang" else TOLD)  # that one leaves the text whole on request
+        assert task.output_str == THOUGHT
         cut = GenerationTask(input_str="What?", max_tokens=12, streaming_output_flag=shown, temperature=0.0)
         run(worker, cut)
-        assert cut.output_str == (THOUGHT[:12] if flavor == "sglang" else "5 and")
+        # SGLang leaves the text whole on request.
+        assert cut.output_str == (THOUGHT[:12] if flavor == "sglang" else "<think>5 and")
 
 
 # ---- log-probabilities
