@@ -28,24 +28,30 @@ def by_deadline(work: Any, keeps_rest: bool = False) -> ControllerGenerator:
     try:
         for step in inner:
             left = seconds_left()
-            if left is None or isinstance(step, LimitedStep | RollingBranches):
+            if left is None or not step or isinstance(step, LimitedStep | RollingBranches):
                 yield step
-            elif isinstance(step, ParallelProcess):
-                step.sub_gens = [by_deadline(branch) for branch in step.sub_gens]
+                continue
+            if isinstance(step, ParallelProcess):
+                late: list[bool] = []
+                step.sub_gens = [_noted(late, branch) for branch in step.sub_gens]
                 yield step
-            elif not step:
-                yield step
+                is_given_up = any(late)
             else:
                 limited = LimitedStep(step, left)
                 yield limited
-                if limited.is_given_up:
-                    is_late = True
+                is_given_up = limited.is_given_up
+                if is_given_up:
                     _discard(limited)
-                    if not keeps_rest:
-                        break
+            is_late = is_late or is_given_up
+            if is_given_up and not keeps_rest:
+                break
     finally:
         close_generator(inner)
     return is_late
+
+
+def _noted(late: list[bool], branch: Any) -> ControllerGenerator:
+    late.append((yield from by_deadline(branch)))
 
 
 def _discard(step: LimitedStep) -> None:

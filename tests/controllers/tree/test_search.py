@@ -1,6 +1,7 @@
 """Searches: what is asked of workers, what ends them, what they answer, what goes wrong, and that trees repeat."""
 
 import asyncio
+import copy
 import itertools
 import math
 import random
@@ -8,7 +9,7 @@ import string
 
 import pytest
 
-from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.base import BaseController, side_by_side
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
@@ -630,10 +631,21 @@ def test_where_everything_stalls_the_search_says_that_it_wrote_nothing(monkeypat
     assert {type(task) for task in stalls.cancelled} == {BranchTask, GenerationTask}
 
 
-def test_a_judge_that_stalls_ends_the_search_with_what_was_judged(monkeypatch, events):
+class EachApart(RewardController):
+    """Judges each solution in a branch of its own."""
+
+    def process(self, tasks, **kwargs):
+        judges = [copy.copy(self) for _ in tasks]
+        processes = [RewardController.process(judge, [task]) for judge, task in zip(judges, tasks, strict=True)]
+        yield side_by_side(processes)
+        self.scores = [judge.scores[0] for judge in judges]
+
+
+@pytest.mark.parametrize("scorer", [RewardController, EachApart])
+def test_a_judge_that_stalls_ends_the_search_with_what_was_judged(monkeypatch, events, scorer):
     gate = Gate()
     judge = Failing(gate)
-    controller = SearchController("Rebase", RewardController())
+    controller = SearchController("Rebase", scorer())
     near_deadline(monkeypatch, lambda: judge.num >= 16)
     result = searched(controller, workers={"reward": judge})
     gate.wait_for_cancelled()
