@@ -29,9 +29,9 @@ class ServedModel(NamedTuple):
 
     def text_prompting(self, **options: Any) -> Prompting:
         """Prompting of a worker without a model whose tokenizer could be loaded; ConfigError if an option needs one."""
-        chat = bool(options.pop("chat_template", True)) and _takes_messages(self.worker, set())
+        chat = bool(options.pop("chat_template", True)) and declared_inside(self.worker, "takes_messages")
         options.pop("trust_remote_code", None)
-        return Prompting(chat=chat, **options, separates_thinking=declared(self.worker).separates_thinking)
+        return Prompting(chat=chat, **options, separates_thinking=declared_inside(self.worker, "separates_thinking"))
 
 
 def served_model(workers: Mapping[Any, Worker]) -> ServedModel | None:
@@ -53,11 +53,16 @@ def served_model(workers: Mapping[Any, Worker]) -> ServedModel | None:
     return ServedModel(worker, next(iter(models), None), bool(models))
 
 
-def _takes_messages(worker: Worker, seen: set[int]) -> bool:
-    """True if the worker, or one inside it, sends prompts as messages."""
-    seen.add(id(worker))
-    inner = [value for value in vars(worker).values() if isinstance(value, Worker) and id(value) not in seen]
-    return declared(worker).takes_messages or any(_takes_messages(value, seen) for value in inner)
+def declared_inside(worker: Worker, attribute: str) -> bool:
+    """Return True if the worker, or one inside it, declares the attribute as true."""
+    found, seen = [worker], set[int]()
+    while found:
+        worker = found.pop()
+        if getattr(declared(worker), attribute):
+            return True
+        seen.add(id(worker))
+        found += [value for value in vars(worker).values() if isinstance(value, Worker) and id(value) not in seen]
+    return False
 
 
 def _models_in(worker: Worker, seen: set[int]) -> set[str | None]:

@@ -16,7 +16,7 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.families import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named
 from scaffolding_ext.prompts.prompting import Prompting, Turn
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
-from scaffolding_ext.prompts.served_model import served_model
+from scaffolding_ext.prompts.served_model import declared_inside, served_model
 from scaffolding_ext.prompts.tool_calls import RequiredCall
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.meta import CONTINUED_TURNS
@@ -111,7 +111,7 @@ class ServedStack:
         self._numbers = itertools.count()  # numbers requests without a seed; thread-safe
         served = served_model(self.llm.workers)
         self.context_len: int | None = None if served is None else getattr(served.worker, "max_seq_len", None)
-        self._server_renders = served is not None and getattr(served.worker, "takes_messages", False)
+        self._server_renders = served is not None and declared_inside(served.worker, "takes_messages")
 
     @property
     def prompting(self) -> Prompting | None:
@@ -167,12 +167,11 @@ class ServedStack:
             message = f"would hold for the thinking of {self.name!r}, too: leave it out, or serve it without thinking"
             raise unsupported(_FIELDS[guided], message)
         read_by = family_named(UNTHINKING_FAMILY) if is_raw or family is None else family
-        cuts_texts = is_raw or family is None or not family.thinks
+        if body.stops and not read_by.thinks and "stop" in honoured_by(controller):
+            kwargs["stop"] = list(body.stops)  # otherwise the front cuts the answer's text at them
         if self._server_renders and not read_by.thinks:  # it may separate thinking, which the worker then marks
             read_by, is_open = family_named(DEFAULT_FAMILY), False
         reading = Reading(read_by, is_open, StopStrings(tuple(body.stops)))
-        if reading.stops and cuts_texts and "stop" in honoured_by(controller):
-            kwargs["stop"] = list(body.stops)  # otherwise the front cuts the answer's text at them
         seed = body.seed if body.seed is not None else self._next_seed()
         return StackRequest(
             *(prompts, body.num_samples, kwargs, seed, reading, self._closing(reading, kwargs, family)),
@@ -354,7 +353,7 @@ class ServedStack:
         """Refuse tools that the stack cannot call.
 
         Raises:
-            ApiError: No chat server takes them, and no call is required, or the controller does not read calls.
+            ApiError: Nothing would read the calls, the controller reads none, or another field excludes tools.
         """
         try:
             (self.prompting or Prompting()).check_tools("tool_choice" in fields)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 _DOWN = (502, 503, 504)  # of a gateway before it
+NO_KEY = "none"  # the client requires a key; servers without keys ignore it
 _REFUSALS = range(400, 500)  # the request or the key is wrong; only 408, 409 and 429 are retried
 
 
@@ -117,7 +118,7 @@ class Failures(NamedTuple):
         return ServerDownError(f"{self.base_url} ended its answer too early: {text}")
 
     def _without_key(self, text: str) -> str:
-        return text.replace(self.key, "***")
+        return text if self.key == NO_KEY else text.replace(self.key, "***")
 
 
 R = TypeVar("R")
@@ -202,7 +203,7 @@ class Connection(OwnLoop):
     async def _in_time(self, work: Callable[..., Awaitable[T]], *args: Any) -> T:
         left = 0.0 if self._start_by is None else self._start_by - time.monotonic()
         try:
-            return await asyncio.wait_for(asyncio.ensure_future(work(*args)), left)
+            return await asyncio.wait_for(work(*args), left)
         except asyncio.TimeoutError:
             raise EngineError(
                 f"{self.base_url} did not answer within start_seconds ({self._start_seconds:g} s): check if the "

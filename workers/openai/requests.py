@@ -147,9 +147,10 @@ class RequestBodies:
         """Ids of a task's stop strings that are one special token; none for chats, whose tokenizer is unknown."""
         return frozenset() if self._chat else special_ids(stop_strings(task.stop), self.reader.tokenizer)
 
-    def is_streamed(self, task: GenerationTask, body: Mapping[str, Any]) -> bool:
+    def is_streamed(self, task: GenerationTask) -> bool:
         """True if an answer must be streamed, because a whole one would be wrong or because it is cut here."""
-        return bool(body.keys() & {*self.flavor.streamed_for}) or self.stops(task) is not None
+        fields = {*(("stop",) if is_set(task, "stop") else ()), *(self._turn(task) if self._chat else ())}
+        return bool(fields & {*self.flavor.streamed_for}) or self.stops(task) is not None
 
     def verdict(self, piece: GenerationTask, task: VerifyTask) -> dict[str, Any]:
         """Body of a piece of a lowered task, with the log-probabilities of both words, likely or not."""

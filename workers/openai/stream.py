@@ -44,9 +44,7 @@ class ServerStream(Stream):
         self._most_received = 2 * self._body["max_tokens"] + 64  # speculation may overshoot, and some count no thinking
         self._connection, self._path, self._bodies = connection, path, bodies
         self._stops, self._num_logprobs = bodies.stops(task), task.num_logprobs
-        self._growing = GrowingAnswer(
-            bodies.flavor, bodies.gives_ids, bodies.lost_ids(task), meta_of(task).turn_start is not None
-        )
+        self._growing = growing_answer(bodies, task)
         self._may_run_to = NEVER
         self._is_cut = self._ended = False
         self._error: WorkerError | NoOutputError | None = None
@@ -159,12 +157,14 @@ class ServerStream(Stream):
         return answer if self._error is not None else checked(answer, self._bodies, self._stops, self._num_logprobs)
 
 
+def growing_answer(bodies: RequestBodies, task: GenerationTask) -> GrowingAnswer:
+    is_continued = meta_of(task).turn_start is not None
+    return GrowingAnswer(bodies.flavor, bodies.gives_ids, bodies.lost_ids(task), is_continued)
+
+
 def read_answer(bodies: RequestBodies, task: GenerationTask, reply: Any) -> Answer:
     """Read a task's whole answer."""
-    growing, stops = (
-        GrowingAnswer(bodies.flavor, bodies.gives_ids, bodies.lost_ids(task), meta_of(task).turn_start is not None),
-        bodies.stops(task),
-    )
+    growing, stops = growing_answer(bodies, task), bodies.stops(task)
     growing.add(reply)
     growing.end()
     answer = Answer(

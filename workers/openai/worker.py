@@ -21,7 +21,7 @@ from scaffolding_ext.protocol.lowering import lower_verify, run_pieces, write_ba
 from scaffolding_ext.protocol.meta import meta_of, note
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import ServerBudget
-from scaffolding_ext.workers.openai.connection import Connection
+from scaffolding_ext.workers.openai.connection import NO_KEY, Connection
 from scaffolding_ext.workers.openai.flavors import described, flavor_named
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.self_test import (
@@ -35,8 +35,6 @@ from scaffolding_ext.workers.openai.stream import ServerStream, read_answer, sco
 from scaffolding_ext.workers.shared.streaming import StreamingWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from scaffolding_ext.protocol.standins import TaskHandler
 
 DEFAULT_KEY = "OPENAI_API_KEY"
@@ -55,7 +53,7 @@ def api_key(variable: str) -> str:
         raise ConfigError(
             f"names the environment variable {variable}, which is not set: run `export {variable}=...`", "api_key_env"
         )
-    return key or "none"  # the client requires a key; servers without keys ignore it
+    return key or NO_KEY
 
 
 def check_arguments(
@@ -270,9 +268,9 @@ class OpenAIWorker(StreamingWorker):
             return status
 
     async def _generate_once(self, task: GenerationTask) -> TaskStatus:
-        body = self._bodies.generation(task, stream=False)
-        if task.streaming_output_flag or self._bodies.is_streamed(task, body):
+        if task.streaming_output_flag or self._bodies.is_streamed(task):
             return await super()._generate(task)
+        body = self._bodies.generation(task, stream=False)
         started_at = time.monotonic()
         read = functools.partial(read_answer, self._bodies, task)
         answer = await self._connection.run(self._connection.complete, self._path, body, read)
