@@ -11,7 +11,8 @@ ScaffoldingExtError
 │   │   └── ServerRefusalError  the server behind the worker refused the request; quotes it
 │   └── EngineError             the engine behind the worker failed or is gone
 │       ├── ServerBusyError     the server had no room for the request
-│       └── ServerTimeoutError  the server sent nothing, or not all, in time
+│       ├── ServerTimeoutError  the server sent nothing, or not all, in time
+│       └── ServerDownError     the server cannot be reached, or failed too often
 └── RequestError                one request failed; the others continue
     ├── TaskError               a task of the request failed; the worker's error is its `__cause__`
     ├── NoOutputError           a controller ended without an output, or a task without a result

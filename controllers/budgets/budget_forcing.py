@@ -147,9 +147,8 @@ class BudgetForcingController(BaseController):
             return chain
         if not self.can_serve(WorkerTag.GENERATION, StreamGenerationTask):
             return chain
-        return StreamChain(
-            task, max_tokens, self.sampling_params, max_lead=1
-        )  # read as it grows, to see a loop in time
+        # Read as it grows, to see a loop in time.
+        return StreamChain(task, max_tokens, self.sampling_params, max_lead=1)
 
     def _asks_server(self) -> bool:
         """Return True if the worker's server is known to keep the budget."""

@@ -143,6 +143,7 @@ class DynasorCoTController(BaseController):
     def _begin(self, run: Run, thinking_budget: int | None) -> Chain:
         if self.family is None:
             warn_if_unthinking(run.family)
+        shows_all = self.streaming and not run.task.streaming_output_flag  # such a caller is shown only final text
         return start_chain(
             self,
             run.task,
@@ -151,8 +152,7 @@ class DynasorCoTController(BaseController):
             mode=self.mode,
             max_tokens=run.budget(self.max_tokens, thinking_budget),
             sampling_params=self.sampling_params,
-            streaming_output=self.streaming
-            and not run.task.streaming_output_flag,  # such a caller is shown only final text
+            streaming_output=shows_all,
             max_lead=self.max_lead,
         )
 

@@ -49,8 +49,8 @@ class Closings:
         missing = self.missing(nodes)
         if not reads_all:
             missing = [min(missing, key=rank)] if len(missing) == len(nodes) else []
-        forcing = self.close(missing)
-        yield from (forcing if len(missing) == len(nodes) else by_deadline(forcing, keeps_rest=True))
+        work = self.close(missing)
+        yield from (work if len(missing) == len(nodes) else by_deadline(work, keeps_rest=True))
 
     def close(self, nodes: Sequence[Branch]) -> ControllerGenerator:
         """Force an answer of each branch in one step; a branch that the deadline cuts off may be asked again."""

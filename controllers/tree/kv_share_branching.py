@@ -166,7 +166,7 @@ class KVShareBranchingController(SearchController):
         return leader is not None
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """Warn if the calibration belongs to another model."""
+        """Bind; warn if the calibration belongs to another model."""
         super().bind(workers)
         if self.calibration is not None:
             worker: Any = worker_for(workers, WorkerTag.GENERATION)

@@ -223,8 +223,7 @@ class Rounds:
         solutions.
         """
         if self.parts.stops and self.parts.insist_on_answer and self.parts.selector.reads_all:
-            forcing = self.closings.close(self.closings.missing(self.leaves))
-            yield from by_deadline(forcing, keeps_rest=True)
+            yield from by_deadline(self.closings.close(self.closings.missing(self.leaves)), keeps_rest=True)
         classes = yield from self._run.group([leaf.answer for leaf in self.leaves])
         leaves = self.seen(self.leaves, classes)
         self._leaders.append(leader_of(leaves))

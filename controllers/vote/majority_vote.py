@@ -94,7 +94,8 @@ class MajorityVoteController(BaseController):
         run = Run(self, task)
         sampler = self.sampler(task, **asked)
         draws = Draws(run, sampler, self.allocation, self.in_flight, self.order)
-        votes = self.no_votes(sampler)
+        weights = None if self.weight.is_uniform else ()
+        votes = Votes((), sampler.max_samples, lengths=(), weights=weights, most_weight=self.weight.most)
         run.event("begin", controller=run.name, left=votes.num_remaining)
         num_more = max(1, self.num_more(votes))  # without a sample there is no output
         while num_more and not draws.are_over:
@@ -127,10 +128,6 @@ class MajorityVoteController(BaseController):
 
     def vary(self, sample: Sample) -> None:
         """Change the task of a sample before it is drawn, in a subclass; all differ only by their seeds here."""
-
-    def no_votes(self, sampler: Sampler) -> Votes:
-        weights = None if self.weight.is_uniform else ()
-        return Votes((), sampler.max_samples, lengths=(), weights=weights, most_weight=self.weight.most)
 
     def count(self, run: Run, votes: Votes, new: Sequence[Sample]) -> ControllerGenerator:
         """Return the votes with new samples: scored, weighed, and with all answers in classes of equal ones."""

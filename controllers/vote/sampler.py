@@ -133,9 +133,8 @@ class Sampler:
         self._kwargs = dict(kwargs or {})
         self._visit = ensure_sampling(controller) if max_samples > 1 else None
         self._seed = next_seed() if task.seed is None else task.seed
-        if self._seed is None and not isinstance(
-            controller, BaseController
-        ):  # upstream's controllers give every sample the same seed
+        # Upstream's controllers give every sample the same seed.
+        if self._seed is None and not isinstance(controller, BaseController):
             self._seed = sampling_params_of(controller).get("seed")
 
     def start(self, num_samples: int) -> ParallelProcess:

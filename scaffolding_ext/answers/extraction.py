@@ -30,22 +30,12 @@ _MOST_BOXES = 64
 _PHRASE = re.compile(
     r"(?:final |the |\b)answer\**\s*(?:\bis\b|:)|^[#* ]*final answer\**[ \t]*\n|答案\**\s*[是为為:]"
     r"|\b(?:Antwort|Lösung)\**\s*(?:\bist\b|:)|\bréponse\**\s*(?:\best\b|:)|\brespuesta\**\s*(?:\bes\b|:)"
-    r"|\bresposta\**\s*(?:é\b|:)|\brisposta\**\s*(?:è\b|:)|(?:정답|답)은|答えは"
+    r"|\bresposta\**\s*(?:é\b|:)|\brisposta\**\s*(?:è\b|:)|답은|答えは"
     r"|\b\u043e\u0442\u0432\u0435\u0442\**\s*(?::|[-\u2014])",
     re.IGNORECASE | re.MULTILINE,
 )
-_HEADS = (
-    "answer",
-    "答案",
-    "antwort",
-    "lösung",
-    "réponse",
-    "respuesta",
-    "resposta",
-    "risposta",
-    "답은",
-    "答えは",
-    "ответ",
+_HEADS = (  # of each phrase above, in lower case
+    *("answer", "答案", "antwort", "lösung", "réponse", "respuesta", "resposta", "risposta", "답은", "答えは", "ответ"),
 )
 _COMMENT = re.compile(r"(?:in)?correct|clear|obvious|as follows|above|below", re.IGNORECASE)  # on an answer
 _SENTENCE_END = (  # a point before a capital, but not behind an abbreviation or among initials
@@ -104,7 +94,7 @@ def extract(
         return own.strip()
     if not text.isascii():
         text = plain_characters(text)
-    if "boxed " in text or "fbox " in text or _BARE_BOX.search(text):
+    if "boxed" in text or "fbox" in text:  # a substring test is far faster
         text = _BARE_BOX.sub(lambda box: f"\\boxed{{{(box[1] or box[2]).rstrip('.,; ')}}}", text)
     for part in _parts(text):
         answer = _choice(part, choices) if choices else _stated(part, fallback == "last")

@@ -141,5 +141,9 @@ def _keys(variable: str) -> list[str]:
             f"names the environment variable {variable}, which is not set: run `export {variable}=...`", "keys_env"
         )
     if not all(key.isascii() and ":" not in key for key in keys):
-        raise ConfigError(f"of {variable} must be ASCII without a colon: keys have no names", "keys_env")
+        raise ConfigError(
+            f"names {variable}, which holds a key with a colon or a character outside ASCII: list keys alone, with "
+            "commas between them",
+            "keys_env",
+        )
     return keys

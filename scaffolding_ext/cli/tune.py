@@ -256,16 +256,17 @@ def tune(
         raise click.UsageError(
             f"--budget is too small for any setting; the cheapest needs {plays.least_cost():.1%}", ctx
         )
-    if output_path is not None and found.keeps_promise:
-        write_text(output_path, found.stack().to_yaml())
+    written = output_path if found.keeps_promise else None
+    if written is not None:
+        write_text(written, found.stack().to_yaml())
     if report_path is not None:
         write_text(report_path, found.page())
     if as_json:
         click.echo(json.dumps(found.document()))
     else:
         _say(found.lines())
-    _say_written(as_json, output_path, report_path)
-    _say_edits(as_json, output_path, found.stack())
+    _say_written(as_json, written, report_path)
+    _say_edits(as_json, written, found.stack())
     if not found.keeps_promise:
         click.echo(f"Error: {found.promise}.", err=True)
         ctx.exit(1)
@@ -302,7 +303,7 @@ def _say(lines: Any) -> None:
 
 def _say_written(as_json: bool, *paths: Path | None) -> None:
     for path in paths:
-        if not as_json and path is not None and path.exists():
+        if not as_json and path is not None:
             click.echo(f"written: {path}")
 
 
@@ -310,7 +311,7 @@ def _say_edits(as_json: bool, path: Path | None, stack: StackConfig) -> None:
     from scaffolding_ext.evaluation.tune.stack_file import edits_of
 
     edits = edits_of(stack)
-    if not as_json and path is not None and path.exists() and edits is not None:
+    if not as_json and path is not None and edits is not None:
         click.echo(textwrap.fill(edits, 80, break_on_hyphens=False, break_long_words=False))
 
 

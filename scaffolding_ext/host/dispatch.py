@@ -132,9 +132,8 @@ class Dispatcher:
         scopes = (
             [scope.child(index) for index in range(len(process.sub_gens))]
             if paths is None
-            else [
-                ExecutionScope(scope.request_id, tuple(path)) for path in paths
-            ]  # some releases have no method for it
+            # Some releases have no method for a whole path.
+            else [ExecutionScope(scope.request_id, tuple(path)) for path in paths]
         )
         return [
             (child.branch_path[-1], self.drive(branch, result, child))

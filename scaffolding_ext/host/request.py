@@ -26,7 +26,6 @@ from scaffolding_ext.request.program import enter_program
 from scaffolding_ext.request.results import ScaffoldingResult
 
 if TYPE_CHECKING:
-    from scaffolding_ext.errors import RequestError
     from scaffolding_ext.request.program import Program
 
 _log = logging.getLogger(__name__)

@@ -254,12 +254,12 @@ class Prompting:
             is_required: True if guided decoding makes the answer a call.
 
         Raises:
-            ConfigError: It is so.
+            ConfigError: No chat server takes them and no call is required, or the chat template does not show them.
         """
         if not self.chat and not is_required:
             raise ConfigError(
-                "are served by a chat server (OpenAIWorker with endpoint: chat), and a tool_choice that requires a "
-                "call by any worker with guided decoding: leave them out, or change the stack",
+                "need a chat server (OpenAIWorker with endpoint: chat), or a tool_choice that requires a call and a "
+                "worker with guided decoding: leave them out, or change the stack",
                 "tools",
             )
         if not self.chat and not (self._templated and "tools" in str(self._tokenizer.chat_template)):

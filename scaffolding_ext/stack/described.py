@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Iterator
@@ -31,12 +32,12 @@ def description(name: str) -> str:
     Raises:
         ConfigError: There is nothing of this name.
     """
-    files, plurals, every = packaged_stacks() | packaged_recipes(), kinds(), dict(keys())
+    files, plurals = packaged_stacks() | packaged_recipes(), kinds()
     if (path := files.get(name.removeprefix("configs:"))) is not None:
         return path.read_text(encoding="utf-8").rstrip("\n")
     if known := plurals.get(name.replace("_", " ").lower()):
         return "\n".join(f"{each}\n    {summary(known.resolve(each))}" for each in known.names())
-    below = {key: text for key, text in every.items() if name == KEYS or re.match(rf"{re.escape(name)}[.=]", key)}
+    below = {key: text for key, text in keys() if name == KEYS or re.match(rf"{re.escape(name)}(?:[.=]|$)", key)}
     found = [f"{key}\n{textwrap.indent(textwrap.fill(text, 96), '    ')}" for key, text in below.items()]
     found += [_type(known, name) for known in plurals.values() if name in known.names()]
     if not found:
@@ -58,7 +59,7 @@ def _keys_of(section: type[BaseModel], path: str = "") -> Iterator[tuple[str, st
     for name, field in section.model_fields.items():
         default = field.get_default(call_default_factory=True)
         is_plain = isinstance(default, str | int | float | dict)
-        yield f"{path}{name}={default if is_plain else ''}", field.description or ""
+        yield f"{path}{name}" + (f"={json.dumps(default)}" if is_plain else ""), field.description or ""
 
 
 def _type(known: Registry, name: str) -> str:

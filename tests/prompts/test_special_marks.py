@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,10 +22,11 @@ TEMPLATE = (
 )
 
 
-def prompting() -> Prompting:
+def prompting(template: str = TEMPLATE, family: str = "instruct", added: Sequence[str] = ()) -> Prompting:
     tokenizer = copy.deepcopy(load_tokenizer("tinylm/draft"))
-    tokenizer.chat_template = TEMPLATE
-    return Prompting(tokenizer, "instruct")
+    tokenizer.add_tokens(list(added))
+    tokenizer.chat_template = template
+    return Prompting(tokenizer, family)
 
 
 def specials(made: Prompting, ids: list[int] | None) -> list[int]:
@@ -92,10 +94,7 @@ THINKING_TEMPLATE = (
 
 def thinking() -> Prompting:
     """Marks of thinking are tokens but no special ones, as in Qwen3's tokenizer."""
-    tokenizer = copy.deepcopy(load_tokenizer("tinylm/draft"))
-    tokenizer.add_tokens(["<think>", "</think>"])
-    tokenizer.chat_template = THINKING_TEMPLATE
-    return Prompting(tokenizer, "deepseek_r1")
+    return prompting(THINKING_TEMPLATE, "deepseek_r1", ["<think>", "</think>"])
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ TURNS: Any = [
 
 
 def calls(*cities: str, **more: Any) -> str:
-    """What the double of a server tells as calls."""
+    """Calls as the double of a server tells them."""
     return json.dumps([{"name": "weather", "arguments": {**more, "city": city}} for city in cities])
 
 

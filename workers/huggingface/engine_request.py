@@ -109,9 +109,8 @@ class EngineRequest:
         self.choice_logits: list[float] = []
         self.exit_layer: int | None = None  # last layer it ran through, if it may exit early
         self.verdicts: dict[int, LayerVerdict] = {}  # by layer, counted from 1
-        self.states: list[
-            torch.Tensor
-        ] = []  # of its last token after each layer, (width,), float32; the last is normed
+        # Of its last token after each layer, (width,), float32; the last is normed.
+        self.states: list[torch.Tensor] = []
         self.submitted_at = time.monotonic()
         self.first_token_at: float | None = None
         self.waiter: Waiter

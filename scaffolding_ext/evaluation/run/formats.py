@@ -107,8 +107,8 @@ class Fields:
     def question(self, prompt: Sequence[str], context: Sequence[str] = ()) -> str:
         name = self.name("prompt", prompt)
         if not isinstance(self._row[name], str):
-            raise DatasetError(f", field {name!r}: {self._row[name]!r}; it must be text that is not empty")
-        _as_text(self._row[name], name)
+            raise DatasetError(f", field {name!r}: {_shortened(self._row[name])}; it must be text that is not empty")
+        _as_text(self._row[name], name)  # refuses an empty text; the question keeps its spaces
         question: str = self._row[name]
         before = self._columns.get("context") or next(filter(self._row.get, context), None)
         self._read.update(context)

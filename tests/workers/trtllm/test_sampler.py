@@ -1,4 +1,4 @@
-"""What TRTLLMWorker tells the releases' samplers: penalties, seeds, biases, stop tokens, priorities."""
+"""TRTLLMWorker's settings reach the releases' samplers: penalties, seeds, biases, stop tokens, priorities."""
 
 from __future__ import annotations
 
