@@ -64,7 +64,7 @@ def test_keys_of_all_sections_or_of_one() -> None:
     assert "evaluation.until\n    End the run when" in every
     assert "max_parallel_requests=64" in every
     assert "max_parallel_requests=64" not in own
-    assert call("dataset.source").stdout.startswith("dataset.source=\n    A JSONL or CSV file")
+    assert call("dataset.source").stdout.startswith("dataset.source\n    A JSONL or CSV file")
 
 
 def test_an_unknown_name_gets_those_that_are_close() -> None:
