@@ -25,7 +25,6 @@ workers:
 """
 BUILD = {
     "max_batch_size": 8,
-    "max_input_len": 4095,
     "max_seq_len": 4096,
     "max_num_tokens": 4096,
     "gather_context_logits": False,

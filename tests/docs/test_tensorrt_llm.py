@@ -41,7 +41,6 @@ OF_ENGINES = ("convert_checkpoint", "trtllm-build", "engine check")
 SMALL = {
     "4096": "160",
     "8192": "1024",
-    "8191": "1023",
     "sample_num=8": "sample_num=2",
     "sample_num: 8": "sample_num: 2",
 }

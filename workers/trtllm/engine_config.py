@@ -23,7 +23,8 @@ class EngineNeeds(NamedTuple):
         prefix_sharing: Requests share the KV of a common beginning.
         max_seq_len: Prompt and generated tokens of one request; None sets no requirement.
         max_num_tokens: Tokens of one step over the whole batch.
-        chunked_prefill: True if a prompt may be read over several steps and so exceed `max_num_tokens`.
+        chunked_prefill: True if a prompt may be read over several steps and so exceed `max_num_tokens`. None permits
+            it if the engine can.
         logprobs: Log-probabilities of generated tokens; every engine has them.
     """
 
@@ -32,7 +33,7 @@ class EngineNeeds(NamedTuple):
     max_seq_len: int | None = None
     max_num_tokens: int | None = None
     max_batch_size: int | None = None
-    chunked_prefill: bool = False
+    chunked_prefill: bool | None = None
     logprobs: bool = False
 
     @classmethod
@@ -44,7 +45,7 @@ class EngineNeeds(NamedTuple):
             max_seq_len=args.get("max_seq_len"),
             max_num_tokens=args.get("max_num_tokens"),
             max_batch_size=args.get("max_batch_size"),
-            chunked_prefill=bool((args.get("llm_args") or {}).get("enable_chunked_prefill")),
+            chunked_prefill=(args.get("llm_args") or {}).get("enable_chunked_prefill"),
         )
 
 
@@ -59,7 +60,6 @@ class EngineConfig(NamedTuple):
 
     folder: Path
     max_batch_size: int
-    max_input_len: int
     max_seq_len: int
     max_num_tokens: int
     gather_context_logits: bool
@@ -88,13 +88,13 @@ class EngineConfig(NamedTuple):
             )
         build, model = document["build_config"], document.get("pretrained_config") or {}
         plugins = build.get("plugin_config") or {}
-        missing = [name for name in (*_LIMITS, "max_input_len") if not isinstance(build.get(name), int)]
+        missing = [name for name in _LIMITS if not isinstance(build.get(name), int)]
         if missing:
             raise ConfigError(f"{path}: build_config has no number under {', '.join(missing)}; rebuild the engine")
         kv_cache_type = str(build.get("kv_cache_type") or "").rpartition(".")[2].lower()
         return cls(
             Path(folder),
-            **{name: build[name] for name in ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens")},
+            **{name: build[name] for name in _LIMITS},
             gather_context_logits=bool(build.get("gather_context_logits")),
             gather_generation_logits=bool(build.get("gather_generation_logits")),
             paged_context_fmha=bool(plugins.get("use_paged_context_fmha")),
@@ -116,32 +116,35 @@ class EngineConfig(NamedTuple):
             needed, built = getattr(needs, name), getattr(self, name)
             if needed is not None and built < needed:
                 lacking.append(f"{name} is {built}, but the stack needs {needed}")
-        longest = self._longest_prompt(needs)
-        if needs.max_seq_len is not None and self.max_input_len < longest:
-            lacking.append(f"max_input_len is {self.max_input_len}, but a prompt may have {longest} tokens")
-        if needs.scores and not needs.chunked_prefill and self.max_num_tokens < longest:
+        longest, step_len = self._longest_prompt(needs), needs.max_num_tokens or self.max_num_tokens
+        if step_len < longest and not self.reads_in_steps(needs.chunked_prefill):
             lacking.append(
-                f"max_num_tokens is {self.max_num_tokens}, but a text of {longest} tokens is scored in one step"
+                f"max_num_tokens is {step_len}, but a prompt may have {longest} tokens and is read in one step: "
+                "chunked prefill is off, or needs use_paged_context_fmha and paged KV"
             )
         return lacking
+
+    def reads_in_steps(self, chunked_prefill: bool | None) -> bool:
+        """True if the runtime may read a prompt over several steps; otherwise `max_num_tokens` limits it."""
+        return chunked_prefill is not False and self.paged_context_fmha and self.paged_kv_cache
 
     def build_flags(self, needs: EngineNeeds) -> list[str]:
         """`trtllm-build` flags of an engine with everything that this engine has and the stack needs."""
         limits = {name: max(getattr(self, name), getattr(needs, name) or 0) for name in _LIMITS}
-        longest = self._longest_prompt(needs)
-        if needs.scores and not needs.chunked_prefill:
-            limits["max_num_tokens"] = max(limits["max_num_tokens"], longest)
-        limits["max_input_len"] = max(self.max_input_len, longest if needs.max_seq_len is not None else 0)
-        flags = [f"--{name} {value}" for name, value in limits.items()]
-        if needs.scores or self.gather_context_logits:
-            flags.append("--gather_context_logits")
-        if self.gather_generation_logits:
-            flags.append("--gather_generation_logits")
-        if needs.prefix_sharing or self.paged_kv_cache:
-            flags.append("--kv_cache_type paged")
-        if needs.prefix_sharing or self.paged_context_fmha:
-            flags.append("--use_paged_context_fmha enable")
-        return flags
+        rebuilt = self._replace(
+            gather_context_logits=needs.scores or self.gather_context_logits,
+            paged_kv_cache=needs.prefix_sharing or self.paged_kv_cache,
+            paged_context_fmha=needs.prefix_sharing or self.paged_context_fmha,
+        )
+        if not rebuilt.reads_in_steps(needs.chunked_prefill):
+            limits["max_num_tokens"] = max(limits["max_num_tokens"], self._longest_prompt(needs))
+        switches = (
+            (rebuilt.gather_context_logits, "--gather_context_logits"),
+            (rebuilt.gather_generation_logits, "--gather_generation_logits"),
+            (rebuilt.paged_kv_cache, "--kv_cache_type paged"),
+            (rebuilt.paged_context_fmha, "--use_paged_context_fmha enable"),
+        )
+        return [*(f"--{name} {value}" for name, value in limits.items()), *(flag for is_on, flag in switches if is_on)]
 
     def check(self, needs: EngineNeeds) -> None:
         """Raise a ConfigError if the engine lacks something; the message has the flags to build it."""
@@ -158,7 +161,8 @@ class EngineConfig(NamedTuple):
 
     def _longest_prompt(self, needs: EngineNeeds) -> int:
         """Tokens of the longest prompt: nearly the whole sequence, because probes and scores resend a chain."""
-        return max(1, (needs.max_seq_len or self.max_seq_len) - 1)
+        known = needs.max_seq_len or (self.max_seq_len if needs.scores else 0)
+        return max(1, known - 1)
 
 
 def is_engine(folder: str | Path) -> bool:

@@ -118,23 +118,10 @@ def load(model: str, tokenizer: str | None, needs: EngineNeeds, share: Share, ll
     name = tokenizer or model
     found = load_tokenizer(name)
     arguments = _llm_arguments(engine, needs, share, llm_args)
-    if engine is None:
-        _read_in_steps(arguments, needs.max_seq_len or _model_config(folder).get("max_position_embeddings"))
+    _read_in_steps(arguments, needs.max_seq_len, engine, folder)
     llm = make(model=folder, tokenizer=model_folder(name), **arguments)
     try:
-        return LoadedLlm(
-            llm,
-            Release(llm),
-            found,
-            name,
-            engine,
-            _max_seq_len(llm, needs.max_seq_len, engine, folder),
-            max(len(found), (_model_config(folder) if engine is None else engine._asdict()).get("vocab_size") or 0),
-            share.enable_block_reuse,
-            is_own=True,
-            orders_by_priority=_orders_by_priority(llm),
-            defaults=SamplingDefaults.of_model(folder if engine is None else model_folder(name)),
-        )
+        return _loaded(llm, found, name, engine, needs.max_seq_len, folder, share.enable_block_reuse, is_own=True)
     except BaseException:
         llm.shutdown()
         raise
@@ -166,19 +153,34 @@ def adopt(llm: Any, tokenizer: str | None, max_seq_len: int | None) -> LoadedLlm
     engine = EngineConfig.read(folder) if folder is not None and is_engine(folder) else None
     name = tokenizer or (folder if engine is None else None)
     kv_cache = getattr(args, "kv_cache_config", None)
+    reuses_blocks = bool(getattr(kv_cache, "enable_block_reuse", True))  # every release reuses blocks by default
+    return _loaded(llm, found, name, engine, max_seq_len, folder, reuses_blocks, is_own=False)
+
+
+def _loaded(
+    llm: Any,
+    tokenizer: Any,
+    name: str | None,
+    engine: EngineConfig | None,
+    max_seq_len: int | None,
+    folder: str | None,
+    reuses_blocks: bool,
+    is_own: bool,
+) -> LoadedLlm:
     vocab_size = _model_config(folder).get("vocab_size") if engine is None else engine.vocab_size
+    source = folder if engine is None and folder is not None else name
     return LoadedLlm(
         llm,
         Release(llm),
-        found,
+        tokenizer,
         name,
         engine,
-        _readable(args, engine, max_seq_len, _max_seq_len(llm, max_seq_len, engine, folder)),
-        max(len(found), vocab_size or 0),
-        bool(getattr(kv_cache, "enable_block_reuse", True)),  # every release reuses blocks by default
-        is_own=False,
-        orders_by_priority=_orders_by_priority(llm),
-        defaults=SamplingDefaults() if name is None else SamplingDefaults.of_model(model_folder(name)),
+        _readable(llm, engine, max_seq_len, _max_seq_len(llm, max_seq_len, engine, folder)),
+        max(len(tokenizer), vocab_size or 0),
+        reuses_blocks,
+        is_own,
+        _orders_by_priority(llm),
+        SamplingDefaults() if source is None else SamplingDefaults.of_model(model_folder(source)),
     )
 
 
@@ -240,9 +242,15 @@ def _kv_cache_config(share: Share, given: Any) -> Any:
         ) from error
 
 
-def _read_in_steps(arguments: dict[str, Any], longest: int | None) -> None:
-    """Enable chunked prefill if a request of `longest` tokens exceeds one step, since chains keep growing."""
-    step_len = arguments.get("max_num_tokens") or _MAX_NUM_TOKENS
+def _read_in_steps(
+    arguments: dict[str, Any], max_seq_len: int | None, engine: EngineConfig | None, folder: str
+) -> None:
+    """Enable chunked prefill if a request may exceed one step, since chains keep growing."""
+    if engine is not None and not engine.reads_in_steps(None):
+        return  # `EngineConfig.shortfalls` has compared its steps with the needs
+    step_len = arguments.get("max_num_tokens") or (_MAX_NUM_TOKENS if engine is None else engine.max_num_tokens)
+    built = _model_config(folder).get("max_position_embeddings") if engine is None else engine.max_seq_len
+    longest = max_seq_len or built
     if longest is None or longest <= step_len:
         return
     if arguments.setdefault("enable_chunked_prefill", True) is False:
@@ -253,15 +261,18 @@ def _read_in_steps(arguments: dict[str, Any], longest: int | None) -> None:
         )
 
 
-def _readable(args: Any, engine: EngineConfig | None, wanted: int | None, longest: int | None) -> int | None:
-    """Tokens per request of a loaded LLM. Without chunked prefill one step must read the whole prompt."""
+def _readable(llm: Any, engine: EngineConfig | None, wanted: int | None, longest: int | None) -> int | None:
+    """Tokens per request of a loaded LLM. Without chunked prefill one step reads the prompt, all but one of them."""
+    args = getattr(llm, "args", None)
     step_len: int | None = getattr(args, "max_num_tokens", None)
-    if engine is not None or step_len is None or getattr(args, "enable_chunked_prefill", False):
+    if engine is not None:
+        step_len = min(step_len or engine.max_num_tokens, engine.max_num_tokens)
+    if step_len is None or getattr(args, "enable_chunked_prefill", False):
         return longest
-    if wanted is not None and wanted > step_len:
+    if wanted is not None and wanted > step_len + 1:
         raise ConfigError(
             f"is {wanted}, but the LLM was loaded with max_num_tokens={step_len} and without chunked prefill: load it "
             "with enable_chunked_prefill=True",
             "max_seq_len",
         )
-    return step_len if longest is None else min(longest, step_len)
+    return step_len + 1 if longest is None else min(longest, step_len + 1)

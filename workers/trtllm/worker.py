@@ -120,7 +120,7 @@ class TRTLLMWorker(StreamingWorker):
                 max_seq_len=max_seq_len,
                 max_num_tokens=max_num_tokens,
                 max_batch_size=max_batch_size,
-                chunked_prefill=bool(own_args.get("enable_chunked_prefill")),
+                chunked_prefill=own_args.get("enable_chunked_prefill"),
             )
             fraction = kv_fraction(kv_cache_fraction, serve_scores)
             share = Share(fraction, enable_block_reuse, serve_logprobs)

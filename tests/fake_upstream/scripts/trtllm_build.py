@@ -5,9 +5,7 @@ import sys
 from pathlib import Path
 
 flags = dict(zip([*sys.argv[1:], ""], [*sys.argv[2:], "", ""], strict=True))
-limits = {
-    name: int(flags[f"--{name}"]) for name in ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens")
-}
+limits = {name: int(flags[f"--{name}"]) for name in ("max_batch_size", "max_seq_len", "max_num_tokens")}
 build = limits | {
     "gather_context_logits": "--gather_context_logits" in flags,
     "gather_generation_logits": False,

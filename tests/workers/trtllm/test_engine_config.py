@@ -13,7 +13,7 @@ from scaffolding_ext.workers.trtllm.engine_config import EngineConfig, EngineNee
 
 BUILD = {
     "max_batch_size": 8,
-    "max_input_len": 1023,
+    "max_input_len": 1024,  # the default of trtllm-build, whatever the sequence length
     "max_seq_len": 1024,
     "max_num_tokens": 1024,
     "kv_cache_type": "PAGED",
@@ -50,7 +50,6 @@ def test_an_engine_that_has_everything_is_taken(tmp_path: Path) -> None:
         ({}, {"max_seq_len": 512}, "max_seq_len is 512, but the stack needs 1024", "--max_seq_len 1024"),
         ({}, {"max_batch_size": 4}, "max_batch_size is 4, but the stack needs 8", "--max_batch_size 8"),
         ({}, {"max_num_tokens": 512}, "max_num_tokens is 512, but the stack needs 1024", "--max_num_tokens 1024"),
-        ({}, {"max_input_len": 512}, "max_input_len is 512, but a prompt may have 1023", "--max_input_len 1023"),
     ],
 )
 def test_each_thing_that_is_lacking_is_named_with_its_flag(
@@ -60,7 +59,7 @@ def test_each_thing_that_is_lacking_is_named_with_its_flag(
     with pytest.raises(ConfigError) as caught:
         built.check(EVERYTHING)
     assert lacking in str(caught.value)
-    assert len(built.shortfalls(EVERYTHING)) == 1 + (changed.get("max_num_tokens") is not None)
+    assert len(built.shortfalls(EVERYTHING)) == 1
     _, _, flags = str(caught.value).partition("trtllm-build --checkpoint_dir CHECKPOINT --output_dir ")
     assert flag in flags
 
@@ -69,17 +68,23 @@ def test_the_flags_keep_what_the_engine_has_and_build_one_that_is_taken(tmp_path
     built = engine(tmp_path, {"use_paged_context_fmha": False}, max_seq_len=512, gather_generation_logits=True)
     flags = built.build_flags(EngineNeeds(prefix_sharing=True, max_seq_len=2048))
     assert flags == [
-        *("--max_batch_size 8", "--max_seq_len 2048", "--max_num_tokens 1024", "--max_input_len 2047"),
+        *("--max_batch_size 8", "--max_seq_len 2048", "--max_num_tokens 1024"),
         *("--gather_context_logits", "--gather_generation_logits", "--kv_cache_type paged"),
         "--use_paged_context_fmha enable",
     ]
 
 
-def test_a_text_that_is_scored_must_fit_into_a_step_unless_it_may_be_read_in_several(tmp_path: Path) -> None:
+@pytest.mark.parametrize("needs", [EngineNeeds(scores=True), EngineNeeds(max_seq_len=1024)])
+def test_a_prompt_longer_than_a_step_needs_chunked_prefill_and_paged_attention(
+    tmp_path: Path, needs: EngineNeeds
+) -> None:
     built = engine(tmp_path, max_num_tokens=256)
-    assert "is scored in one step" in built.shortfalls(EngineNeeds(scores=True))[0]
-    assert "--max_num_tokens 1023" in built.build_flags(EngineNeeds(scores=True))
-    assert not built.shortfalls(EngineNeeds(scores=True, chunked_prefill=True))
+    assert not built.shortfalls(needs)
+    assert not built.shortfalls(needs._replace(chunked_prefill=True))
+    assert "a prompt may have 1023 tokens" in built.shortfalls(needs._replace(chunked_prefill=False))[0]
+    unpaged = engine(tmp_path, {"use_paged_context_fmha": False}, max_num_tokens=256)
+    assert "max_num_tokens is 256, but a prompt may have 1023 tokens" in unpaged.shortfalls(needs)[0]
+    assert "--max_num_tokens 1023" in unpaged.build_flags(needs)
 
 
 def test_no_flag_makes_a_context_longer_than_the_model_has(tmp_path: Path) -> None:
@@ -93,7 +98,7 @@ def test_no_flag_makes_a_context_longer_than_the_model_has(tmp_path: Path) -> No
         (None, "cannot be read"),
         ("{", "cannot be read"),
         ('{"architectures": ["LlamaForCausalLM"]}', "no build_config. A model folder is a checkpoint"),
-        ('{"build_config": {"max_seq_len": 5}}', "no number under max_batch_size, max_num_tokens, max_input_len"),
+        ('{"build_config": {"max_seq_len": 5}}', "no number under max_batch_size, max_num_tokens"),
     ],
 )
 def test_what_is_no_engine_is_told(tmp_path: Path, document: str | None, message: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from scaffolding_ext.controllers.vote.deepconf import DeepConfController
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
-from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.tasks import ScoreTask
 
@@ -23,7 +23,6 @@ from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 MODEL = "tinylm/draft"
 BUILD = {
     "max_batch_size": 8,
-    "max_input_len": 255,
     "max_seq_len": 256,
     "max_num_tokens": 256,
     "gather_context_logits": True,
@@ -170,6 +169,21 @@ def test_long_chains_are_read_in_steps(arguments: dict[str, Any], is_chunked: bo
         assert task.output_tokens
 
 
+def test_an_engine_reads_a_long_chain_in_steps_if_it_can(tmp_path: Path) -> None:
+    """One that cannot serves only what fits into a step, and is refused if the stack asks for more."""
+    task = GenerationTask(input_tokens=[5] * 200, max_tokens=4)
+    with TRTLLMWorker.from_engine(write(tmp_path, max_num_tokens=64), MODEL, max_seq_len=256) as worker:
+        assert asyncio.run(worker.run_task(task)) is TaskStatus.SUCCESS
+    unpaged = write(tmp_path, max_num_tokens=64, plugin_config={"use_paged_context_fmha": False})
+    with pytest.raises(ConfigError, match="max_num_tokens is 64, but a prompt may have 255 tokens"):
+        TRTLLMWorker.from_engine(unpaged, MODEL, enable_block_reuse=False, max_seq_len=256)
+    with TRTLLMWorker.from_engine(unpaged, MODEL, enable_block_reuse=False) as worker:
+        assert worker.max_seq_len == 65
+        asyncio.run(worker.run_task(GenerationTask(input_tokens=[5] * 64, max_tokens=1)))
+        with pytest.raises(InvalidTaskError, match="65"):
+            asyncio.run(worker.run_task(task))
+
+
 def test_chains_that_nothing_can_read_are_refused_at_load(tensorrt_llm: Any) -> None:
     with pytest.raises(ConfigError, match="enable_chunked_prefill: is False, but requests may have 256 tokens"):
         TRTLLMWorker(MODEL, max_seq_len=256, max_num_tokens=64, llm_args={"enable_chunked_prefill": False})
@@ -177,7 +191,7 @@ def test_chains_that_nothing_can_read_are_refused_at_load(tensorrt_llm: Any) -> 
     try:
         with pytest.raises(ConfigError, match=r"max_seq_len: is 256, but the LLM was loaded with max_num_tokens=64"):
             TRTLLMWorker(llm, max_seq_len=256)
-        assert TRTLLMWorker(llm).max_seq_len == 64
+        assert TRTLLMWorker(llm).max_seq_len == 65  # a prompt of one step, and a token
     finally:
         llm.shutdown()
 

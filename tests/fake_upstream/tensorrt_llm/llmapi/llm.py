@@ -140,11 +140,18 @@ class _TrtLLM(_Base):
         super().__init__(model, tokenizer, *args, gather_generation_logits=gather_generation_logits, **kwargs)
         config = json.loads((Path(model) / "config.json").read_text())
         self.build_config = config["build_config"]
+        if self.args.enable_chunked_prefill and not self.build_config["plugin_config"]["use_paged_context_fmha"]:
+            raise RuntimeError("chunked context requires use_paged_context_fmha")
 
     def _check(self, token_ids, params):
+        """The runtime's rule of prompts; the build's max_input_len is not read."""
         longest = self.build_config["max_seq_len"]
         if len(token_ids) + params.max_tokens > longest:
             raise ValueError(f"The sum of prompt length ({len(token_ids)}) should not exceed max_seq_len ({longest})")
+        step_len = min(self.args.max_num_tokens, self.build_config["max_num_tokens"])
+        most = longest - 1 if self.args.enable_chunked_prefill else min(longest - 1, step_len)
+        if len(token_ids) > most:
+            raise RequestError(f"Prompt length ({len(token_ids)}) exceeds maximum input length ({most})")
         if params.logprobs is not None and not self.args.gather_generation_logits:
             raise ValueError("`sampling_params.logprobs` requires `gather_generation_logits=True`")
         if (params.prompt_logprobs or params.return_context_logits) and not self.build_config["gather_context_logits"]:
