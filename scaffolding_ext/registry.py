@@ -389,6 +389,7 @@ allocation_rules = Registry(
         "LengthThreshold": "scaffolding_ext.controllers.vote.allocation.baselines:LengthThreshold",
         "StaticThreshold": "scaffolding_ext.controllers.vote.allocation.threshold:StaticThreshold",
         "ThresholdEvery": "scaffolding_ext.controllers.vote.allocation.threshold:ThresholdEvery",
+        "ValueOfVote": "scaffolding_ext.controllers.vote.allocation.value_of_vote:ValueOfVote",
     },
     "scaffolding_ext.allocation_rules",
     "scaffolding_ext.controllers.vote.allocation.base:AllocationRule",

@@ -86,13 +86,24 @@ class Draws:
         self._begun: list[_Begun] = []
         self._awaited: _Begun | None = None  # runs, and may end before one that has ended
         self.num_rounds = 0
-        self._num_waits = self._num_counted = 0
+        self._num_waits = self._num_counted = self._longest = 0
         self._now = 0  # in tokens
 
     @property
     def are_over(self) -> bool:
         """True if no sample is left, or the deadline has passed and a sample counts, however late it was."""
         return (self._num_counted > 0 and is_over()) or not (self._sampler.num_left or self._begun)
+
+    @property
+    def running_tokens(self) -> int:
+        """Tokens that running samples have written, on the clock of tokens.
+
+        In other orders it is not known when a sample began: each counts as the longest that has ended.
+        """
+        if self._order == "tokens" or self._in_flight is None:
+            return sum(self._now - each.began_at for each in self._begun)
+        num_left = self._sampler.max_samples - self._sampler.num_failed - self._num_counted
+        return self._longest * min(self._in_flight, num_left)
 
     def next(self, num_more: int) -> ControllerGenerator:
         """Draw `num_more` samples, or as many of them as the rule waits for, and return those that count.
@@ -195,4 +206,5 @@ class Draws:
             return []
         begun.sample.count()
         self._num_counted += 1
+        self._longest = max(self._longest, begun.sample.num_decoded)
         return [begun.sample]

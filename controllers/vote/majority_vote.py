@@ -101,7 +101,7 @@ class MajorityVoteController(BaseController):
         while num_more and not draws.are_over:
             new = yield from draws.next(num_more)  # a round, or the next sample in flight
             max_samples = sampler.max_samples - sampler.num_failed
-            votes = replace(votes, max_samples=max_samples)
+            votes = replace(votes, max_samples=max_samples, running_tokens=draws.running_tokens)
             votes = yield from self.count(run, votes, new)
             num_more = self.num_more(votes)
             run.event("allocate", **self._progress(votes, num_more))

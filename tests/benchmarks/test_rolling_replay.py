@@ -13,6 +13,7 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.controllers.vote.allocation.value_of_vote import ValueOfVote
 from scaffolding_ext.controllers.vote.draws import Order
 from scaffolding_ext.evaluation.tune.costs import whole_samples
 from scaffolding_ext.evaluation.tune.orders import OrderedVotes
@@ -23,7 +24,9 @@ NUM_SAMPLES, IN_FLIGHT, PACE = 12, 3, 16  # a stream is read so many tokens at a
 
 
 @pytest.mark.parametrize("order", ["tokens", "index"])
-@pytest.mark.parametrize("rule", [LeaderChange(), AgreementDoubling()], ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize(
+    "rule", [LeaderChange(), AgreementDoubling(), ValueOfVote(price=3.0)], ids=lambda rule: type(rule).__name__
+)
 def test_a_replayed_flight_is_the_live_one(rule: AllocationRule, order: Order) -> None:
     logged = recording(12, NUM_SAMPLES, ability=0.5, seed=3)
     votes = OrderedVotes(whole_samples(logged), np.broadcast_to(np.arange(NUM_SAMPLES), (1, 12, NUM_SAMPLES)))

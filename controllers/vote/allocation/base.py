@@ -27,6 +27,7 @@ class Votes:
     Attributes:
         classes: Class of each sample's answer in the order drawn, shape [num_samples]; -1 for no answer.
         weights: Weight of each sample's vote, at least 0; None if all weigh 1.
+        running_tokens: Tokens that samples in flight have written, on the flight's clock.
         samples: The samples, for the election; no rule reads them, because recorded votes have none.
     """
 
@@ -37,6 +38,7 @@ class Votes:
     weights: Sequence[float] | None = None
     most_weight: float = 1.0
     samples: Sequence[Sample] = ()
+    running_tokens: int = 0
 
     @property
     def num_remaining(self) -> int:
@@ -102,11 +104,14 @@ class Rival(NamedTuple):
 
 
 class Standing(NamedTuple):
+    """Votes by class; `cost` is the tokens of a further vote, for rules that read lengths."""
+
     lead: float
     rivals: tuple[Rival, ...]
     num_samples: int
     num_remaining: int
     most_weight: float = 1.0
+    cost: float = 0.0
 
     @property
     def runner_up(self) -> float:

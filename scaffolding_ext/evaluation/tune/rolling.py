@@ -10,6 +10,7 @@ Then arrival is the order of tokens.
 from __future__ import annotations
 
 import dataclasses
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -87,7 +88,7 @@ class ReplayedFlight:
     def __init__(self, votes: OrderedVotes, num_samples: int, in_flight: int, order: Order) -> None:
         samples = votes.samples
         tokens = votes.ordered(samples.tokens)[:, :num_samples].astype(float)
-        self._num_samples = num_samples
+        self._num_samples, self._in_flight, self._order = num_samples, in_flight, order
         self._schedule = schedule(tokens, in_flight, order)
         self.votes = votes.reordered(self._schedule.order)
         self._counts: dict[Cost, Floats] = {"critical": self._schedule.counts}
@@ -105,7 +106,21 @@ class ReplayedFlight:
             return np.full(len(self._schedule.order), num_first)
         if isinstance(rule, SequentialRule):
             rule = dataclasses.replace(rule, leap=0.0)
-        return sizes_of(self.votes, rule, self._num_samples)
+        running = self._running if rule is not None and "lengths" in rule.inputs else None
+        return sizes_of(self.votes, rule, self._num_samples, running)
+
+    @cached_property
+    def _running(self) -> Ints:
+        """Tokens of running samples once so many count, as `Draws.running_tokens` counts them."""
+        tokens = self.votes.ordered(self.votes.samples.tokens)[:, : self._num_samples]
+        running = np.zeros((len(tokens), self._num_samples + 1), dtype=np.int64)
+        for num in range(1, self._num_samples):
+            if self._order == "tokens":
+                written = self._schedule.counts[:, num - 1, None] - self._schedule.began[:, num:]
+                running[:, num] = np.clip(written, 0, None).sum(axis=1)
+            else:
+                running[:, num] = tokens[:, :num].max(axis=1) * min(self._in_flight, self._num_samples - num)
+        return running
 
     def play(self, drawn: Ints, full_right: Floats) -> ReplayResult:
         """Play votes of the given sizes; what the others have written by then is spent, too."""

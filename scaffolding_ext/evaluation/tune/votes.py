@@ -52,10 +52,16 @@ class DrawnRound(NamedTuple):
     more: Ints
 
 
-def rounds_of(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) -> Iterator[DrawnRound]:
-    """Yield the draws of a rule on every order of every question, round by round; None draws all samples at once."""
+def rounds_of(
+    votes: OrderedVotes, rule: AllocationRule | None, num_samples: int, running: Ints | None = None
+) -> Iterator[DrawnRound]:
+    """Yield the draws of a rule on every order of every question, round by round; None draws all samples at once.
+
+    Args:
+        running: Tokens of running samples once so many count, shape [num_rows, num_samples + 1]; None: none run.
+    """
     drawn = np.zeros(len(votes.classes), dtype=np.int64)
-    decisions = Decisions(votes, rule, num_samples)
+    decisions = Decisions(votes, rule, num_samples, running)
     active = np.arange(len(drawn))
     while active.size:
         more = decisions.num_more(active, drawn[active])
@@ -64,10 +70,10 @@ def rounds_of(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int
         drawn[active] += more
 
 
-def sizes_of(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) -> Ints:
+def sizes_of(votes: OrderedVotes, rule: AllocationRule | None, num_samples: int, running: Ints | None = None) -> Ints:
     """Return the number of samples of each row that a rule draws."""
     drawn = np.zeros(len(votes.classes), dtype=np.int64)
-    for rows, _, more in rounds_of(votes, rule, num_samples):
+    for rows, _, more in rounds_of(votes, rule, num_samples, running):
         drawn[rows] += more
     return drawn
 
@@ -143,8 +149,11 @@ def _longest(column: Floats, rows: Ints, start: Ints, more: Ints) -> Floats:
 class Decisions:
     """Decisions of a rule on partial votes; it is asked once per state that it can distinguish."""
 
-    def __init__(self, votes: OrderedVotes, rule: AllocationRule | None, num_samples: int) -> None:
+    def __init__(
+        self, votes: OrderedVotes, rule: AllocationRule | None, num_samples: int, running: Ints | None = None
+    ) -> None:
         self._votes = votes
+        self._running = running
         self._rule = rule
         self._num_samples = num_samples
         self._states = None if rule is None else states_for(votes, rule)
@@ -180,6 +189,7 @@ class Decisions:
                 seen("rewards", samples.rewards),
                 seen("lengths", samples.tokens),
                 weighed,
+                running_tokens=0 if self._running is None else int(self._running[row, num_drawn]),
             )
         )
 

@@ -7,6 +7,7 @@ import contextvars
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from benchmarks._lib.recorded_worker import Characters
 from scaffolding_ext import DynasorCoTController, HuggingFaceWorker, MajorityVoteController, ScaffoldingLlm
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
+from scaffolding_ext.controllers.vote.allocation.base import SequentialRule, Standing, Votes
 from scaffolding_ext.controllers.vote.allocation.baselines import Even, LengthThreshold
 from scaffolding_ext.errors import ConfigError, TaskError
 from scaffolding_ext.evaluation.run.datasets import load_dataset
@@ -109,6 +111,8 @@ CASES: dict[str, Callable[[], Any]] = {
     "index": lambda: vote(order="index"),
     "chains": lambda: vote(inner=chain()),
     "doubling": lambda: vote(allocation=AgreementDoubling()),
+    "value": lambda: vote(allocation="ValueOfVote"),
+    "value by index": lambda: vote(allocation="ValueOfVote", order="index"),
     "a few of a flight": lambda: vote(allocation=Even(num_samples=3)),
     "shortness": lambda: vote(weight="shortness", allocation=None),
     "nested": lambda: vote(inner=MajorityVoteController(NATIVE, 3, in_flight=2)),
@@ -169,6 +173,39 @@ def test_samples_count_by_their_tokens() -> None:
     for drawn, result in zip(whole, rolled, strict=True):
         lengths = events(drawn, "vote")[0]["num_decoded"]
         assert events(result, "vote")[0]["num_decoded"] == in_order_of_tokens(lengths, 4) != lengths
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadsTokens(SequentialRule):
+    """Never ends the vote, and keeps what it is shown."""
+
+    seen: list[Votes] = field(default_factory=list)
+
+    def is_certain(self, standing: Standing) -> bool:
+        return False
+
+    def _num_more(self, votes: Votes) -> int:
+        self.seen.append(votes)
+        return 1
+
+
+def test_rules_see_what_running_samples_have_written() -> None:
+    """By tokens, on the clock on which each begins as its predecessor counts; else as many as the longest so far."""
+    (drawn,) = run(vote(None, allocation=None), Slow(20))
+    lengths = events(drawn, "vote")[0]["num_decoded"]
+    running, waiting, written = {(length, 0) for length in lengths[:4]}, lengths[4:], []
+    while running:
+        first = now, _ = min(running)
+        running.remove(first)
+        written.append(sum(now - began for _, began in running))
+        running |= {(now + length, now) for length in waiting[:1]}
+        waiting = waiting[1:]
+    by_tokens, by_index = ReadsTokens(), ReadsTokens()
+    run(vote(4, allocation=by_tokens), Slow(20))
+    assert [votes.running_tokens for votes in by_tokens.seen] == [0, *written[:-1]]
+    run(vote(4, allocation=by_index), WholeTexts(20))
+    longest = [max(lengths[:number]) * min(4, SAMPLES - number) for number in range(1, SAMPLES)]
+    assert [votes.running_tokens for votes in by_index.seen] == [0, *longest]
 
 
 def test_by_index_the_votes_are_those_of_one_by_one_sampling() -> None:

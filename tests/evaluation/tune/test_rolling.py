@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling, EarlyStoppingWindow
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, SequentialRule, Votes
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.controllers.vote.allocation.value_of_vote import ValueOfVote
 from scaffolding_ext.controllers.vote.draws import MOST_AHEAD, Order
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.evaluation.tune.endings import Whole
@@ -36,7 +37,11 @@ def flown(
     def num_more() -> int:
         if rule is None:
             return most - len(counted)
-        return rule.num_more(Votes([classes[number] for number in counted], most))
+        written = [lengths[number] for number in counted]
+        left = sum(now - start for number, start in began.items() if number not in counted)
+        if order == "index":
+            left = max(written, default=0) * min(in_flight, most - len(counted))
+        return rule.num_more(Votes([classes[number] for number in counted], most, lengths=written, running_tokens=left))
 
     due = max(1, num_more())
     while due > 0:
@@ -56,7 +61,10 @@ def flown(
     return {"right": float(winner == 0), "decoded": tokens, "critical": now, "samples": len(counted)}
 
 
-RULES = [None, LeaderChange(), LeaderChange(leap=2.0), AgreementDoubling(), EarlyStoppingWindow(window=3)]
+RULES = [
+    *(None, LeaderChange(), LeaderChange(leap=2.0), AgreementDoubling(), EarlyStoppingWindow(window=3)),
+    ValueOfVote(price=3.0, size=10),
+]
 
 
 @pytest.mark.parametrize("order", ["tokens", "index"])

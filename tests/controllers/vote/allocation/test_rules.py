@@ -28,6 +28,7 @@ from scaffolding_ext.controllers.vote.allocation.skyline import (
     fit_curve,
 )
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
+from scaffolding_ext.controllers.vote.allocation.value_of_vote import ValueOfVote
 from scaffolding_ext.controllers.vote.voting import vote
 from tests.rounds import replay
 
@@ -50,6 +51,7 @@ RULES: tuple[AllocationRule, ...] = (
     AgreementDoubling(),
     Even(num_samples=7),
     LengthThreshold(max_mean_length=50.0),
+    ValueOfVote(price=100.0),
     InitialStepSkyline(knob=3, curve=CURVE),
     DynamicSkyline(knobs=(3, 6), curves=(CURVE, CURVE)),
 )
