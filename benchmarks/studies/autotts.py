@@ -20,7 +20,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -35,6 +35,7 @@ from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubl
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, SequentialRule, Votes
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.leader_change import MISSES, LeaderChange
+from scaffolding_ext.controllers.vote.allocation.value_of_vote import ValueOfVote
 from scaffolding_ext.controllers.vote.draws import Order
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.evaluation.tune.rolling import schedule
@@ -46,13 +47,22 @@ Weigh = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
 CHOOSES, MODELS = "aime24", ("0.6B", "1.7B", "4B", "8B")
 FULL, DEFAULT, CHOSEN, PLAIN = "all chains", "ours, default", "ours, chosen on AIME24", "plain vote of as many tokens"
-CMC = "CMC, beta .5"
+CMC, CMC_CHEAPER = "CMC, beta .5", "CMC, beta .3"
+AC_IN_LEAPS = "Adaptive-Consistency .85 in leaps"
+AT_ONCE = {number: f"ours, {number} of {number} at once" for number in (20, 24)}
+VALUE = "value of a vote, chosen on AIME24"
+VALUE_WIDTHS, VALUE_PRICES = (12, 16, 20, 22, 24, 28), (0.01, 0.02, 0.03, 0.05, 0.1)
+MOST_TOKENS, LONGEST = 0.25, 0.5  # on AIME24, shares of all chains at once, for what `VALUE` may take
 BY_LENGTH, SHORTNESS = "ours by length, chosen on AIME24", "ours by length, default"
 MISSES_BY_LENGTH = (0.1, 0.2, 0.3)
 WIDTHS = (4, 8, 16)
 AGREEING = (2, 3, 5, 8, 10, 20)  # equal answers in a row that end a chain
 MOST_LOST = 0.003  # on AIME24, by what is chosen there
 BAR = -0.01  # accuracy over the full vote, whose lower end the power is about
+PLOTTED = (
+    *(FULL, DEFAULT, AC_IN_LEAPS, "Adaptive-Consistency .95 in leaps", "Parallel-Probe", "first 8 to finish"),
+    *(CMC, CMC_CHEAPER, "ours, 4 in flight by tokens", "ours, 16 in flight by tokens", *AT_ONCE.values(), VALUE),
+)
 BARS = (
     (DEFAULT, "tokens, share of all", "<=", 0.3),
     (DEFAULT, "points", ">=", -0.5),
@@ -60,6 +70,10 @@ BARS = (
     ("ours, 16 in flight by tokens", "longest path, share of all", "<=", 0.85),
     *((name, "points over CMC", ">=", 0.0) for name in (BY_LENGTH, SHORTNESS)),
     *((name, "tokens, share of all", "<=", 0.28) for name in (BY_LENGTH, SHORTNESS)),
+    (AT_ONCE[20], "tokens, share of all", "<=", 0.245),
+    (AT_ONCE[20], "longest path, share of all", "<=", 0.48),
+    (VALUE, "tokens, share of all", "<=", 0.255),
+    (VALUE, "longest path, share of all", "<=", 0.43),
 )
 # The paper's table: right (%) and thousands of tokens a question, on AIME25 and on HMMT25 of each model.
 PAPER: Mapping[str, Mapping[str, tuple[tuple[float, float], tuple[float, float]]]] = {
@@ -164,23 +178,41 @@ def in_rounds(rule: AllocationRule, weigh: Weigh | None = None) -> Way:
 def rolling(rule: SequentialRule, in_flight: int, order: Order) -> Way:
     """Play votes that roll, on the schedule of `tune`'s replay; the rule is asked at each sample that counts."""
     sequential = dataclasses.replace(rule, leap=0.0)
-    goes_on = functools.lru_cache(1 << 16)(lambda classes, most: sequential.num_more(Votes(classes, most)))
+    reads_lengths = "lengths" in rule.inputs
+
+    @functools.lru_cache(1 << 16)
+    def goes_on(classes: tuple[int, ...], most: int, lengths: tuple[int, ...] = (), running: int = 0) -> int:
+        return sequential.num_more(Votes(classes, most, lengths=lengths, running_tokens=running))
 
     def play(votes: Sequence[Vote]) -> list[Played]:
         lengths = np.array([[chain.num_tokens for chain in chains] for chains in votes], dtype=float)
         flight, found = schedule(lengths, in_flight, order), []
         for row, chains in enumerate(votes):
-            answers = [chains[number].answer for number in flight.order[row].tolist()]
-            classes = _renumbered(answers)
-            num = next(
-                n for n in range(1, len(chains) + 1) if n == len(chains) or not goes_on(classes[:n], len(chains))
-            )
-            path = flight.counts[row, num - 1]
-            written = np.clip(path - flight.began[row], 0, lengths[row, flight.order[row]])
+            counted = [chains[number] for number in flight.order[row].tolist()]
+            answers, most = [chain.answer for chain in counted], len(chains)
+            classes, num = _renumbered(answers), 0
+            written = np.zeros(most)
+            while num < most:
+                num += 1
+                path = flight.counts[row, num - 1]
+                written = np.clip(path - flight.began[row], 0, lengths[row, flight.order[row]])
+                read: tuple[Any, ...] = ()
+                if reads_lengths:
+                    own = tuple(chain.num_tokens for chain in counted[:num])
+                    left = written[num:].sum() if order == "tokens" else max(own) * min(in_flight, most - num)
+                    read = own, int(left)
+                if not goes_on(classes[:num], most, *read):
+                    break
             found.append(Played(vote(answers[:num]), int(written.sum()), int(path)))
         return found
 
     return play
+
+
+def at_once(rule: SequentialRule, num_chains: int, order: Order = "tokens") -> Way:
+    """Play votes of the first chains, which all begin at once."""
+    way = rolling(rule, num_chains, order)
+    return lambda votes: way([chains[:num_chains] for chains in votes])
 
 
 def inverse(lengths: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -274,6 +306,17 @@ def choose_by_length(plays: Replay) -> tuple[LeaderChange, str]:
     most = plays.tokens[CMC].sum()
     kept = [title for title in tried if plays.tokens[title].sum() <= most] or list(tried)
     return tried[max(kept, key=lambda title: plays.right[title].sum())]
+
+
+def choose_value(plays: Replay, where: npt.NDArray[np.bool_]) -> tuple[ValueOfVote, int]:
+    """The price and the number of chains at once with most right answers in the tokens and the time allowed."""
+    tried = {f"{price} of {num}": (ValueOfVote(price=price), num) for num in VALUE_WIDTHS for price in VALUE_PRICES}
+    kept = []
+    for title, (rule, num) in tried.items():
+        plays.play(title, at_once(rule, num), where)
+        tokens, path = (values[title][where].sum() / values[FULL][where].sum() for values in (plays.tokens, plays.path))
+        kept += [title] * bool(tokens <= MOST_TOKENS and path <= LONGEST)
+    return tried[max(kept or tried, key=lambda title: plays.right[title][where].sum())]
 
 
 class EndedChain(NamedTuple):
@@ -410,10 +453,16 @@ def main(
         "one chain": in_rounds(Even(num_samples=1)),
         "Adaptive-Consistency .95": in_rounds(BetaConsistency(confidence=0.95, min_samples=2)),
         "Adaptive-Consistency .90": in_rounds(BetaConsistency(confidence=0.9, min_samples=2)),
+        AC_IN_LEAPS: in_rounds(BetaConsistency(confidence=0.85, leap=1.0)),
+        "Adaptive-Consistency .95 in leaps": in_rounds(BetaConsistency(confidence=0.95, leap=1.0)),
+        "Adaptive-Consistency .95, all at once (its_hub's Beta)": rolling(
+            BetaConsistency(confidence=0.95, min_samples=2), num_chains, "tokens"
+        ),
         "early-stopping windows of 8": in_rounds(EarlyStoppingWindow(window=8)),
         "doubling until .75 agree (its_hub)": in_rounds(AgreementDoubling()),
         "first 8 to finish": first_to_finish(8),
         "Parallel-Probe": each(parallel_probe),
+        CMC_CHEAPER: each(functools.partial(confidence_momentum, beta=0.3)),
         CMC: each(functools.partial(confidence_momentum, beta=0.5)),
         DEFAULT: in_rounds(LeaderChange()),
         SHORTNESS: in_rounds(LeaderChange(), inverse),
@@ -422,6 +471,7 @@ def main(
             for order in ("tokens", "index")
             for width in WIDTHS
         },
+        **{name: at_once(LeaderChange(), number) for number, name in AT_ONCE.items()},
     }
     for name, way in ways.items():
         plays.play(name, way)
@@ -433,9 +483,12 @@ def main(
     rule, weight = choose_by_length(few)
     report.setting["chosen by length"] = f"{rule}, {weight}"
     plays.play(BY_LENGTH, in_rounds(rule, WEIGHTS[weight]))
+    value, number = choose_value(plays, chooses)
+    report.setting["chosen value"] = f"{value}, {number} at once"
+    plays.play(VALUE, at_once(value, number))
     share = plays.tokens[DEFAULT][chooses].sum() / plays.tokens[FULL][chooses].sum()
     plays.play(PLAIN, in_rounds(Even(num_samples=max(1, round(num_chains * share)))))
-    names, title = [*ways, CHOSEN, BY_LENGTH, PLAIN], "AIME25 and HMMT25"
+    names, title = [*ways, CHOSEN, BY_LENGTH, VALUE, PLAIN], "AIME25 and HMMT25"
     add_set(report, title, plays, names, judges)
     add_set(report, "AIME24", plays, names, chooses)
     add_set(report, f"{title}, 4B and 8B", plays, names, judges & plays.of(models=["4B", "8B"]))
@@ -444,9 +497,18 @@ def main(
     for models, said in ((MODELS, "one chain"), (("4B", "8B"), "one chain, 4B and 8B")):
         add_chains(report, said, [each for each, taken in zip(asked, plays.of(models=models), strict=True) if taken])
     groups = [each.question for each, judged in zip(asked, judges, strict=True) if judged]
-    for name in (BY_LENGTH, SHORTNESS):
+    for name in (BY_LENGTH, SHORTNESS, *AT_ONCE.values(), VALUE):
         ours, theirs = (plays.right[each][judges] for each in (name, CMC))
-        report.difference(f"{title}: {name}: points over CMC", ours, theirs, groups, scale=100)
+        over = report.difference(f"{title}: {name}: points over CMC", ours, theirs, groups, scale=100)
+        if name == VALUE:
+            report.bar(f"{name}: points over CMC, lower end", over.low, ">=", -1.1)
+    for models in (MODELS, ("4B", "8B")):
+        where = judges & plays.of(models=models)
+        ours, theirs = (plays.right[each][where] for each in (DEFAULT, AC_IN_LEAPS))
+        groups = [each.question for each, judged in zip(asked, where, strict=True) if judged]
+        said = title if models == MODELS else f"{title}, 4B and 8B"
+        report.difference(f"{said}: {DEFAULT}: points over {AC_IN_LEAPS}", ours, theirs, groups, scale=100)
+    groups = [each.question for each, judged in zip(asked, judges, strict=True) if judged]
     differences = (plays.right[DEFAULT] - plays.right[FULL])[judges]
     needed = required_num_questions(differences, groups, bar=BAR, max_num_questions=100_000, rng=report.rng)
     if needed is not None:
@@ -456,7 +518,7 @@ def main(
     for name, figure, sign, bar in BARS:
         report.bar(f"{name}: {figure}", report.figures[f"{title}: {name}: {figure}"]["value"], sign, bar)
     if plot_path is not None:
-        plot(report.figures, title, names, plot_path)
+        plot(report.figures, title, PLOTTED, plot_path)
 
 
 if __name__ == "__main__":
