@@ -93,6 +93,11 @@ def end_vote(run: Run, votes: Votes, elected: Election, reason: str, num_failed:
         num_decoded=votes.lengths,
         **figures,
     )
+    for each in samples:
+        if len(samples) == 1 or each.task.output_str != samples[0].task.output_str:
+            break
+    else:
+        run.event("equal_samples", num_samples=len(samples))
     sample = samples[elected.first]
     answer = sample.answer if elected.winner >= 0 else None
     finish(run.task, sample.task.output_str or "", sample.task.output_tokens, answer, reason)

@@ -9,40 +9,60 @@ from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 from scaffolding_ext.answers.characters import plain_characters
-from scaffolding_ext.answers.reading import Splitter, marks_in
+from scaffolding_ext.answers.reading import Marks, Splitter, marks_in, split_unknown
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_BARE_BOX = re.compile(
-    r"\\(?:boxed|fbox)(?:[ \t]+(?=[^\s{])|(?=\d))(?:((?:[^$\n{\\]|\\(?!boxed|fbox))+)(?=\$)|(\S+))"
-)  # `\boxed 2`
+_BARE_BOX = re.compile(  # `\boxed 2`, `\boxed\pi` or an empty one; not the word in "use \boxed for it"
+    r"""
+    \\(?:boxed|fbox)(?:\s*\{\s*\}
+    | (?:[ \t]+|(?=[\\\d]|[^\w\s{}$\-]))
+      (?=[-+]?\.?\d | \\[A-Za-z] | [^\W\d_](?!\ ?[^\W\d_]) | [^\w\s{}\\$]\$ | [^\x00-\x7f\w])
+      (?:((?:[^$\n\\A-Za-z{}] | \\(?!boxed|fbox)(?:[A-Za-z]+(?![A-Za-z])|[^A-Za-z\n]) | [A-Za-z](?![A-Za-z])
+          | \{(?:[^{}]|\{[^{}]*\})*\})+)(?=\$)  # the rest of the formula, if it has no words
+      | (\\[A-Za-z]+(?:\{[^{}\n]*\})+ | [^\s$]+)))
+    """,
+    re.VERBOSE,
+)
+_BLOCK = re.compile(r"([<\[])((?!answer)[A-Za-z][\w:-]{0,30}[>\]])", re.IGNORECASE)
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _TAG = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL | re.IGNORECASE)
-_NEXT_TURN = re.compile(
-    r"^[ \t]*(?:Question|Problem|Q|Human|User|Instruction):|<\|(?:im_end|endoftext|eot_id|end)\|>|</s>|<end_of_turn>",
-    re.IGNORECASE | re.MULTILINE,
+_TURN_END = re.compile(  # a mark by which a model or its template ends a turn
+    r"<[|\uff5c](?:im_(?:end|start)|end|return|call|user|observation|eo[stm](?:_id)?|start_header_id"
+    r"|end[_\u2581]?(?:of[_\u2581]?)?(?:text|turn|sentence|response|solution)\w*)[|\uff5c]>"
+    r"|</s>|<(?:eos|end_of_turn|start_of_turn|turn\|)>|\[/INST\]|\[\|endofturn\|\]",
+    re.IGNORECASE,
 )
-# Marks of gpt-oss before its final message, with its special tokens and without, and the end of a message.
-_FINAL_MESSAGES = (("<|channel|>final<|message|>", "<|"), ("assistantfinal", ""))
+_QUESTION = re.compile(r"^[ \t]*(?:Question|Problem|Q|Human|User|Instruction):", re.IGNORECASE | re.MULTILINE)
 _MOST_TURNS = 8  # searched for one that ends the answer
 _JOINT = re.compile(r"[\s$]*(?:,|;|(?:,[\s$]*)?\b(?:and|or)\b)[\s$]*")  # between the boxes of one list
 _MOST_BOXES = 64
 # An answer phrase, and the text after it, up to the end of its sentence or line; a decimal point does not end it.
+_HEADS = (  # of languages that join a phrase and its answer by a verb or a colon
+    *("Antwort", "Lösung", "réponse", "respuesta", "resposta", "risposta", "antwoord", "svaret", "svar", "odpowiedź"),
+    *("cevap", "jawaban", "jibu", "đáp án", "ответ", "відповідь", "الإجابة", "उत्तर", "উত্তর"),
+)
 _PHRASE = re.compile(
-    r"(?:final |the |\b)answer\**\s*(?:\bis\b|:)|^[#* ]*final answer\**[ \t]*\n|答案\**\s*[是为為:]"
-    r"|\b(?:Antwort|Lösung)\**\s*(?:\bist\b|:)|\bréponse\**\s*(?:\best\b|:)|\brespuesta\**\s*(?:\bes\b|:)"
-    r"|\bresposta\**\s*(?:é\b|:)|\brisposta\**\s*(?:è\b|:)|답은|答えは"
-    r"|\b\u043e\u0442\u0432\u0435\u0442\**\s*(?::|[-\u2014])",
+    r"(?:final |the |\b)answer\**\s*(?:\bis\b|:)|^[#* ]*final answer\**[ \t]*\n"
+    rf"|\b(?:{'|'.join(_HEADS)})(?: (?:corr?ett?[ao]|correcta?|final[ae]?|đúng))?\**"
+    r"(?:\s*:|\s?—|\s-\s|\s+(?:ist|lautet|est|es|é|è|är|er|is|adalah|là)\b)(?: (?:la opción|la|a|opção)\b)?"
+    r"|(?:答案|正解|答え)\**\s*[是为為は:]|选(?=\s*\(?[A-J]\b)|(?:정답|답)\s?[은:]|คําตอบ\s?(?:คือ|:)",
     re.IGNORECASE | re.MULTILINE,
 )
-_HEADS = (  # of each phrase above, in lower case
-    *("answer", "答案", "antwort", "lösung", "réponse", "respuesta", "resposta", "risposta", "답은", "答えは", "ответ"),
-)
+_BEGINNINGS = ("answer", *map(str.casefold, _HEADS), "答案", "正解", "答え", "选", "답", "คําตอบ")
 _COMMENT = re.compile(r"(?:in)?correct|clear|obvious|as follows|above|below", re.IGNORECASE)  # on an answer
-_SENTENCE_END = (  # a point before a capital, but not behind an abbreviation or among initials
-    "".join(
-        rf"(?<!\b{each})" for each in ("St", "Dr", "Mr", "Ms", "Mt", "Ft", "Lt", "Mrs", "Gen", "Sen", "Rep", "Prof")
-    )
-    + r"(?<!\.[A-Z])(?<!\b[A-Z]\.\s[A-Z])\.\**\s+(?!(?<=\b[A-Z]\.\s)[A-Z]\.)[A-Z]"
+# A sentence about an answer, not an answer: the last resort.
+_REMARK = re.compile(
+    r"(?:not|neither|in(?: the| its| this)? (?:box|form|units?|terms)|based|rounded|expressed|written|verified"
+    r"|confirmed|consistent|reasonable|valid|helpful|exact|clear|what you"
+    r"|(?:given|obtained|found|calculated|computed) (?!to|as|by)\w+|(?:found|obtained) by \w+ing"
+    r"|(?:in)?correct(?! to)|(?:right|wrong|easy|simple)(?: \w+ing| because| since| by| if| when| now)|derived)\b",
+    re.IGNORECASE,
+)
+_SUPPOSED = re.compile(r"\b(?:if|whether|how|why|unless)(?: (?:the|your|my|this|that))?(?: (?:final|correct))? ?\Z")
+_SENTENCE_END = (  # a point before a capital, but not behind an abbreviation or within initials and their name
+    r"(?<!\b(?:St|Dr|Mr|Ms|Mt|Ft|Lt|Pt|Fr|vs))(?<!\b(?:Mrs|Gen|Sen|Rep|Ste|Sgt|Col|Rev|Gov|Maj|Hon|Vol|Fig))"
+    r"(?<!\b(?:Prof|Capt|Pres|Dept))(?<!\.[A-Z])(?<!\b[A-Z]\.\s[A-Z])\.\**\s+"
+    r"(?!(?<=\b[A-Z]\.\s)[A-Z]\.|(?<=[a-z]\s[F-Z]\.\s)[A-Z][a-z]+(?:[.,;!?\n]|\Z))[A-Z]"
 )
 _STATED = re.compile(rf"[\s:*]*([^\n]+?)(?={_SENTENCE_END}|[\u3002\uff61]|\n|\Z)")
 # End of an answer in an unclosed box: the end of its line, formula or sentence.
@@ -56,6 +76,7 @@ _RELATION = re.compile(r"(?<![<>!\\])=|\\approx")
 _HASHES = re.compile(
     r"^[ \t]*####[ \t]*(?!\d+[.)] )((?:[+-][ ]?)?(?:\\?\$|[€£])?[ ]?[+-]?\.?\d[^\n]{0,40}?)[.\s]*\Z", re.MULTILINE
 )
+_HASHES_LINE = re.compile(r"^[ \t]*####", re.MULTILINE)
 _WORD = r"(?!(?:it|is|and|or|because|since|as|was|would|for|in)\b)[a-z]"  # "I hope", but not "A is right"
 _LOWER_LETTER = re.compile(r"[\s(\[*]*([a-z])[\s)\].:*]*")
 _HASHES_BEFORE_MORE = re.compile(
@@ -75,7 +96,7 @@ def extract(
 
     A box is `\boxed{...}` or `\fbox{...}`, a tag `<answer>...</answer>`; boxes joined by commas or "and" are one list.
     Thinking is read only if nothing behind it states an answer, and a question that the model asks itself ends the
-    text. If the last box is empty or unclosed, or a phrase ends in half a box, the result is None: the text was cut
+    text. If the last box is unclosed, or a phrase ends in half a box, the result is None: the text was cut
     inside the answer.
 
     Args:
@@ -95,30 +116,47 @@ def extract(
     if not text.isascii():
         text = plain_characters(text)
     if "boxed" in text or "fbox" in text:  # a substring test is far faster
-        text = _BARE_BOX.sub(lambda box: f"\\boxed{{{(box[1] or box[2]).rstrip('.,; ')}}}", text)
-    for part in _parts(text):
-        answer = _choice(part, choices) if choices else _stated(part, fallback == "last")
-        if answer:
+        text = _BARE_BOX.sub(_in_braces, text)
+    if "_of_box|>" in text:
+        text = text.replace("<|begin_of_box|>", "<answer>").replace("<|end_of_box|>", "</answer>")
+
+    def read(part: str) -> str | None:
+        return _choice(part, choices) if choices else _stated(part, fallback == "last")
+
+    parts: tuple[str, ...] = (text,)
+    if (marks := marks_in(text) or (_first_block(text) if text[:1] in "<[" else None)) is not None:
+        reading = Splitter(marks, None).whole(text)
+        parts = reading.answer, reading.thinking
+    for part in parts:
+        if answer := read(_first_turn(part, read) if ":" in part or "<" in part or "[" in part else part):
             return answer
     return None
 
 
-def _parts(text: str) -> list[str]:
-    """The text behind the thinking, then the thinking; each only up to a further question behind an answer."""
-    for mark, end in _FINAL_MESSAGES:
-        if mark in text:
-            thinking, _, answer = text.rpartition(mark)
-            return [answer.partition(end)[0] if end else answer, thinking]
-    marks = marks_in(text) if "/" in text or "END" in text else None
-    reading = None if marks is None else Splitter(marks, None).whole(text)
-    parts = [text] if reading is None else [reading.answer, reading.thinking]
-    return [_first_turn(part) for part in parts] if _NEXT_TURN.search(text) else parts
+def _first_block(text: str) -> Marks | None:
+    """The tags of a block with which a text begins, such as `<scratchpad>`: an answer may stand behind it."""
+    begun = _BLOCK.match(text)
+    close = begun and f"{begun[1]}/{begun[2]}"
+    return Marks("", close) if close and close in text else None
 
 
-def _first_turn(text: str) -> str:
-    for turn in itertools.islice(_NEXT_TURN.finditer(text), _MOST_TURNS):
-        if _stated(text[: turn.start()]):
-            return text[: turn.start()]
+def _in_braces(box: re.Match[str]) -> str:
+    content = box[1] or box[2]
+    return f"\\boxed{{{content.rstrip('.,; ')}}}" if content else "\\boxed."  # nothing, as where it was cut
+
+
+def shown(text: str) -> str:
+    """The text behind its thinking, up to the mark that ends its turn."""
+    return _TURN_END.split(split_unknown(text).answer.strip(), maxsplit=1)[0]
+
+
+def _first_turn(text: str, read: Callable[[str], str | None]) -> str:
+    """The text up to the end of its turn, or up to a further question, behind an answer."""
+    for ends, reads in ((_TURN_END, read), (_QUESTION, _stated)):
+        for end in itertools.islice(ends.finditer(text), _MOST_TURNS):
+            if reads(text[: end.start()]):
+                text = text[: end.start()]
+                break
     return text
 
 
@@ -218,32 +256,37 @@ def begun_box(text: str) -> str | None:
 
 def _behind_hashes(text: str) -> str | None:
     """The number in a last line of GSM8K's form `#### 180`, or in one that has nothing else; headings are ignored."""
-    start = text.rfind("####")
-    if start < 0:
+    if "####" not in text:  # a substring test is far faster
         return None
-    line = text.rfind("\n", 0, start) + 1
-    found = _HASHES.search(text, line) or _HASHES_BEFORE_MORE.match(text, line)
+    line = deque(_HASHES_LINE.finditer(text), maxlen=1)
+    if not line:
+        return None
+    found = _HASHES.search(text, line[0].start()) or _HASHES_BEFORE_MORE.match(text, line[0].start())
     return None if found is None else found[1].strip()
 
 
 def _phrases(text: str) -> Iterator[str]:
-    """Yield what answer phrases state, the last first; nothing if the last one was cut."""
+    """Yield what answer phrases state, the last first, remarks behind all others; nothing if the last one was cut."""
     lower = text.casefold()
-    for word in _HEADS:  # a substring test is far faster
+    for word in _BEGINNINGS:  # a substring test is far faster
         if word in lower:
             break
     else:
         return
-    heads = list(_PHRASE.finditer(text))
+    remarks = []
     end = len(text)
-    for head in reversed(heads):
+    for head in reversed(list(_PHRASE.finditer(text))):
         found = _STATED.match(text, head.end(), end)
         end = head.start()
         answer = "" if found is None else found[1].strip().rstrip("*. ").strip()
         if _CUT.search(answer):
             return
         if answer and not _COMMENT.fullmatch(answer):
-            yield answer
+            if (head[0][-1] != ":" and _REMARK.match(answer)) or _SUPPOSED.search(text, max(0, end - 30), end):
+                remarks.append(answer)
+            else:
+                yield answer
+    yield from remarks
 
 
 def _choices(text: str, choices: str) -> list[str]:
@@ -259,5 +302,6 @@ def _last_formula_or_number(text: str) -> str | None:
     formulas, numbers = (deque(pattern.finditer(text), maxlen=1) for pattern in (_MATHS, _NUMBER))
     if formulas and (not numbers or numbers[0].start() < formulas[0].end()):
         written = next(group for group in formulas[0].groups() if group is not None)
-        return _RELATION.split(written)[-1].strip().rstrip(".,").strip() or None
+        value = _RELATION.split(written)[-1].strip().rstrip(".,").strip()
+        return None if not value or _CUT.search(value) else value
     return numbers[0][0] if numbers else None

@@ -16,11 +16,6 @@ from scaffolding_ext.answers.stop_strings import StopStrings
 _QUOTES = {"`": "`", '"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019", "\u00ab": "\u00bb"}
 _FENCE = "```"
 _SENTENCE_ENDS = frozenset(".!?:;)}]>*\u2026\u3002`")
-# Closing marks of thinking that models write, for texts of an unknown model.
-_CLOSES = re.compile(
-    r"</((?:\w+:)?(?:think(?:ing)?(?::\w+)?|thought|reasoning))>|\[/THINK\]|<\|END_THINKING\|>|\u25c1/think\u25b7"
-)
-_PARTNERS = {"[/THINK]": "[THINK]", "<|END_THINKING|>": "<|START_THINKING|>", "\u25c1/think\u25b7": "\u25c1think\u25b7"}
 
 
 class Marks(NamedTuple):
@@ -68,12 +63,43 @@ class SplitText(NamedTuple):
         return self.stopped_at is not None
 
 
+# The marks of thinking that models write, besides tags that are named after it: for texts of an unknown model.
+GPT_OSS = Marks("<|channel|>analysis<|message|>", "<|channel|>final<|message|>", "", "<|return|>")
+KNOWN_MARKS = (
+    Marks("analysis", "assistantfinal"),  # gpt-oss, decoded without its special tokens
+    GPT_OSS,
+    Marks("<|channel>thought", "<channel|>"),  # Gemma 4
+    Marks("[THINK]", "[/THINK]"),
+    Marks("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    Marks("<|begin_of_thought|>", "<|end_of_thought|>", "<|begin_of_solution|>", "<|end_of_solution|>"),
+    Marks("<|inner_prefix|>", "<|inner_suffix|>"),
+    Marks("\u25c1think\u25b7", "\u25c1/think\u25b7"),
+    Marks("", "[BEGIN FINAL RESPONSE]"),
+)
+_BY_CLOSE = {marks.think_close: marks for marks in KNOWN_MARKS}
+_CLOSES = re.compile("|".join((r"</([\w:]{0,20}(?i:think|thought|reason)[\w:]{0,20})>", *map(re.escape, _BY_CLOSE))))
+
+
 def marks_in(text: str) -> Marks | None:
-    """The thinking marks of an unknown model's text, by the first closing one; None without any."""
+    """The thinking marks of an unknown model's text: those that it begins with, else those of its first closing mark.
+
+    None if no known mark closes thinking in it.
+    """
+    if not ("/" in text or "|" in text or "[" in text or "assistantfinal" in text):  # far faster than the search
+        return None
     found = _CLOSES.search(text)
     if found is None:
         return None
-    return Marks(_PARTNERS.get(found[0]) or f"<{found[1]}>", found[0])
+    for marks in KNOWN_MARKS:
+        if marks.think_open and marks.think_close in text and text.lstrip().startswith(marks.think_open):
+            return marks
+    return _BY_CLOSE.get(found[0]) or Marks(f"<{found[1]}>", found[0])
+
+
+def split_unknown(text: str) -> SplitText:
+    """Split a complete text of an unknown model; without marks of thinking, all of it is the answer."""
+    marks = marks_in(text)
+    return SplitText("", text, has_thought=True) if marks is None else Splitter(marks, None).whole(text)
 
 
 class Splitter:

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.answers.reading import SplitText
+from scaffolding_ext.answers.reading import SplitText, split_unknown
 from scaffolding_ext.controllers.base import BaseController, attributes_of
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence
 from scaffolding_ext.doctor.exchange import Exchange, ServedTask, Written
-from scaffolding_ext.prompts.families import DEFAULT_FAMILY, family_named
 from scaffolding_ext.prompts.model_files import config_of, family_name, written_marks
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.prompts.tokenizers import COLLECTIONS, model_folder
@@ -88,7 +87,7 @@ class Examined(NamedTuple):
         """The chains, each split into thinking and answer."""
         prompting = self.prompting
         return [
-            (chain, _default_split(chain.text) if prompting is None else prompting.split(exchange.prompt, chain.text))
+            (chain, split_unknown(chain.text) if prompting is None else prompting.split(exchange.prompt, chain.text))
             for exchange in self.exchanges
             if exchange.error is None
             for chain in exchange.written
@@ -97,10 +96,6 @@ class Examined(NamedTuple):
     @property
     def chains(self) -> list[ServedTask]:
         return [call for exchange in self.exchanges for call in exchange.chains]
-
-
-def _default_split(text: str) -> SplitText:
-    return family_named(DEFAULT_FAMILY).split(text, None)
 
 
 def findings(examined: Examined) -> list[Finding]:

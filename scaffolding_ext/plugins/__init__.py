@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from scaffolding_ext.answers.reading import split_unknown
 from scaffolding_ext.documents import as_json
-from scaffolding_ext.prompts.families import DEFAULT_FAMILY, family_named
 
 if TYPE_CHECKING:
     from scaffolding_ext.request.results import ScaffoldingResult
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 def behind_thinking(result: ScaffoldingResult) -> str:
     """The answer in a result's text, without its thinking."""
     question = result.program.question
-    family = question.family or family_named(DEFAULT_FAMILY)
-    return family.split(result.outputs[0].text or "", question.is_open).answer
+    text = result.outputs[0].text or ""
+    split = split_unknown(text) if question.family is None else question.family.split(text, question.is_open)
+    return split.answer
 
 
 def told(result: ScaffoldingResult) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import NamedTuple, cast
 from scaffolding_ext.answers.reading import Marks, Splitter, SplitText
 from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.model_files import GAP
 
 
 class PromptFamily(NamedTuple):
@@ -125,6 +124,7 @@ FAMILIES: dict[str, PromptFamily | str] = {
     "tinylm": "scaffolding_ext.tinylm.embedded:FAMILY",
 }
 DEFAULT_FAMILY = "deepseek_r1"
+GAP = "..."  # between the marks in the name of a family
 UNTHINKING_FAMILY = "instruct"
 
 

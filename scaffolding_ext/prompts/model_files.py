@@ -7,10 +7,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scaffolding_ext.answers.reading import Marks
+from scaffolding_ext.answers.reading import Marks, marks_in
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.chat_template import ChatTemplate, Derived, declared_marks, derived_marks, pairs_in
 from scaffolding_ext.prompts.encoding import hidden_in, with_visible
+from scaffolding_ext.prompts.families import FAMILIES, GAP, UNTHINKING_FAMILY, PromptFamily
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,16 +114,10 @@ class FamilyChoice(NamedTuple):
         return f"{self.name} ({self.reason})"
 
 
-GAP = "..."  # between the marks in the name of a family
-_UNTHINKING = "instruct"
 # Model types in config.json with their own marks.
 _BY_TYPE = {"gpt_oss": "gpt_oss", "GptOssForCausalLM": "gpt_oss"}
 _SILENT = ("minimax-m1", "mimo-vl", "magistral-small-2506")  # think, though their templates show nothing of it
-_BY_MARKS = {
-    Marks(): "deepseek_r1",
-    Marks("[THINK]", "[/THINK]"): "magistral",
-    Marks("analysis", "assistantfinal"): "gpt_oss",
-}
+_BY_MARKS = {each.marks: name for name, each in FAMILIES.items() if isinstance(each, PromptFamily) and each.thinks}
 
 
 def chosen_family(folder: str, tokenizer: PreTrainedTokenizerFast) -> FamilyChoice:
@@ -140,7 +135,9 @@ def chosen_family(folder: str, tokenizer: PreTrainedTokenizerFast) -> FamilyChoi
     known = next((marks for marks in _BY_MARKS if marks.think_close in vocabulary), None)
     if tokenizer.chat_template is None:
         if known is None:
-            return FamilyChoice(_UNTHINKING, "there is no chat template, and the vocabulary has no marks of thinking")
+            return FamilyChoice(
+                UNTHINKING_FAMILY, "there is no chat template, and the vocabulary has no marks of thinking"
+            )
         reason = f"there is no chat template, and the vocabulary has {known.think_close}"
         return FamilyChoice(_BY_MARKS[known], reason)
     found = marks_of(tokenizer)
@@ -149,7 +146,7 @@ def chosen_family(folder: str, tokenizer: PreTrainedTokenizerFast) -> FamilyChoi
         return FamilyChoice(_BY_MARKS[Marks()], f"a model {named} thinks", doubt="it is known only by its name")
     if found is None:
         doubt = "" if known is None else f"the vocabulary has {known.think_close}, which the chat template never writes"
-        return FamilyChoice(_UNTHINKING, "the chat template shows no thinking", doubt=doubt)
+        return FamilyChoice(UNTHINKING_FAMILY, "the chat template shows no thinking", doubt=doubt)
     return FamilyChoice(name_of(found.marks, tokenizer), f"the chat template {found.source}")
 
 
@@ -191,8 +188,8 @@ def family_name(marks: Marks) -> str:
 
 def written_marks(text: str) -> list[Marks]:
     """The known marks of thinking of which a model's text has one."""
-    known = [marks for marks in _BY_MARKS if marks.think_close in text and marks.think_close.isalpha()]
-    return [*known, *(Marks(*pair) for pair in pairs_in(text))]
+    found = marks_in(text)
+    return [Marks(*pair) for pair in pairs_in(text)] if found is None else [found]
 
 
 def as_shown(tokenizer: PreTrainedTokenizerFast, text: str) -> str:

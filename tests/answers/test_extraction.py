@@ -26,6 +26,7 @@ from scaffolding_ext.answers import begun_box, extract, up_to_brace
         (r"write it in \boxed, then {x}. The answer is 3.", "3"),
         (r"\boxed{1} and then \boxed{2", None),  # cut while it was written
         (r"\boxed{1} and then \boxed{", None),
+        (r"\boxed{1} and then \boxed{}", "1"),
         (r"The answer is \boxed{12", None),
         ("The answer is \\", None),
         (r"The answer is \b", None),
@@ -145,6 +146,7 @@ def test_hostile_texts_are_read_in_one_pass(text, answer):
         ("The answer is 3. Not 4.", "3"),
         (r"\boxed{3} of 4", "3"),
         (r"\boxed{3 of 4", None),
+        ("3, 4: \\[\n\\boxed{}\n\\]", None),
         ("no number, x1 and v2.0 apart", None),
         ("$ $", None),
         ("", None),
@@ -335,6 +337,15 @@ def test_every_ending_with_noise_around_it_states_its_box(before: str, ending: s
         (r"so $\boxed \frac12$.", r"\frac12"),
         (r"first \boxed{3}, then \fbox 4.", "4"),
         (r"it is \boxed x+1$", "x+1"),
+        (r"so $\boxed\pi$.", r"\pi"),
+        (r"so \boxed\frac{1}{2}.", r"\frac{1}{2}"),
+        (r"$\boxed\text{not so}$", r"\text{not so}"),
+        (r"$\boxed+$", "+"),
+        (r"$\boxed \frac{\sqrt{2}}{2}$", r"\frac{\sqrt{2}}{2}"),
+        (r"\boxed 5 is more than $3", "5"),
+        ("The answer is Sgt. Pepper. It is loud.", "Sgt. Pepper"),
+        ("The answer is Samuel L. Jackson.", "Samuel L. Jackson"),
+        ("The answer is Ste. Anne. It is old.", "Ste. Anne"),
         ("Die Antwort ist 42.", "42"),
         ("La réponse est : 42.", "42"),
         ("La respuesta es 42.", "42"),
@@ -352,3 +363,81 @@ def test_every_ending_with_noise_around_it_states_its_box(before: str, ending: s
 )
 def test_names_boxes_languages_and_channels(text, answer):
     assert extract(text) == answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The answer is 42.\n\nNote: the answer is based on the assumption that x > 0.",
+        "The answer is 42. The answer is rounded to the nearest integer.",
+        "**Answer:** 42\n\n**Explanation:** the answer is found by multiplying 6 by 7.",
+        "**Final Answer:** 42\n\nIf the answer is not what you expected, tell me.",
+        "The answer is 42\n\nDo you want me to explain how the answer is derived?",
+        "The answer is 42. The answer is not 41.",
+        "#### 42\n\nNote: I put it behind ####.",
+        "\\boxed{42}\n\nThe answer stands in \\boxed{}, as you asked.",
+        "I will put it in \\boxed{}. The answer is 42.",
+        "Use \\boxed for it. The answer is 42.",
+    ],
+)
+def test_remarks_behind_an_answer_are_not_the_answer(text: str) -> None:
+    assert extract(text) == "42"
+
+
+def test_a_remark_is_read_if_nothing_else_is_stated() -> None:
+    assert extract("The answer is not 41.") == "not 41"
+    assert extract("The answer is given by 42.") == "given by 42"
+
+
+_DRAFT = "Perhaps \\boxed{390}. No."
+_BLOCKS = {
+    "gpt-oss": ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+    "gpt-oss, as shown": ("analysis", "assistantfinal"),
+    "Gemma": ("<|channel>thought\n", "<channel|>"),
+    "Cohere": ("<|START_THINKING|>", "<|END_THINKING|><|START_RESPONSE|>"),
+    "OpenThoughts": ("<|begin_of_thought|>", "<|end_of_thought|>\n<|begin_of_solution|>"),
+    "Apertus": ("<|inner_prefix|>", "<|inner_suffix|>"),
+    "Apriel": ("Here are my steps.\n", "\n[BEGIN FINAL RESPONSE]\n"),
+    "LongCat": ("<longcat_think>", "</longcat_think>"),
+    "thoughts": ("<Thoughts>", "</Thoughts>"),
+    "a block of an unknown name": ("<scratchpad>", "</scratchpad>"),
+}
+_TURN_ENDS = (
+    *("", "<|return|>", "<|im_end|>", "<turn|>", "<|END_RESPONSE|>", "<|end_of_solution|>", "<|eom_id|>"),
+    *("<\uff5cend\u2581of\u2581sentence\uff5c>", "<|end_of_text|>", "[/INST]", "<eos>", "[|endofturn|]", "</s>"),
+)
+
+
+@pytest.mark.parametrize("model", _BLOCKS)
+@pytest.mark.parametrize("end", _TURN_ENDS)
+def test_neither_thinking_nor_the_end_of_a_turn_is_the_answer(model: str, end: str) -> None:
+    opening, close = _BLOCKS[model]
+    assert extract(f"{opening}{_DRAFT}{close}The answer is 391{end}") == "391"
+    assert extract(f"{opening}{_DRAFT}{close}So 391{end}\n<|im_start|>user\nIs 7 odd?", fallback="last") == "391"
+    assert extract(f"{opening}(A)? No.{close}I choose (B){end}<|im_start|>user\nNot (C)?", choices="ABC") == "B"
+
+
+def test_a_mark_that_ends_turns_may_be_the_answer_itself() -> None:
+    assert extract("Which token is it? The answer is <|im_end|>.") == "<|im_end|>"
+    assert extract("<|im_start|>assistant\nThe answer is 5.<|im_end|>") == "5"
+    assert extract("Perhaps \\boxed{3}. <|begin_of_box|>42<|end_of_box|>") == "42"
+    assert extract("<p>The answer is 5</p><p>I hope this helps.</p>") == "5"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "La respuesta correcta es (B). (A) y (C) no.",
+        "La bonne r\u00e9ponse est la B, car A et C sont fausses.",
+        "Die korrekte L\u00f6sung lautet (B). (A) scheidet aus.",
+        "A resposta correta \u00e9 a B, pois A e C n\u00e3o s\u00e3o.",
+        "Het antwoord is B. A en C zijn fout.",
+        "\u6b63\u89e3\u306fB\u3067\u3059\u3002A\u3068C\u306f\u9055\u3044\u307e\u3059\u3002",
+        "\uc815\ub2f5\uc740 B\uc785\ub2c8\ub2e4. A\uc640 C\ub294 \ud2c0\ub9bd\ub2c8\ub2e4.",
+        "\u6240\u4ee5\u9009B\u3002A\u548cC\u4e0d\u5bf9\u3002",
+        "\u0627\u0644\u0625\u062c\u0627\u0628\u0629: B. \u0644\u0627 A \u0648\u0644\u0627 C",
+        "\u0e04\u0e33\u0e15\u0e2d\u0e1a\u0e04\u0e37\u0e2d B. A C",
+    ],
+)
+def test_a_choice_is_read_in_other_languages(text: str) -> None:
+    assert extract(text, choices="ABCD") == "B"

@@ -40,7 +40,8 @@ def read_inspect(path: Path, fingerprint: str) -> Log:
             str(sample.id), LoggedQuestion(str(sample.id), target or None, run=log.eval.model, task=log.eval.task)
         )
         score = next(iter((sample.scores or {}).values()), None)
-        answer = stated(score.answer if score is not None and score.answer else sample.output.completion)
+        kept = None if score is None or not score.answer else stated(score.answer)
+        answer = kept if kept is not None else stated(sample.output.completion)
         usage = sample.model_usage or {}
         # a grading model also has a row
         own = [usage[log.eval.model]] if log.eval.model in usage else usage.values()

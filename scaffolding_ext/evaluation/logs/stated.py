@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from scaffolding_ext.answers import extract
+from scaffolding_ext.answers.extraction import shown
 
 _LETTER = re.compile(r"[\s(\[*]*([A-Ja-j])[\s)\].:*]*")  # "(b)", "B.", "**B**"
 _LONGEST_ANSWER = 100  # characters of an answer without a phrase or a box around it
@@ -16,12 +17,12 @@ def stated(field: str) -> str | None:
     Scorers differ: some keep what they read, others the text that they searched. A short line in which nothing marks an
     answer is the answer; a longer text has none.
     """
-    answer = extract(field)
-    if answer is not None:
-        return answer
-    line = field.strip()
+    line = shown(field).strip()
+    answer = extract(line)
     is_short = len(line) <= _LONGEST_ANSWER and "\n" not in line
-    return line if line and is_short and "\\boxed" not in line else None
+    if answer is None and line and is_short and "\\boxed" not in line:
+        return line
+    return answer or extract(field)  # perhaps only its thinking states one
 
 
 def letter_in(field: str) -> str | None:

@@ -84,6 +84,7 @@ def _classes(numbers: Sequence[int], right: Sequence[bool], answers: Sequence[st
 
 
 _MOST_DISCARDED = 0.1  # share of the decoded tokens that triggers a warning
+_FEWEST_EQUAL_VOTES = 4  # that trigger a warning
 _MOST_UNANSWERED = 0.5  # share of the finished outputs that triggers a warning
 _ALPHA = 0.05  # of the bound on lost answers
 _PRICED = 1e6  # tokens per price
@@ -191,6 +192,7 @@ class Summary:
         undetermined: The first undetermined answers, three at most.
         lateness: None if no request had a deadline or an objective.
         drawn: None if the stack is no vote.
+        num_equal_votes: Votes whose samples are all the same text.
     """
 
     num_samples: int
@@ -223,6 +225,7 @@ class Summary:
     lateness: Lateness | None = None
     num_unknown_reuse_tasks: int = 0
     drawn: Drawn | None = None
+    num_equal_votes: int = 0
 
     @property
     def num_timed_out(self) -> int:
@@ -251,6 +254,11 @@ class Summary:
                 "waited, or answers of a vote were stopped. Let the server answer probes first (docs/servers.md), "
                 "raise the worker's max_batch_size, lower max_parallel_requests or the controller's max_lead, or "
                 "probe less often"
+            )
+        if self.num_equal_votes >= _FEWEST_EQUAL_VOTES and self.num_equal_votes == self.num_samples - self.num_failed:
+            found.append(
+                f"in each of {self.num_equal_votes} votes, all samples are the same text: check that "
+                "the server heeds temperature and seed"
             )
         if self.audits is not None and self.audits.is_broken:
             found.append(
@@ -356,6 +364,7 @@ def summary_of(
         lateness=_lateness(columns),
         num_unknown_reuse_tasks=tally.num_unknown_reuse_tasks,
         drawn=_drawn(tally, most_answers),
+        num_equal_votes=tally.num_with_event["equal_samples"],
     )
 
 

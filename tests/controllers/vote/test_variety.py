@@ -122,3 +122,9 @@ def test_chains_of_draft_and_target_differ_whoever_drafts(num_chains, drawn_at, 
 def test_one_greedy_sample_is_not_refused():
     _, worker = run(MajorityVoteController(NativeGenerationController(PLAIN | {"temperature": 0.0}), 1))
     assert temperatures(worker) == {0.0}
+
+
+@pytest.mark.parametrize(("respond", "is_told"), [(lambda task: "\\boxed{3}", True), (None, False)])
+def test_a_vote_on_one_and_the_same_text_is_told(respond, is_told, events):
+    result, _ = run(MajorityVoteController(NativeGenerationController(PLAIN), 4, allocation=None), respond)
+    assert [event["num_samples"] for event in events(result, "equal_samples")] == [4] * is_told

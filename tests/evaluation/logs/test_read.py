@@ -382,6 +382,10 @@ def test_of_several_lm_eval_metrics_the_grading_one_is_taken_and_named(
         (LONG + "\\boxed{7}", "18", True),  # `match` keeps what it read
         ("18", "18", True),
         (LONG, LONG, False),
+        (LONG + "\\boxed{18}", LONG, True),  # the score keeps something else
+        (f"<think>{LONG}\\boxed{{7}}</think>\n\n18", None, True),
+        ("analysisPerhaps 7.assistantfinal18<|return|>", None, True),
+        ("18<|im_end|>", "18<|im_end|>", True),
     ],
 )
 def test_an_inspect_score_that_keeps_the_completion_is_read_as_a_text(

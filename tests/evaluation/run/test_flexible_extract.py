@@ -25,7 +25,6 @@ DIFFERENT = {  # id of an answer: what we read, the last number, and why they di
         "140",
         "the model calls words the answer",
     ),
-    "46": (None, "12", "the last box is empty"),
 }
 
 

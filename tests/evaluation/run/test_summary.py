@@ -64,3 +64,14 @@ def test_questions_of_an_interrupted_run_count_where_they_have_enough_attempts()
 def test_one_question_counts_for_one_sample_however_often_it_was_asked() -> None:
     low, high = wilson_interval(1, 1)
     assert figures_of([RIGHT]).to_json()["mean_at_n"] == {"n": 4, "value": 1.0, "low": low, "high": high}
+
+
+@pytest.mark.parametrize(("num_votes", "num_equal", "is_told"), [(8, 8, True), (8, 7, False), (3, 3, False)])
+def test_a_run_whose_votes_all_have_equal_samples_has_a_warning(num_votes: int, num_equal: int, is_told: bool) -> None:
+    ledger, seconds = Ledger().to_json(), {"total": 1.0}
+    found = summarize(
+        Record(str(n), 0, "0", "7", "", "7", True, None, None, ledger, seconds, 0, trace, None)
+        for n in range(num_votes)
+        for trace in ([{"event": "equal_samples", "num_samples": 4}] if n < num_equal else [{"event": "vote"}],)
+    )
+    assert any("the same text" in warning for warning in found.warnings) == is_told
