@@ -27,7 +27,8 @@ from scaffolding_ext.errors import (
     WorkerError,
 )
 from scaffolding_ext.request.program import record
-from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
+from scaffolding_ext.workers.openai.events import events
+from scaffolding_ext.workers.openai.fields import field
 from scaffolding_ext.workers.openai.http_client import causes, http_client, named_proxies, seconds_to_wait
 from scaffolding_ext.workers.shared.own_loop import OwnLoop, T
 
@@ -112,10 +113,9 @@ class Failures(NamedTuple):
             f"{self.base_url} sent an answer that the worker cannot read: {type(error).__name__}: {text}"
         )
 
-    def broken_off(self, error: Exception) -> EngineError:
+    def broken_off(self, why: str) -> EngineError:
         """Return the error to raise when a request fails after its answer has begun."""
-        text = self._without_key(f"{type(error).__name__}: {error}")
-        return ServerDownError(f"{self.base_url} ended its answer too early: {text}")
+        return ServerDownError(f"{self.base_url} ended its answer too early: {self._without_key(why)}")
 
     def _without_key(self, text: str) -> str:
         return text if self.key == NO_KEY else text.replace(self.key, "***")
@@ -210,14 +210,13 @@ class Connection(OwnLoop):
                 "server is busy or stopped, or raise start_seconds"
             ) from None
 
-    async def complete(self, path: str, body: Mapping[str, Any], read: Callable[[Any], R]) -> R:
+    async def complete(self, path: str, body: Mapping[str, Any], read: Callable[[dict[str, Any]], R]) -> R:
         """Send a request and return the parsed answer. The trace shows its retries.
 
         Args:
             path: `"completions"` or `"chat"`.
             body: Fields of the request.
-            read: Parses the openai library's answer object (which keeps fields unknown to the library). Its errors
-                count as the server's failure.
+            read: Parses the answer's JSON object. Its errors count as the server's failure.
 
         Raises:
             EngineError: The server failed or cannot be reached.
@@ -226,15 +225,14 @@ class Connection(OwnLoop):
         async with self._request():
             return await asyncio.wait_for(self._complete(path, body, read), self._deadline)
 
-    async def _complete(self, path: str, body: Mapping[str, Any], read: Callable[[Any], R]) -> R:
-        raw = await self._create(path, body, stream=False)
-        reply = raw.parse()
-        if not getattr(reply, "choices", None):
+    async def _complete(self, path: str, body: Mapping[str, Any], read: Callable[[dict[str, Any]], R]) -> R:
+        reply = json.loads((await self._create(path, body, stream=False)).content)
+        if not field(reply, "choices"):
             raise EngineError(f"{self.base_url} answered without the field choices: is it an OpenAI-compatible server?")
         return read(reply)
 
     @contextlib.asynccontextmanager
-    async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Any]]:
+    async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
         """Send a request and yield the pieces of its answer. Leaving the context closes the connection.
 
         Raises:
@@ -242,21 +240,23 @@ class Connection(OwnLoop):
             InvalidTaskError: The server refuses the request.
         """
         async with self._request(), _deadline(self._deadline):
-            raw = await self._create(path, body, stream=True)
-            stream = raw.parse()
+            response = await self._create(path, body, stream=True)
             try:
-                yield self._pieces(stream)
+                yield self._pieces(response)
             finally:
-                await stream.close()
+                await response.aclose()
 
-    async def _pieces(self, stream: Any) -> AsyncIterator[Any]:
+    async def _pieces(self, response: Any) -> AsyncIterator[dict[str, Any]]:
         try:
-            async for chunk in stream:
-                yield chunk
-        except UnreadableAnswerError:
+            async for event in events(response.aiter_bytes()):
+                piece = json.loads(event)
+                if (error := field(piece, "error")) is not None:
+                    raise self._failures.broken_off(str(field(error, "message") or error))
+                yield piece
+        except EngineError:
             raise
         except Exception as error:  # as in `_request`, but after an answer had begun
-            raise self._failures.broken_off(error) from None
+            raise self._failures.broken_off(f"{type(error).__name__}: {error}") from None
 
     async def models(self) -> list[Any]:
         """Entries of `/models`."""
@@ -265,6 +265,7 @@ class Connection(OwnLoop):
             return list(page.data or ())
 
     async def _create(self, path: str, body: Mapping[str, Any], stream: bool) -> Any:
+        """Send a request through the library, and return httpx's response; a streamed one is not read yet."""
         # The body goes through `extra_body`: the library would inspect every token id of a prompt argument.
         fields = {"model": body["model"], "extra_body": body, "extra_headers": self._headers}
         if stream:
@@ -275,7 +276,7 @@ class Connection(OwnLoop):
             raw = await self._client.completions.with_raw_response.create(prompt="", **fields)
         if raw.retries_taken:
             record("retried", worker="OpenAIWorker", num_retries=raw.retries_taken)
-        return raw
+        return raw.http_response
 
     @contextlib.asynccontextmanager
     async def _request(self) -> AsyncIterator[None]:

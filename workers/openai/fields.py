@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError
@@ -34,8 +34,8 @@ class Texts(NamedTuple):
 
 
 def field(value: Any, name: str) -> Any:
-    """Field of an object or mapping; None if it is missing."""
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    """Field of a JSON object; None if it is missing, or the value is no object."""
+    return value.get(name) if isinstance(value, dict) else None
 
 
 def texts_of(message: Any) -> Texts:

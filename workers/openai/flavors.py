@@ -121,6 +121,8 @@ class Flavor(NamedTuple):
         tells_reuse: True if answers have the cached tokens of their prompts, or have none.
         reuse_option: Option of the server that makes it tell them; the worker tests if it is set.
         stream_usage: Fields of `stream_options` for usage in each piece, so that a closed stream's prompt is counted.
+        takes_interval: True if a request may set how many tokens a streamed piece has, after the first of one token.
+            Releases without the field ignore it.
         ids: Support for token ids.
         logprobs: Fields for log-probabilities.
         scores: Log-probabilities of prompts.
@@ -142,6 +144,7 @@ class Flavor(NamedTuple):
     tells_reuse: bool = True
     reuse_option: str | None = None
     stream_usage: Mapping[str, Any] = _NONE
+    takes_interval: bool = False
     ids: TokenIds = TokenIds()
     logprobs: Logprobs = Logprobs()
     scores: PromptScores = PromptScores()
@@ -219,6 +222,7 @@ _KNOWN = (
         shows_special=_SHOWS_SPECIAL,
         reuse_option="--enable-prompt-tokens-details",
         stream_usage={"continuous_usage_stats": True},
+        takes_interval=True,
         ids=TokenIds({"return_token_ids": True}),
         logprobs=Logprobs("logprobs", {"return_tokens_as_token_ids": True}, 20, "logprob_token_ids"),
         scores=PromptScores(are_echoed=True),

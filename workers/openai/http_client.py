@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import importlib
 import json
 import os
@@ -11,12 +10,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
+from scaffolding_ext.workers.openai.events import TooLongError
 
 PROXIES = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY")
 _STAYS = {"x-should-retry": "false"}
 _MOST_ANSWER = 1 << 28  # bytes
-_MOST_LINE = 1 << 24
 
 
 def http_client(max_connections: int, timeout_seconds: float, longest_wait: float) -> Any:
@@ -39,7 +37,8 @@ def http_client(max_connections: int, timeout_seconds: float, longest_wait: floa
         async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
             try:
                 response = await super().send(request, stream=True, **options)
-                response.aiter_bytes = _bounded(response)
+                if response.status_code != 200 or not _is_stream(response):
+                    response.aiter_bytes = _bounded(response)
                 if (problem := _wrong_kind(response, stream)) is not None:
                     await response.aclose()
                     return http.Response(500, headers=_STAYS, text=problem, request=request)
@@ -67,26 +66,20 @@ def http_client(max_connections: int, timeout_seconds: float, longest_wait: floa
         ) from error
 
 
-class TooLongError(UnreadableAnswerError):
-    """A whole answer, or one line of a stream, that has no end in sight."""
+def _is_stream(response: Any) -> bool:
+    return "event-stream" in response.headers.get("content-type", "")
 
 
 def _bounded(response: Any) -> Callable[..., AsyncIterator[bytes]]:
-    """The response's `aiter_bytes`, which gives up on an answer, or a line of a stream, that is too long."""
+    """The response's `aiter_bytes`, which gives up on an answer that is too long."""
     pieces = response.aiter_bytes
-    is_stream = "event-stream" in response.headers.get("content-type", "")
-    what, most = ("a line", _MOST_LINE) if is_stream else ("an answer", _MOST_ANSWER)
 
     async def bounded(*size: int) -> AsyncIterator[bytes]:
-        num_bytes, is_first = 0, True
+        num_bytes = 0
         async for piece in pieces(*size):
-            end = max(piece.rfind(b"\n"), piece.rfind(b"\r")) if is_stream else -1
-            if is_first and is_stream:
-                piece = piece.removeprefix(codecs.BOM_UTF8)
-            is_first = False
-            num_bytes = num_bytes + len(piece) if end < 0 else len(piece) - end - 1
-            if num_bytes > most:
-                raise TooLongError(f"the server sends {what} of more than {most} bytes")
+            num_bytes += len(piece)
+            if num_bytes > _MOST_ANSWER:
+                raise TooLongError(f"the server sends an answer of more than {_MOST_ANSWER} bytes")
             yield piece
 
     return bounded
@@ -95,7 +88,7 @@ def _bounded(response: Any) -> Callable[..., AsyncIterator[bytes]]:
 def _wrong_kind(response: Any, is_stream: bool) -> str | None:
     """Name an answer of status 200 that is no answer of such a server; None if it may be one."""
     kind = response.headers.get("content-type", "")
-    if response.status_code != 200 or "event-stream" in kind:
+    if response.status_code != 200 or _is_stream(response):
         return None
     if "html" in kind:
         return f"it answers with a page of HTML (content type {kind}): does a proxy ask for a login, or is /v1 missing?"

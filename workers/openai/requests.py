@@ -22,6 +22,7 @@ from scaffolding_ext.workers.shared.task_reading import NEUTRAL, TaskReader, int
 
 WORKER = "OpenAIWorker"
 _PER_UNIT = 1000  # a policy's 1.0 in the server's integers
+_MOST_INTERVAL = 64  # tokens: what is decoded behind a cancelled stream's last piece is lost
 _MAX_VOCAB = 1 << 31  # the server refuses ids beyond its vocabulary
 
 
@@ -127,6 +128,10 @@ class RequestBodies:
         body.update(self._guided(task))
         if stream:
             body["stream_options"] = {"include_usage": True, **self.flavor.stream_usage}
+            if self.flavor.takes_interval and not task.streaming_output_flag:
+                # The first piece has one token, so the piece that ends a step of n tokens comes after n - 1 more.
+                step = (getattr(task, "streaming_step", None) or 1) - 1
+                body["stream_interval"] = max(1, min(step, _MOST_INTERVAL))
         return body
 
     def lost_ids(self, task: GenerationTask) -> LostIds | None:

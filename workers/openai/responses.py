@@ -81,26 +81,26 @@ class GrowingAnswer:
         self._half = ""  # of a character that the next piece completes
 
     def add(self, reply: Any) -> int:
-        """Add an answer of the openai library, or a piece of one; return how many tokens came.
+        """Add an answer's JSON object, or a piece of one; return how many tokens came.
 
         Raises:
             UnreadableAnswerError: The server's filter withheld the answer, or a field has an unknown type or value.
             EngineError: The server gave up, or omitted requested data.
         """
-        usage = getattr(reply, "usage", None)
+        usage = field(reply, "usage")
         if any(count_in(usage, name) for name in _COUNTS):  # all zeros tell nothing, and undo no earlier counts
             self.usage = usage
         num_before = self.num_received
-        for choice in getattr(reply, "choices", None) or ():
-            if not getattr(choice, "index", 0):  # one is requested; some servers send more
+        for choice in field(reply, "choices") or ():
+            if not field(choice, "index"):  # one is requested; some servers send more
                 self._add(choice)
         return self.num_received - num_before
 
     def _add(self, choice: Any) -> None:
         reason = finish_reason_in(choice)
-        message = getattr(choice, "message", None) or getattr(choice, "delta", None)
+        message = field(choice, "message") or field(choice, "delta")
         text, thinking = (text_of(choice), "") if message is None else texts_of(message)
-        reported = getattr(choice, "logprobs", None)
+        reported = field(choice, "logprobs")
         ids = ids_of(choice)
         if ids is None and self._flavor.ids.ask is not None:
             ids = _reported_ids(reported)
@@ -199,8 +199,8 @@ def prompt_scores(reply: Any, num_tokens: int) -> list[float | None]:
     Raises:
         EngineError: The server did not report a log-probability for each token.
     """
-    reported = getattr(reply.choices[0], "logprobs", None)
-    values = list(getattr(reported, "token_logprobs", None) or ())
+    reported = field(reply["choices"][0], "logprobs")
+    values = list(field(reported, "token_logprobs") or ())
     if len(values) < num_tokens or None in values[1:num_tokens]:
         raise EngineError(
             f"the worker requested the log-probabilities of {num_tokens} prompt tokens, but the server "
@@ -211,7 +211,7 @@ def prompt_scores(reply: Any, num_tokens: int) -> list[float | None]:
 
 def _content(reported: Any) -> Sequence[Any] | None:
     """Entries in the shape of chat completions; llama-server uses it on completions, too."""
-    content = getattr(reported, "content", None)
+    content = field(reported, "content")
     return content if isinstance(content, list) else None
 
 
@@ -221,7 +221,7 @@ def _reported_ids(reported: Any) -> list[int] | None:
     if content is not None:
         ids = [_id_of(entry) for entry in content]
     else:
-        ids = [_named_id(token) for token in getattr(reported, "tokens", None) or ()]
+        ids = [_named_id(token) for token in field(reported, "tokens") or ()]
     known = [token for token in ids if token is not None]
     return known if known and len(known) == len(ids) else None
 
@@ -249,8 +249,8 @@ def _steps(reported: Any, ids: list[int]) -> Steps:
             _step([(_id_of(top), field(top, "logprob")) for top in field(entry, "top_logprobs") or ()], token, entry)
             for token, entry in zip(ids, content, strict=False)
         ]
-    values = getattr(reported, "token_logprobs", None) or ()
-    tops = getattr(reported, "top_logprobs", None) or [None] * len(values)
+    values = field(reported, "token_logprobs") or ()
+    tops = field(reported, "top_logprobs") or [None] * len(values)
     return [
         _step([(_named_id(name), value) for name, value in (top or {}).items()], token, {"logprob": value})
         for token, value, top in zip(ids, values, tops, strict=False)

@@ -10,7 +10,7 @@ from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE
 from scaffolding_ext.protocol.meta import CONTINUED_TURNS, note
 from scaffolding_ext.workers.openai.connection import Connection
-from scaffolding_ext.workers.openai.fields import texts_of
+from scaffolding_ext.workers.openai.fields import field, texts_of
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import GrowingAnswer, tells_reuse
@@ -83,7 +83,7 @@ async def tells_cached_tokens(
             reply = await connection.complete("chat" if chat else "completions", body, lambda reply: reply)
         except WorkerError:  # it may be too long for the server; its answers are read as if they told nothing
             return False
-        if tells_reuse(getattr(reply, "usage", None)):
+        if tells_reuse(field(reply, "usage")):
             return True
     return False
 
@@ -93,7 +93,7 @@ async def separates_thinking(connection: Connection, flavor: Flavor, model: str)
     message = {"role": "user", "content": _PROMPT}
     body = {"model": model, "messages": [message], "max_tokens": 16, **flavor.chat.neutral}
     try:
-        reply = await connection.complete("chat", body, lambda reply: texts_of(_choice(reply).message))
+        reply = await connection.complete("chat", body, lambda reply: texts_of(_choice(reply)["message"]))
     except WorkerError:  # it refuses the request, and may serve others
         return False
     return bool(reply.thinking)
@@ -153,8 +153,8 @@ async def _found_wrong(connection: Connection, bodies: RequestBodies) -> str | N
         task = GenerationTask(input_tokens=prompt, max_tokens=_NUM_TOKENS, temperature=1.0, seed=seed)
         body = {**bodies.generation(task, stream=False), "logprobs": 1}
         choice = await connection.complete("completions", body, _choice)
-        drawn = [float(value) for value in choice.logprobs.token_logprobs]
-        ids = getattr(choice, "token_ids", None) or bodies.encode(choice.text, False)
+        drawn = [float(value) for value in choice["logprobs"]["token_logprobs"]]
+        ids = field(choice, "token_ids") or bodies.encode(choice["text"], False)
         if not drawn or len(ids) != len(drawn):
             continue  # the text does not determine the drawn tokens
         try:
@@ -191,7 +191,7 @@ async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | 
         if start is not None:
             note(task, turn_start=start)
         reply = await connection.complete("chat", bodies.generation(task, stream=False), lambda reply: reply)
-        lengths.append(int(reply.usage.prompt_tokens))
+        lengths.append(int(reply["usage"]["prompt_tokens"]))
     asked, opened, plain = lengths
     extra = (opened - asked) - (plain - asked)
     if abs(extra) <= 1:  # one token may span the first word and the text before it
@@ -208,7 +208,7 @@ async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | 
 
 
 def _choice(reply: Any) -> Any:
-    return reply.choices[0]
+    return reply["choices"][0]
 
 
 def _differences(told: Sequence[float], scores: Sequence[float]) -> list[float]:

@@ -13,7 +13,7 @@ from scaffolding_ext.protocol.meta import PAUSED, TokenCounts, meta_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.openai.connection import Connection
-from scaffolding_ext.workers.openai.fields import UnreadableAnswerError, joined_calls
+from scaffolding_ext.workers.openai.fields import UnreadableAnswerError, field, joined_calls
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import GrowingAnswer, prompt_scores, token_counts
 from scaffolding_ext.workers.shared.streaming import NEVER, Answer, Stream
@@ -48,7 +48,8 @@ class ServerStream(Stream):
         self._may_run_to = NEVER
         self._is_cut = self._ended = False
         self._error: WorkerError | NoOutputError | None = None
-        self._marks: list[_Mark] = []
+        self._marks: list[_Mark] = []  # of a chat
+        self._awaited = 0
         self._started_at = time.monotonic()
         self._grown: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
@@ -79,6 +80,7 @@ class ServerStream(Stream):
         if self._task is None:
             self._grown = asyncio.Event()
             self._task = asyncio.ensure_future(self._read(self._grown))
+        self._awaited = num_tokens
         while not self._ended and self._growing.num_received < num_tokens and self._grown is not None:
             self._grown.clear()
             await self._grown.wait()
@@ -101,7 +103,8 @@ class ServerStream(Stream):
                     if growing.finish_reason is None and growing.num_received >= self._may_run_to:
                         growing.finish_reason = PAUSED
                         return
-                    grown.set()
+                    if growing.num_received >= self._awaited:
+                        grown.set()
                 growing.end()
         except (WorkerError, NoOutputError) as error:
             self._error, growing.finish_reason = error, "error"
@@ -129,7 +132,8 @@ class ServerStream(Stream):
         if end is not None and ids is not None:  # at the token that completes a stop string
             del ids[end:], growing.logprobs[end:]
             growing.finish_reason, self._is_cut = "stop", True
-        self._marks.append(_Mark(growing.num_received, len(growing.texts), len(ids or ()), len(growing.logprobs)))
+        if self._path == "chat":
+            self._marks.append(_Mark(growing.num_received, len(growing.texts), len(ids or ()), len(growing.logprobs)))
 
     def _answer(self, num_tokens: int = NEVER) -> Answer:
         """The answer so far, or only its first pieces, up to the one with token `num_tokens`."""
@@ -201,7 +205,7 @@ async def scores_of(
 
     def read(reply: Any) -> Scores:
         values = prompt_scores(reply, len(prompt))
-        counts = token_counts(getattr(reply, "usage", None), 0)
+        counts = token_counts(field(reply, "usage"), 0)
         return Scores([value for value in values[start:] if value is not None], counts._replace(decoded=0))
 
     return await connection.complete("completions", bodies.echo(prompt, task), read)

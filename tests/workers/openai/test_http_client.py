@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("openai")
 
 from scaffolding_ext.errors import ConfigError, EngineError, ServerBusyError, ServerDownError, ServerRefusalError
+from scaffolding_ext.workers.openai import events as events_module
 from scaffolding_ext.workers.openai import http_client as http_client_module
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.http_client import causes, http_client
@@ -206,13 +207,13 @@ def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("end", ["\n", "\r"])
 def test_a_line_without_end_is_given_up_and_a_long_stream_is_not(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client_module, "_MOST_LINE", 1000)
+    monkeypatch.setattr(events_module, "_MOST_EVENT", 1000)
     line = f": {'x' * 900}{end}"
     body = line * 100 + "data: " + "x" * 200_000
     with served(lambda number: (200, {"body": body, "Content-Type": "text/event-stream"})) as (url, asked):
         error = failure_at(url, work=read_stream)
-    assert type(error) is http_client_module.TooLongError
-    assert "the server sends a line of more than 1000 bytes" in str(error)
+    assert type(error) is events_module.TooLongError
+    assert "the server sends an event of more than 1000 bytes" in str(error)
     assert len(asked) == 1
 
 

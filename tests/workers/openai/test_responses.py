@@ -1,7 +1,6 @@
 """Both shapes of log-probabilities, and counts, come out as one."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,12 +13,12 @@ from scaffolding_ext.workers.openai.responses import GrowingAnswer, prompt_score
 
 
 def legacy():
-    logprobs = SimpleNamespace(
-        tokens=["token_id:7", "token_id:9"],
-        token_logprobs=[-0.5, -2.0],
-        top_logprobs=[{"token_id:7": -0.5, "token_id:8": -1.5}, {"token_id:4": -0.1}],
-    )
-    return SimpleNamespace(text="ab", token_ids=[7, 9], logprobs=logprobs, finish_reason="stop")
+    logprobs = {
+        "tokens": ["token_id:7", "token_id:9"],
+        "token_logprobs": [-0.5, -2.0],
+        "top_logprobs": [{"token_id:7": -0.5, "token_id:8": -1.5}, {"token_id:4": -0.1}],
+    }
+    return {"text": "ab", "token_ids": [7, 9], "logprobs": logprobs, "finish_reason": "stop"}
 
 
 def like_chat():
@@ -27,7 +26,7 @@ def like_chat():
         {"id": 7, "logprob": -0.5, "top_logprobs": [{"id": 7, "logprob": -0.5}, {"id": 8, "logprob": -1.5}]},
         {"id": 9, "logprob": -2.0, "top_logprobs": [{"id": 4, "logprob": -0.1}]},
     ]
-    return SimpleNamespace(text="ab", logprobs=SimpleNamespace(content=content), finish_reason="stop")
+    return {"text": "ab", "logprobs": {"content": content}, "finish_reason": "stop"}
 
 
 @pytest.mark.parametrize(("choice", "flavor"), [(legacy(), "vllm"), (like_chat(), "llama_cpp")])
@@ -42,27 +41,25 @@ def test_both_shapes_give_the_same(choice, flavor):
 
 def test_tokens_by_their_text_are_no_ids():
     choice = legacy()
-    choice.token_ids = None
-    choice.logprobs.tokens = ["a", "b"]
+    choice["token_ids"] = None
+    choice["logprobs"]["tokens"] = ["a", "b"]
     assert read(choice, "vllm").token_ids is None
 
 
 def test_chat_answers_whole_and_in_pieces():
     for name in ("message", "delta"):
-        choice = SimpleNamespace(**{name: SimpleNamespace(content="ab")}, finish_reason=None)
+        choice = {name: {"content": "ab"}, "finish_reason": None}
         assert "".join(read(choice, "openai").texts) == "ab"
 
 
 def test_an_aborted_answer_is_an_error():
-    choice = SimpleNamespace(text="ab", finish_reason="abort")
+    choice = {"text": "ab", "finish_reason": "abort"}
     with pytest.raises(EngineError, match="'abort'"):
         read(choice, "vllm")
 
 
 def test_cached_prompt_tokens_are_reused():
-    usage = SimpleNamespace(
-        prompt_tokens=10, completion_tokens=3, prompt_tokens_details=SimpleNamespace(cached_tokens=8)
-    )
+    usage = {"prompt_tokens": 10, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 8}}
     assert token_counts(usage, 3) == TokenCounts(3, 2, 8)
     assert token_counts(None, 3) == TokenCounts(3)
 
@@ -75,13 +72,13 @@ def test_missing_scores_are_an_error(values):
 
 def read(choice, flavor):
     growing = GrowingAnswer(FLAVORS[flavor], expects_ids=False)
-    growing.add(SimpleNamespace(choices=[choice]))
+    growing.add({"choices": [choice]})
     return growing
 
 
 def echoed(values):
-    choice = SimpleNamespace(logprobs=SimpleNamespace(token_logprobs=values))
-    return SimpleNamespace(choices=[choice], usage=None)
+    choice = {"logprobs": {"token_logprobs": values}}
+    return {"choices": [choice], "usage": None}
 
 
 def test_a_prompt_score_that_is_no_number_is_no_output():
@@ -99,7 +96,7 @@ def test_a_prompt_score_that_is_no_number_is_no_output():
     ],
 )
 def test_a_number_of_another_type_is_quoted(entry, what):
-    choice = SimpleNamespace(text="a", logprobs=SimpleNamespace(content=[entry]), finish_reason="stop")
+    choice = {"text": "a", "logprobs": {"content": [entry]}, "finish_reason": "stop"}
     with pytest.raises(UnreadableAnswerError, match=what):
         read(choice, "llama_cpp")
 
@@ -112,9 +109,9 @@ def grown(*pieces):
     """An answer of pieces, each of a text and the usage that comes with it."""
     answer = GrowingAnswer(FLAVORS["openai"], expects_ids=False)
     for text, usage in pieces:
-        choice = SimpleNamespace(delta=SimpleNamespace(content=text), finish_reason=None)
-        answer.add(SimpleNamespace(choices=[choice], usage=usage))
-    answer.add(SimpleNamespace(choices=[SimpleNamespace(delta=None, text="", finish_reason="stop")], usage=None))
+        choice = {"delta": {"content": text}, "finish_reason": None}
+        answer.add({"choices": [choice], "usage": usage})
+    answer.add({"choices": [{"delta": None, "text": "", "finish_reason": "stop"}], "usage": None})
     answer.end()
     return answer
 
@@ -180,6 +177,6 @@ def test_halves_of_a_character_are_joined_and_a_half_alone_is_replaced(pieces, t
 def test_choices_are_told_apart_by_their_index(replies):
     answer = GrowingAnswer(FLAVORS["openai"], False)
     for choices in replies:
-        parts = [SimpleNamespace(index=index, text=text, finish_reason=None) for index, text in choices]
-        answer.add(SimpleNamespace(choices=parts))
+        parts = [{"index": index, "text": text, "finish_reason": None} for index, text in choices]
+        answer.add({"choices": parts})
     assert "".join(answer.texts) == "ab"

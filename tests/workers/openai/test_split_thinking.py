@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-from types import SimpleNamespace
 
 import pytest
 
@@ -31,7 +30,7 @@ def test_the_marks_are_those_of_the_family(family: str | None, text: str) -> Non
         growing = GrowingAnswer(FLAVORS["vllm"], expects_ids=False)
         for thinking, answer in (("2 + ", ""), ("2", "4")):
             delta = {"reasoning": thinking, "content": answer}
-            growing.add(SimpleNamespace(choices=[SimpleNamespace(delta=SimpleNamespace(**delta))]))
+            growing.add({"choices": [{"delta": dict(**delta)}]})
         return "".join(growing.texts)
 
     assert contextvars.copy_context().run(joined) == text

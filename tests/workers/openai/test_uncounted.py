@@ -127,8 +127,7 @@ def test_scores_with_the_noise_of_half_precision_are_trusted_and_shifted_ones_ar
         async def complete(_, body, read):
             n = self_test._NUM_TOKENS
             values = [next(told) for _ in range(n)]
-            logprobs = type("L", (), {"token_logprobs": values})()
-            choice = type("C", (), {"logprobs": logprobs, "token_ids": list(range(n)), "text": ""})()
+            choice = {"logprobs": {"token_logprobs": values}, "token_ids": list(range(n)), "text": ""}
             state["drawn"] = values
             return choice
 
