@@ -302,13 +302,15 @@ class OpenAIServer:
             choice, _ = self._shape.choice(task, body, Told())
             _filter(choice, fault)
             return await answer.json({"choices": [choice], "usage": usage(token_counts_of(task), self._tells_reuse)})
-        stream = StreamGenerationTask(**prompt, **fields, num_logprobs=wanted, streaming_step=4)
+        interval = body.get("stream_interval", 1)
+        stream = StreamGenerationTask(**prompt, **fields, num_logprobs=wanted, streaming_step=1)
         told, is_continuous = Told(), (body.get("stream_options") or {}).get("continuous_usage_stats", False)
         try:
             while not stream.end_flag:
                 await self._worker.run_task(stream)
                 choice, told = self._shape.choice(stream, body, told)
                 _filter(choice, fault)
+                stream.streaming_step = interval
                 so_far = usage(token_counts_of(stream), False) if is_continuous else None
                 await answer.event({"choices": [choice], "usage": so_far})
                 if fault == "reset_mid_stream":

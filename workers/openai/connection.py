@@ -123,6 +123,7 @@ class Failures(NamedTuple):
 
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
+_PATHS = {"completions": "/completions", "chat": "/chat/completions"}
 _SPARE = 8  # connections for questions about the server itself
 _SILENT_SECONDS = 2.0  # a start that takes longer is reported
 # Headers with which the library describes itself to OpenAI; together they are as long as a short prompt.
@@ -176,7 +177,7 @@ class Connection(OwnLoop):
             max_retries=max_retries,
             http_client=http_client(max_concurrency + _SPARE, timeout_seconds, deadline_seconds),
         )
-        self._headers = dict.fromkeys(_UNSENT, Omit())
+        self._headers = {**dict.fromkeys(_UNSENT, Omit()), "X-Stainless-Raw-Response": "true"}
         self._slots = asyncio.Semaphore(max_concurrency)
         self._start_by: float | None = None
         super().__init__("openai-worker", _SHUT_DOWN)
@@ -266,14 +267,14 @@ class Connection(OwnLoop):
 
     async def _create(self, path: str, body: Mapping[str, Any], stream: bool) -> Any:
         """Send a request through the library, and return httpx's response; a streamed one is not read yet."""
-        # The body goes through `extra_body`: the library would inspect every token id of a prompt argument.
-        fields = {"model": body["model"], "extra_body": body, "extra_headers": self._headers}
-        if stream:
-            fields["stream"] = True
-        if path == "chat":
-            raw = await self._client.chat.completions.with_raw_response.create(messages=[], **fields)
-        else:
-            raw = await self._client.completions.with_raw_response.create(prompt="", **fields)
+        # Not through the library's methods of these paths, which inspect each field and token id.
+        raw: Any = await self._client.post(
+            _PATHS[path],
+            cast_to=object,
+            body={**body, "stream": True} if stream else body,
+            options={"headers": self._headers},
+            stream=stream,
+        )
         if raw.retries_taken:
             record("retried", worker="OpenAIWorker", num_retries=raw.retries_taken)
         return raw.http_response
